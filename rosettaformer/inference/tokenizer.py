@@ -46,13 +46,14 @@ class Tokenizer:
     """
 
     def __init__(self, folder: Path, vocabulary: int | None, entries: Mapping[str, Any]) -> None:
-        if not any((folder / name).exists() for name in VOCABULARIES):
+        files = [folder / name for name in VOCABULARIES if (folder / name).is_file()]
+        if not files:
             raise ValueError(f"{folder} has no tokenizer: none of {', '.join(VOCABULARIES)}")
         for name in OBJECTS:
             read_object(folder / name, optional=True)
         kinds = (entries.get(name) for name in ("model_type", "tokenizer_class"))
         self._opened = (str(folder.resolve()), *(kind if isinstance(kind, str) else "" for kind in kinds), str(next(_numbers)))
-        self._seconds = sum((folder / name).stat().st_size for name in VOCABULARIES if (folder / name).exists()) / BYTES
+        self._seconds = sum(file.stat().st_size for file in files) / BYTES
         facts = self._ask("facts", failing=f"the tokenizer of {folder} cannot be read")
         if vocabulary is not None and not _fits(facts["own"], facts["every"], vocabulary):
             raise ValueError(f"the tokenizer of {folder} must have the {vocabulary} tokens of the model; it has {facts['every']}")

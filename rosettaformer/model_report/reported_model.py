@@ -15,7 +15,7 @@ from .. import checkpoints
 from ..checkpoints.hugging_face.reading import CONFIG
 from ..conformance.stored import Stored, in_c_order
 from ..extras import require
-from ..inference.labels import Labels, labels_of
+from ..inference.classification import Labels, labels_of
 from ..training.checkpoint_files import digest
 from ..training.checkpoint_store import Store
 from ..training.manifest import Manifest, read_tokens

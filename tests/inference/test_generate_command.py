@@ -208,7 +208,7 @@ def test_everything_that_is_wrong_with_a_folder_is_said_at_once(model: tuple[Pat
     (folder / "tokenizer.json").unlink()
     (folder / "vocab.json").write_text(json.dumps({"a": 0, "b": 1}))
     (folder / "merges.txt").write_text("#version: 0.2\n")
-    assert "must have the 300 tokens of the model; it has 2" in refused("generate", folder, *NUMPY, "--prompt", "a")
+    assert "must have the 300 tokens of the model" in refused("generate", folder, *NUMPY, "--prompt", "a")
 
 
 def test_a_missing_tokenizer_package_exits_3(model: tuple[Path, Any], monkeypatch: pytest.MonkeyPatch) -> None:
