@@ -30,7 +30,7 @@ class Tokenizers:
 
     def __init__(self) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-        sys.modules.update(dict.fromkeys(FRAMEWORKS))  # not imported: the tokenizers need none
+        sys.modules.update(dict.fromkeys(FRAMEWORKS))  # type: ignore[arg-type]  # the tokenizers need none
         import transformers
 
         transformers.logging.set_verbosity(transformers.logging.CRITICAL)

@@ -30,10 +30,10 @@ def need(port: str) -> None:
         pytest.skip(f"{port} is {kind} and sees no CUDA device")
 
 
-def done(*arguments: object, text: str = "") -> str:
+def done(*arguments: object) -> str:
     """What the command prints, in a process of its own, so that the memory of the device is free again; it must end with exit code 0."""
-    running = process(*arguments, stdin=subprocess.PIPE)
-    out, errors = running.communicate(text, timeout=600)
+    running = process(*arguments, stdin=subprocess.DEVNULL)
+    out, errors = running.communicate(timeout=600)
     assert running.returncode == 0, out + errors
     return out
 
