@@ -18,7 +18,7 @@ from ..reading import read_object
 from .ends import common_length
 
 STARTING, LIMIT = 60.0, 8.0  # seconds for the start of the process, and for a call
-LETTERS, BYTES = 20_000, 2 << 20  # letters of a call, and bytes of files, for which there is a second more
+LETTERS, BYTES = 20_000, 1 << 20  # letters of a call, and bytes of files, for which there is a second more
 VOCABULARIES = ("tokenizer.json", "vocab.json", "vocab.txt", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model")
 OBJECTS = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 _BYTE = re.compile("<0x[0-9A-F]{2}>")
