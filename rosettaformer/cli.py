@@ -54,7 +54,6 @@ COMMANDS = {
     "inspect": "Show what a checkpoint holds, or everything that is wrong with it.",
     "new-checkpoint": "Write a small random model of a family, as a folder of Hugging Face.",
     "train": "Train a model on a task, in any backend; resume it in any.",
-    "translate": "Translate lines with a run's model, in any backend.",
     "generate": "Continue texts, or answer chats, with a folder of GPT-2, Llama or others, in any backend.",
     "classify": "Classify lines with a BERT folder, in any backend.",
     "fill-mask": "Fill the masks in texts with a BERT folder, in any backend.",

@@ -8,8 +8,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from code_blocks import ran
 from evidence import HOUSE, stamped, write
-from examples import ran
 
 __all__ = ["CONSOLE", "prepared", "printed", "replayed"]
 

@@ -11,8 +11,8 @@ import tempfile
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
+from code_blocks import DECLARED, ran
 from evidence import HOUSE, write
-from examples import DECLARED, ran
 
 from rosettaformer import pages
 from rosettaformer.conformance.report.summary import Summary

@@ -97,7 +97,7 @@ def generate(system: str | None, chat: bool, mesh: Any, backend: str, device: st
         raise ValueError("--system has no effect without --chat")
     _refuse_by_artefact(options)
     if chat:
-        require("--chat", {"inference": ("jinja2",)})
+        require("--chat", {"inference": ("transformers", "jinja2")})
     require_model(options["folder"], *([] if options["artefact"] else [backend]))
     on_mesh(mesh, backend, device, lambda: _generate(system=system, chat=chat, mesh=mesh, backend=backend, device=device, **options))
 
@@ -212,10 +212,8 @@ def _prompt(model: Any, encode: Callable[[str], list[int]], text: str, settings:
 
 def _encoder(found: Any, system: str | None) -> Callable[[str], list[int]]:
     """Returns what makes ids of a message of the user, or of a conversation."""
-    from ..inference.chat import Chat, messages_of
-    from ..inference.templates import Renderer
+    from ..inference.tokenizer import messages_of
 
-    renderer, tokenizer = Renderer(), found.tokenizer
-    click.get_current_context().call_on_close(renderer.close)
-    chat = Chat(found.path, tokenizer, renderer)
-    return lambda text: list(tokenizer.prompt(chat.render(messages_of(text, system)), whole=True))
+    if not found.tokenizer.chat:
+        raise ValueError(f"{found.path} has no chat template: neither chat_template.jinja nor an entry in tokenizer_config.json")
+    return lambda text: list(found.tokenizer.conversation(messages_of(text, system)))

@@ -220,7 +220,7 @@ def model_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def require_model(folder: Path, *backend: str) -> None:
     """Raises MissingBackend if what reads the tokenizer of a folder, or the backend, is not installed."""
-    require(f"the model of {folder}", {"inference": ("tokenizers",), **needs_of(*backend)})
+    require(f"the model of {folder}", {"inference": ("transformers",), **needs_of(*backend)})
 
 
 def open_both(folder: Path, use: str, backend: str, dtype: str, device: str, mesh: Any = None, **options: Any) -> tuple[Any, Any]:

@@ -71,7 +71,7 @@ def report(
     options = _options(onlys, **choices) | {"seed": seed, "leave_out": leave_out, "ignore": ignore}
     _require(out, figures, json_file, choices["backends"])
     if text is not None and checkpoint.is_dir():
-        require("--text", {"inference": ("tokenizers",)})
+        require("--text", {"inference": ("transformers",)})
     subject = open_subject(checkpoint, text, pair, seed, leave_out, ignore)
     asked = Options(**options)
     saying = _Saying([*asked.parts, *(["figures"] if figures else [])])

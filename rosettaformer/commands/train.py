@@ -19,9 +19,9 @@ from .options import WORDS, Choice, Grouped, section
 
 FILE = click.Path(resolve_path=True)
 COUNT = click.IntRange(min=1)
-TASK_OPTIONS = ("from_language", "to_language", "limit", "source", "target", "tsv", "skip_damaged", "catalogues", "length", "alphabet",
-                "size", "fresh", "held_out")  # fmt: skip
-PACKAGES = {"number-words": ("num2words",), "gettext": ("polib",)}  # the extra packages of a task
+TASK_OPTIONS = ("from_language", "to_language", "limit", "source", "target", "tsv", "skip_damaged", "length", "alphabet", "size",
+                "fresh", "held_out")  # fmt: skip
+PACKAGES = {"number-words": ("num2words",)}  # the extra packages of a task
 
 
 def _default(name: str, none: str) -> str:
@@ -64,21 +64,13 @@ def _option(*names: str, help: str, none: str = "none", **attributes: Any) -> Ca
 @section(
     "Task",
     click.option("--task", help=f"{', '.join(tasks.TASKS)}."),
-    _option("--from", "from_language", metavar="LANGUAGE", help="number-words, gettext: of the sources."),
-    _option("--to", "to_language", metavar="LANGUAGE", help="number-words, gettext: of the targets."),
+    _option("--from", "from_language", metavar="LANGUAGE", help="number-words: language of the sources."),
+    _option("--to", "to_language", metavar="LANGUAGE", help="number-words: language of the targets."),
     _option("--limit", type=int, help="number-words: the largest number."),
     _option("--source", type=FILE, metavar="FILE", help="files: a source a line."),
     _option("--target", type=FILE, metavar="FILE", help="files: their targets, line by line."),
     _option("--tsv", type=FILE, metavar="FILE", help="files: instead of both, lines of a source, a tab and a target."),
     _option("--skip-damaged", is_flag=True, default=None, none="off", help="files: leave out lines that cannot be used."),
-    _option(
-        "--catalogues",
-        type=FILE,
-        multiple=True,
-        metavar="DIR",
-        none="the system's folders",
-        help="gettext: look for LANGUAGE/LC_MESSAGES/*.mo here; repeatable.",
-    ),
     _option("--length", type=int, help="copy, reverse: of the longest string."),
     _option("--alphabet", help="copy, reverse: the characters."),
     _option("--size", type=int, help="copy, reverse: strings an epoch."),
@@ -125,7 +117,7 @@ def train(context: click.Context, out: Path, resumed: bool, task: str | None, **
     """Train a model on a task, in any backend, and keep the run in DIR.
 
     Ctrl-C ends after the step with a checkpoint. --resume continues exactly, also after a kill, in another backend and on another mesh. DIR
-    holds the canonical checkpoints (inspect, check --checkpoint, convert and translate read them), log.jsonl, loss.png and loss.svg.
+    holds the canonical checkpoints (inspect, check --checkpoint and convert read them), log.jsonl, loss.png and loss.svg.
     """
     from ..meshes import failing, placing
 
@@ -142,7 +134,7 @@ def _train(words: list[str], out: Path, resumed: bool, task: str | None, given: 
     task_options = {name: given.pop(name) for name in TASK_OPTIONS if name in given}
     if "mesh" in given:
         given["mesh"] = None if given["mesh"] == "none" else str(Mesh.parse(given["mesh"]))
-    needed = ("tokenizers", "matplotlib", "sacrebleu", "filelock", *PACKAGES.get(str(task), ()))
+    needed = ("tokenizers", "matplotlib", "filelock", *PACKAGES.get(str(task), ()))
     require("training", {"train": needed, **needs_of(given.get("backend", ""))})
     from ..meshes import placing
     from ..training import launch, options, run, session

@@ -12,7 +12,7 @@ from ..checkpoints import Checkpoint, recognise
 from ..checkpoints.hugging_face.essential import essential
 from ..checkpoints.hugging_face.reading import CONFIG, GENERATION, described
 from ..reading import read_object
-from .labels import Labels, labels_of
+from .classification import Labels, labels_of
 from .options import defaults
 from .tokenizer import Tokenizer
 

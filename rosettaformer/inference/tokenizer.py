@@ -1,27 +1,31 @@
-"""The tokenizer of a folder: texts to ids, singly or in batches, and back."""
+"""The tokenizer of a folder: texts and conversations to ids, and ids to texts."""
 
+import atexit
+import itertools
+import json
+import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from tokenizers import decoders, models
 
 from reference_numpy import TransformerConfig
 
-from ..tokenizer_calls import failures, within_time
-from . import tokenizer_files
+from ..processes import Child
+from ..reading import read_object
 from .ends import common_length
-from .tokenizer_entries import SPECIAL
 
-_UNLIMITED = 1_000_000  # a model_max_length of at least this means that there is none
+STARTING, LIMIT = 60.0, 8.0  # seconds for the start of the process, and for a call
+LETTERS, BYTES = 20_000, 1 << 20  # letters of a call, and bytes of files, for which there is a second more
+VOCABULARIES = ("tokenizer.json", "vocab.json", "vocab.txt", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model")
+OBJECTS = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 _BYTE = re.compile("<0x[0-9A-F]{2}>")
-_OF_PAIRS = "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output"
-# clean_up_tokenization_spaces removes a space before these, in this order
-_CLEANED = {" .": ".", " ?": "?", " !": "!", " ,": ",", " ' ": "'", **{f" {end}": end for end in ("n't", "'m", "'s", "'ve", "'re")}}
+_numbers = itertools.count()
+_children: dict[int, Child] = {}  # by process, since a fork must not talk to the child of its parent
 
-
+Text = str | tuple[str, str]  # a text or a pair of texts
 Inputs = tuple[np.ndarray, np.ndarray, np.ndarray | None]  # ids, masks and segments of an encoder
 
 
@@ -34,68 +38,69 @@ class Batch(NamedTuple):
 
 
 class Tokenizer:
-    """Texts to ids and back, as `transformers` does with the files of the folder.
+    """The tokenizer that `transformers` reads from a folder.
 
-    vocabulary: the number of the model's tokens; None if unknown. entries: the model's config.json. Raises ValueError if the folder has no
-    tokenizer, if its files are damaged, and if it has another number of tokens.
+    vocabulary: the number of the model's tokens; None if unknown. entries: the model's config.json.
+    chat: whether the folder has a chat template.
+    Raises ValueError if the folder has no tokenizer that can be read, and if it has another number of tokens.
     """
 
     def __init__(self, folder: Path, vocabulary: int | None, entries: Mapping[str, Any]) -> None:
-        self._inner, self._settings, self._input_names, size = tokenizer_files.read(folder, entries)
-        if vocabulary is not None and not _fits(size, vocabulary):
-            raise ValueError(f"the tokenizer of {folder} must have the {vocabulary} tokens of the model; it has {size}")
+        files = [folder / name for name in VOCABULARIES if (folder / name).is_file()]
+        if not files:
+            raise ValueError(f"{folder} has no tokenizer: none of {', '.join(VOCABULARIES)}")
+        for name in OBJECTS:
+            read_object(folder / name, optional=True)
+        kinds = (entries.get(name) for name in ("model_type", "tokenizer_class"))
+        self._opened = (str(folder.resolve()), *(kind if isinstance(kind, str) else "" for kind in kinds), str(next(_numbers)))
+        self._seconds = sum(file.stat().st_size for file in files) / BYTES
+        facts = self._ask("facts", failing=f"the tokenizer of {folder} cannot be read")
+        if vocabulary is not None and not _fits(facts["own"], facts["every"], vocabulary):
+            raise ValueError(f"the tokenizer of {folder} must have the {vocabulary} tokens of the model; it has {facts['every']}")
+        self.chat: bool = facts["chat"]
+        self._special, self._left, self._segments = facts["special"], facts["left"], facts["segments"]
         self._vocabulary = vocabulary
 
-    @property
-    def templates(self) -> Any:
-        """What tokenizer_config.json says of chat templates."""
-        return self._settings.get("chat_template")
+    def prompt(self, text: str) -> list[int]:
+        """Returns the ids of a text that is to be continued."""
+        return self._known(self._ask("encode", json.dumps(text), letters=len(text), failing="the tokenizer cannot read the text"))
 
-    @property
-    def special(self) -> dict[str, str]:
-        """The texts of the special tokens by their names, such as bos_token."""
-        return {name: str(self._settings[name]) for name in SPECIAL if self._settings.get(name) is not None}
+    def conversation(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+        """Returns the ids that the model continues with the answer to these messages.
 
-    def prompt(self, text: str, whole: bool = False) -> list[int]:
-        """Returns the ids of a text that is to be continued. whole: nothing is put around it, since it has its special tokens."""
-        return list(self._encoded([text], whole)[0].ids)
+        Raises ValueError on messages that the chat template refuses.
+        """
+        text = json.dumps(messages)
+        return self._known(self._ask("chat", text, letters=len(text), failing="the chat template does not take the messages"))
 
     def words(self, ids: Sequence[int]) -> list[str]:
         """Returns the text of each token; a token that is no whole character is shown as the vocabulary writes it."""
-        written = [self._inner.id_to_token(int(id_)) or f"<{id_}>" for id_ in ids]
-        if not isinstance(self._inner.decoder, decoders.ByteLevel):
-            return written
-        texts = [self._inner.decoder.decode([token]) for token in written]
-        return [token if "\ufffd" in text else text for token, text in zip(written, texts, strict=True)]
+        return list(self._ask("words", _listed(ids))[1])
+
+    def is_byte(self, id_: int) -> bool:
+        """Whether a token is a byte of a character that has no token."""
+        return _BYTE.fullmatch(self._ask("words", _listed([id_]))[0][0]) is not None
 
     def text(self, ids: Sequence[int], special: bool = False) -> str:
         """Returns the text of ids, without special tokens unless `special`."""
-        (text,) = within_time(lambda: self._inner.decode_batch([[*ids]], skip_special_tokens=not special), 4 * len(ids))
-        pairs = isinstance(self._inner.model, models.BPE) and not self._settings.get(_OF_PAIRS, False)
-        if self._settings.get("clean_up_tokenization_spaces", False) and not pairs:
-            for spaced, clean in _CLEANED.items():
-                text = text.replace(spaced, clean)
-        return text
+        return str(self._ask("decode", _listed(ids), special, letters=4 * len(ids)))
 
-    def batch(self, texts: Sequence[str | tuple[str, str]], positions: int) -> Batch:
-        """Encodes texts and pairs of texts like `tokenizer(texts, truncation=True, padding=True)`: with special tokens, cut to the
-        positions (0: not cut) or the tokenizer's own limit, the longer text of a pair first.
+    def batch(self, texts: Sequence[Text], positions: int) -> Batch:
+        """Encodes texts and pairs of texts, padded: with special tokens, cut to the positions
+        (0: not cut) or the tokenizer's own limit, the longer text of a pair first.
         """
-        found = self._cut(texts, positions)
-        width = max(len(row.ids) for row in found)
-        left = self._settings.get("padding_side", "right") == "left"
-        pad_id = self.id_of("pad_token") or 0
-        segments = "token_type_ids" in self._input_names
+        rows = self._rows(texts, positions)
+        width, pad_id = max(len(ids) for ids, *_ in rows), self.id_of("pad_token") or 0
 
-        def padded(rows: list[list[int]], fill: int) -> np.ndarray:
-            filled = [[*row, *[fill] * (width - len(row))] for row in rows]
-            return np.array([[*row[len(given) :], *given] if left else row for row, given in zip(filled, rows, strict=True)])
+        def padded(values: Sequence[Sequence[int]], fill: int) -> np.ndarray:
+            gaps = ([fill] * (width - len(row)) for row in values)
+            return np.array([[*gap, *row] if self._left else [*row, *gap] for row, gap in zip(values, gaps, strict=True)], np.int64)
 
-        mask_bs = padded([row.attention_mask for row in found], 0).astype(bool)
-        segment_bs = padded([row.type_ids if segments else [0] * len(row.ids) for row in found], 0)
-        return Batch(padded([row.ids for row in found], pad_id), mask_bs, segment_bs)
+        mask_bs = padded([[1] * len(ids) for ids, *_ in rows], 0).astype(bool)
+        segment_bs = padded([segments if self._segments else [0] * len(segments) for _, segments, _ in rows], 0)
+        return Batch(padded([ids for ids, *_ in rows], pad_id), mask_bs, segment_bs)
 
-    def read(self, texts: Sequence[str | tuple[str, str]], config: TransformerConfig, positions: int = 0) -> Inputs:
+    def read(self, texts: Sequence[Text], config: TransformerConfig, positions: int = 0) -> Inputs:
         """Like `batch`, for an encoder of that config: cut to at most its positions; without segments if it has none.
 
         Raises ValueError on a text without a token, and on a pair if there is no second segment.
@@ -108,44 +113,39 @@ class Tokenizer:
             raise ValueError(f"a pair needs {most + 1} segments (type_vocab_size); the model has {config.segments}")
         return token_bs, mask_bs, segment_bs if config.segments else None
 
-    def id_of(self, name: str) -> int | None:
-        """Returns the id of a special token, such as mask_token; None if there is none."""
-        token = self._settings.get(name)
-        return None if token is None else self._inner.token_to_id(token)
-
-    def is_byte(self, id_: int) -> bool:
-        """Whether a token is a byte of a character that has no token."""
-        return _BYTE.fullmatch(self._inner.id_to_token(int(id_)) or "") is not None
-
     def second(self, pair: tuple[str, str], positions: int) -> int:
         """Returns where the second text begins in the row that `batch` makes of a pair; the row's length if nothing of it is left."""
-        (row,) = self._cut([pair], positions)
-        return row.sequence_ids.index(1) if 1 in row.sequence_ids else len(row.ids)
+        return int(self._rows([pair], positions)[0][2])
 
-    def _cut(self, texts: Sequence[str | tuple[str, str]], positions: int) -> list[Any]:
-        """Returns the rows of `batch` before they are padded."""
-        own = self._settings.get("model_max_length", self._settings.get("max_len"))
-        limits = [limit for limit in (positions, own) if isinstance(limit, (int, float)) and 0 < limit < _UNLIMITED]
-        if limits:
-            with failures():
-                self._inner.enable_truncation(int(min(limits)), direction=self._settings.get("truncation_side", "right"))
-        try:
-            return self._encoded(texts)
-        finally:
-            self._inner.no_truncation()
+    def id_of(self, name: str) -> int | None:
+        """Returns the id of a special token, such as mask_token; None if there is none."""
+        id_: int | None = self._special.get(name)
+        return id_
 
-    def _encoded(self, texts: Sequence[str | tuple[str, str]], whole: bool = False) -> list[Any]:
-        """Returns texts and pairs, uncut. Raises ValueError on one that the tokenizer cannot read, or the model."""
-        try:
-            letters = sum(len("".join(text)) for text in texts)
-            found = list(within_time(lambda: self._inner.encode_batch([*texts], add_special_tokens=not whole), letters))
-        except ValueError as error:
-            raise ValueError(f"the tokenizer cannot read the text: {error}") from None
-        if self._vocabulary is None:
-            return found
-        if beyond := [id_ for row in found for id_ in row.ids if id_ >= self._vocabulary]:
+    def _rows(self, texts: Sequence[Text], positions: int) -> list[tuple[list[int], list[int], int]]:
+        letters = sum(len("".join(text)) for text in texts)
+        rows: list[tuple[list[int], list[int], int]]
+        rows = self._ask("rows", json.dumps(texts), positions, letters=letters, failing="the tokenizer cannot read the text")
+        self._known([id_ for ids, *_ in rows for id_ in ids])
+        return rows
+
+    def _known(self, ids: list[int]) -> list[int]:
+        """Returns the ids. Raises ValueError if the model lacks one."""
+        if self._vocabulary is not None and (beyond := [id_ for id_ in ids if id_ >= self._vocabulary]):
             raise ValueError(f"a text must have tokens of the model, 0 .. {self._vocabulary - 1}; got {self.words(beyond)[0]}, {beyond[0]}")
-        return found
+        return ids
+
+    def _ask(self, method: str, *arguments: Any, letters: int = 0, failing: str = "the tokenizer fails") -> Any:
+        """Returns the answer of the process. Raises ValueError, whose message begins with `failing`, if it fails or takes too long."""
+        limit = LIMIT + letters / LETTERS + self._seconds
+        child = _child()
+        child.ask(method, *arguments, *self._opened, limit=limit)
+        kind, answer = child.answer(limit)
+        if kind == "hang":
+            answer = f"it did not end within {limit:.0f} s"
+        if kind != "made":
+            raise ValueError(f"{failing}: {answer}")
+        return json.loads(answer.tobytes())
 
 
 class Pieces:
@@ -173,9 +173,51 @@ class Pieces:
         return text[common_length(told, text) :]
 
 
-def _fits(size: int, vocabulary: int) -> bool:
-    """Whether a tokenizer of that size is of a model with that vocabulary: they are equal, but for rounding up to a multiple, as tables are
-    for speed, and for half a percent, by which published folders differ.
+def messages_of(text: str, system: str | None = None) -> list[Mapping[str, Any]]:
+    """Returns the messages of a text: a conversation, if it is a JSON list of objects with roles; otherwise one message of the user.
+
+    system: the first message, by the system. Raises ValueError if the conversation has one, too.
     """
-    rounded = (-(-size // multiple) * multiple for multiple in (1, 8, 16, 32, 64, 128))
-    return vocabulary in rounded or abs(vocabulary - size) <= vocabulary // 200
+    try:
+        said = json.loads(text)
+    except (ValueError, RecursionError):
+        said = None
+    of_conversation = isinstance(said, list) and bool(said) and all(isinstance(one, dict) and "role" in one for one in said)
+    messages: list[Mapping[str, Any]] = said if of_conversation else [{"role": "user", "content": text}]
+    if system is None:
+        return messages
+    if messages[0]["role"] == "system":
+        raise ValueError("the conversation already has a message of the system; leave out --system")
+    return [{"role": "system", "content": system}, *messages]
+
+
+def _child() -> Child:
+    """Returns the process that all tokenizers share. Raises ValueError if it cannot start."""
+    found = _children.get(os.getpid())
+    if found is None or not found.running:
+        if found is not None:
+            found.close()
+        variables = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+        found = _children[os.getpid()] = Child(f"{__package__}.tokenizer_process", "", 1, "the tokenizer", environment=variables)
+        kind, said = found.answer(STARTING)
+        if kind != "made":
+            raise ValueError(said)
+    return found
+
+
+@atexit.register
+def _close() -> None:
+    if (child := _children.pop(os.getpid(), None)) is not None:
+        child.close()
+
+
+def _listed(ids: Sequence[int]) -> str:
+    return json.dumps([int(id_) for id_ in ids])
+
+
+def _fits(own: int, every: int, vocabulary: int) -> bool:
+    """Whether a tokenizer with so many tokens, with and without added ones, is of a model with that
+    vocabulary: it may be rounded up to a multiple, for speed, and published folders differ by half a percent.
+    """
+    rounded = (-(-size // multiple) * multiple for size in (own, every) for multiple in (1, 8, 16, 32, 64, 128))
+    return own <= vocabulary <= every or vocabulary in rounded or abs(vocabulary - every) <= vocabulary // 200

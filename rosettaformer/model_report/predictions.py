@@ -9,7 +9,7 @@ from ..conformance.compare import Comparison, compare
 from ..conformance.ports.process import Worker
 from ..conformance.reference import components
 from ..conformance.reference.tolerance import ORDERS, expectation, in_orders
-from ..inference.labels import Labels, probabilities
+from ..inference.classification import Labels, probabilities
 from .chart import number
 from .layer_errors import LARGE, answered, whole_case
 from .reported_model import Subject

@@ -15,12 +15,11 @@ from .. import checkpoints
 from ..checkpoints.hugging_face.reading import CONFIG
 from ..conformance.stored import Stored, in_c_order
 from ..extras import require
-from ..inference.labels import Labels, labels_of
+from ..inference.classification import Labels, labels_of
 from ..training.checkpoint_files import digest
 from ..training.checkpoint_store import Store
 from ..training.manifest import Manifest, read_tokens
 from ..training.run_log import read_log
-from ..training.translator import load_model
 
 LONGEST = 64  # at most this many tokens of a text are read
 RANDOM = 24  # tokens if no text is given
@@ -102,7 +101,7 @@ def _checkpoint(path: Path, text: str | None, pair: str | None, **options: Seque
         return subject
     if kind != "hugging-face":
         raise ValueError(f"--text needs a tokenizer, which a folder of Hugging Face or a run has; {path} is a canonical checkpoint alone")
-    require(f"the tokenizer of {path}", {"inference": ("tokenizers",)})
+    require(f"the tokenizer of {path}", {"inference": ("transformers",)})
     from ..inference.attention import inputs_of
     from ..inference.tokenizer import Tokenizer
 
@@ -117,7 +116,7 @@ def _checkpoint(path: Path, text: str | None, pair: str | None, **options: Seque
 
 def _run(path: Path, text: str | None, pair: str | None, **options: Sequence[str]) -> Subject:
     manifest = Manifest.read(path)
-    model = load_model(path, manifest, "last")
+    model = Store(path).load(manifest.config, "last")
     log = read_log(path / "log.jsonl") if (path / "log.jsonl").is_file() else []
     subject = Subject(path, Store(path).models()[-1], "run", *_model(model), {}, {}, log=log)
     if text is None:

@@ -8,9 +8,9 @@ import numpy as np
 
 from reference_numpy.strategy import Strategy
 
-from .backends import Searches, Trainer
+from .backends import Trainer
 from .corpus import Buckets, Example, pad, padded_length, rows
-from .tasks import Pair, Task
+from .tasks import Pair
 from .tokens import END, PADDING, START, Tokens
 
 
@@ -40,7 +40,7 @@ class Decoding:
         return self.limits[max(known)]
 
 
-def answer(trainer: Searches, sources: Sequence[Sequence[int]], decoding: Decoding) -> list[Hypothesis]:
+def answer(trainer: Trainer, sources: Sequence[Sequence[int]], decoding: Decoding) -> list[Hypothesis]:
     """Returns the best answer to each source, in the order of the sources."""
     found: dict[int, Hypothesis] = {}
     count = max(decoding.rows // decoding.width, 1)
@@ -50,7 +50,7 @@ def answer(trainer: Searches, sources: Sequence[Sequence[int]], decoding: Decodi
     return [found[index] for index in range(len(sources))]
 
 
-def _search(trainer: Searches, source: np.ndarray, decoding: Decoding, limit: int) -> list[Hypothesis]:
+def _search(trainer: Trainer, source: np.ndarray, decoding: Decoding, limit: int) -> list[Hypothesis]:
     strategy = Strategy(start_id=START, end_id=END, max_new_tokens=limit + 1, beam_size=decoding.width, alpha=decoding.alpha)
     if decoding.width == 1:
         found = trainer.greedy_search(source, strategy)
@@ -78,7 +78,8 @@ def loss_per_token(trainer: Trainer, buckets: Buckets, examples: Sequence[Exampl
     return sum(total for total, _ in parts) / count if count else math.nan
 
 
-def scores(trainer: Searches, task: Task, tokens: Tokens, pairs: Sequence[Pair], decoding: Decoding) -> dict[str, float]:
-    """Returns the task's scores of the answers to the pairs' sources."""
+def scores(trainer: Trainer, tokens: Tokens, pairs: Sequence[Pair], decoding: Decoding) -> dict[str, float]:
+    """Returns the percentage of the sources whose answer is the pair's target."""
     found = answer(trainer, tokens.source([source for source, _ in pairs]), decoding)
-    return task.score([tokens.text(hypothesis.tokens) for hypothesis in found], [target for _, target in pairs])
+    right = sum(tokens.text(hypothesis.tokens) == target for hypothesis, (_, target) in zip(found, pairs, strict=True))
+    return {"exact_match": 100 * right / len(pairs)}

@@ -103,6 +103,19 @@ class Store:
             checkpoint_files.write_model(temporary, found[0].config, ((name, _mean(name, found)) for name in found[0].parameters))
         return len(paths)
 
+    def load(self, config: TransformerConfig, name: str) -> Checkpoint:
+        """Returns a model of the run: its "last", the "average" of its last ones, or its "best".
+
+        Raises ValueError if the run has none yet, or if its config differs.
+        """
+        path = {"average": self.average, "best": self.best}.get(name) or next(reversed(self.models()), None)
+        if path is None or not path.is_file():
+            raise ValueError(f"the run in {self.folder.parent} has no checkpoint {name!r} yet")
+        checkpoint = canonical.load(path)
+        if checkpoint.config != config:
+            raise ValueError(f"{path} has another config than the run")
+        return checkpoint
+
     def averaged(self) -> State:
         """The state of the newest checkpoint with the average's parameters."""
         return checkpoint_files.view(self.paths()[-1], self.average)

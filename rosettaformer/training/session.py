@@ -154,7 +154,7 @@ class _Loop:
             self.report.scores(f"test, {name} ({len(pairs)} pairs)", scores)
 
     def _scores(self, pairs: Sequence[Pair]) -> dict[str, float]:
-        return answers.scores(self.trainer, self.run.task, self.run.tokens, pairs, Decoding(self.run.manifest.limits))
+        return answers.scores(self.trainer, self.run.tokens, pairs, Decoding(self.run.manifest.limits))
 
     def _reason(self) -> str:
         """Returns why the run ends now, the same in every process, or nothing."""

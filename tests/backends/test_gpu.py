@@ -30,10 +30,10 @@ def need(port: str) -> None:
         pytest.skip(f"{port} is {kind} and sees no CUDA device")
 
 
-def done(*arguments: object, text: str = "") -> str:
+def done(*arguments: object) -> str:
     """What the command prints, in a process of its own, so that the memory of the device is free again; it must end with exit code 0."""
-    running = process(*arguments, stdin=subprocess.PIPE)
-    out, errors = running.communicate(text, timeout=600)
+    running = process(*arguments, stdin=subprocess.DEVNULL)
+    out, errors = running.communicate(timeout=600)
     assert running.returncode == 0, out + errors
     return out
 
@@ -111,7 +111,7 @@ def test_the_whole_model_and_its_searches_conform_compiled_on_cuda(port: str) ->
 
 
 @pytest.mark.parametrize("port", PORTS)
-def test_a_run_on_cuda_has_the_losses_of_the_references_is_resumed_and_translates(port: str, tmp_path: Path) -> None:
+def test_a_run_on_cuda_has_the_losses_of_the_references_is_resumed(port: str, tmp_path: Path) -> None:
     """A run of many steps with the device's own generator, determinism and memory, and files that it wrote."""
     need(port)
     folder, reference = tmp_path / port, tmp_path / "numpy"
@@ -122,13 +122,6 @@ def test_a_run_on_cuda_has_the_losses_of_the_references_is_resumed_and_translate
     steps, expected = log(folder), log(reference)
     assert [entry["step"] for entry in steps] == [entry["step"] for entry in expected] == [*range(1, 7)]
     np.testing.assert_allclose([entry["loss"] for entry in steps], [entry["loss"] for entry in expected], rtol=1e-4)
-    for beam in (1, 2):
-        found, wanted = (
-            done("translate", folder, "--beam", beam, *who, text="abc\nhgfe\n")
-            for who in (("--device", DEVICE), ("--backend", "numpy"))
-        )  # fmt: skip
-        assert found == wanted
-        assert found.count("\n") == 2
 
 
 @pytest.mark.parametrize("backend", ["torch", "jax"])

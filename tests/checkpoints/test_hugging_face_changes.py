@@ -39,20 +39,13 @@ PLACES: dict[str, Callable[[Path], Any]] = {
     "absent": lambda path: None, "folder": Path.mkdir, "pipe": os.mkfifo, "endless": lambda path: path.symlink_to("/dev/zero"),
     "itself": lambda path: path.symlink_to(path.name), "nowhere": lambda path: path.symlink_to("nowhere"),
 }  # fmt: skip
-SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 FILES = {
-    "bert": ("config.json", "model.safetensors", "vocab.txt", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
-    "gpt2": ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "generation_config.json"),
+    "bert": ("config.json", "model.safetensors"),
+    "gpt2": ("config.json", "model.safetensors", "generation_config.json"),
 }
 # entries that are put into files beside those that are there
 MORE = {
-    "config.json": ("num_labels", "problem_type", "architectures", "tokenizer_class", "n_inner", "note"),
-    "tokenizer_config.json": (
-        *SPECIAL, "strip_accents", "tokenize_chinese_chars", "padding_side", "truncation_side", "added_tokens_decoder", "max_len",
-        "extra_special_tokens", "additional_special_tokens", "model_input_names", "split_special_tokens", "add_bos_token", "note_token",
-    ),
-    "special_tokens_map.json": (*SPECIAL, "additional_special_tokens", "do_lower_case"),
-    "added_tokens.json": ("fox",),
+    "config.json": ("num_labels", "problem_type", "architectures", "n_inner", "note"),
     "generation_config.json": tuple(GenerationOptions.__dataclass_fields__.keys() - {"do_sample", "seed"}),
 }  # fmt: skip
 # of which the library takes some types alone, and which change nothing that is computed
@@ -81,9 +74,6 @@ def bases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     found = {family: tmp_path_factory.mktemp(family) for family in FILES}
     bert(found["bert"])
     gpt2(found["gpt2"])
-    for name in ("special_tokens_map.json", "added_tokens.json"):
-        (found["bert"] / name).write_text("{}")
-    (found["gpt2"] / "tokenizer_config.json").write_text('{"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": false}')
     return found
 
 

@@ -18,7 +18,7 @@ import safetensors.numpy
 from checkpoint_models import CHOICES, CONFIG, CONVERT, FLAGS, FROM_TORCH, NAMES, random_parameters
 from forked import Forks, Outcome
 from mutations import mutate
-from training_runs import MODEL, TINY, catalogue, edit, tree
+from training_runs import MODEL, TINY, edit, tree
 
 from rosettaformer import checkpoints
 from rosettaformer.checkpoints import canonical, container
@@ -29,7 +29,6 @@ from rosettaformer.training.checkpoint_store import Store
 LAST, SHARD = "checkpoints/step-00000004", "model/model-00001-of-00002.safetensors"
 SETTINGS = [word for name, value in CHOICES.items() for word in ("--set", f"{name}={value}")]
 DATA = ("--held-out", 2, *MODEL, "--backend", "numpy", "--vocabulary", 0, "--steps", 1, "--sample", 1, "--buckets", 1)
-GETTEXT = ("train", "--out", "run", "--task", "gettext")
 FILES = ("train", "--out", "run", "--task", "files")
 SOFTMAX = ("--component", "softmax", "--dtype", "float32")
 JUDGE = ("check", "--results", "given", *SOFTMAX)
@@ -73,12 +72,7 @@ def same_weights(copy: Path, base: Path, found: Outcome) -> None:
         np.testing.assert_array_equal(canonical.load(Store(copy).models()[-1]).parameters[name], value)
 
 
-def same_text(copy: Path, base: Path, found: Outcome) -> None:
-    assert found.out == (base / "translation.txt").read_text()
-
-
 RESUME = ("train", "--out", ".", "--resume", "--steps", 6)
-TRANSLATE = ("translate", ".", "lines.txt")
 KINDS = {
     "canonical, inspected": Kind("canonical", "a.safetensors", ("inspect", "a.safetensors")),
     "canonical, converted": Kind("canonical", "a.safetensors", ("convert", "a.safetensors", "b.safetensors", *CONVERT), right=same_tensors),
@@ -95,24 +89,17 @@ KINDS = {
     "answer of a command": Kind("results", "softmax.safetensors", ("check", "--command", COPY, *SOFTMAX), codes=(0, 1)),
     "manifest": Kind("run", "run.json", RESUME, right=same_weights),
     "manifest, stamped": Kind("run", "run.json", RESUME, stamp=True),
-    "manifest, translated": Kind("run", "run.json", TRANSLATE, right=same_text),
-    "manifest, stamped and translated": Kind("run", "run.json", TRANSLATE, stamp=True),
     "tokens": Kind("run", "tokens.json", RESUME, right=same_weights),
-    "tokens, translated": Kind("run", "tokens.json", TRANSLATE, right=same_text),
     "log": Kind("run", "log.jsonl", RESUME, right=same_weights),
     "progress": Kind("run", f"{LAST}/progress.json", RESUME, right=same_weights),
     "progress, stamped": Kind("run", f"{LAST}/progress.json", RESUME, stamp=True),
     "optimiser": Kind("run", f"{LAST}/optimizer.safetensors", RESUME, right=same_weights, others=(f"{LAST}/model.safetensors",)),
     "model": Kind("run", f"{LAST}/model.safetensors", RESUME, right=same_weights, others=(f"{LAST}/optimizer.safetensors",)),
-    "model, translated": Kind("run", f"{LAST}/model.safetensors", TRANSLATE),
-    "average, translated": Kind("run", "average.safetensors", (*TRANSLATE, "--checkpoint", "average")),
-    "lines": Kind("run", "lines.txt", TRANSLATE),
     "results": Kind("results", "softmax.safetensors", JUDGE, codes=(0, 1)),
     "reason": Kind("results", "reason.json", JUDGE, codes=(0, 1)),
     "deviations": Kind("results", "deviations.toml", (*JUDGE, "--deviations", "deviations.toml"), codes=(0, 1)),
     "pairs": Kind("pairs", "a.tsv", (*FILES, "--tsv", "a.tsv", *DATA)),
     "sources": Kind("pairs", "source.txt", (*FILES, "--source", "source.txt", "--target", "target.txt", *DATA)),
-    "catalogue": Kind("catalogue", "es/LC_MESSAGES/a.mo", (*GETTEXT, "--to", "es", "--catalogues", ".", *DATA)),
     "vectors": Kind("vectors", "manifest.json", ("vectors", "verify", "."), codes=(0, 1)),
 }  # fmt: skip
 # of kinds whose commands take seconds
@@ -139,8 +126,6 @@ def bases(tmp_path_factory: pytest.TempPathFactory, command: Forks) -> Path:
     (root / "pairs" / "a.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in lines))
     for name, side in (("source", 0), ("target", 1)):
         (root / "pairs" / f"{name}.txt").write_text("".join(f"{pair[side]}\n" for pair in lines))
-    words = [letter * size for letter in "abcdefghij" for size in (2, 3, 4, 5)]
-    catalogue(root / "catalogue", "a", {f"the source is {word}": f"la fuente es {word}" for word in words})
     assert command.run("vectors", "export", root / "vectors", "--component", "softmax", "--core", limit=120).code == 0
     return root
 
@@ -154,12 +139,9 @@ def _run(path: Path, command: Forks) -> None:
         return found
 
     run(path.parent, "train", "--out", path, *TINY, "--steps", 4, "--save-every", 2, "--sample", 1)
-    (path / "lines.txt").write_text("abc\n\nhgf e\n")
     after = shutil.copytree(path, path.with_name("after"))
     run(after, *RESUME)
     shutil.move(after, path / "after")
-    found = run(path, *TRANSLATE)
-    (path / "translation.txt").write_text(found.out)
 
 
 def _results(path: Path) -> None:

@@ -46,10 +46,10 @@ def test_the_help_of_train_has_sections_and_the_default_of_every_option() -> Non
     sections = re.findall(r"^(\w.*):$", text, re.MULTILINE)
     assert sections == ["Run", "Task", "Model", "Data", "Recipe", "End of the run", "Validation and checkpoints", "Other options"]
     options = {part.split()[0]: " ".join(part.split()) for part in re.split(r"\n  (?=-)", text)[1:]}
-    assert len(options) == 42
+    assert len(options) == 41
     assert [name for name, words in options.items() if "[default: " not in words] == ["--out", "--resume", "--task", "-h,"]
     assert "[default: 100000; number-words: 800; copy, reverse: 3000]" in options["--steps"]
-    assert options["--from"].endswith("words: es; gettext: en]")
+    assert options["--from"].endswith("[default: es]")
 
 
 def test_check_prints_the_matrix_and_writes_json(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ import pytest
 from environments import HOUSE, PACKAGES, PROJECT, Environment, missing
 from model_folders import gpt2
 from onnx_files import written
-from training_runs import catalogue
 
 from reference_numpy import parameters, preset
 from rosettaformer.artefacts.export import export
@@ -23,7 +22,7 @@ EXTRAS = PROJECT["optional-dependencies"]
 SMALL = "--set model_width=12 --set heads=3 --set key_value_heads=3 --set key_size=4 --set value_size=4 --set feed_forward_width=20"
 TRAIN = f"rosettaformer train --out run --backend numpy --steps 2 --validate-every 1 --held-out 20 --batch-tokens 200 {SMALL}"
 CHECK = "--component layer_norm --component cross_entropy --dtype float32"
-TRAINED = ("run/loss.png", "run/loss.svg", "run/average.safetensors", "lines.txt", "attention.png")
+TRAINED = ("run/loss.png", "run/loss.svg", "run/average.safetensors")
 HERE = f"--rootdir={HOUSE} -c {HOUSE / 'pyproject.toml'} -p no:cacheprovider {HOUSE / 'tests'}"
 PEERS = ("transformers Marian", "CTranslate2 Marian", "x-transformers")
 
@@ -45,15 +44,7 @@ WORKS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "tf-cpu": ((f"rosettaformer check tf {CHECK}", "rosettaformer new-port keras my_port"), ("my_port.py",)),
     "jax": ((f"rosettaformer check jax {CHECK} --component adam", "rosettaformer new-port flax my_port"), ("my_port.py",)),
     "all-cpu": ((f"rosettaformer check torch tf jax {CHECK}",), ()),
-    "train": (
-        (
-            f"{TRAIN} --task number-words --limit 200",
-            f"{TRAIN} --task gettext --catalogues . --out messages",
-            "rosettaformer translate run lines.txt",
-            "rosettaformer translate run lines.txt --attention attention.png",
-        ),
-        TRAINED,
-    ),
+    "train": ((f"{TRAIN} --task number-words --limit 200",), TRAINED),
     "onnx": (("rosettaformer check model.onnx --checkpoint model.safetensors -k short",), ()),
     "litert": (("rosettaformer check model.tflite --checkpoint model.safetensors -k short",), ()),
     "inference": (("rosettaformer generate folder --prompt the --backend numpy",), ()),
@@ -76,7 +67,6 @@ WORKS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 }
 SIZES = {"model_width": 8, "heads": 2, "key_value_heads": 2, "key_size": 4, "value_size": 4, "feed_forward_width": 12, "max_positions": 64}
 MODEL = preset("gpt2_small").replace(**SIZES, decoder_layers=1, source_vocabulary=19, target_vocabulary=19)
-MESSAGES = {f"the source is {letter * size}": f"la fuente es {letter * size}" for letter in "abcdefghijkl" for size in (2, 3, 4, 5)}
 ORDINARY = ("",)
 
 
@@ -87,8 +77,6 @@ def test_an_extra_makes_what_it_names_work(tmp_path: Path, extra: str) -> None:
         pytest.skip(f"{lacking} is not installed")
     environment = Environment(tmp_path / "environment", extra)
     commands, files = WORKS[extra]
-    (environment.work / "lines.txt").write_text("uno\n")
-    catalogue(environment.work, "program", MESSAGES)
     if extra == "inference":
         (environment.work / "folder").mkdir()
         gpt2(environment.work / "folder")
@@ -120,7 +108,6 @@ def test_every_extra_is_tried() -> None:
         ("diagnose torch", "torch", 3),
         ("check my_port.py --html report.html", "report", 3),
         (f"{TRAIN} --task reverse".removeprefix("rosettaformer "), "train", 3),
-        ("translate run", "train", 3),
         ("compare-training --backend numpy --steps 1 --picture losses.png", "report", 3),
         ("compare-training --backend torch --steps 1", "torch", 3),
         ("bench --size tiny --workload W1 --framework numpy --rounds 1 --plot times.png", "report", 3),
@@ -173,8 +160,6 @@ def test_the_package_installs_with_all_of_its_files_and_trains_to_the_end(tmp_pa
 
     run("pip", "install", "--quiet", "--constraint", str(source / "constraints.txt"), f"{source}[train]")
     shutil.rmtree(source)
-    (tmp_path / "lines.txt").write_text("uno\n")
-    catalogue(tmp_path, "program", MESSAGES)
     for command in (*WORKS[""][0], *WORKS["train"][0]):
         run(*command.split())
     assert [file for file in (*WORKS[""][1], *TRAINED) if not (tmp_path / file).exists()] == []

@@ -54,7 +54,6 @@ def test_many_and_long_words_take_no_long_time() -> None:
         (["train", "--out", "x", "--task", "revers"], "reverse"),
         (["train", "--out", "x", "--backend", "jaxx"], "jax"),
         (["train", "--out", "x", "--task", "reverse", "--preset", "tinny"], "tiny"),
-        (["translate", "x", "--checkpoint", "averge"], "average"),
         (["convert", "x", "y", "--from", "canonicl", "--to", "canonical"], "canonical"),
         (["compare-training", "--backend", "tourch"], "torch"),
         (["compare-training", "--dtype", "float23"], "float32"),

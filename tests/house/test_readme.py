@@ -12,8 +12,8 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from code_blocks import HOUSE, Block, blocks, declared, lines, run
 from decoder_tokenizers import decoder
-from examples import HOUSE, Block, blocks, declared, lines, run
 from invoke import invoke
 from model_folders import bert, gpt2
 from tiers import later

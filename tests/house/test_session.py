@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
+from code_blocks import run
 from evidence import HOUSE
-from examples import run
 from session import prepared
 
 

@@ -184,4 +184,4 @@ def test_a_model_without_the_head_and_another_tokenizer_are_said_at_once(tmp_pat
     (tmp_path / "vocab.txt").write_text("[UNK]\n[CLS]\n[SEP]\n[PAD]\n")
     errors = refused("classify", tmp_path, *NUMPY, stdin="a\n")
     assert "classes need a classification head; the model has none (classes=0)" in errors
-    assert f"must have the {config.vocab_size} tokens of the model; it has 4" in errors
+    assert f"must have the {config.vocab_size} tokens of the model" in errors

@@ -198,20 +198,20 @@ def test_everything_that_is_wrong_with_a_folder_is_said_at_once(model: tuple[Pat
     settings = json.loads((folder / "generation_config.json").read_text()) | {"token_healing": True}
     (folder / "generation_config.json").write_text(json.dumps(settings))
     errors = refused("generate", folder, *NUMPY, "--prompt", "a")
-    assert "a folder with a tokenizer of the class GPT2Tokenizer has tokenizer.json, or vocab.json and merges.txt" in errors
+    assert f"{folder} has no tokenizer" in errors
     assert "generation_config.json has what is not supported, and is read without what --ignore names: token_healing=True" in errors
     (folder / "generation_config.json").write_text("[1]")
     assert "generation_config.json must be a JSON object; got list" in refused("generate", folder, *NUMPY, "--prompt", "a")
     (folder / "generation_config.json").write_text("{}")
     (folder / "tokenizer.json").write_text("{}")
-    assert f"tokenizer.json of {folder} is no tokenizer" in refused("generate", folder, *NUMPY, "--prompt", "a")
+    assert f"the tokenizer of {folder} cannot be read" in refused("generate", folder, *NUMPY, "--prompt", "a")
     (folder / "tokenizer.json").unlink()
     (folder / "vocab.json").write_text(json.dumps({"a": 0, "b": 1}))
     (folder / "merges.txt").write_text("#version: 0.2\n")
-    assert "must have the 300 tokens of the model; it has 2" in refused("generate", folder, *NUMPY, "--prompt", "a")
+    assert "must have the 300 tokens of the model" in refused("generate", folder, *NUMPY, "--prompt", "a")
 
 
 def test_a_missing_tokenizer_package_exits_3(model: tuple[Path, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    monkeypatch.setitem(sys.modules, "transformers", None)
     errors = refused("generate", model[0], "--prompt", "a", code=3)
-    assert "tokenizers" in errors and "[inference]'" in errors
+    assert "transformers" in errors and "[inference]'" in errors

@@ -1,4 +1,4 @@
-"""The tokenizer of a new random model: of the family's class, as many tokens as the model, and the same ids as the library's."""
+"""The tokenizer of a new random model has as many tokens as the model, and the special ones where config.json has them."""
 
 import json
 import sys
@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from invoke import refused, succeeded
 from tiers import every
+
+pytest.importorskip("transformers")
 
 from rosettaformer.checkpoints.hugging_face import FAMILIES, new
 from rosettaformer.inference import new_tokenizer
@@ -23,24 +25,17 @@ def opened(folder: Path, family: str, **options: object) -> Tokenizer:
 
 @pytest.mark.parametrize("size", ["tiny", pytest.param("small", marks=pytest.mark.second)])
 @pytest.mark.parametrize("family", every(3, FAMILIES))
-def test_it_fits_the_model_and_gives_the_library_s_ids(family: str, size: str, tmp_path: Path) -> None:
+def test_it_fits_the_model(family: str, size: str, tmp_path: Path) -> None:
     made = opened(tmp_path / "model", family, size=size)
     ids = made.batch([TEXT], 0).token_bs[0].tolist()
     said = json.loads((tmp_path / "model" / "config.json").read_text())
-    whole = json.loads((tmp_path / "model" / "tokenizer.json").read_text())
-    assert len(whole["model"]["vocab"]) == said["vocab_size"]
-    assert all(
-        made.id_of(f"{name}_token") == said[f"{name}_token_id"]
-        for name in ("bos", "eos", "pad")
-        if said.get(f"{name}_token_id") is not None
-    )
-    kind = FAMILIES[family].tokenizer
-    text = TEXT.lower() if kind in new_tokenizer.WORDS else TEXT
-    assert "".join(made.text(ids).split()) == "".join(text.split())
-    if size == "small" and kind not in (*new_tokenizer.WORDS, *new_tokenizer.SCORED):  # every byte has a token
+    assert max(ids) < said["vocab_size"]
+    assert len(json.loads((tmp_path / "model" / "tokenizer.json").read_text())["model"]["vocab"]) == said["vocab_size"]
+    for name in ("bos", "eos", "pad"):
+        assert said.get(f"{name}_token_id") is None or made.id_of(f"{name}_token") == said[f"{name}_token_id"]
+    assert made.text(ids) == TEXT
+    if size == "small":  # every byte has a token
         assert made.text(made.batch(["Zoë 北京"], 0).token_bs[0].tolist()) == "Zoë 北京"
-    theirs = pytest.importorskip("transformers").AutoTokenizer.from_pretrained(tmp_path / "model")
-    assert theirs(TEXT)["input_ids"] == ids
 
 
 def test_it_is_the_same_for_every_seed_and_leaves_the_model_as_it_is(tmp_path: Path) -> None:

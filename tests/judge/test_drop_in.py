@@ -8,7 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from examples import HOUSE
+from code_blocks import HOUSE
 from hub_folders import FOLDERS, REFUSED, table
 from in_process import InProcess
 from invoke import invoke

@@ -20,7 +20,7 @@ from typing import Any
 
 __all__ = ["Forks", "Outcome"]
 
-WARM = ("tokenizers", "sacrebleu", "matplotlib.figure", "torch", "safetensors.torch", "impl_torch.weights")
+WARM = ("tokenizers", "matplotlib.figure", "torch", "safetensors.torch", "impl_torch.weights")
 ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1") | {"TOKENIZERS_PARALLELISM": "false"}
 
 

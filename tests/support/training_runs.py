@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import polib
 from invoke import Outcome, succeeded
 
 from rosettaformer.training import schema
@@ -49,18 +48,3 @@ def edit(path: Path, change: Callable[[dict[str, Any]], object] = lambda fields:
     fields.pop(schema.FINGERPRINT, None)
     change(fields)
     path.write_text(json.dumps(fields | {schema.FINGERPRINT: schema.fingerprint(fields)}))
-
-
-def catalogue(folder: Path, name: str, messages: dict[str, str], language: str = "es") -> Path:
-    """Writes a compiled catalogue. A message may begin with its context and "\\x04"; one with plural forms is "singular\\0plural"."""
-    compiled = polib.MOFile()
-    compiled.metadata = {"Content-Type": "text/plain; charset=UTF-8", "Plural-Forms": "nplurals=2; plural=(n != 1);"}
-    for message, translation in messages.items():
-        context, _, text = message.rpartition("\x04")
-        singular, _, plural = text.partition("\0")
-        forms = {"msgstr_plural": dict(enumerate(translation.split("\0"))), "msgid_plural": plural} if plural else {"msgstr": translation}
-        compiled.append(polib.MOEntry(msgctxt=context or None, msgid=singular, **forms))
-    path = folder / language / "LC_MESSAGES" / f"{name}.mo"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    compiled.save(str(path))
-    return path

@@ -227,8 +227,7 @@ LINKED = ("run.json", "tokens.json", "log.jsonl", "lock", "average.safetensors",
 def test_no_link_is_followed_out_of_the_folder(run: Path, tmp_path: Path, name: str) -> None:
     (run / name).rename(tmp_path / "outside")
     (run / name).symlink_to(tmp_path / "outside")
-    for arguments in ((), ("translate", run, "--backend", "numpy")):
-        assert f"{run / name} must be a f" in refused(run, *arguments)
+    assert f"{run / name} must be a f" in refused(run)
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir], ids=["pipe", "folder"])
@@ -253,12 +252,6 @@ def test_the_folder_itself_may_be_a_link(run: Path, tmp_path: Path) -> None:
 
 
 # lines
-
-
-def test_a_line_of_a_megabyte_is_refused_at_once(run: Path) -> None:
-    for line in (b"a" * 1_000_000, b"a " * 500_000, b"\n" * 3 + b"a" * 20_000_000):
-        errors = refused(run, "translate", run, stdin=line + b"\nb\n")
-        assert "must be at most 100000 bytes long; it is longer" in errors and "line " in errors
 
 
 LONG = {

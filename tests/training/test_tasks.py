@@ -1,13 +1,11 @@
 """Tasks: what they give, what they hold out, and what they refuse."""
 
-import gettext
 from pathlib import Path
 from typing import Any
 
 import pytest
-from training_runs import catalogue
 
-from rosettaformer.training.tasks import Data, catalogues, create
+from rosettaformer.training.tasks import Data, create
 
 
 def sources(pairs: Any) -> set[str]:
@@ -53,7 +51,6 @@ def test_strings(name: str, answer: str, fresh: bool) -> None:
     assert (sources(data.epoch(0)) == sources(data.epoch(1))) is not fresh
     assert data.epoch(2) == task.data().epoch(2)
     assert task.answer("abc") == answer  # type: ignore[attr-defined]
-    assert task.score(["a", "b"], ["a", "c"]) == {"exact_match": 50.0}
 
 
 def test_held_out_strings_are_like_those_of_training() -> None:
@@ -142,83 +139,6 @@ def test_too_few_pairs_for_a_validation_set(tmp_path: Path, content: str) -> Non
         files(tsv=write(tmp_path, "few.tsv", content))
 
 
-# gettext
-
-
-def found(folder: Path, **given: Any) -> list[tuple[str, str]]:
-    data = create("gettext", {"catalogues": (str(folder),), "held_out": 1, **given}).data()
-    assert_disjoint(data)
-    return sorted([*data.epoch(0), *data.validation, *data.test])
-
-
-FILL = {f"The {word} file": f"El archivo {otra}" for word, otra in [("first", "primero"), ("second", "segundo"), ("third", "tercero")]}
-
-
-def test_messages_and_singulars_are_pairs_without_their_context_and_accelerators(tmp_path: Path) -> None:
-    catalogue(tmp_path, "program", FILL | {
-        "menu\x04Open _Recent": "Abrir _reciente",
-        "%d message deleted\0%d messages deleted": "%d mensaje borrado\0%d mensajes borrados",
-        " Save as... \n": "Guardar como... ",
-        "&Print this": "Imprimir &esto",
-    })  # fmt: skip
-    with (tmp_path / "es" / "LC_MESSAGES" / "program.mo").open("rb") as file:
-        assert gettext.GNUTranslations(file).gettext("The first file") == "El archivo primero"  # a catalogue for others too
-    assert set(found(tmp_path)) == {
-        *FILL.items(),
-        ("Open Recent", "Abrir reciente"),
-        ("%d message deleted", "%d mensaje borrado"),
-        ("Save as...", "Guardar como..."),
-        ("Print this", "Imprimir esto"),
-    }
-    assert ("Abrir reciente", "Open Recent") in found(tmp_path, from_language="es", to_language="en")
-
-
-@pytest.mark.parametrize(
-    ("source", "target"),
-    [
-        ("Same", "same"), ("Cannot open %s", "No se puede abrir"), ("Read %s and %d", "Leer %s y %s"), ("Say hello", ""),
-        ("<b>Bold</b> text", "Texto <b>grueso</b>"), ("A & B &amp; C", "A y B &amp; C"), ("First line\nSecond line", "Primera\nSegunda"),
-        ("Yes", "Una respuesta muy larga y distinta de todo"), ("12345 67 a", "12345 67 b"), ("  -v  be verbose", "  -v  ser verboso"),
-        ("See https://example.org now", "Vea https://example.org"), ("x" * 201, "y" * 201), ("Use {name} here", "Use {nombre} aquí"),
-        ("Tab\there is", "Tab aquí está"),
-    ],
-)  # fmt: skip
-def test_what_is_no_sentence_is_left_out(tmp_path: Path, source: str, target: str) -> None:
-    catalogue(tmp_path, "program", FILL | {source: target})
-    assert found(tmp_path) == sorted(FILL.items())
-
-
-def test_numbered_placeholders_may_change_their_order() -> None:
-    assert catalogues.usable(("copy %1$s to the folder %2$d", "a la carpeta %2$d copiar %1$s"))
-
-
-def test_near_duplicates_are_on_one_side_only(tmp_path: Path) -> None:
-    """Of texts that differ in case, digits, punctuation and accelerators only, on either side, one pair is left."""
-    catalogue(tmp_path, "a", FILL | {"_Close the file": "_Cerrar el archivo", "Page 12 of the book": "Página 12 del libro"})
-    others = {"close the File!": "Cierra ese archivo", "Page 7 of the book": "Hoja 7 del libro", "Shut the file": "Cerrar el archivo."}
-    catalogue(tmp_path, "b", others)
-    pairs = found(tmp_path)
-    assert len(pairs) == len(FILL) + 2
-    for side in (0, 1):
-        assert len({catalogues.key(pair[side]) for pair in pairs}) == len(pairs)
-
-
-def test_damaged_catalogues_and_lists_of_names_are_passed_over(tmp_path: Path) -> None:
-    catalogue(tmp_path, "program", FILL)
-    catalogue(tmp_path, "iso_639", {"An odd language": "Una lengua rara"})
-    for name, content in (("empty", b""), ("cut", catalogue(tmp_path, "cut", FILL).read_bytes()[:90]), ("text", b"no catalogue at all")):
-        (tmp_path / "es" / "LC_MESSAGES" / f"{name}.mo").write_bytes(content)
-    assert found(tmp_path) == sorted(FILL.items())
-
-
-def test_without_catalogues_the_message_says_where_it_looked_and_how_to_get_some(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=rf"found no catalogue of 'es'; it looked for es/LC_MESSAGES/\*.mo in {tmp_path}.*language pack"):
-        found(tmp_path)
-    catalogue(tmp_path, "program", {"OK": "OK"})
-    with pytest.raises(ValueError, match="found 1 catalogues without a usable message of 'es'"):
-        found(tmp_path)
-
-
 # all
 
 
@@ -240,9 +160,7 @@ def test_without_catalogues_the_message_says_where_it_looked_and_how_to_get_some
         ("files", {"source": "a", "target": "b", "tsv": "c"}, "got --source, --target, --tsv"),
         ("files", {"tsv": "nowhere.tsv"}, "nowhere.tsv does not exist"),
         ("files", {"tsv": "."}, ". is not a file"),
-        ("gettext", {"from_language": "es", "to_language": "fr"}, "one of --from and --to must be en, the language of messages; got"),
-        ("gettext", {"from_language": "en", "to_language": "en"}, "one of --from and --to must be en, the language of messages; got"),
-        ("translate", {}, "task must be one of number-words, copy, reverse, files, gettext; got 'translate'"),
+        ("translate", {}, "task must be one of number-words, copy, reverse, files; got 'translate'"),
     ],
 )
 def test_what_a_task_cannot_do_is_refused(name: str, given: dict[str, Any], message: str) -> None:

@@ -214,4 +214,3 @@ def test_checkpoints_of_two_processes_are_read_by_the_commands(run: Path) -> Non
     (index,) = Store(run).models()
     assert "model_width" in succeeded("inspect", index).out
     assert checkpoints.load(index).config == config  # as `check --checkpoint` does
-    succeeded("translate", run, "--backend", "numpy", stdin="abc\n")

@@ -1,5 +1,7 @@
 """Tokens give every text back, and no text can spell a special one."""
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -72,3 +74,11 @@ def test_bytes_that_are_no_text_are_replaced(tokens: Tokens) -> None:
 def test_what_is_no_tokenizer_is_refused() -> None:
     with pytest.raises(ValueError, match="the tokens must be a tokenizer's JSON; got"):
         Tokens("{}")
+
+
+def test_a_panic_of_the_package_is_one_message(capfd: pytest.CaptureFixture[str]) -> None:
+    whole = json.loads(str(Tokens.train(PAIRS, 0)))
+    whole["pre_tokenizer"] = {"type": "Split", "pattern": {"Regex": "(a+)+b"}, "behavior": "Isolated", "invert": False}
+    with pytest.raises(ValueError, match=r"\A[^\n]*\Z"):
+        Tokens(json.dumps(whole)).source(["a" * 40])
+    assert capfd.readouterr().err == ""

@@ -100,5 +100,4 @@ FAMILY = Family(
     older={"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"},
     buffers=r"embeddings\.position_ids",
     twins={"cls.predictions.bias": "cls.predictions.decoder.bias"},
-    tokenizer="BertTokenizer",
 )  # fmt: skip

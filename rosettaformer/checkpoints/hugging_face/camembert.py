@@ -2,4 +2,4 @@
 
 from .roberta import roberta
 
-FAMILY = roberta("CamemBERT", "camembert", "Camembert", "CamembertTokenizer", 30522)
+FAMILY = roberta("CamemBERT", "camembert", "Camembert", 30522)

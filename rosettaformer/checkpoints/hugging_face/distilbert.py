@@ -83,5 +83,4 @@ FAMILY = Family(
     older={},
     buffers=r"embeddings\.position_ids",
     twins={},
-    tokenizer="BertTokenizer",
 )  # fmt: skip

@@ -22,7 +22,5 @@ FAMILY = Family(
     base="Ernie4_5Model",
     classes={"Ernie4_5ForCausalLM": ("language_head",), "Ernie4_5Model": ()},
     table=decoder.table(*decoder.NORMS, *decoder.attention(), *decoder.feed_forward(biases=True)),
-    tokenizer="TokenizersBackend",
-    tokenizer_named=False,
     **decoder.COMMON,
 )  # fmt: skip

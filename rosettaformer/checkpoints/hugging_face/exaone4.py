@@ -61,6 +61,5 @@ FAMILY = Family(
         *decoder.attention(inputs=False, output=False), *decoder.HEAD_NORMS, *decoder.AFTER,
         *decoder.feed_forward(),
     ),
-    tokenizer="TokenizersBackend",
     **decoder.COMMON,
 )  # fmt: skip

@@ -93,9 +93,8 @@ class Family:
     same. classes: the heads of each class, preferred ones first; base: the class without any. older: suffixes used by earlier versions of
     the library. buffers: stored, but not parameters. twins: tensors equal to another one, beside those that the config ties. nameless:
     whether tensors alone show the family, without a model_type and a class. beside: the pattern of
-    tensors that are not the model's and are not read. tokenizer: the library's tokenizer class;
-    tokenizer_named: whether a folder's files may name another one. padded_by_id: whether the library
-    numbers positions by the padding id, so that no real token may have it.
+    tensors that are not the model's and are not read. padded_by_id: whether the library numbers
+    positions by the padding id, so that no real token may have it.
     """
 
     name: str
@@ -116,12 +115,10 @@ class Family:
     older: Mapping[str, str]
     buffers: str
     twins: Mapping[str, str]
-    tokenizer: str
     ignored: Mapping[str, str] = field(default_factory=dict)
     prefixes: tuple[str, ...] = ()
     nameless: bool = False
     beside: str = r"\Z."
-    tokenizer_named: bool = True
     padded_by_id: bool = False
 
     def native(self, key: str) -> str:

@@ -23,6 +23,5 @@ FAMILY = Family(
     base="GemmaModel",
     classes=decoder.classes("Gemma", without=("ForQuestionAnswering",)),
     table=decoder.table(*decoder.NORMS, *decoder.attention(), *decoder.feed_forward()),
-    tokenizer="GemmaTokenizer",
     **decoder.COMMON,
 )  # fmt: skip

@@ -57,6 +57,5 @@ FAMILY = Family(
     base="Gemma2Model",
     classes=decoder.classes("Gemma2", without=("ForQuestionAnswering",)),
     table=decoder.table(*decoder.SANDWICH, *decoder.attention(), *decoder.feed_forward()),
-    tokenizer="GemmaTokenizer",
     **decoder.COMMON,
 )  # fmt: skip

@@ -51,6 +51,5 @@ FAMILY = Family(
         "Gemma3ForCausalLM": ("language_head",), "Gemma3TextModel": (), "Gemma3TextForSequenceClassification": ("sequence_classifier",),
     },
     table=decoder.table(*decoder.SANDWICH, *decoder.attention(), *decoder.HEAD_NORMS, *decoder.feed_forward()),
-    tokenizer="GemmaTokenizer",
     **decoder.COMMON,
 )  # fmt: skip

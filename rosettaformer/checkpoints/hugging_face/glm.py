@@ -27,7 +27,5 @@ FAMILY = Family(
     base="GlmModel",
     classes=decoder.classes("Glm", without=("ForQuestionAnswering",)),
     table=decoder.table(*decoder.NORMS, *decoder.attention(output=False), *decoder.GATE_AND_HIDDEN),
-    tokenizer="TokenizersBackend",
-    tokenizer_named=False,
     **decoder.COMMON,
 )

@@ -26,7 +26,5 @@ FAMILY = Family(
         *decoder.attention(output=False),
         *decoder.GATE_AND_HIDDEN,
     ),
-    tokenizer="TokenizersBackend",
-    tokenizer_named=False,
     **decoder.COMMON,
 )

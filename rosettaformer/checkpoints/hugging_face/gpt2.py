@@ -101,5 +101,4 @@ FAMILY = Family(
     older={},
     buffers=r"h\.\d+\.attn\.(bias|masked_bias)",
     twins={},
-    tokenizer="GPT2Tokenizer",
 )  # fmt: skip

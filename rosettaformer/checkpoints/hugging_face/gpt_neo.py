@@ -106,5 +106,4 @@ FAMILY = Family(
     older={},
     buffers=r"h\.\d+\.attn\.attention\.(bias|masked_bias)",
     twins={},
-    tokenizer="GPT2Tokenizer",
 )  # fmt: skip

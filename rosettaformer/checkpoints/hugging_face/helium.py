@@ -21,6 +21,5 @@ FAMILY = Family(
     base="HeliumModel",
     classes=decoder.classes("Helium", without=("ForQuestionAnswering",)),
     table=decoder.table(*decoder.NORMS, *decoder.attention(output=False), *decoder.feed_forward(biases=True)),
-    tokenizer="TokenizersBackend",
     **decoder.COMMON,
 )  # fmt: skip

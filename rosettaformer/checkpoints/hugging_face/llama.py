@@ -19,6 +19,5 @@ FAMILY = Family(
     base="LlamaModel",
     classes=decoder.classes("Llama"),
     table=decoder.table(*decoder.NORMS, *decoder.attention(), *decoder.feed_forward(biases=True)),
-    tokenizer="TokenizersBackend",
     **decoder.COMMON,
 )  # fmt: skip

@@ -33,7 +33,5 @@ FAMILY = Family(
     base="MinistralModel",
     classes=decoder.classes("Ministral"),
     table=decoder.table(*decoder.NORMS, *decoder.attention(inputs=False, output=False), *decoder.feed_forward()),
-    tokenizer="TokenizersBackend",
-    tokenizer_named=False,
     **decoder.COMMON,
 )  # fmt: skip

@@ -20,7 +20,5 @@ FAMILY = Family(
     base="MistralModel",
     classes=decoder.classes("Mistral"),
     table=decoder.table(*decoder.NORMS, *decoder.attention(inputs=False, output=False), *decoder.feed_forward()),
-    tokenizer="TokenizersBackend",
-    tokenizer_named=False,
     **decoder.COMMON,
 )  # fmt: skip

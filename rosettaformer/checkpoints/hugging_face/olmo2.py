@@ -20,7 +20,5 @@ FAMILY = Family(
     base="Olmo2Model",
     classes=decoder.classes("Olmo2", without=("ForTokenClassification", "ForQuestionAnswering")),
     table=decoder.table(*decoder.attention(), *decoder.WIDTH_NORMS, *decoder.AFTER, *decoder.feed_forward()),
-    tokenizer="TokenizersBackend",
-    tokenizer_named=False,
     **decoder.COMMON,
 )  # fmt: skip

@@ -33,7 +33,5 @@ FAMILY = Family(
     base="Olmo3Model",
     classes=decoder.classes("Olmo3", without=("ForTokenClassification", "ForQuestionAnswering")),
     table=decoder.table(*decoder.attention(), *decoder.WIDTH_NORMS, *decoder.AFTER, *decoder.feed_forward()),
-    tokenizer="TokenizersBackend",
-    tokenizer_named=False,
     **decoder.COMMON,
 )  # fmt: skip

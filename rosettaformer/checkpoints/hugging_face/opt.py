@@ -84,5 +84,4 @@ FAMILY = Family(
     older={},
     buffers=r"decoder\.version",
     twins={},
-    tokenizer="GPT2Tokenizer",
 )  # fmt: skip

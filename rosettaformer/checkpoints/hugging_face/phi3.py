@@ -43,7 +43,5 @@ FAMILY = Family(
     base="Phi3Model",
     classes=decoder.classes("Phi3", without=("ForQuestionAnswering",)),
     table=decoder.table(*_LAYER),
-    tokenizer="TokenizersBackend",
-    tokenizer_named=False,
     **decoder.COMMON,
 )  # fmt: skip

@@ -21,7 +21,5 @@ FAMILY = Family(
     base="Qwen2Model",
     classes=decoder.classes("Qwen2"),
     table=decoder.table(*decoder.NORMS, *decoder.attention(output=False), *decoder.feed_forward()),
-    tokenizer="Qwen2Tokenizer",
-    tokenizer_named=False,
     **decoder.COMMON,
 )  # fmt: skip

@@ -22,6 +22,5 @@ FAMILY = Family(
     base="Qwen3Model",
     classes=decoder.classes("Qwen3"),
     table=decoder.table(*decoder.NORMS, *decoder.attention(), *decoder.HEAD_NORMS, *decoder.feed_forward()),
-    tokenizer="Qwen2Tokenizer",
     **decoder.COMMON,
 )  # fmt: skip

@@ -30,7 +30,7 @@ def _write(config: TransformerConfig, said: Mapping[str, Any]) -> dict[str, Any]
     return {_PADDING: config.position_offset - 1, _ROWS: rows}
 
 
-def roberta(name: str, model_type: str, begin: str, tokenizer: str, vocabulary: int) -> Family:
+def roberta(name: str, model_type: str, begin: str, vocabulary: int) -> Family:
     """Returns a family of this kind. begin: how the names of its classes begin."""
     return Family(
         name=name,
@@ -82,9 +82,8 @@ def roberta(name: str, model_type: str, begin: str, tokenizer: str, vocabulary: 
         older={"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"},
         buffers=r"embeddings\.(position_ids|token_type_ids)",
         twins={"lm_head.bias": "lm_head.decoder.bias"},
-        tokenizer=tokenizer,
         padded_by_id=True,
     )  # fmt: skip
 
 
-FAMILY = roberta("RoBERTa", "roberta", "Roberta", "RobertaTokenizer", 50265)
+FAMILY = roberta("RoBERTa", "roberta", "Roberta", 50265)

@@ -25,6 +25,5 @@ FAMILY = Family(
     base="SeedOssModel",
     classes=decoder.classes("SeedOss"),
     table=decoder.table(*decoder.NORMS, *decoder.attention(), *decoder.feed_forward(biases=True)),
-    tokenizer="TokenizersBackend",
     **decoder.COMMON,
 )  # fmt: skip

@@ -67,6 +67,5 @@ FAMILY = Family(
     base="SmolLM3Model",
     classes=decoder.classes("SmolLM3"),
     table=decoder.table(*decoder.NORMS, *decoder.attention(), *decoder.feed_forward(biases=True)),
-    tokenizer="TokenizersBackend",
     **decoder.COMMON,
 )  # fmt: skip

@@ -27,7 +27,5 @@ FAMILY = Family(
         *decoder.LAYER_NORMS, *decoder.attention(output=False), *decoder.feed_forward(),
         last=decoder.layer_norm("norm", "decoder.final_norm"),
     ),
-    tokenizer="TokenizersBackend",
-    tokenizer_named=False,
     **decoder.COMMON,
 )  # fmt: skip

@@ -42,6 +42,5 @@ FAMILY = Family(
         *tables.dense("mlp.c_proj", "feed_forward.output", "d f", "d"),
         last=decoder.layer_norm("norm", "decoder.final_norm"),
     ),
-    tokenizer="GPT2Tokenizer",
     **decoder.COMMON,
 )  # fmt: skip

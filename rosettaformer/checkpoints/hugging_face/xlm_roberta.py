@@ -2,4 +2,4 @@
 
 from .roberta import roberta
 
-FAMILY = roberta("XLM-RoBERTa", "xlm-roberta", "XLMRoberta", "XLMRobertaTokenizer", 30522)
+FAMILY = roberta("XLM-RoBERTa", "xlm-roberta", "XLMRoberta", 30522)

@@ -20,14 +20,12 @@ TASKS = {
     "copy": ("generated", "Copy"),
     "reverse": ("generated", "Reverse"),
     "files": ("files", "Files"),
-    "gettext": ("catalogues", "Catalogues"),
 }
 
 
 # the type of an option -> the required values
 _FIELDS: Mapping[Any, schema.Check] = {
     int: schema.integer(-schema.LARGEST), bool: schema.BOOLEAN, str: schema.text(), str | None: schema.optional(schema.text(10_000)),
-    tuple[str, ...]: schema.several(schema.text(10_000)),
 }  # fmt: skip
 
 Pair = tuple[str, str]  # a source text and its target text
@@ -75,10 +73,6 @@ class Task(abc.ABC):
     def data(self) -> Data:
         """Returns the pairs; raises ValueError if there are none, or too few."""
 
-    def score(self, answers: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-        """Returns the scores of answers, by the name of the measure; each lies between 0 and 100."""
-        return {"exact_match": exact_match(answers, references), "bleu": bleu(answers, references)}
-
     def to_dict(self) -> dict[str, Any]:
         """Returns the name and the options in a form that JSON can hold."""
         return {"name": self.name} | dataclasses.asdict(self)
@@ -109,14 +103,14 @@ def _flag(option: str) -> str:
     return "--" + option.removesuffix("_language").replace("_", "-")
 
 
-def split(pairs: Sequence[Pair], held_out: int, seed: int, notes: Sequence[str] = (), *, key: Callable[[str], str] = str) -> Data:
-    """Splits the pairs in random order, so that sources with the same key stay on one side.
+def split(pairs: Sequence[Pair], held_out: int, seed: int, notes: Sequence[str] = ()) -> Data:
+    """Splits the pairs in random order, so that equal sources stay on one side.
 
     Raises ValueError if nothing would be left to train on, or to validate on.
     """
     groups: dict[str, list[Pair]] = {}
     for pair in pairs:
-        groups.setdefault(key(pair[0]), []).append(pair)
+        groups.setdefault(pair[0], []).append(pair)
     if len(groups) < 2 * held_out + 1:
         raise ValueError(
             f"the validation set would be empty, or nothing left to train on: {held_out} pairs for validation and {held_out} for test "
@@ -127,15 +121,3 @@ def split(pairs: Sequence[Pair], held_out: int, seed: int, notes: Sequence[str] 
     validation, test = ([group[0] for group in shuffled[start : start + held_out]] for start in (0, held_out))
     train = [pair for group in shuffled[2 * held_out :] for pair in group]
     return Data(lambda _: train, validation, test, notes)
-
-
-def exact_match(answers: Sequence[str], references: Sequence[str]) -> float:
-    """Returns the percentage of answers that equal their reference."""
-    return 100 * sum(map(str.__eq__, answers, references)) / len(references)
-
-
-def bleu(answers: Sequence[str], references: Sequence[str]) -> float:
-    """Returns corpus BLEU with sacrebleu's defaults (13a tokens, mixed case, exponential smoothing), from 0 to 100 (Post 2018)."""
-    import sacrebleu
-
-    return sacrebleu.corpus_bleu(list(answers), [list(references)]).score

@@ -9,7 +9,7 @@ import numpy as np
 
 from reference_numpy.suggestions import known
 
-from . import Data, Pair, Task, exact_match, split
+from . import Data, Pair, Task, split
 
 MOST_NUMBERS = 1_000_000  # what num2words spells in minutes
 MOST_LETTERS = 20_000_000  # most pairs of an epoch, which are drawn at once
@@ -97,10 +97,6 @@ class Strings(Task):
             return self._pairs(self._draw(2 + number, self.size, hidden)) if self.fresh else fixed
 
         return Data(epoch, self._pairs(validation.tolist()), self._pairs(test.tolist()))
-
-    def score(self, answers: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-        """Scores by exact match only: BLEU compares words, and these strings have none."""
-        return {"exact_match": exact_match(answers, references)}
 
     def _pairs(self, texts: Sequence[str]) -> list[Pair]:
         return [(text, self.answer(text)) for text in texts]
