@@ -1,9 +1,9 @@
-"""The documents that a command makes, and the line in each that says of which version of the suite it is."""
+"""The documents that a command makes, and the line in each that says of which suite release it is."""
 
 import re
 from pathlib import Path
 
-from rosettaformer.conformance.case import SUITE_VERSION
+from rosettaformer.conformance.case import SUITE_RELEASE
 
 __all__ = ["DOCUMENTS", "HOUSE", "SLOW", "made_by", "made_of", "stamped"]
 
@@ -27,24 +27,24 @@ DOCUMENTS = {
     "docs/sharding-faults.md": "sharding-faults",
     "docs/wild.md": "wild",
 }
-# Evidence that takes long to make. Each document states the suite version of its run, which may be an earlier one.
+# Evidence that takes long to make. Each document states the suite release of its run, which may be an earlier one.
 SLOW = (
     "docs/artefacts.md", "docs/compare.md", "docs/field-bugs.md", "docs/frameworks.md", "docs/meshes.md", "docs/mutation.md",
     "docs/scaling.md", "docs/sharding-faults.md", "docs/wild.md",
 )  # fmt: skip
-LINE = re.compile(r"Made by `make ([\w-]+)` with suite version (\d+)\.")
+LINE = re.compile(r"Made by `make ([\w-]+)` with suite release (\d+)\.")
 
 
 def made_by(target: str) -> str:
     """The line of a document that this target makes."""
-    return f"Made by `make {target}` with suite version {SUITE_VERSION}."
+    return f"Made by `make {target}` with suite release {SUITE_RELEASE}."
 
 
 def made_of(text: str) -> list[tuple[str, int]]:
-    """The target and the version of each such line."""
-    return [(target, int(version)) for target, version in LINE.findall(text)]
+    """The target and the suite release of each such line."""
+    return [(target, int(release)) for target, release in LINE.findall(text)]
 
 
 def stamped(text: str) -> str:
-    """The text with this version in its line."""
+    """The text with this suite release in its line."""
     return LINE.sub(lambda found: made_by(found[1]), text)

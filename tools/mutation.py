@@ -20,7 +20,7 @@ from expectations import all_by_id
 from random_cases import random_case
 
 from reference_numpy import arithmetic
-from rosettaformer.conformance.case import DTYPES, SUITE_VERSION, Case
+from rosettaformer.conformance.case import DTYPES, SUITE_RELEASE, Case
 from rosettaformer.conformance.catalogue import Alteration, all_defects, injected
 from rosettaformer.conformance.catalogue.settings import all_settings
 from rosettaformer.conformance.diagnosis.altered import Combination, differ, draws
@@ -245,7 +245,7 @@ def main() -> None:
 
 def _all(pool: Executor, kept: "shelve.Shelf[Any]", function: Callable[[Any], Any], given: Sequence[Any]) -> list[Any]:
     """The function of each, those that are not kept computed in the pool."""
-    keys = {one: f"{SUITE_VERSION} {function.__name__} {one}" for one in given}
+    keys = {one: f"{SUITE_RELEASE} {function.__name__} {one}" for one in given}
     asked = {pool.submit(function, one): key for one, key in keys.items() if key not in kept}
     for future in as_completed(asked):
         kept[asked[future]] = future.result()

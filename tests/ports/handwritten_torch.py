@@ -8,7 +8,7 @@ import math
 import torch
 from torch import nn
 
-from rosettaformer.ports import NotCovered
+from rosettaformer.ports import CLASSIC, NotCovered
 
 
 class PositionalEncoding(nn.Module):
@@ -154,7 +154,8 @@ dtypes = ("float64", "float32")
 components = {"transformer": lambda config, dtype: Model(config)}
 
 # what the model cannot be told: its dialect, and sizes that its code takes for granted (an even width, no grouped heads)
-config = {
+config = CLASSIC | {
+    "encoder_layers": 2,
     "model_width": 12,
     "heads": 3,
     "key_value_heads": 3,

@@ -255,7 +255,8 @@ def run_transformer(source, target, params, config, source_keep=None, target_kee
 # port declarations
 
 dtypes = ("float64", "float32")
-config = {
+config = CLASSIC | {
+    "encoder_layers": 2,
     "positions": "sinusoidal",
     "max_positions": 0,
     "segments": 0,
@@ -268,7 +269,7 @@ config = {
 
 def _take(case, *names):
     """The case's inputs in this order; what we do not know is not covered."""
-    from rosettaformer.ports import NotCovered
+    from rosettaformer.ports import CLASSIC, NotCovered
 
     for name, value in case.inputs.items():
         if name not in names and value is not None:
