@@ -144,7 +144,7 @@ class Model(Transformer):
             raise NotCovered("the masks are made from the ids")
         if source.is_floating_point():
             raise NotCovered("the embedding takes ids, not rows of weights")
-        if (source[:, 0] == self.pad).any():
+        if (source[:, 0] == self.pad).any() or (target[:, 0] == self.pad).any():
             raise NotCovered("batches are padded on the right")
         return super().forward(source, target)
 

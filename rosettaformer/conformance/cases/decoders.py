@@ -297,7 +297,7 @@ def _layer_cases(build: Builder) -> Iterator[Case]:
     mixed = _gemma(build, decoder_layers=3, query_key_norm="head", rotary_pattern=(True, False), local_rotary_base=100.0)
     yield build.make("decoder", "mixed", mixed, **x, **own)
     local = build.config("gemma2_2b", encoder_layers=2, decoder_layers=1, window=2, **HEADS)
-    given = {"position_bs": _positions(S)} if _given(local) else {}
+    given: dict[str, Any] = {"position_bs": _positions(S)} if _given(local) else {}
     yield build.make("encoder", "local", local, x_bsd="b s d", **given, mask_bhts=ragged(B, S)[:, None, None])
 
 
