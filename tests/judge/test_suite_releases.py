@@ -19,8 +19,9 @@ PORT = "{suite}\nfrom rosettaformer.conformance.reference.components import answ
 
 
 def port(folder: Path, suite: str) -> str:
-    (folder / "pinning.py").write_text(PORT.format(suite=suite))
-    return str(folder / "pinning.py")
+    path = folder / f"pinning_{abs(hash(suite))}.py"
+    path.write_text(PORT.format(suite=suite))
+    return str(path)
 
 
 def test_a_port_that_pins_no_release_is_asked_every_case(tmp_path: Path) -> None:
