@@ -15,7 +15,13 @@ from rosettaformer.conformance.report.summary import Summary
 
 OLD = all_by_id()["softmax/large_masked"]
 NEW = dataclasses.replace(OLD, name="made_up", release=SUITE_RELEASE + 1)
-PORT = "{suite}\nfrom rosettaformer.conformance.reference.components import answer\n\n\ndef softmax(case):\n    return answer(case)['output']\n"
+PORT = """{suite}
+from rosettaformer.conformance.reference.components import answer
+
+
+def softmax(case):
+    return answer(case)["output"]
+"""
 
 
 def port(folder: Path, suite: str) -> str:
