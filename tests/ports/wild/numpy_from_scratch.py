@@ -8,6 +8,8 @@ import math
 
 import numpy as np
 
+from rosettaformer.ports import CLASSIC
+
 _erf = np.vectorize(math.erf, otypes=[np.float64])
 
 
@@ -269,7 +271,7 @@ config = CLASSIC | {
 
 def _take(case, *names):
     """The case's inputs in this order; what we do not know is not covered."""
-    from rosettaformer.ports import CLASSIC, NotCovered
+    from rosettaformer.ports import NotCovered
 
     for name, value in case.inputs.items():
         if name not in names and value is not None:
