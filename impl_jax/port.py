@@ -165,7 +165,6 @@ def _training_steps(case: Any, axes: AxisType) -> dict[str, np.ndarray]:
 
 
 framework = "jax"
-suite = 9
 modes = ("compiled", "eager")
 weights = TABLE
 components: dict[str, Builder] = {

@@ -44,7 +44,6 @@ Tree: TypeAlias = Mapping[str, Any]  # tensors, nested by the parts of the canon
 
 framework = "tf"
 compiled = partial(graph, least=0)  # leaves out padding even if that saves little
-suite = 9
 modes = ("eager", "compiled")
 weights = TABLE
 

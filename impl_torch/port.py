@@ -146,7 +146,6 @@ def compiled(function: Any) -> Callable[..., Any]:
 
 
 framework = "torch"
-suite = 9
 modes = ("eager", "compiled")
 weights = TABLE
 components: dict[str, Build] = {

@@ -227,10 +227,10 @@ class TransformerConfig(fields.Fields):
     def attention_bias(self) -> bool:
         """Whether all projections of attention have biases.
 
-        Raises ValueError if the output projection differs from the others.
+        Raises SeveralValues if the output projection differs from the others.
         """
         if self.query_key_value_bias != self.attention_output_bias:
-            raise ValueError(
+            raise fields.SeveralValues(
                 "attention_bias is two fields, query_key_value_bias and attention_output_bias; "
                 f"got {self.query_key_value_bias} and {self.attention_output_bias}"
             )

@@ -24,6 +24,7 @@ __all__ = [
     "SHARE",
     "Fields",
     "Rule",
+    "SeveralValues",
     "at_least",
     "at_most",
     "integer",
@@ -32,6 +33,10 @@ __all__ = [
     "one_of",
     "sequence_of",
 ]
+
+
+class SeveralValues(ValueError):
+    """One name stands for several fields, and their values differ."""
 
 
 class Rule(NamedTuple):

@@ -117,7 +117,6 @@ class PortCase(_Question):
     dtype: str
     mode: str
     deviations: Sequence[Deviation] = field(repr=False)
-    min_version: int = field(repr=False)
     alike: int = field(default=1, repr=False)  # for how many cases this one stands, which are not run for the same reason
 
     @property
@@ -127,11 +126,11 @@ class PortCase(_Question):
 
     def judge(self) -> None:
         """Passes where the port conforms. Otherwise raises AssertionError with one message; skips where nothing could be compared; and
-        counts as an expected failure where a deviation declares it, or where the case is newer than the suite version asked for."""
+        counts as an expected failure where a deviation declares it."""
         __tracebackhide__ = True
-        from .conformance.deviations import accept_newer, declare
+        from .conformance.deviations import declare
 
-        (result,) = accept_newer([declare(self.result(self.id, self.dtype, self.mode), self.deviations)], self.min_version)
+        result = declare(self.result(self.id, self.dtype, self.mode), self.deviations)
         self.ports.compared[self.port] = self.ports.compared.get(self.port, False) or result.status not in SKIPPED
         if result.status == Status.PASS:
             return
@@ -140,8 +139,6 @@ class PortCase(_Question):
             pytest.skip(f"{result.status}: {result.message}{others}")
         if result.status == Status.DEVIATION:
             pytest.xfail(result.message)
-        if result.status == Status.NEW:
-            pytest.xfail(f"the case is of suite version {result.since}, newer than {self.min_version}: {result.message}")
         where = " ".join(filter(None, (self.id, result.dtype, result.mode)))
         raise AssertionError(f"{self.port} {result.status} {where}: {result.message}{others}")
 
@@ -177,7 +174,6 @@ def parametrize_with_cases(
     core: bool = False,
     grad: bool = False,
     deviations: str | Path | None = None,
-    min_version: int | None = None,
     limit: float = 180.0,
 ) -> pytest.MarkDecorator:
     """Parametrizes the argument `case` of a test with the cases of the suite, each of which offers `judge()`.
@@ -186,17 +182,14 @@ def parametrize_with_cases(
     modes: eager, compiled; the port's own by default. like: the cases of a whole model, as `rosettaformer check --like` takes it, with
     random weights of this seed. core: only the cases of a quick check. grad: the gradients, too; one that is named
     among the components (layer_norm_vjp) needs no grad. deviations: the file that declares accepted failures; each entry whose cases are
-    all among these becomes one more test, which fails when the entry is stale. min_version: failures of cases that are newer than this
-    version of the suite are expected. limit: seconds for one case.
+    all among these becomes one more test, which fails when the entry is stale. limit: seconds for one case.
     Raises ValueError on unknown names, and lists everything that is wrong with the deviations file.
     """
-    from .conformance.case import DTYPES, SUITE_VERSION
+    from .conformance.case import DTYPES
     from .conformance.deviations import read
 
     if bool(port) == bool(command):
         raise ValueError("one of port and command must be given")
-    if not 1 <= (min_version or SUITE_VERSION) <= SUITE_VERSION:
-        raise ValueError(f"min_version must be from 1 to {SUITE_VERSION}; got {min_version}")
     port = port or f"command:{command}"
     asked = _Asked(port, like, seed)
     cases, known = _chosen(asked, components, dtypes, core, grad)
@@ -208,7 +201,7 @@ def parametrize_with_cases(
     for mode in modes or ("",):
         for case, dtype in pairs:
             name = "-".join(filter(None, (case, dtype, mode)))
-            parameters.append(pytest.param(PortCase(asked, limit, case, dtype, mode, entries, min_version or SUITE_VERSION), id=name))
+            parameters.append(pytest.param(PortCase(asked, limit, case, dtype, mode, entries), id=name))
     for number, entry in enumerate(entries, 1):
         if entry.covers <= set(pairs):
             parameters.append(pytest.param(DeclaredDeviation(asked, limit, entry, modes or ("",)), id=f"deviation-{number}-{entry.case}"))

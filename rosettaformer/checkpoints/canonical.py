@@ -12,12 +12,11 @@ from reference_numpy import parameters as declaration
 
 from ..atomic import replacing
 from ..reading import parse_json
-from ..versions import config_of
 from . import Checkpoint, CheckpointError, container, recognise, strict
 from .container import Container, Written
 
 FORMAT = "rosettaformer"
-VERSIONS = ("1", "2", "3")  # earlier ones lack fields of the config: see `rosettaformer.versions`
+VERSION = "1"
 LOAD_OPTIONS = ()
 SAVE_OPTIONS = ("max_shard_bytes",)
 
@@ -92,7 +91,7 @@ def metadata(config: TransformerConfig, foreign: Mapping[str, Any] | None = None
     """Returns what the file says about itself beside its tensors."""
     return {
         "format": FORMAT,
-        "format_version": VERSIONS[-1],
+        "format_version": VERSION,
         "config": json.dumps(config.to_dict()),
         "ties": json.dumps(declaration.ties(config)),
     } | ({"foreign": json.dumps(foreign)} if foreign else {})
@@ -102,16 +101,15 @@ def _read_metadata(fields: Mapping[str, str]) -> tuple[TransformerConfig | None,
     problems = []
     if fields.get("format") != FORMAT:
         problems.append(f"metadata must name the format {FORMAT!r}; got {fields.get('format')!r} (a foreign file? see convert)")
-    version = fields.get("format_version")
-    if version not in VERSIONS:
-        problems.append(f"the format version must be one of {', '.join(VERSIONS)}; got {version!r}")
+    if (version := fields.get("format_version")) != VERSION:
+        problems.append(f"the format version must be {VERSION}; got {version!r}")
     if "foreign" in fields and not isinstance(_json(fields, "foreign"), dict):
         problems.append("metadata named foreign must be a JSON object")
     values, ties = _json(fields, "config"), _json(fields, "ties")
     if not isinstance(values, dict):
         return None, [*problems, "metadata must hold the config, a JSON object"]
     try:
-        config = config_of(values, version, VERSIONS)
+        config = TransformerConfig.from_dict(values)
     except ValueError as error:
         return None, [*problems, f"config: {error}"]
     if ties != declaration.ties(config):

@@ -11,9 +11,9 @@ from reference_numpy import TransformerConfig, parameters
 from reference_numpy import preset as preset_of
 
 from ..atomic import replacing
-from ..versions import PAPER
 from . import Checkpoint, CheckpointError, container, pickled, strict, torch_layout
 from .container import Written
+from .paper import PAPER
 from .torch_names import Names
 
 SAVE_OPTIONS = tuple(field.name for field in dataclasses.fields(Names))

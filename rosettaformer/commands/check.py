@@ -14,7 +14,7 @@ from reference_numpy.sharding import Mesh
 from reference_numpy.suggestions import known
 
 from ..conformance import deviations, runner
-from ..conformance.case import DTYPES, SUITE_VERSION, Case
+from ..conformance.case import DTYPES, Case
 from ..conformance.cases import all_cases, of_components
 from ..conformance.cases.checkpoint import checkpoint_cases
 from ..conformance.cases.expression import choose
@@ -98,13 +98,6 @@ IN = click.Path(path_type=Path, exists=True)
     click.option("--deviations", "declared", type=IN, metavar="FILE", help="Failures that are accepted, with reasons (TOML)."),
     click.option("--min-cases", type=click.IntRange(min=1), default=1, metavar="N", help="Fail where fewer outputs were compared."),
     click.option(
-        "--min-version",
-        type=click.IntRange(1, SUITE_VERSION),
-        default=SUITE_VERSION,
-        metavar="N",
-        help=f"Conform to this version of the suite: newer cases are run, but do not fail. [default: {SUITE_VERSION}]",
-    ),
-    click.option(
         "--allow-incomplete",
         "incomplete",
         is_flag=True,
@@ -129,7 +122,6 @@ def check(
     results: Path | None,
     declared: Path | None,
     min_cases: int,
-    min_version: int,
     incomplete: bool,
     json_file: Path | None,
     junit_file: Path | None,
@@ -182,10 +174,10 @@ def check(
 
         rows = judge_results(results, cases, selection["dtypes"] or DTYPES)
     else:
-        last = functools.partial(_fails, entries, min_version) if first else lambda result: False
+        last = functools.partial(_fails, entries) if first else lambda result: False
         rows = _run(cases, named or tuple(PORTS), selection, core, quick, limit, last)
     seconds = time.monotonic() - started
-    summary = Summary(deviations.accept_newer(deviations.apply(rows, entries), min_version), min_cases, min_version, incomplete)
+    summary = Summary(deviations.apply(rows, entries), min_cases, incomplete)
     files.write(summary, json_file, junit_file)
     if str(json_file) != "-":
         given = {name: selection[name] for name in ("checkpoint", "leave_out", "ignore", *OPTIONS)}
@@ -202,10 +194,9 @@ def check(
     sys.exit(Missing.exit_code if missing and (named or not summary.compared) else 0 if summary.conforms else 1)
 
 
-def _fails(entries: Sequence[deviations.Deviation], version: int, result: runner.Result) -> bool:
-    """Whether a result is a failure that is neither declared nor of a newer case."""
-    (accepted,) = deviations.accept_newer([deviations.declare(result, entries)], version)
-    return accepted.status in FAILURES
+def _fails(entries: Sequence[deviations.Deviation], result: runner.Result) -> bool:
+    """Whether a result is a failure that is not declared."""
+    return deviations.declare(result, entries).status in FAILURES
 
 
 def _diagnose(

@@ -127,7 +127,7 @@ def _arguments(cases: Iterable[Case]) -> dict[str, None]:
 def _cases(expression: str | None, meshes: Sequence[Mesh] = ()) -> Iterable[str]:
     cases = mesh_cases(meshes) if meshes else all_cases(grad=True)
     for case in choose(cases, expression) if expression is not None else cases:
-        marks = [str(case.mesh or "")] + ["core"] * case.core + [f"since version {case.since}"] * (case.since > 1)
+        marks = [str(case.mesh or "")] + ["core"] * case.core + [f"suite release {case.release}"] * (case.release > 1)
         yield "  ".join(filter(None, (f"{case.id:55}", f"{' '.join(case.dtypes):35}", ", ".join(filter(None, marks))))).rstrip()
 
 

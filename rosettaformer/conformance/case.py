@@ -14,8 +14,7 @@ from reference_numpy.sharding import Mesh
 from ..checkpoints.strict import DTYPES, numpy_dtype
 from .stored import Stored
 
-SUITE_VERSION = 10  # grows whenever cases are added; a case says in which version it appeared
-UNSAID = 8  # the version whose cases a port answers that names none
+SUITE_RELEASE = 1  # of the cases; grows with a release of rosettaformer that ships new ones
 REAL, LAST = "real", "last"  # what of the outputs is compared
 
 
@@ -31,7 +30,7 @@ class Case:
     shared: the kernels that all heads share, each for its own slice of the width: zero except for one block, whose gradient is the sum over
     the heads.
     twice: the port answers twice and must answer the same.
-    since: the version of the suite in which the case appeared. excluded: why the case cannot be run on a port; empty if it can.
+    release: the suite release that first ships the case. excluded: why the case cannot be run on a port; empty if it can.
     folder: where the parameters also are as Hugging Face's folders, one for each dtype and named after it; empty if they are not. compared:
     what of the outputs is compared, `REAL` tokens or the `LAST` position; everything if empty. outputs: the names of those that are; all if
     empty.
@@ -51,7 +50,7 @@ class Case:
     dtypes: tuple[str, ...] = DTYPES
     core: bool = False
     twice: bool = False
-    since: int = 1
+    release: int = 1
     excluded: str = ""
     shared: tuple[str, ...] = ()
     folder: str = ""
@@ -112,6 +111,16 @@ class Case:
 
 
 MASKS = ("target_mask_bt", "source_mask_bs")
+
+
+def pinned(suite: Any) -> int:
+    """Returns the suite release that a port pins. Raises ValueError unless it is one that this package has."""
+    if type(suite) is not int or not 1 <= suite <= SUITE_RELEASE:
+        raise ValueError(
+            f"suite must be a suite release from 1 to {SUITE_RELEASE}; got {suite!r}. Upgrade rosettaformer, or remove `suite`: "
+            "a port that pins no release is asked every case"
+        )
+    return suite
 
 
 def _zero_at_padding(name: str, array: np.ndarray, real_bt: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""What a user accepts: deviations declared in a file with a reason, and cases newer than the user's version of the suite."""
+"""What a user accepts: deviations declared in a file with a reason."""
 
 import dataclasses
 import fnmatch
@@ -115,9 +115,3 @@ def _covers(deviation: Deviation, result: Result) -> bool:
 def _stale_row(deviation: Deviation) -> Result:
     message = f"nothing that it declares fails any more; remove the entry ({deviation.reason}, {deviation.link})"
     return Result(deviation.case, "", deviation.port, "", "", "", Status.STALE, message)
-
-
-def accept_newer(results: Iterable[Result], version: int) -> list[Result]:
-    """Returns the results, with failures of cases that appeared after that version of the suite as "new"."""
-    newer = [(result, result.status in FAILURES and result.since > version) for result in results]
-    return [dataclasses.replace(result, status=Status.NEW) if new else result for result, new in newer]

@@ -22,10 +22,10 @@ ROUNDING = float(np.finfo(np.float32).eps)
 class Hidden:
     """What the config that a port fixes hides from the cases of a run. Computed once per component, at its first use."""
 
-    def __init__(self, cases: Iterable[Case], own: Iterable[Case], suite: int) -> None:
-        """cases: with the port's config. own: as the suite has them. suite: the version up to which the port is asked."""
+    def __init__(self, cases: Iterable[Case], own: Iterable[Case]) -> None:
+        """cases: with the port's config. own: as the suite has them."""
         self._own = {case.id: case for case in own}
-        known = [case for case in cases if case.since <= suite and not case.excluded and not case.mesh]  # on a mesh nothing else is hidden
+        known = [case for case in cases if not case.excluded and not case.mesh]  # on a mesh nothing else is hidden
         self._cases = [case for case in known if case is not self._own.get(case.id)]
         self._reasons: dict[str, dict[str, str]] = {}
 

@@ -1,4 +1,6 @@
-"""What the port of a whole model declares that it does not give: the cases that need it are "not covered", never passed."""
+"""Which cases a port is asked. Those that it declares not to answer, or that are of a suite release after the one that it pins, are
+excluded with the reason: "not covered", never passed.
+"""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -6,6 +8,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from .case import DTYPES, LAST, Case
+from .cases import all_cases, fitted
 from .cases.artefact import fixed_cases
 from .reference.components import VJP
 
@@ -34,6 +37,20 @@ def _fits(name: str, value: Any) -> bool:
     if name == "dtypes":
         return isinstance(value, tuple | list) and bool(value) and all(isinstance(dtype, str) and dtype in DTYPES for dtype in value)
     return type(value) in (str, bool) and value in LIMITS[name]
+
+
+def fitted_to(about: Mapping[str, Any], cases: Sequence[Case] | None = None) -> list[Case]:
+    """Returns the cases with the config and the shared kernels of a port that describes itself so, up to the suite release that it pins.
+
+    cases: by default the suite's, with gradients. Raises ValueError if the port's config fits none.
+    """
+    config, shared, suite = about["config"], about.get("shared", ()), about.get("suite")
+    try:
+        found = all_cases(config, True, shared) if cases is None else fitted(cases, config, shared)
+    except ValueError as error:
+        raise ValueError(f"the port's config does not fit: {error}") from None
+    newer = f"the port pins suite release {suite}; the case is of a later one"
+    return [dataclasses.replace(case, excluded=newer) if suite is not None and case.release > suite else case for case in found]
 
 
 def for_port(cases: Sequence[Case], about: Mapping[str, Any]) -> list[Case]:

@@ -22,9 +22,8 @@ class Result:
     incomparable: the outputs that show nothing, with the reasons; if others show something, the status is about those.
     ratio, excess, error, noise, ulps: see `compare.Comparison`; they are the worst output's, `worst` is the place of its largest error and
     `allowed` the largest error that passes there. For a failure `output` is that output's name, and if its shape is right `heat` shows
-    |error| / allowed around that place. since: the version of the suite in which the case appeared. seconds: how long the port took to
-    answer. mesh: on which it did; empty if on one device. beyond: where a lower precision is expected, the error in units of what the dtype
-    itself allows.
+    |error| / allowed around that place. seconds: how long the port took to answer. mesh: on which it did; empty if on one device. beyond:
+    where a lower precision is expected, the error in units of what the dtype itself allows.
     """
 
     case: str
@@ -44,7 +43,6 @@ class Result:
     worst: tuple[int, ...] = ()
     output: str = ""
     heat: list[list[float]] | None = None
-    since: int = 1
     seconds: float = 0.0
     mesh: str = ""
     beyond: float = float("nan")

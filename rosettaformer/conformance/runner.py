@@ -17,10 +17,9 @@ from reference_numpy.sharding import Mesh
 
 from ..processes import thread_share
 from . import outside
-from .case import UNSAID, Case
-from .cases import fitted
+from .case import Case
 from .hidden import Hidden, marked
-from .limits import for_port
+from .limits import fitted_to, for_port
 from .ports.command import PREFIX, Command
 from .ports.port import ON_ONE_DEVICE, undefined
 from .ports.process import Process, Worker
@@ -112,7 +111,7 @@ class Question:
     def row(self, port: str) -> dict[str, Any]:
         """Returns the fields of the port's result that describe the question."""
         where = {"port": port, "dtype": self.dtype, "device": self.device, "mode": self.mode}
-        known = {"case": self.case.id, "component": self.case.component, "since": self.case.since, "mesh": str(self.case.mesh or "")}
+        known = {"case": self.case.id, "component": self.case.component, "mesh": str(self.case.mesh or "")}
         return known | where
 
     def expected(self, store: Store, precision: str = "") -> Expected:
@@ -151,7 +150,7 @@ class _Plan:
 
         Raises ValueError if its config is invalid, and if it is the port of a whole model and the cases have no folder.
         """
-        cases, hidden = self._fit(about["config"], about.get("shared", ()), about.get("suite", UNSAID))
+        cases, hidden = self._fit(about)
         cases = [case for case in cases if case.mesh == mesh]
         cases = for_port(without_other_layouts(cases, about["components"]), about)
         dtypes = about["dtypes"] if about.get("artefact") else self.dtypes
@@ -179,18 +178,13 @@ class _Plan:
             return expected
         return self.reference.submit(question.followed, expected, answer).result()
 
-    def _fit(self, config: dict[str, Any], shared: Sequence[str], suite: int) -> tuple[list[Case], Hidden]:
-        """Returns the cases for that config and these shared kernels, and what it hides of those up to that version of the suite: the same
-        objects for equal arguments.
-        """
-        key = repr((sorted(config.items()), *shared, suite))
+    def _fit(self, about: dict[str, Any]) -> tuple[list[Case], Hidden]:
+        """Returns the cases that fit a port, and what its config hides of them: the same objects for equal ports."""
+        key = repr((sorted(about["config"].items()), *about.get("shared", ()), about.get("suite")))
         with self._lock:
             if key not in self._fitted:
-                try:
-                    cases = fitted(self.cases, config, shared)
-                except ValueError as error:
-                    raise ValueError(f"the port's config does not fit: {error}") from None
-                self._fitted[key] = cases, Hidden(cases, self.cases, suite)
+                cases = fitted_to(about, self.cases)
+                self._fitted[key] = cases, Hidden(cases, self.cases)
             return self._fitted[key]
 
 
@@ -291,8 +285,6 @@ def unable(case: Case, dtype: str, device: str, about: dict[str, Any]) -> tuple[
         return Status.NOT_COVERED, case.excluded
     if dtype in case.too_large:
         return Status.TOO_LARGE, case.too_large[dtype]
-    if case.since > (suite := about.get("suite", UNSAID)):
-        return Status.NOT_COVERED, f"the port answers cases up to suite version {suite}; `suite = {case.since}` in it asks this one, too"
     if dtype not in about["dtypes"]:
         return Status.NOT_COVERED, f"the port does not support {dtype}"
     kind = device.partition("-")[0]

@@ -4,10 +4,10 @@ import time
 from collections.abc import Sequence
 
 from ..processes import cores
-from .case import UNSAID, Case
-from .cases import all_cases, fitted
+from .case import Case
+from .cases import all_cases
 from .hidden import Hidden
-from .limits import for_port
+from .limits import fitted_to, for_port
 from .reference.components import is_layout
 from .reference.expectation_store import Store
 from .result import Result, judge
@@ -26,11 +26,10 @@ class Single:
         self._worker = open_worker(port, max(1, cores() // sharers))
         kind, self._about = self._worker.greeting
         self.ready = kind == Kind.READY  # whether the port has started
-        fixed = (self._about["config"], True, self._about.get("shared", ())) if self.ready else ({}, False, ())
-        asked = for_port(all_cases(*fixed) if cases is None else fitted(cases, fixed[0], fixed[2]), self._about) if self.ready else ()
+        asked = for_port(fitted_to(self._about, cases), self._about) if self.ready else ()
         self._cases = {case.id: case for case in asked}
-        own = all_cases(grad=True) if self._cases and self._about["config"] and cases is None else ()
-        self._hidden = Hidden(self._cases.values(), own, self._about.get("suite", UNSAID) if self.ready else UNSAID)
+        own = all_cases(grad=True) if asked and self._about["config"] and cases is None else ()
+        self._hidden = Hidden(asked, own)
 
     def is_other_layout(self, case_id: str) -> bool:
         """Whether the case's component belongs to a layout, a division of a model into modules, that is not the port's."""

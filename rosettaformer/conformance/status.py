@@ -47,7 +47,6 @@ class Status(StrEnum):
     NOT_RUN = "not run"  # the run had stopped at a failure
     DEVIATION = "deviation"  # fails, as declared
     STALE = "stale"  # declared, but does not fail
-    NEW = "new"  # fails, but is newer than the requested version
 
 
 # reasons of SKIPPED: nothing was answered before, and whoever asks again hears the same

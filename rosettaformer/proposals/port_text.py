@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ..conformance.case import SUITE_VERSION
 from ..processes import printable
 from .draft import Draft, Selection
 from .helpers import helpers
@@ -61,8 +60,8 @@ def _head(draft: Draft, file: str, functions: str, code: str) -> str:
 {decided}
 """'''
     imports = [draft.source.imported, *draft.construction.imports]
-    if "NotCovered" in functions:
-        imports.append("from rosettaformer.ports import NotCovered")
+    if names := ["CLASSIC"] * (not draft.is_modern) + ["NotCovered"] * ("NotCovered" in functions):
+        imports.append(f"from rosettaformer.ports import {', '.join(names)}")
     imports = ["import sys"] * ("sys.path" in draft.source.imported) + imports
     imports = ["import contextlib"] * (draft.framework == "keras") + imports
     libraries = [line for line in _IMPORTS[draft.adapter] if f"{line.split()[-1]}." in code]
@@ -117,10 +116,11 @@ def _call(draft: Draft, selection: Selection, open_: Mapping[str, str]) -> str:
 
 def _config(draft: Draft, selection: Selection, open_: Mapping[str, str]) -> str:
     fields = draft.config(selection)
+    base = "" if draft.is_modern else "CLASSIC"
     if not fields:
-        return ""
+        return base and f"config = {base}"
     body = "\n".join(f'    "{name}": {_literal(value)},{_todo(open_, name)}' for name, value in fields.items())
-    return f"# config fields that the module fixes: the cases are made with these values\nconfig = {{\n{body}\n}}"
+    return f"# config fields that the module fixes: the cases are made with these values\nconfig = {base and base + ' | '}{{\n{body}\n}}"
 
 
 def _weights(draft: Draft, selection: Selection, open_: Mapping[str, str]) -> str:
@@ -141,7 +141,6 @@ def _weights(draft: Draft, selection: Selection, open_: Mapping[str, str]) -> st
 
 def _foot(draft: Draft) -> str:
     modes = "modes = ('eager', 'compiled')\n" if draft.adapter == "jax" else ""
-    modes += f"suite = {SUITE_VERSION}  # it is asked this version's cases of recent decoders, too\n" * draft.is_modern
     why = f"  # in float64: {printable(draft.refused)[:100]}" * bool(draft.refused)
     return f"{modes}dtypes = {draft.dtypes!r}".replace("'", '"') + why
 

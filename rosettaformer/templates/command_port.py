@@ -17,8 +17,9 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-# What the command covers; "config" names the config fields that it fixes, such as {"model_width": 12, "heads": 3}.
-ABOUT = {"components": ["layer_norm", "softmax"], "dtypes": ["float64", "float32"], "config": {}}
+# What the command covers; "config" names the config fields that it fixes.
+CONFIG = {"norm_offset": True, "norm_one_plus_scale": False}
+ABOUT = {"components": ["layer_norm", "softmax"], "dtypes": ["float64", "float32"], "config": CONFIG}
 
 
 def layer_norm(config, inputs, parameters):

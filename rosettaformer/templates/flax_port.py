@@ -9,6 +9,8 @@ Put your own modules in place of what is here. They are called with the argument
 import jax.numpy as jnp
 from flax import nnx
 
+from rosettaformer.ports import CLASSIC
+
 
 class LayerNorm(nnx.Module):
     def __init__(self, config, dtype):
@@ -70,7 +72,8 @@ weights = (
 modes = ("eager", "compiled")
 
 # Config fields that your modules fix: the cases are made with these values. Without the line every value is checked.
-# config = {"model_width": 12, "heads": 3, "key_value_heads": 3, "key_size": 4, "value_size": 4, "norm_placement": "pre"}
+# CLASSIC leaves out RoPE, RMS norms, gates, windows, caps and query-key norms; add more, such as CLASSIC | {"model_width": 12, "heads": 3}.
+config = CLASSIC
 
 # The dtypes that your modules support. Without the line all four are checked: float64, float32, bfloat16, float16.
 dtypes = ("float64", "float32")

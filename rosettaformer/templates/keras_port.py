@@ -13,6 +13,8 @@ os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 import keras
 from keras import ops
 
+from rosettaformer.ports import CLASSIC
+
 
 class LayerNorm(keras.layers.Layer):
     def __init__(self, config, dtype):
@@ -76,7 +78,8 @@ weights = (
 )
 
 # Config fields that your layers fix: the cases are made with these values. Without the line every value is checked.
-# config = {"model_width": 12, "heads": 3, "key_value_heads": 3, "key_size": 4, "value_size": 4, "norm_placement": "pre"}
+# CLASSIC leaves out RoPE, RMS norms, gates, windows, caps and query-key norms; add more, such as CLASSIC | {"model_width": 12, "heads": 3}.
+config = CLASSIC
 
 # The dtypes that your layers support. Without the line all four are checked: float64, float32, bfloat16, float16.
 dtypes = ("float64", "float32")

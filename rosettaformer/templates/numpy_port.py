@@ -9,10 +9,11 @@ A function takes a case and returns the array, or the pair (output, weights) whe
 
 import numpy as np
 
-from rosettaformer.ports import NotCovered
+from rosettaformer.ports import CLASSIC, NotCovered
 
 # Config fields that your code fixes: the cases are made with these values. Without the line every value is checked.
-# config = {"model_width": 12, "heads": 3, "epsilon": 1e-6}
+# CLASSIC leaves out RoPE, RMS norms, gates, windows, caps and query-key norms; add more, such as CLASSIC | {"model_width": 12, "heads": 3}.
+config = CLASSIC
 
 # The dtypes that your code supports. Without the line all four are checked: float64, float32, bfloat16, float16.
 dtypes = ("float64", "float32")

@@ -9,6 +9,8 @@ Put your own modules in place of what is here. They are called with the argument
 import torch
 from torch import nn
 
+from rosettaformer.ports import CLASSIC
+
 
 class LayerNorm(nn.LayerNorm):
     def forward(self, x_btd):
@@ -19,10 +21,10 @@ class MultiHeadAttention(nn.Module):
     def __init__(self, config):
         super().__init__()
         self.heads, self.groups = config.heads, config.key_value_heads
-        self.q_proj = nn.Linear(config.model_width, config.heads * config.key_size, config.attention_bias)
-        self.k_proj = nn.Linear(config.model_width, config.key_value_heads * config.key_size, config.attention_bias)
-        self.v_proj = nn.Linear(config.model_width, config.key_value_heads * config.value_size, config.attention_bias)
-        self.out_proj = nn.Linear(config.heads * config.value_size, config.model_width, config.attention_bias)
+        self.q_proj = nn.Linear(config.model_width, config.heads * config.key_size, config.query_key_value_bias)
+        self.k_proj = nn.Linear(config.model_width, config.key_value_heads * config.key_size, config.query_key_value_bias)
+        self.v_proj = nn.Linear(config.model_width, config.key_value_heads * config.value_size, config.query_key_value_bias)
+        self.out_proj = nn.Linear(config.heads * config.value_size, config.model_width, config.attention_output_bias)
 
     def forward(self, query_btd, memory_bsd, mask_bhts=None, causal=False, return_weights=False):
         query = self.q_proj(query_btd).unflatten(-1, (self.heads, -1)).transpose(1, 2)
@@ -66,7 +68,8 @@ weights = (
 )
 
 # Config fields that your modules fix: the cases are made with these values. Without the line every value is checked.
-# config = {"model_width": 12, "heads": 3, "key_value_heads": 3, "key_size": 4, "value_size": 4, "norm_placement": "pre"}
+# CLASSIC leaves out RoPE, RMS norms, gates, windows, caps and query-key norms; add more, such as CLASSIC | {"model_width": 12, "heads": 3}.
+config = CLASSIC
 
 # The dtypes that your modules support. Without the line all four are checked: float64, float32, bfloat16, float16.
 dtypes = ("float64", "float32")

@@ -10,19 +10,17 @@ from reference_numpy.recipe import Recipe
 
 from ..atomic import write_text
 from ..reading import read_text
-from ..versions import config_of
 from . import options, schema
 from .corpus import padded_length
 from .tasks import TASKS
 from .tokens import Tokens
 
-FORMAT, VERSIONS = "rosettaformer-run", (2, 3, 4, 5)  # the first two lack fields of the config: see `rosettaformer.versions`
-_MESHLESS = {"mesh": None, "recompute": False}  # the free options that all but the last lack
+FORMAT, VERSION = "rosettaformer-run", 1
 FILES = ("run.json", "tokens.json", "log.jsonl", "lock", "loss.png", "loss.svg", "best.safetensors", "average.safetensors")
 FOLDERS = ("checkpoints", "checkpoints/step-*")
 _FILE, _TOKENS = "run.json", "tokens.json"
 _FIELDS: schema.Table = {
-    "format": schema.choice(FORMAT), "version": schema.choice(*VERSIONS), "tokens": schema.text(), "data": schema.text(),
+    "format": schema.choice(FORMAT), "version": schema.choice(VERSION), "tokens": schema.text(), "data": schema.text(),
     "longest": schema.integer(1), **dict.fromkeys(("task", "fixed", "free", "config", "recipe", "limits"), schema.OBJECT),
 }  # fmt: skip
 
@@ -57,7 +55,7 @@ class Manifest:
         """Writes the manifest and its tokens into the folder, each whole or not at all: tokens first, since a folder with a manifest is a
         run.
         """
-        manifest = schema.dump({"format": FORMAT, "version": VERSIONS[-1]} | asdict(self))
+        manifest = schema.dump({"format": FORMAT, "version": VERSION} | asdict(self))
         for name, text in ((_TOKENS, str(tokens)), (_FILE, manifest)):
             write_text(folder / name, text)
 
@@ -75,15 +73,12 @@ class Manifest:
 
     @classmethod
     def _parse(cls, fields: dict[str, Any]) -> "Manifest":
-        del fields["format"]
-        version = fields.pop("version")
-        if version < VERSIONS[-1]:
-            fields["free"] = _MESHLESS | fields["free"]
+        del fields["format"], fields["version"]
         fixed, limits = fields["fixed"], fields["limits"]
         problems = schema.problems(fixed, options.FIXED_FIELDS, "fixed") + schema.problems(fields["free"], options.FREE_FIELDS, "free")
         problems += schema.problems({"name": fields["task"].get("name")}, {"name": schema.choice(*TASKS)}, "task")
         schema.refuse(problems or [*_limit_problems(limits, fields["longest"], fixed["max_length"])])
-        config, recipe = config_of(fields["config"], version, VERSIONS), Recipe.from_dict(fields["recipe"])
+        config, recipe = TransformerConfig.from_dict(fields["config"]), Recipe.from_dict(fields["recipe"])
         return cls(**fields | {"limits": {int(length): limit for length, limit in limits.items()}, "config": config, "recipe": recipe})
 
 

@@ -19,7 +19,6 @@ from reference_numpy import TransformerConfig, preset
 from rosettaformer import checkpoints
 from rosettaformer.checkpoints import SHOWN, CheckpointError, canonical, container
 from rosettaformer.checkpoints.strict import DTYPES
-from rosettaformer.versions import BEFORE, PAPER
 
 ENCODER = preset("ict1022", **SIZES | {"target_vocabulary": 37, "decoder_layers": 0})
 EACH = pytest.mark.parametrize("config", [CONFIG, TIED, ENCODER], ids=["untied", "tied", "encoder"])
@@ -50,24 +49,10 @@ def test_canonical_round_trip_is_bit_exact_and_equal_models_give_equal_files(tmp
     assert_same_bits(loaded.parameters, arrays)
 
 
-@EACH
-@pytest.mark.parametrize(("version", "lacking", "missing"), [("1", PAPER, "positions"), ("2", BEFORE, "sinusoid_layout")])
-def test_a_file_of_an_earlier_version_is_of_the_models_of_then(
-    tmp_path: Path, config: TransformerConfig, version: str, lacking: dict[str, Any], missing: str
-) -> None:
-    """The first lacks the fields of positions, segments and heads, both those of rotary positions, RMS norms and what came with them, and
-    one field says which projections of attention have biases.
-    """
-    arrays, fields = random_parameters(config), config.to_dict()
-    own = {name: fields[name] for name in fields if name not in lacking and not name.endswith(("value_bias", "attention_output_bias"))}
-    assert len(own) + {"1": 34, "2": 24}[version] == len(fields)
-    own |= {"attention_bias": config.attention_bias}
-    path = write_raw(tmp_path / "a.safetensors", arrays, config, format_version=version, config=json.dumps(own))
-    loaded = canonical.load(path)
-    assert loaded.config == config and loaded.config.positions == "sinusoidal" and loaded.config.norm == "layer"
-    assert_same_bits(loaded.parameters, arrays)
-    later = write_raw(tmp_path / "b.safetensors", arrays, config, config=json.dumps(own))
-    assert problems_of(later)[0].startswith(f"config: a config needs every field; missing {missing}")
+def test_a_config_that_lacks_a_field_is_refused(tmp_path: Path) -> None:
+    fields = {name: value for name, value in CONFIG.to_dict().items() if name != "positions"}
+    path = write_raw(tmp_path / "a.safetensors", random_parameters(CONFIG), CONFIG, config=json.dumps(fields))
+    assert problems_of(path)[0].startswith("config: a config needs every field; missing positions")
 
 
 @pytest.mark.parametrize("dtype", [None, "float16"])
@@ -257,7 +242,7 @@ def test_all_problems_at_once(tmp_path: Path) -> None:
     path = write_raw(tmp_path / "a.safetensors", arrays, format_version="4", ties='{"logits.kernel": "target_embedding.table"}')
     text = "\n".join(problems_of(path))
     for message in (
-        "format version must be one of 1, 2, 3; got '4'", "ties contradict the config, which declares {}", "hidden.kernel is transposed",
+        "format version must be 1; got '4'", "ties contradict the config, which declares {}", "hidden.kernel is transposed",
         "missing decoder.final_norm.offset", "unexpected decoder.more", "nearest: " + QUERY, "logits.bias must be finite",
         "target_embedding.table must be float32 like most tensors; got float64",
     ):  # fmt: skip

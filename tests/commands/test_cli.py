@@ -23,7 +23,7 @@ from rosettaformer.commands import doctor
 from rosettaformer.commands import explain as explain_command
 from rosettaformer.commands.declared import parameter_lines
 from rosettaformer.commands.list import KINDS
-from rosettaformer.conformance.case import DTYPES, SUITE_VERSION
+from rosettaformer.conformance.case import DTYPES, SUITE_RELEASE
 from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.cases.build import parameters_of
 from rosettaformer.conformance.cases.case_files import answer_path
@@ -77,11 +77,11 @@ def test_a_wrong_port_exits_1_and_every_report_names_what_is_wrong(tmp_path: Pat
         "FAIL",
         "differs wrong_port layer_norm/large_mean float64",
         "not covered",
-        f"(suite version {SUITE_VERSION}) in ",
+        f"(suite release {SUITE_RELEASE}) in ",
     ):
         assert words in result.out
     report = json.loads((tmp_path / "results.json").read_text())
-    assert (report["suite"], report["min_version"], report["verdict"]) == (SUITE_VERSION, SUITE_VERSION, "differs")
+    assert (report["suite"], report["verdict"]) == (SUITE_RELEASE, "differs")
     failures = [row for row in report["results"] if row["status"] == "differs"]
     assert all(row["heat"] and row["allowed"] < row["error"] and row["worst"] for row in failures)
     junit = ElementTree.parse(tmp_path / "results.xml").getroot()
@@ -319,8 +319,6 @@ def test_html_without_jinja2_is_one_message_before_the_run(tmp_path: Path, monke
         (("no_such_file.py",), "there is no file no_such_file.py"),
         (("torch", "--results", "."), "--results judges outputs that exist; it takes no port, got torch"),
         (("--results", ".", "--mode", "eager"), "--results judges outputs that exist; it takes no --mode"),
-        (("--min-version", "0"), "--min-version"),
-        (("--min-version", str(SUITE_VERSION + 1)), "--min-version"),
         (("--deviations", "no_such_file.toml"), "no_such_file.toml"),
         (("--html", "no_such_folder/report.html"), "the folder no_such_folder does not exist"),
         (("--component", "attention"), "component must be one of embedding,"),

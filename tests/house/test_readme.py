@@ -19,7 +19,7 @@ from model_folders import bert, gpt2
 from tiers import later
 
 from rosettaformer.cli import COMMANDS
-from rosettaformer.conformance.case import SUITE_VERSION
+from rosettaformer.conformance.case import SUITE_RELEASE
 from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.ports.port import PORTS
 from rosettaformer.conformance.reference.components import COMPONENTS, is_layout
@@ -113,7 +113,7 @@ def test_what_it_says_of_installing_and_of_the_suite_is_declared() -> None:
     assert "\n ...\n" in block.text
     assert LEGEND in block.text
     count = sum(len(case.dtypes) for case in all_cases() if case.core and not is_layout(case.component)) * len(PORTS)
-    assert f"\nPASSED: {count} comparisons (suite version {SUITE_VERSION}) in " in block.text
+    assert f"\nPASSED: {count} comparisons (suite release {SUITE_RELEASE}) in " in block.text
     (short,) = section("README.md", "Install", "output")
     assert {*short.text.splitlines()} <= {*block.text.splitlines()}
     assert "abridged" in README

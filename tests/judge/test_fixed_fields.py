@@ -6,7 +6,6 @@ import pytest
 from tiers import every
 
 from reference_numpy import preset
-from rosettaformer.conformance.case import SUITE_VERSION
 from rosettaformer.conformance.cases import all_cases, decoders, decoding, searches, single_stack
 from rosettaformer.conformance.cases.build import Builder
 from rosettaformer.conformance.cases.excluded import excluded
@@ -46,7 +45,7 @@ def test_a_decoder_only_port_is_asked_all_of_generation(name: str) -> None:
 @pytest.mark.parametrize("name", DECODERS)
 def test_what_a_decoder_only_port_is_asked_of_generation_is_not_vacuous(name: str) -> None:
     cases = all_cases(DECODERS[name][0])
-    hidden = Hidden(cases, all_cases(), SUITE_VERSION)
+    hidden = Hidden(cases, all_cases())
     assert not [reason for case in cases if case.component in GENERATION and not case.excluded and (reason := hidden.reason(case))]
 
 

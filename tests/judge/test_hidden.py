@@ -6,7 +6,6 @@ import pytest
 from tiers import every
 
 from rosettaformer.conformance import runner
-from rosettaformer.conformance.case import SUITE_VERSION, UNSAID
 from rosettaformer.conformance.cases import all_cases, fitted
 from rosettaformer.conformance.hidden import Hidden
 from rosettaformer.conformance.report.summary import Summary
@@ -34,7 +33,7 @@ def port(folder: Path, config: dict[str, object]) -> str:
 def reasons(config: dict[str, object], *components: str) -> dict[str, str]:
     own = [case for case in OWN if case.component in components]
     cases = fitted(own, config)
-    hidden = Hidden(cases, own, UNSAID)
+    hidden = Hidden(cases, own)
     return {case.id: reason for case in cases if not case.excluded and (reason := hidden.reason(case))}
 
 
@@ -94,4 +93,4 @@ def test_what_models_have_hides_nothing(config: dict[str, object]) -> None:
 
 
 def test_the_suite_itself_hides_nothing() -> None:
-    assert not any(map(Hidden(OWN, OWN, SUITE_VERSION).reason, OWN))
+    assert not any(map(Hidden(OWN, OWN).reason, OWN))

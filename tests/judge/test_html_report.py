@@ -62,7 +62,7 @@ def page() -> str:
         "torch": [Finding("layer_norm", "float32", "explained", (("NRM1",),), "a finding on another port")],
     }
     about = {"torch": ("ready", {"version": {"torch": "2.13.0"}, "devices": ["cpu"], "precision": "highest"}), PORT: ("ready", {})}
-    return html.render(Summary(results(), min_version=1), about, findings, [divergence()])
+    return html.render(Summary(results()), about, findings, [divergence()])
 
 
 def test_the_page_is_one_file_whose_diagnosis_stands_first() -> None:

@@ -3,7 +3,7 @@
 import dataclasses
 from xml.etree import ElementTree
 
-from rosettaformer.conformance.case import SUITE_VERSION
+from rosettaformer.conformance.case import SUITE_RELEASE
 from rosettaformer.conformance.report import junit
 from rosettaformer.conformance.report.summary import Summary
 from rosettaformer.conformance.result import Result
@@ -30,27 +30,26 @@ def counts(element: ElementTree.Element) -> tuple[int, ...]:
 def test_a_suite_a_port_and_a_case_a_result_counted_by_kind() -> None:
     statuses = [
         "pass", "differs", "stale", "error", "crash", "hang", "not comparable", "empty", "not shown", "not given",
-        "unsupported", "not covered", "missing", "skipped", "deviation", "new",
+        "unsupported", "not covered", "missing", "skipped", "deviation",
     ]  # fmt: skip
     root = document(*(row(status, f"about {status}") for status in statuses), row("pass", port="command:./other"))
     run, mine, other = root
     assert [suite.attrib["name"] for suite in root] == ["rosettaformer", "mine", "command:./other"]
-    assert (counts(run), counts(mine), counts(other)) == ((1, 1, 0, 0), (16, 2, 3, 10), (1, 0, 0, 0))
-    assert counts(root) == (18, 3, 3, 10)
+    assert (counts(run), counts(mine), counts(other)) == ((1, 1, 0, 0), (15, 2, 3, 9), (1, 0, 0, 0))
+    assert counts(root) == (17, 3, 3, 9)
     cases = mine.findall("testcase")
     assert {(case.attrib["classname"], case.attrib["name"]) for case in cases} == {("softmax", "plain[float32-eager-cpu]")}
     kinds = [child.tag for case in cases for child in case]
-    assert kinds == ["failure", "failure", "error", "error", "error", *["skipped"] * 10]
+    assert kinds == ["failure", "failure", "error", "error", "error", *["skipped"] * 9]
     failure = cases[1].find("failure")
     assert failure is not None
     assert failure.attrib["message"] == "differs: about differs (mine softmax/plain float32 eager cpu)"
 
 
-def test_properties_name_the_version_and_what_is_wrong_with_a_run_is_an_entry() -> None:
-    for suite in document(row("pass"), min_version=1):
+def test_properties_name_the_release_and_what_is_wrong_with_a_run_is_an_entry() -> None:
+    for suite in document(row("pass")):
         properties = {node.attrib["name"]: node.attrib["value"] for node in suite.iter("property")}
-        assert properties["suite version"] == str(SUITE_VERSION)
-        assert properties["must conform to version"] == "1"
+        assert properties["suite release"] == str(SUITE_RELEASE)
     run = document(row("pass"), min_cases=2)[0]
     assert counts(run) == (1, 1, 0, 0)
     assert next(run.iter("failure")).attrib["message"] == "at least 2 cases must be compared; got 1"

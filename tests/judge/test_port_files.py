@@ -228,7 +228,6 @@ def test_a_tutorial_is_one_file() -> None:
         "the embedding takes ids, not rows of weights",
         "the module adds positions 0, 1, 2, ... to what it is given, and the case has others",
         "the port's transformer takes no skip_padding",
-        "the port answers cases up to suite version 8; `suite = 9` in it asks this one, too",
     }
 
 

@@ -164,7 +164,7 @@ FORCE = messages.Force("a", [])
             {"version": {"a": 1}}, {"framework": None})),
         ("answer", ("outputs", {"output": np.ones(1)}), True), ("answer", ("differs", "why"), True), ("answer", ("hang", "why"), True),
         *(("answer", (kind, "why"), True) for kind in ("error", "not covered", "unsupported", "skipped")),
-        *(("answer", (kind, "why"), False) for kind in ("pass", "deviation", "new", "missing", "ready", "not started", "")),
+        *(("answer", (kind, "why"), False) for kind in ("pass", "deviation", "missing", "ready", "not started", "")),
         ("start", ("skipped", "why"), False), ("trace", ("skipped", "why"), False),
         ("answer", ("error", {"a": 1}), False), ("answer", ("outputs", np.ones(1)), False), ("answer", ("outputs", {"output": 1.0}), False),
         ("answer", ("outputs", {3: np.ones(1)}), False), ("describe", ("outputs", ABOUT), True),

@@ -8,7 +8,7 @@ import math
 import torch
 from torch import nn
 
-from rosettaformer.ports import NotCovered
+from rosettaformer.ports import CLASSIC, NotCovered
 
 
 class PositionalEncoding(nn.Module):
@@ -144,7 +144,7 @@ class Model(Transformer):
             raise NotCovered("the masks are made from the ids")
         if source.is_floating_point():
             raise NotCovered("the embedding takes ids, not rows of weights")
-        if (source[:, 0] == self.pad).any():
+        if (source[:, 0] == self.pad).any() or (target[:, 0] == self.pad).any():
             raise NotCovered("batches are padded on the right")
         return super().forward(source, target)
 
@@ -154,7 +154,8 @@ dtypes = ("float64", "float32")
 components = {"transformer": lambda config, dtype: Model(config)}
 
 # what the model cannot be told: its dialect, and sizes that its code takes for granted (an even width, no grouped heads)
-config = {
+config = CLASSIC | {
+    "encoder_layers": 2,
     "model_width": 12,
     "heads": 3,
     "key_value_heads": 3,

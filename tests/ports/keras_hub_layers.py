@@ -7,16 +7,27 @@ os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 import keras
 import keras_hub
 
+from rosettaformer.ports import CLASSIC
+
 framework = "tf"
 dtypes = ("float64", "float32")
 
 # the layers split the width among the heads and always have biases
-config = {"model_width": 12, "heads": 3, "key_value_heads": 3, "key_size": 4, "value_size": 4, "attention_bias": True}
+config = CLASSIC | {
+    "encoder_layers": 2,
+    "model_width": 12,
+    "heads": 3,
+    "key_value_heads": 3,
+    "key_size": 4,
+    "value_size": 4,
+    "attention_bias": True,
+}
 
 ACTIVATIONS = {
     "relu": keras.activations.relu,
     "gelu_erf": lambda x: keras.activations.gelu(x, approximate=False),
     "gelu_tanh": lambda x: keras.activations.gelu(x, approximate=True),
+    "silu": keras.activations.silu,
 }
 
 

@@ -6,9 +6,11 @@ os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 
 import keras
 
+from rosettaformer.ports import CLASSIC
+
 framework = "tf"
 dtypes = ("float64", "float32")
-config = {"heads": 3, "key_value_heads": 3}  # grouped heads are another layer in Keras
+config = CLASSIC | {"heads": 3, "key_value_heads": 3}  # grouped heads are another layer in Keras
 
 
 class MultiHeadAttention(keras.layers.Layer):

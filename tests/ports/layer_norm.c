@@ -289,7 +289,8 @@ static void answer_not_covered(char *answer, const char *component, const char *
 
 int main(int count, char **arguments) {
     if (count == 2 && !strcmp(arguments[1], "--describe")) {
-        puts("{\"components\": [\"layer_norm\"], \"dtypes\": [\"float64\", \"float32\"]}");
+        puts("{\"components\": [\"layer_norm\"], \"dtypes\": [\"float64\", \"float32\"],"
+             " \"config\": {\"norm_offset\": true, \"norm_one_plus_scale\": false}}");
         return 0;
     }
     if (count != 3) fail("usage: layer_norm --describe, or layer_norm CASES OUTPUTS");

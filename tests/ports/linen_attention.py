@@ -4,7 +4,7 @@ from typing import Any
 
 from flax import linen as nn
 
-from rosettaformer.ports import NotCovered
+from rosettaformer.ports import CLASSIC, NotCovered
 
 
 class Attention(nn.Module):
@@ -70,4 +70,4 @@ weights = {
     "layer_norm": (("scale", "scale", "d"), ("offset", "bias", "d")),
 }
 # Linen gives keys and values the same size and has no grouped heads
-config = {"heads": 3, "key_value_heads": 3, "key_size": 5, "value_size": 5}
+config = CLASSIC | {"heads": 3, "key_value_heads": 3, "key_size": 5, "value_size": 5}

@@ -2,6 +2,9 @@
 
 import numpy as np
 
+from rosettaformer.ports import CLASSIC
+
+config = CLASSIC
 dtypes = ("float64", "float32")
 
 

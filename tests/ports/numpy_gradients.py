@@ -7,8 +7,11 @@ import math
 
 import numpy as np
 
+from rosettaformer.ports import CLASSIC
+
 STEP = 1e-30
 
+config = CLASSIC
 dtypes = ("float64",)
 
 

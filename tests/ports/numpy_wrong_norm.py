@@ -1,5 +1,8 @@
 """Layer normalisation as one NumPy function, with the deviation of a sample and epsilon outside the root."""
 
+from rosettaformer.ports import CLASSIC
+
+config = CLASSIC
 dtypes = ("float64", "float32")
 
 

@@ -6,13 +6,14 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from rosettaformer.ports import NotCovered
+from rosettaformer.ports import CLASSIC, NotCovered
 
 framework = "torch"
 dtypes = ("float64", "float32")
 
 # torch splits the width among the heads; its layers have every bias or none; nn.Transformer always ends in norms
-config = {
+config = CLASSIC | {
+    "encoder_layers": 2,
     "model_width": 12,
     "heads": 3,
     "key_value_heads": 3,

@@ -4,6 +4,8 @@ from torch import nn
 from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassification, BertModel
 from transformers_attention import ACTIVATIONS, ZEROS, sizes
 
+from rosettaformer.ports import CLASSIC
+
 
 def native(config):
     return BertConfig(
@@ -54,19 +56,23 @@ components = {
     "classify": lambda config, dtype: Classify(native(config)),
     "masked_language_logits": lambda config, dtype: MaskedLanguageLogits(native(config)),
 }
-config = sizes | {
-    "positions": "learned",
-    "position_offset": 0,
-    "position_start": "row",
-    "pooler_activation": "tanh",
-    "embedding_norm": True,
-    "norm_placement": "post",
-    "final_norm": False,
-    "scale_embedding": False,
-    "attention_bias": True,
-    "output_bias": True,
-    "padding_id": None,
-}
+config = (
+    CLASSIC
+    | sizes
+    | {
+        "positions": "learned",
+        "position_offset": 0,
+        "position_start": "row",
+        "pooler_activation": "tanh",
+        "embedding_norm": True,
+        "norm_placement": "post",
+        "final_norm": False,
+        "scale_embedding": False,
+        "attention_bias": True,
+        "output_bias": True,
+        "padding_id": None,
+    }
+)
 
 EMBEDDINGS = {
     "source_embedding": "word_embeddings",

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import nn
 
-from rosettaformer.ports import NotCovered
+from rosettaformer.ports import CLASSIC, NotCovered
 
 
 class LayerNorm(nn.Module):
@@ -231,7 +231,8 @@ call = {
     "transformer": {"src": ids("source"), "trg": ids("target")},
 }
 
-config = {
+config = CLASSIC | {
+    "encoder_layers": 2,
     "model_width": 12, "heads": 3, "key_value_heads": 3, "key_size": 4, "value_size": 4,
     "positions": "sinusoidal", "max_positions": 0, "position_start": "row", "segments": 0, "embedding_norm": False,
     "activation": "relu", "norm_placement": "post", "final_norm": False, "scale_embedding": True,

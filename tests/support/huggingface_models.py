@@ -60,4 +60,5 @@ def saved_names(name: str) -> list[str]:
 
 
 if __name__ == "__main__":
-    NAMES.write_text(json.dumps({name: saved_names(name) for name in MODELS}, indent=0) + "\n")
+    rows = (f"{json.dumps(name)}: {json.dumps(saved_names(name))}" for name in MODELS)
+    NAMES.write_text("{\n" + ",\n".join(rows) + "\n}\n")

@@ -13,13 +13,11 @@ import numpy as np
 import pytest
 from training_runs import TINY, edit, log, train, tree
 
-from reference_numpy import TransformerConfig
 from rosettaformer import reading
 from rosettaformer.checkpoints import canonical, container
 from rosettaformer.training.checkpoint_files import digest
 from rosettaformer.training.checkpoint_store import Store
 from rosettaformer.training.manifest import Manifest
-from rosettaformer.versions import BEFORE, PAPER
 
 LAST = "checkpoints/step-00000004"
 
@@ -70,7 +68,7 @@ HANGS: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "fixed": (lambda fields: fields["fixed"].pop("seed"), "fixed.seed is missing"),
     "free": (lambda fields: fields["free"].pop("steps"), "free.steps is missing"),
     "unknown": (lambda fields: fields.update(more=1), "more is unknown"),
-    "version": (lambda fields: fields.update(version=1), "version must be one of 2, 3"),
+    "version": (lambda fields: fields.update(version=2), "version must be one of 1"),
     "nothing": (lambda fields: fields.clear(), "run.json is damaged or no run's"),
 }  # fmt: skip
 
@@ -96,23 +94,6 @@ def test_other_json_is_refused(run: Path, content: str | bytes) -> None:
     for file in ("log.jsonl", "tokens.json", "run.json"):  # the last that is read is the first that is written
         (run / file).write_bytes((content.encode() if isinstance(content, str) else content) + b"\n")
         assert file in refused(run)
-
-
-@pytest.mark.parametrize(("version", "lacking"), [(2, PAPER), (3, BEFORE)])
-def test_a_manifest_of_an_earlier_version_is_of_the_models_of_then(run: Path, version: int, lacking: dict[str, Any]) -> None:
-    """It lacks the fields that came later, and one says which projections of attention have biases."""
-    wanted = Manifest.read(run).config
-
-    def age(fields: dict[str, Any]) -> None:
-        later = {*lacking, *TransformerConfig.TOGETHER["attention_bias"]}
-        own = {name: value for name, value in fields["config"].items() if name not in later}
-        fields.update(version=version, config=own | {"attention_bias": wanted.attention_bias})
-
-    edit(run / "run.json", age)
-    assert Manifest.read(run).config == wanted
-    edit(run / "run.json", lambda fields: fields.update(version=4))
-    with pytest.raises(ValueError, match="a config needs every field; missing"):
-        Manifest.read(run)
 
 
 def test_a_changed_manifest_is_refused(run: Path) -> None:

@@ -21,7 +21,7 @@ from reference_numpy import parameters, preset
 from reference_numpy.sharding import Group
 from rosettaformer.checkpoints import canonical, container
 from rosettaformer.meshes import together
-from rosettaformer.training import checkpoint_files, manifest
+from rosettaformer.training import checkpoint_files
 from rosettaformer.training.checkpoint_store import Store
 from rosettaformer.training.manifest import Manifest
 from rosettaformer.training.progress import Progress
@@ -218,14 +218,6 @@ def test_a_run_of_one_process_goes_on_from_the_parts_of_several(run: Path) -> No
     assert (run / "checkpoints/step-00000006/model.safetensors").exists()
 
 
-def test_the_manifest_of_a_run_before_there_were_meshes(run: Path) -> None:
-    def age(fields: dict[str, Any]) -> None:
-        for name in ("mesh", "recompute"):
-            del fields["free"][name]
-        fields["version"] = manifest.VERSIONS[-2]
-
-    edit(run / "run.json", age)
-    assert Manifest.read(run).free["mesh"] is None and Manifest.read(run).free["recompute"] is False
-    train(run, "--resume", "--steps", 5)
+def test_a_mesh_that_no_run_has_is_refused(run: Path) -> None:
     edit(run / "run.json", lambda fields: fields["free"].update(mesh="data=0"))
-    assert "free.mesh must be a mesh such as data=2,model=2, or null; got 'data=0'" in refused("train", "--out", run, "--resume")
+    assert "free.mesh must be a mesh" in refused("train", "--out", run, "--resume")

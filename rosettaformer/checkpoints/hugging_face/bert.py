@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from ...versions import BEFORE
 from .. import tables
+from ..paper import CLASSIC
 from ..tables import Part, Row, Table
 from .family import GELU, HARMLESS, ONLY, Entry, Family, Head, head_sizes
 
@@ -19,7 +19,7 @@ _LAYER: Table = (
 )
 
 FIXED = {
-    **BEFORE, "decoder_layers": 0, "positions": "learned", "position_offset": 0, "position_start": "row", "embedding_norm": True,
+    **CLASSIC, "decoder_layers": 0, "positions": "learned", "position_offset": 0, "position_start": "row", "embedding_norm": True,
     "norm_placement": "post", "final_norm": False, "scale_embedding": False, "share_embeddings": True, "attention_bias": True,
     "output_bias": True, "padding_id": None, "hidden_dropout_rate": 0.0,
 }  # fmt: skip

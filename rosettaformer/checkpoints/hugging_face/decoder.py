@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from ...versions import PAPER
 from .. import tables
+from ..paper import PAPER
 from ..tables import Part, Row, Table
 from .family import GELU, Entry, Head
 

@@ -3,8 +3,8 @@
 Its kernels are those of Conv1D: inputs before outputs, not transposed. c_attn holds query, key and value side by side.
 """
 
-from ...versions import BEFORE
 from .. import tables
+from ..paper import CLASSIC
 from ..tables import Part, Row, Table
 from .decoder import UNUSED
 from .family import GELU, HARMLESS, ONLY, Entry, Family, Head, head_sizes
@@ -30,7 +30,7 @@ _LAYER: Table = (
 )
 
 FIXED = {
-    **BEFORE, "encoder_layers": 0, "positions": "learned", "position_offset": 0, "position_start": "first_token", "segments": 0,
+    **CLASSIC, "encoder_layers": 0, "positions": "learned", "position_offset": 0, "position_start": "first_token", "segments": 0,
     "embedding_norm": False, "norm_placement": "pre", "final_norm": True, "scale_embedding": False, "share_embeddings": False,
     "attention_bias": True, "output_bias": False, "padding_id": None, "hidden_dropout_rate": 0.0, "classifier_dropout_rate": 0.0,
 }  # fmt: skip

@@ -16,9 +16,12 @@ from .excluded import excluded, reads_config
 from .gradients import gradients
 from .meshes import mesh_cases
 
+# modules whose cases come after the plain ones of their components
+AFTER = ("decoders", "plain_causal", "single_stack", "skip_padding", "training_mode")
+
 
 def all_cases(fixed: Mapping[str, Any] | None = None, grad: bool = False, shared: Sequence[str] = ()) -> list[Case]:
-    """Returns every case, in the order of the components; those of a later version of the suite after the others.
+    """Returns every case, in the order of the components; those of a later suite release after the others.
 
     grad: includes the gradient cases. fixed: the config fields that a port fixes, which the cases then have; a case that is about another
     value, or that the reference refuses with them, is excluded, with the reason.
@@ -26,9 +29,10 @@ def all_cases(fixed: Mapping[str, Any] | None = None, grad: bool = False, shared
     Raises ValueError if two cases share an id, and on fixed fields that make no valid config.
     """
     build = Builder(fixed or {}, shared)
+    names = sorted((part.name for part in pkgutil.iter_modules(__path__)), key=AFTER.__contains__)
     cases = [
         excluded(case, build.fixed)
-        for module in (importlib.import_module(f"{__name__}.{part.name}") for part in pkgutil.iter_modules(__path__))
+        for module in (importlib.import_module(f"{__name__}.{name}") for name in names)
         if hasattr(module, "cases")
         for case in module.cases(build)
     ]
@@ -37,7 +41,7 @@ def all_cases(fixed: Mapping[str, Any] | None = None, grad: bool = False, shared
     if len({case.id for case in cases}) < len(cases):
         raise ValueError("case ids must be unique")
     order = list(COMPONENTS)
-    return sorted(cases + (gradients(cases) if grad else []), key=lambda case: (order.index(case.component), case.since))
+    return sorted(cases + (gradients(cases) if grad else []), key=lambda case: (order.index(case.component), case.release))
 
 
 def of_components(cases: Iterable[Case], components: Collection[str], grad: bool = False) -> list[Case]:

@@ -166,7 +166,7 @@ def _of_both(config: TransformerConfig) -> Iterator[Case]:
         "long_left_padding": {"source": long_bs[:, ::-1], "target": long_bs[:, ::-1]},
     }
     for name, given in masks.items():
-        yield Case(name, "transformer", config, _masked(config, given), core=name in CORE, since=10 if "columns" in name else 1)
+        yield Case(name, "transformer", config, _masked(config, given), core=name in CORE)
     for name, inputs in _others(config, ("source", "target")):
         yield Case(name, "transformer", config, inputs)
     length = target_bt.shape[1]

@@ -28,7 +28,7 @@ def _mask_cases(build: Builder) -> Iterator[Case]:
     yield build.make("token_mask", "padding_id", some, "PAD1", token=ids)
     yield build.make("token_mask", "no_padding_id", build.config(padding_id=None), "PAD1", token=ids)
     yield build.make("token_mask", "soft_rows", some, token="b s v")
-    yield build.make("token_mask", "padding_id_0", build.config(padding_id=0), since=6, token=ids)
+    yield build.make("token_mask", "padding_id_0", build.config(padding_id=0), token=ids)
     yield build.make("padding_mask", "right_padding", some, "ATT9", mask_bs=ragged(B, S))
     yield build.make("padding_mask", "left_padding", some, "ATT9", mask_bs=left_padding(B, S))
     for name, target, source in (("square", T, T), ("cached", T, S), ("step", 1, S), ("more_queries", S, T)):
@@ -109,9 +109,9 @@ def _dot_product_cases(build: Builder) -> Iterator[Case]:
     yield _dot_product(build, "grouped_heads", "MHA10", heads=GROUPED)
     yield _dot_product(build, "grouped_heads_masked", "MHA10", heads=GROUPED, mask_bhts=ragged(B, S)[:, None, None], return_weights=True)
     per_head: dict[str, Any] = {"mask_bhts": _masks(GROUPED["heads"])["per_head"], "bias_bhts": "b h t s"}
-    yield _dot_product(build, "grouped_heads_bias", "ATT15 ATT28 MHA10", heads=GROUPED, since=6, **per_head, return_weights=True)
-    yield _dot_product(build, "same_length", t=S, since=6, mask_bhts=ragged(B, S)[:, None, None])
-    yield _dot_product(build, "attention_dropout", since=6, dropout_rate=0.3)
+    yield _dot_product(build, "grouped_heads_bias", "ATT15 ATT28 MHA10", heads=GROUPED, **per_head, return_weights=True)
+    yield _dot_product(build, "same_length", t=S, mask_bhts=ragged(B, S)[:, None, None])
+    yield _dot_product(build, "attention_dropout", dropout_rate=0.3)
     yield _dot_product(build, "one_position", t=1, s=1)
     yield _dot_product(build, "long", "", batch=1, t=200, s=200, causal=True)
     yield _dot_product(build, "batch_0", batch=0)
@@ -150,9 +150,9 @@ def _multi_head_cases(build: Builder) -> Iterator[Case]:
     yield _multi_head(build, "square", "MHA1 MHA2 MHA3 MHA4 MHA5 MHA6 MHA13 MHA14 ATT34", square)
     yield _multi_head(build, "batch_2", "MHA1 MHA2 MHA7", query_btd="2 t d", memory_bsd="2 s d")
     yield _multi_head(build, "one_position", "", query_btd="b 1 d", memory_bsd="b 1 d")
-    yield _multi_head(build, "bias", "ATT28", since=6, bias_bhts="1 h t s")
+    yield _multi_head(build, "bias", "ATT28", bias_bhts="1 h t s")
     masked: dict[str, Any] = {"mask_bhts": ragged(B, S)[:, None, None], "bias_bhts": "b h t s"}
-    yield _multi_head(build, "bias_ragged_weights", "ATT15 ATT28", since=6, **masked, return_weights=True)
+    yield _multi_head(build, "bias_ragged_weights", "ATT15 ATT28", **masked, return_weights=True)
     own: dict[str, Any] = {"memory_bsd": "b t d", "bias_bhts": "1 h t t", "causal": True}
-    yield _multi_head(build, "grouped_heads_bias_causal", "ATT28 MHA10", build.config(**GROUPED), since=6, **own)
-    yield _multi_head(build, "attention_dropout", "", build.config(attention_dropout_rate=0.3), since=6)
+    yield _multi_head(build, "grouped_heads_bias_causal", "ATT28 MHA10", build.config(**GROUPED), **own)
+    yield _multi_head(build, "attention_dropout", "", build.config(attention_dropout_rate=0.3))

@@ -94,12 +94,12 @@ class Builder:
 
     def make(
         self, component: str, name: str, config: TransformerConfig, catches: str = "", fixed: Any = None,
-        since: int = 1, dtypes: tuple[str, ...] = DTYPES, **inputs: Any,
+        release: int = 1, dtypes: tuple[str, ...] = DTYPES, **inputs: Any,
     ) -> Case:  # fmt: skip
         """Returns a case; its floating inputs are given as axes ("b 1 d") or as a shape, and drawn standard normal; other inputs are used
         unchanged.
 
-        fixed: parameters that are not drawn, by canonical name. since, dtypes: see `Case`.
+        fixed: parameters that are not drawn, by canonical name. release, dtypes: see `Case`.
         """
         generator = rng(f"{component}/{name}")
         sizes = {"b": B, "t": T, "s": S, "v": config.source_vocabulary} | config.sizes
@@ -122,7 +122,7 @@ class Builder:
         active_dropout = component != "dropout" and config.dropout_rate > 0
         case = Case(
             name, component, config, drawn, values | (fixed or {}), tuple(catches.split()), dtypes,
-            core=f"{component}/{name}" in CORE, twice=active_dropout and name in TWICE, since=since, shared=kernels,
+            core=f"{component}/{name}" in CORE, twice=active_dropout and name in TWICE, release=release, shared=kernels,
         )  # fmt: skip
         self._taken += case.size
         return case

@@ -17,7 +17,7 @@ import numpy as np
 from ...checkpoints import container
 from ...processes import Answer, printable
 from ...reading import read_bytes, read_json
-from ..case import SUITE_VERSION, Case
+from ..case import SUITE_RELEASE, Case
 from ..status import Kind
 
 MANIFEST = "manifest.json"
@@ -45,7 +45,7 @@ def arrays_of(case: Case) -> dict[str, np.ndarray]:
 
 def manifest(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Returns the manifest of these rows."""
-    return {"suite": SUITE_VERSION, "rosettaformer": version("rosettaformer"), "cases": list(rows)}
+    return {"suite": SUITE_RELEASE, "rosettaformer": version("rosettaformer"), "cases": list(rows)}
 
 
 def write_cases(directory: Path, cases: Mapping[str, Case]) -> None:
@@ -55,12 +55,14 @@ def write_cases(directory: Path, cases: Mapping[str, Case]) -> None:
         file = f"{number:04}.safetensors"
         container.write(directory / file, arrays_of(case), {})
         rows.append(row_of(case) | {"file": file, "outputs": outputs})
-    write_json(directory / MANIFEST, manifest(rows))
+    write_manifest(directory, manifest(rows))
 
 
-def write_json(path: Path, value: Any) -> None:
-    """Writes JSON that a person can read; equal values give equal bytes."""
-    path.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+def write_manifest(directory: Path, manifest: Mapping[str, Any]) -> None:
+    """Writes a manifest, with a line for each case; equal manifests give equal bytes."""
+    others = json.dumps({name: value for name, value in manifest.items() if name != "cases"}, ensure_ascii=False)
+    rows = ",\n".join(json.dumps(row, ensure_ascii=False) for row in manifest["cases"])
+    (directory / MANIFEST).write_text(f'{others[:-1]}, "cases": [\n{rows}\n]}}\n', encoding="utf-8")
 
 
 def answer_path(case: Case) -> str:

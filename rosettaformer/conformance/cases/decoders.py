@@ -16,7 +16,6 @@ from .build import B, Builder, S, T, left_padding, ragged, rng, shrinking_paddin
 from .searches import SINGLE, TOKENS
 from .transformer import ids
 
-SINCE = 9
 HEADS: dict[str, Any] = {"heads": 6, "key_value_heads": 2, "key_size": 10}
 ORIGINAL = 12  # the length of the training, for scalings
 SCALINGS: dict[str, dict[str, Any]] = {
@@ -124,7 +123,7 @@ def cases(build: Builder) -> Iterator[Case]:
     parts = (*_rotary_cases(build), *_norm_cases(build), *_attention_cases(build), *_feed_forward_cases(build), *_head_cases(build))
     for case in (*parts, *_layer_cases(build), *_model_cases(build), *_decoding_cases(build)):
         catches = tuple(id_ for id_, names in CATCHES.items() if case.id in names.split())
-        yield dataclasses.replace(case, catches=catches, since=max(SINCE, case.since))
+        yield dataclasses.replace(case, catches=catches)
 
 
 def _llama(build: Builder, **changes: Any) -> TransformerConfig:
@@ -148,6 +147,11 @@ def _positions(length: int = T, far: int = 600) -> np.ndarray:
     """Returns positions `b t`: from 0; up to a far one, with gaps, since what rotates shows distances alone; after padding on the left."""
     place_t = np.arange(length)
     return np.stack([place_t, far + 3 * (place_t - length + 1), np.maximum(place_t - 2, 0)])
+
+
+def _given(config: TransformerConfig) -> dict[str, Any]:
+    """Returns the positions that rotate queries and keys; nothing if a port fixes positions that do not."""
+    return {"position_bt": _positions()} if config.positions == "rotary" else {}
 
 
 def _rotary_cases(build: Builder) -> Iterator[Case]:
@@ -242,13 +246,16 @@ def _attention_cases(build: Builder) -> Iterator[Case]:
         alone: dict[str, Any] = {"x_btd": "b t d", "causal": True}
         yield build.make("self_attention", name, config, **(alone | inputs))
 
-    yield from attended("rotary", _llama(build), position_bt=_positions())
+    def placed(name: str, config: TransformerConfig, **inputs: Any) -> Iterator[Case]:
+        yield from attended(name, config, **_given(config), **inputs)
+
+    yield from placed("rotary", _llama(build))
     yield from attended("rotary_unnumbered", _llama(build, rotary_layout="interleaved", rotary_fraction=0.4))
-    yield from attended("query_key_norm_head", _llama(build, query_key_norm="head"), position_bt=_positions())
-    yield from attended("query_key_norm_width", _llama(build, query_key_norm="width"), position_bt=_positions())
-    yield from attended("query_key_value_bias", _llama(build, query_key_value_bias=True), position_bt=_positions())
+    yield from placed("query_key_norm_head", _llama(build, query_key_norm="head"))
+    yield from placed("query_key_norm_width", _llama(build, query_key_norm="width"))
+    yield from placed("query_key_value_bias", _llama(build, query_key_value_bias=True))
     yield from attended("output_bias", _llama(build, attention_output_bias=True), return_weights=True)
-    yield from attended("window_cap", _gemma(build), position_bt=_positions(), mask_bhts=ragged(B, T)[:, None, None])
+    yield from placed("window_cap", _gemma(build), mask_bhts=ragged(B, T)[:, None, None])
     layered = build.config(query_key_norm="width", **HEADS)
     yield build.make("multi_head_attention", "cross_query_key_norm", layered, query_btd="b t d", memory_bsd="b s d")
 
@@ -275,23 +282,23 @@ def _head_cases(build: Builder) -> Iterator[Case]:
 def _layer_cases(build: Builder) -> Iterator[Case]:
     """Yields every placement of norms, in a layer and in the sub-layers of other divisions, and stacks whose layers differ in kind."""
     x: dict[str, Any] = {"x_btd": "b t d"}
-    own: dict[str, Any] = {"position_bt": _positions(), "self_mask_bhts": ragged(B, T)[:, None, None]}
+    own: dict[str, Any] = _given(_llama(build)) | {"self_mask_bhts": ragged(B, T)[:, None, None]}
     after: dict[str, Any] = {"norm_placement": "after", "query_key_norm": "width", "norm_cast_before_scale": False}
     yield build.make("decoder_layer", "llama", _llama(build), **x, **own)
     yield build.make("decoder_layer", "gemma", _gemma(build, decoder_layers=1), **x, **own)
     yield build.make("decoder_layer", "after", _llama(build, **after), **x, **own)
-    yield build.make(
-        "encoder_layer", "llama", build.config("llama2_7b", encoder_layers=1, decoder_layers=1, **HEADS), **x, position_bt=_positions()
-    )
+    both = build.config("llama2_7b", encoder_layers=1, decoder_layers=1, **HEADS)
+    yield build.make("encoder_layer", "llama", both, **x, **_given(both))
     crossed = build.config("llama2_7b", encoder_layers=1, decoder_layers=1, norm_placement="sandwich", **HEADS)
     yield build.make("decoder_layer", "sandwich_crossed", crossed, **x, memory_bsd="b s d")
     for name, config in {"llama": _llama(build), "sandwich": _gemma(build), "after": _llama(build, **after)}.items():
-        yield build.make("self_attention_sublayer", name, config, **x, causal=True, position_bt=_positions())
+        yield build.make("self_attention_sublayer", name, config, **x, **_given(config), causal=True)
         yield build.make("feed_forward_sublayer", name, config, **x)
     mixed = _gemma(build, decoder_layers=3, query_key_norm="head", rotary_pattern=(True, False), local_rotary_base=100.0)
     yield build.make("decoder", "mixed", mixed, **x, **own)
-    yield build.make("encoder", "local", build.config("gemma2_2b", encoder_layers=2, decoder_layers=1, window=2, **HEADS),
-                     x_bsd="b s d", position_bs=_positions(S), mask_bhts=ragged(B, S)[:, None, None])  # fmt: skip
+    local = build.config("gemma2_2b", encoder_layers=2, decoder_layers=1, window=2, **HEADS)
+    given: dict[str, Any] = {"position_bs": _positions(S)} if _given(local) else {}
+    yield build.make("encoder", "local", local, x_bsd="b s d", **given, mask_bhts=ragged(B, S)[:, None, None])
 
 
 def _models(build: Builder) -> Iterator[tuple[str, TransformerConfig]]:
@@ -368,4 +375,4 @@ def _decoding_cases(build: Builder) -> Iterator[Case]:
     strategy = {"start_id": None, "end_id": 1, "max_new_tokens": TOKENS, "temperature": 1.4, "top_p": 0.9, "repetition_penalty": 1.2}
     inputs = {"source": None, "prefix": prefix, "prefix_mask_bp": mask[:, :4]} | {f"strategy.{k}": v for k, v in strategy.items()}
     inputs["uniform_bn"] = rng("sample llama").uniform(0.01, 0.99, (B, TOKENS))
-    yield dataclasses.replace(build.make("sample", "llama", _llama(build, **small), **inputs), dtypes=("float32",), since=10)
+    yield build.make("sample", "llama", _llama(build, **small), dtypes=("float32",), **inputs)

@@ -20,8 +20,8 @@ def cases(build: Builder) -> Iterator[Case]:
     """Yields cases of a target decoded at once, token by token, and after a prompt; padding on the left, in the middle and everywhere;
     every dialect. Tables of scores with repeated tokens and runs of them, with ties, and every way to truncate them.
     """
-    for case in (*_step_cases(build), *_penalise_cases(build), *_truncate_cases(build), *_draw_cases(build)):
-        yield dataclasses.replace(case, since=3)
+    for part in (_step_cases, _penalise_cases, _truncate_cases, _draw_cases):
+        yield from part(build)
 
 
 def _step_cases(build: Builder) -> Iterator[Case]:

@@ -40,7 +40,7 @@ def _positional_encoding_cases(build: Builder) -> Iterator[Case]:
     yield build.make("token_positions", "no_padding", odd, mask_bt=np.ones((B, T), bool))
     yield build.make("token_positions", "right_padding", odd, "PE22 PE23", mask_bt=ragged(B, S))
     yield build.make("token_positions", "left_padding", odd, "PE11", mask_bt=left_padding(4, S))
-    yield build.make("token_positions", "shrinking_padding", odd, "PE11 PE27", since=5, mask_bt=shrinking_padding(B, S))
+    yield build.make("token_positions", "shrinking_padding", odd, "PE11 PE27", mask_bt=shrinking_padding(B, S))
     yield build.make("token_positions", "gap", odd, "PE11 PE22 PE23", mask_bt=np.array([[False, True, False, True, False]]))
     steps = np.tile(np.arange(S), (B, 1))
     yield build.make("positional_encoding", "even_width", even, "PE1 PE2 PE3 PE4 PE5 PE6 PE7 PE9 PE10 PE20 PE24 PRC2", position_bt=steps)

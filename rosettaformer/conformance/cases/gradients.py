@@ -59,7 +59,7 @@ def gradient(case: Case) -> Case:
         id_ for id_, names in CATCHES.items() if own in names.split()
     ]
     cotangent = np.asarray(rng(own).standard_normal(output.shape))
-    return dataclasses.replace(with_cotangent(forward, cotangent), catches=tuple(catches), twice=False, since=max(2, case.since))
+    return dataclasses.replace(with_cotangent(forward, cotangent), catches=tuple(catches), twice=False)
 
 
 def with_cotangent(case: Case, cotangent: np.ndarray) -> Case:

@@ -24,11 +24,8 @@ def _feed_forward_cases(build: Builder) -> Iterator[Case]:
     sweep = np.linspace(-9, 9, 361).reshape(1, 19, 19)
     for name in ACTIVATIONS:
         gelu = "FFN1 FFN2 FFN4 PRC6" if name.startswith("gelu") else "FFN4"
-        since = {"gelu_sigmoid": 4, "silu": 9}.get(name, 1)
-        yield build.make("activation", name, build.config(activation=name), gelu, since=since, x=sweep)
-        yield build.make(
-            "feed_forward", name, build.config(activation=name), f"{gelu} FFN3 FFN5 FFN6 FFN7 PRC1", since=since, x_btd="b t d"
-        )
+        yield build.make("activation", name, build.config(activation=name), gelu, x=sweep)
+        yield build.make("feed_forward", name, build.config(activation=name), f"{gelu} FFN3 FFN5 FFN6 FFN7 PRC1", x_btd="b t d")
     yield build.make("feed_forward", "one_position", build.config(), "FFN3", x_btd="1 1 d")
     yield build.make("feed_forward", "hidden_dropout", build.config("sapiens"), x_btd="b t d")
 
@@ -49,7 +46,7 @@ def _normalization_cases(build: Builder) -> Iterator[Case]:
     yield build.make("layer_norm", "square", build.config(), "NRM5", x_btd="b d d")
     yield _cancelling_offset(build)
     yield build.make("layer_norm", "one_position", build.config(), x_btd="1 1 d")
-    yield build.make("layer_norm", "tiny_epsilon", build.config(model_width=4, epsilon=1e-12), "NRM15", since=6, x_btd=shrinking)
+    yield build.make("layer_norm", "tiny_epsilon", build.config(model_width=4, epsilon=1e-12), "NRM15", x_btd=shrinking)
     yield build.make("layer_norm", "batch_0", build.config(), x_btd="0 t d")
 
 
@@ -99,7 +96,7 @@ def _layer_cases(build: Builder) -> Iterator[Case]:
     padded: dict[str, Any] = {"mask_bhts": left_padding(B, T)[:, None, None]}
     yield build.make("encoder_layer", "left_padding", build.config(), "ATT13 ATT18", x_btd="b t d", **padded)
     shrinking = shrinking_padding(B, T)[:, None, None]
-    yield build.make("encoder_layer", "shrinking_padding", build.config(), "ATT18 ATT36", since=5, x_btd="b t d", mask_bhts=shrinking)
+    yield build.make("encoder_layer", "shrinking_padding", build.config(), "ATT18 ATT36", x_btd="b t d", mask_bhts=shrinking)
     masks = {"self_mask_bhts": left_padding(B, T)[:, None, None], "cross_mask_bhts": left_padding(B, S)[:, None, None]}
     yield build.make("decoder_layer", "left_padding", build.config(), "ATT11 ATT13 CAU4", x_btd="b t d", memory_bsd="b s d", **masks)
     square: dict[str, Any] = {"self_mask_bhts": ragged(B, S)[::-1, None, None], "cross_mask_bhts": ragged(B, S)[:, None, None]}

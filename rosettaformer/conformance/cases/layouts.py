@@ -1,6 +1,5 @@
 """Cases of components as other models divide them: self-attention, sub-layers with residual connection and norm, stacks on token ids."""
 
-import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,8 +16,8 @@ SQUARE: dict[str, Any] = {"model_width": 12, "key_size": 4, "value_size": 4}
 
 def cases(build: Builder) -> Iterator[Case]:
     """Yields the cases of the original components in which the border between modules could hide a mistake."""
-    for case in (*_self_attention_cases(build), *_sublayer_cases(build), *_stack_cases(build)):
-        yield dataclasses.replace(case, since=8)
+    for part in (_self_attention_cases, _sublayer_cases, _stack_cases):
+        yield from part(build)
 
 
 def _self_attention_cases(build: Builder) -> Iterator[Case]:

@@ -207,6 +207,4 @@ def _gradient(case: Case, memory: float | None, devices: int) -> Case:
     cotangent = case.part({"output": found.inputs["cotangent"]})["output"]
     names = tuple(f"parameters.{name}" for name in case.parameters)
     inputs = dict(found.inputs) | {"cotangent": cotangent}
-    return dataclasses.replace(
-        found, inputs=inputs, outputs=names, dtypes=asked.dtypes, too_large=asked.too_large, compared="", since=case.since
-    )
+    return dataclasses.replace(found, inputs=inputs, outputs=names, dtypes=asked.dtypes, too_large=asked.too_large, compared="")

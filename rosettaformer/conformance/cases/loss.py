@@ -28,7 +28,7 @@ def _cross_entropy_cases(build: Builder) -> Iterator[Case]:
 
     def case(name: str, catches: str = "", **inputs: Any) -> Case:
         given: dict[str, Any] = {"logits_btv": (B, T, V), "label_bt": label} | inputs
-        return build.make("cross_entropy", name, build.config(), catches, since=2, **given)
+        return build.make("cross_entropy", name, build.config(), catches, **given)
 
     yield case("plain", "LOS6")
     yield case("smoothed", SMOOTHED, smoothing=0.1)
@@ -71,4 +71,4 @@ def _training_loss_cases(build: Builder) -> Iterator[Case]:
 
 def _model(build: Builder, name: str, config: TransformerConfig, catches: str, *masks: np.ndarray, **inputs: Any) -> Case:
     drawn = tokens(config, *(masks or (ragged(B, S), ragged(B, T))))
-    return build.make("training_loss", name, config, catches, since=2, **(drawn | inputs))
+    return build.make("training_loss", name, config, catches, **(drawn | inputs))

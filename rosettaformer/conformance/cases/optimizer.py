@@ -23,7 +23,7 @@ def cases(build: Builder) -> Iterator[Case]:
     phase of the warm-up.
     """
     for case in (*_adam_cases(build), *_clip_cases(build), *_noam_cases(build)):
-        yield dataclasses.replace(case, dtypes=DTYPES, since=2)
+        yield dataclasses.replace(case, dtypes=DTYPES)
 
 
 def _adam_cases(build: Builder) -> Iterator[Case]:

@@ -14,7 +14,6 @@ from ..case import Case
 from .build import B, Builder
 from .transformer import ids
 
-SINCE = 10
 LENGTHS = {"plain_causal": 5, "plain_causal_long": 40, "plain_causal_one_position": 1}
 # the choices of Llama at sizes that keep axes apart; all of them are a port's to fix
 USUAL: dict[str, Any] = {
@@ -44,4 +43,4 @@ def _cases(build: Builder, config: TransformerConfig, name: str, length: int) ->
     }
     for component, inputs in given.items():
         made = config.replace(decoder_layers=1) if component == "decoder_layer" and "decoder_layers" not in build.fixed else config
-        yield build.make(component, name, made, since=SINCE, **inputs)
+        yield build.make(component, name, made, **inputs)

@@ -24,7 +24,7 @@ CACHE = "CAU3 PE13 GEN6"
 def cases(build: Builder) -> Iterator[Case]:
     """Yields answers that end at different times; prefixes padded on the left; every option; and a model of every kind."""
     for case in (*_greedy_cases(build), *_sample_cases(build), *_beam_cases(build)):
-        yield dataclasses.replace(case, since=max(3, case.since), dtypes=case.dtypes if case.name in THOROUGH else QUICK)
+        yield dataclasses.replace(case, dtypes=case.dtypes if case.name in THOROUGH else QUICK)
 
 
 def _greedy_cases(build: Builder) -> Iterator[Case]:
@@ -34,8 +34,7 @@ def _greedy_cases(build: Builder) -> Iterator[Case]:
     yield _search(build, "greedy_search", "prefix", some, 108, f"{CACHE} GEN9", prefix=_prefix(some))
     yield _search(build, "greedy_search", "min_new_tokens", some, 108, CACHE, min_new_tokens=6)
     # here one token less would end the answer
-    exact = _search(build, "greedy_search", "min_new_tokens_exactly", some, 564, CACHE, min_new_tokens=3)
-    yield dataclasses.replace(exact, since=8)
+    yield _search(build, "greedy_search", "min_new_tokens_exactly", some, 564, CACHE, min_new_tokens=3)
     yield _search(build, "greedy_search", "repetition_penalty", some, 284, CACHE, repetition_penalty=1.8)
     yield _search(build, "greedy_search", "no_repeat_ngram", some, 356, CACHE, no_repeat_ngram=2, prefix=_prefix(some))
     yield _search(build, "greedy_search", "one_token", some, 59, "GEN6", max_new_tokens=1)
@@ -45,7 +44,7 @@ def _greedy_cases(build: Builder) -> Iterator[Case]:
     yield _search(build, "greedy_search", "start_is_end", some, 312, CACHE, end_id=start)
     yield _search(build, "greedy_search", "explicit_mask", some, 462, CACHE, source_mask_bs=_mask())
     zero = build.config(**SIZES, padding_id=0)
-    yield dataclasses.replace(_search(build, "greedy_search", "padding_id_0", zero, 27, CACHE, prefix=_prefix(zero)), since=6)
+    yield _search(build, "greedy_search", "padding_id_0", zero, 27, CACHE, prefix=_prefix(zero))
     yield from _of_every_kind(build, "greedy_search", (82, 527, 251), CACHE)
     yield _search(build, "greedy_search", "long", some, 138, CACHE, max_new_tokens=40)
 
@@ -65,7 +64,7 @@ def _sample_cases(build: Builder) -> Iterator[Case]:
     yield case("top_k", 138, CACHE, temperature=2.0, top_k=3)
     yield case("top_p", 221, f"{CACHE} GEN4", top_p=0.6)
     yield case("hot_top_p", 31, f"{CACHE} GEN3 GEN4", temperature=2.5, top_p=0.7)
-    yield dataclasses.replace(case("explicit_mask", 82, CACHE, top_k=6, source_mask_bs=_mask()), since=6)
+    yield case("explicit_mask", 82, CACHE, top_k=6, source_mask_bs=_mask())
     yield case("everything", 21, f"{CACHE} GEN3 GEN4 GEN7", **everything, min_new_tokens=3, prefix=_prefix(some))
 
 
@@ -86,7 +85,7 @@ def _beam_cases(build: Builder) -> Iterator[Case]:
     yield _search(build, "beam_search", "penalties", some, 15, f"{beams} GEN1 GEN7", beam_size=3, n_best=3, **penalties)
     yield _search(build, "beam_search", "two_tokens", some, 357, "GEN1 GEN8 GEN10", beam_size=4, n_best=4, max_new_tokens=2)
     masked = {"beam_size": 3, "n_best": 2, "alpha": 1.0, "source_mask_bs": _mask()}
-    yield dataclasses.replace(_search(build, "beam_search", "explicit_mask", some, 108, f"{beams} GEN1", **masked), since=6)
+    yield _search(build, "beam_search", "explicit_mask", some, 108, f"{beams} GEN1", **masked)
     many = min(16, some.target_vocabulary)
     yield _search(build, "beam_search", "many_beams", some, 16, f"{beams} GEN1", beam_size=many, n_best=5, alpha=1.0)
     yield from _of_every_kind(build, "beam_search", (138, 398, 358), f"{beams} GEN1", beam_size=3, n_best=2, alpha=1.0)
@@ -106,7 +105,7 @@ def _longest_wins(case: Case) -> Case:
     slope_v[end] = 0.5
     flat = {"logits.kernel": 0.06 * case.parameters.get("logits.kernel", np.zeros(())), "logits.bias": slope_v}
     parameters = {name: flat.get(name, value) for name, value in case.parameters.items()}
-    return dataclasses.replace(case, parameters=parameters, since=8)
+    return dataclasses.replace(case, parameters=parameters)
 
 
 def _of_every_kind(build: Builder, component: str, seeds: tuple[int, int, int], catches: str, **options: Any) -> Iterator[Case]:

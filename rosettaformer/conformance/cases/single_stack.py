@@ -27,8 +27,8 @@ POOLED, PREDICTED = "HED1 HED2 HED3 HED4 STR1", "EMB2 EMB6 EMB8 EMB9 HED5 HED6"
 
 def cases(build: Builder) -> Iterator[Case]:
     """Yields tables of positions and segments, first and last row; heads; whole models with and without padding and segments."""
-    for case in (*_table_cases(build), *_head_cases(build), *_encoder_cases(build), *_decoder_cases(build), *_state_cases(build)):
-        yield dataclasses.replace(case, since=max(4, case.since))
+    for part in (_table_cases, _head_cases, _encoder_cases, _decoder_cases, _state_cases):
+        yield from part(build)
 
 
 def alone(build: Builder, stack: str, **changes: Any) -> TransformerConfig:
@@ -78,7 +78,7 @@ def _head_cases(build: Builder) -> Iterator[Case]:
     yield build.make("pooler", "plain", config, "HED1 HED3 HED4 PRC1", x_bsd="b s d")
     yield build.make("pooler", "one_token", config, "HED3 HED4", x_bsd="1 1 d")
     relu = config.replace(pooler_activation="relu")
-    yield build.make("pooler", "relu", relu, "HED3 HED4", since=10, x_bsd="b s d")
+    yield build.make("pooler", "relu", relu, "HED3 HED4", x_bsd="b s d")
     yield build.make("classifier", "plain", config, "DRP1 PRC1", pooled_br="b d")
     dropped = _encoder(build, classes=4, classifier_dropout_rate=0.3)
     keep_br = rng("classifier keep").random((B, config.model_width)) < 0.7
@@ -87,12 +87,11 @@ def _head_cases(build: Builder) -> Iterator[Case]:
     for name in ACTIVATIONS:
         gelu = "FFN1 FFN2" if name.startswith("gelu") else ""
         untied = _encoder(build, pooler=False, masked_language_head=True, activation=name)
-        since = 9 if name == "silu" else 1
-        yield build.make("masked_language_head", name, untied, f"{gelu} {head}", since=since, x_bsd="b s d")
+        yield build.make("masked_language_head", name, untied, f"{gelu} {head}", x_bsd="b s d")
     unbiased = _encoder(build, pooler=False, masked_language_head=True, output_bias=False)
     yield build.make("masked_language_head", "no_bias", unbiased, "EMB2 HED5 HED6", x_bsd="1 1 d")
     bert = _encoder(build, pooler=False, masked_language_head=True, epsilon=1e-12)
-    yield build.make("masked_language_head", "tiny_epsilon", bert, "NRM15", since=6, x_bsd="b s d")
+    yield build.make("masked_language_head", "tiny_epsilon", bert, "NRM15", x_bsd="b s d")
 
 
 def _encoder_cases(build: Builder) -> Iterator[Case]:
@@ -104,10 +103,8 @@ def _encoder_cases(build: Builder) -> Iterator[Case]:
         yield _read(build, component, "no_mask", _encoder(build, **own), f"SEG1 SEG2 {heads}", None, True)
         yield _read(build, component, "no_segment", _encoder(build, **own), heads, sides["right"], False)
         yield _read(build, component, "left_padding", _encoder(build, **own), "PE16 SEG1 ATT9 ATT18", sides["left"], True)
-        shrinking = _read(build, component, "shrinking_padding", _encoder(build, **own), "ATT9 ATT18 ATT36", shrinking_padding(B, S), True)
-        yield dataclasses.replace(shrinking, since=5)
-        columns = _read(build, component, "padded_columns", _encoder(build, **own), "ATT9 ATT18", padded_columns(B, S), True)
-        yield dataclasses.replace(columns, since=10)
+        yield _read(build, component, "shrinking_padding", _encoder(build, **own), "ATT9 ATT18 ATT36", shrinking_padding(B, S), True)
+        yield _read(build, component, "padded_columns", _encoder(build, **own), "ATT9 ATT18", padded_columns(B, S), True)
         square = _encoder(build, **SQUARE | own)
         yield _read(build, component, "square", square, "MHA3 MHA5 MHA6", sides["right"], True)
         first = _encoder(build, position_start="first_token", position_offset=2, segments=0, **own)
@@ -171,27 +168,23 @@ def _decoder_cases(build: Builder) -> Iterator[Case]:
         yield _alone(build, component, "gpt2_untied", untied, "FFN1 FFN2 EMB8 EMB9", **loss)
         yield _alone(build, component, "gpt2_padding_id", _decoder(build, padding_id=2), "EMB3 EMB6", **loss)
     yield _alone(build, "transformer", "gpt2_left_padding", config, "CAU4 PE11 ATT9 ATT11 ATT12 ATT13", target_mask_bt=left)
-    shrinking = _alone(build, "transformer", "gpt2_shrinking_padding", config, "PE11 PE27", target_mask_bt=shrinking_padding(B, T))
-    yield dataclasses.replace(shrinking, since=5)
-    columns = _alone(build, "transformer", "gpt2_padded_columns", config, "PE11 ATT9", target_mask_bt=padded_columns(B, T)[:, ::-1])
-    yield dataclasses.replace(columns, since=10)
+    yield _alone(build, "transformer", "gpt2_shrinking_padding", config, "PE11 PE27", target_mask_bt=shrinking_padding(B, T))
+    yield _alone(build, "transformer", "gpt2_padded_columns", config, "PE11 ATT9", target_mask_bt=padded_columns(B, T)[:, ::-1])
     yield _alone(build, "transformer", "gpt2_right_padding", config, "CAU4", target_mask_bt=ragged(B, T))
     yield _alone(build, "transformer", "gpt2_square", _decoder(build, **SQUARE), "MHA3 MHA5 MHA6")
     yield _alone(build, "transformer", "gpt2_row_positions", _decoder(build, position_start="row"), "PE16", target_mask_bt=left)
     offset = _decoder(build, position_offset=2)
-    yield dataclasses.replace(_alone(build, "transformer", "gpt2_offset", offset, "PE14 PE17"), since=6)
+    yield _alone(build, "transformer", "gpt2_offset", offset, "PE14 PE17")
     for name, skipped in {"left": left, "shrinking": shrinking_padding(B, T)}.items():
-        skips = _alone(build, "transformer", f"gpt2_skip_{name}_padding", config, "PAD4 PAD5", target_mask_bt=skipped, skip_padding=True)
-        yield dataclasses.replace(skips, since=7)
+        yield _alone(build, "transformer", f"gpt2_skip_{name}_padding", config, "PAD4 PAD5", target_mask_bt=skipped, skip_padding=True)
     yield _alone(build, "transformer", "gpt2_one_token", config, "PE15 PE17 NRM12 EMB2 EMB6", 1)
     yield _alone(build, "transformer", "gpt2_all_positions", config, "PE15 PE17", POSITIONS)
     yield _steps(build, "gpt2", config, "PE11 PE13 PE15 PE17 CAU3 CAU4 CAU6", (2, 1, 2), target_mask_bt=left)
-    columns = _steps(build, "gpt2_padded_columns", config, "PE11 CAU3", (2, 1, 2), target_mask_bt=padded_columns(B, T)[:, ::-1])
-    yield dataclasses.replace(columns, since=10)
+    yield _steps(build, "gpt2_padded_columns", config, "PE11 CAU3", (2, 1, 2), target_mask_bt=padded_columns(B, T)[:, ::-1])
     offset = _decoder(build, position_offset=2, decoder_layers=2)
     yield _steps(build, "gpt2_one_by_one", offset, "PE13 PE14 PE17 CAU3", (1,) * T)
     row = _decoder(build, position_start="row")
-    yield dataclasses.replace(_steps(build, "gpt2_row_positions", row, "PE13", (2, 1, 2), target_mask_bt=left), since=6)
+    yield _steps(build, "gpt2_row_positions", row, "PE13", (2, 1, 2), target_mask_bt=left)
     yield from _search_cases(build)
 
 
@@ -229,8 +222,7 @@ def _search_cases(build: Builder) -> Iterator[Case]:
         yield dataclasses.replace(case, dtypes=("float32",))
         inputs["prefix_mask_bp"] = padded_columns(B, 5)[:, ::-1]
         inputs["prefix"] = ids("gpt2 prefix", 17, None, np.ones((B, 5), bool))
-        columns = build.make(component, "gpt2_padded_columns", config, "PE11", **inputs)
-        yield dataclasses.replace(columns, dtypes=("float32",), since=10)
+        yield build.make(component, "gpt2_padded_columns", config, "PE11", dtypes=("float32",), **inputs)
 
 
 def _state_cases(build: Builder) -> Iterator[Case]:

@@ -11,7 +11,6 @@ from ..case import Case
 from .build import B, Builder, S, T, inside_padding, left_padding, ragged, rng, shrinking_padding
 from .transformer import ONE_LAYER, tokens
 
-SINCE = 7
 RATES: dict[str, Any] = {"dropout_rate": 0.3, "attention_dropout_rate": 0.2, "hidden_dropout_rate": 0.4}
 # what shows if the target is padded on the right; if padding stands before a real token; if a mask is given
 RIGHT = "PAD4 PAD6 PAD8 PAD9"
@@ -67,4 +66,4 @@ def _model(
 ) -> Case:
     """Returns a case of the whole model with random ids; the masks say where the padding id stands."""
     given = tokens(config, source_mask, target_mask, name=f"skip padding {name} ") | inputs
-    return build.make("transformer", f"skip_padding_{name}", config, catches, since=SINCE, **given, skip_padding=True)
+    return build.make("transformer", f"skip_padding_{name}", config, catches, **given, skip_padding=True)

@@ -30,15 +30,13 @@ def _attention_cases(build: Builder) -> Iterator[Case]:
     given["dropout_rate"] = 0.3
     masked: dict[str, Any] = {"mask_bhts": left_padding(B, S)[:, None, None]}
     for name, inputs in (("keep", {}), ("keep_masked_weights", masked | {"return_weights": True}), ("keep_causal", {"causal": True})):
-        yield build.make("scaled_dot_product_attention", name, some, f"{CATCHES} DRP6", since=2, **given, **inputs)
+        yield build.make("scaled_dot_product_attention", name, some, f"{CATCHES} DRP6", **given, **inputs)
     dropped = build.config(attention_dropout_rate=0.3)
     x: dict[str, Any] = {"query_btd": "b t d", "memory_bsd": "b s d"}
-    yield build.make(
-        "multi_head_attention", "keep", dropped, f"{CATCHES} DRP6", since=2, **x, keep_bhts=keep, mask_bhts=ragged(B, S)[:, None, None]
-    )
+    yield build.make("multi_head_attention", "keep", dropped, f"{CATCHES} DRP6", **x, keep_bhts=keep, mask_bhts=ragged(B, S)[:, None, None])
     hidden = build.config("sapiens", hidden_dropout_rate=0.4)
     keep_btf = rng("keep hidden").random((B, T, hidden.feed_forward_width)) >= 0.4
-    yield build.make("feed_forward", "keep", hidden, CATCHES, since=2, x_btd="b t d", keep_btf=keep_btf)
+    yield build.make("feed_forward", "keep", hidden, CATCHES, x_btd="b t d", keep_btf=keep_btf)
 
 
 def _layer_cases(build: Builder) -> Iterator[Case]:
@@ -59,7 +57,7 @@ def _layer_cases(build: Builder) -> Iterator[Case]:
                 }
             for name, masks in chosen.items():
                 inputs = x | _named(masks)
-                yield build.make(f"{stack}_layer", f"keep_{placement}{name}", config, CATCHES, since=2, **inputs)
+                yield build.make(f"{stack}_layer", f"keep_{placement}{name}", config, CATCHES, **inputs)
 
 
 def _model_cases(build: Builder) -> Iterator[Case]:
@@ -67,12 +65,12 @@ def _model_cases(build: Builder) -> Iterator[Case]:
     for stack, inputs in (("encoder", {"x_bsd": "b s d"}), ("decoder", {"x_btd": "b t d", "memory_bsd": "b s d"})):
         prefix = f"{stack}."
         masks = {name.removeprefix(prefix): mask for name, mask in _draw(config, stack).items() if name.startswith(f"{prefix}layers.")}
-        yield build.make(stack, "keep", config, CATCHES, since=2, **(inputs | _named(masks)))
+        yield build.make(stack, "keep", config, CATCHES, **(inputs | _named(masks)))
     for dialect in ("paper_base", "semillero", "guide", "keras_lab", "sapiens"):
         yield _model(build, f"keep_{dialect}", build.config(dialect, **ONE_LAYER), ragged(B, S), ragged(B, T))
     yield _model(build, "keep_all_sites", build.config(model_width=12, **RATES), left_padding(B, S), left_padding(B, T))
     normed = _model(build, "keep_embedding_norm", build.config(embedding_norm=True, **RATES, **ONE_LAYER), ragged(B, S), ragged(B, T))
-    yield dataclasses.replace(normed, catches=(*normed.catches, "NRM14"), since=6)
+    yield dataclasses.replace(normed, catches=(*normed.catches, "NRM14"))
     some = ("encoder.embedding_dropout", "encoder.layers.0.self_attention.weights_dropout", "decoder.layers.0.cross_attention_dropout")
     yield _model(build, "keep_some_sites", build.config(**RATES, **ONE_LAYER), ragged(B, S), ragged(B, T), some)
 
@@ -82,7 +80,7 @@ def _model(
 ) -> Case:
     masks = {site: mask for site, mask in _draw(config, name).items() if site in only or not only}
     catches = CATCHES + " DRP6" * name.endswith("_sites")
-    return build.make("transformer", name, config, catches, since=2, **tokens(config, source_mask, target_mask), **_named(masks))
+    return build.make("transformer", name, config, catches, **tokens(config, source_mask, target_mask), **_named(masks))
 
 
 def _draw(config: TransformerConfig, name: str, source_length: int = S) -> dict[str, np.ndarray]:

@@ -1,6 +1,5 @@
 """Cases of the encoder, the decoder and the whole model."""
 
-import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -38,10 +37,8 @@ def cases(build: Builder) -> Iterator[Case]:
     even = build.config(model_width=12, **ONE_LAYER)
     yield _model(build, "ragged", even, PADDED, ragged(B, S), ragged(B, T))
     yield _model(build, "left_padding", even, "PE11 ATT9 ATT11 ATT12 ATT13 ATT25 ATT29 CAU4", left_padding(B, S), left_padding(B, T))
-    shrinking = _model(build, "shrinking_padding", even, "PE11 PE27 ATT9 ATT36", shrinking_padding(B, S), shrinking_padding(B, T))
-    yield dataclasses.replace(shrinking, since=5)
-    columns = _model(build, "padded_columns", even, "ATT9", padded_columns(B, S), padded_columns(B, T)[:, ::-1])
-    yield dataclasses.replace(columns, since=10)
+    yield _model(build, "shrinking_padding", even, "PE11 PE27 ATT9 ATT36", shrinking_padding(B, S), shrinking_padding(B, T))
+    yield _model(build, "padded_columns", even, "ATT9", padded_columns(B, S), padded_columns(B, T)[:, ::-1])
     yield _model(build, "same_length", even, "ATT16 ATT17 ATT21 ATT30", ragged(B, S), ragged(B, S)[::-1])
     square = build.config(model_width=12, key_size=4, value_size=4, **ONE_LAYER)
     yield _model(build, "square", square, "MHA1 MHA2 MHA3 MHA4 MHA5 MHA6 MHA13 MHA14 ATT24 ATT34", ragged(B, S), ragged(B, T))
@@ -63,10 +60,10 @@ def _input_cases(build: Builder) -> Iterator[Case]:
     padded, even = (ragged(B, S), ragged(B, T)), build.config(model_width=12, **ONE_LAYER)
     segmented = build.config(segments=3, embedding_norm=True, **ONE_LAYER)
     segment_bs = rng("transformer segments").integers(0, segmented.segments, (B, S)) if segmented.segments else None
-    yield _model(build, "segments", segmented, "NRM13 SEG1 SEG2", *padded, since=6, segment_bs=segment_bs)
+    yield _model(build, "segments", segmented, "NRM13 SEG1 SEG2", *padded, segment_bs=segment_bs)
     masks: dict[str, Any] = {"source_mask_bs": shrinking_padding(B, S), "target_mask_bt": shrinking_padding(B, T)}
-    yield _model(build, "masks_beside_padding", even, "ATT16 ATT18 PE11 PE27", *padded, since=6, **masks)
-    yield _model(build, "padding_id_0", build.config(padding_id=0, **ONE_LAYER), "EMB3 PAD2", *padded, since=6)
+    yield _model(build, "masks_beside_padding", even, "ATT16 ATT18 PE11 PE27", *padded, **masks)
+    yield _model(build, "padding_id_0", build.config(padding_id=0, **ONE_LAYER), "EMB3 PAD2", *padded)
 
 
 def _model(build: Builder, name: str, config: TransformerConfig, catches: str = "", *masks: np.ndarray, **inputs: Any) -> Case:
@@ -112,10 +109,10 @@ def _stack_cases(build: Builder) -> Iterator[Case]:
             cross_mask_bhts=ragged(B, S)[:, None, None],
         )
     x = {"x_bsd": "b s d", "mask_bhts": padded_columns(B, S)[:, None, None]}
-    yield build.make("encoder", "padded_columns", build.config(), "ATT18", since=10, **x)
+    yield build.make("encoder", "padded_columns", build.config(), "ATT18", **x)
     yield build.make("encoder", "ict1022", build.config("ict1022"), "NRM10", x_bsd="b s d")
     grouped = build.config(heads=6, key_value_heads=2, activation="gelu_tanh", attention_bias=False)
     x = {"x_bsd": "b s d", "mask_bhts": ragged(B, S)[:, None, None]}
-    yield build.make("encoder", "grouped_heads_gelu_no_bias", grouped, "ATT18 FFN1 MHA10", since=6, **x)
+    yield build.make("encoder", "grouped_heads_gelu_no_bias", grouped, "ATT18 FFN1 MHA10", **x)
     x = {"x_btd": "b t d", "memory_bsd": "b s d", "cross_mask_bhts": ragged(B, S)[:, None, None]}
-    yield build.make("decoder", "grouped_heads_gelu_no_bias", grouped, "MHA10 FFN1", since=6, **x)
+    yield build.make("decoder", "grouped_heads_gelu_no_bias", grouped, "MHA10 FFN1", **x)

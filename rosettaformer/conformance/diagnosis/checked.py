@@ -25,7 +25,7 @@ class Checked:
 
     def row(self, case: Case) -> dict[str, Any]:
         """The fields of a result that say which case it is of."""
-        return Question(case, Hidden((), (), 0), case.dtype, case.device, case.mode).row(self._port)
+        return Question(case, Hidden((), ()), case.dtype, case.device, case.mode).row(self._port)
 
     def put(self, case: Case, result: Result) -> None:
         """Adds a result."""
@@ -47,13 +47,13 @@ class Checked:
         left = (result.message for _, result in self._results.values() if result.status not in (Status.PASS, *FAILURES))
         return next(filter(None, left), "")
 
-    def shortage(self, fixed: list[Case], suite: int) -> str:
+    def shortage(self, fixed: list[Case]) -> str:
         """What `check` says if too little was shown; empty if enough was.
 
         fixed: the cases with the config that the port fixes, which may hide what they are about; none if it fixes nothing. suite: the
         version of the suite up to which it is asked.
         """
-        hidden = Hidden(fixed, all_cases(grad=True) if fixed else (), suite)
+        hidden = Hidden(fixed, all_cases(grad=True) if fixed else ())
         own = {case.id: case for case in fixed}
         found = []
         for case, result in self._results.values():

@@ -6,12 +6,11 @@ from typing import Any
 
 from reference_numpy.suggestions import known
 
-from ..case import DTYPES, UNSAID, Case
-from ..cases import all_cases
+from ..case import DTYPES, Case
 from ..cases.expression import choose
 from ..cases.fitting import fits
 from ..catalogue import all_defects
-from ..limits import for_port
+from ..limits import fitted_to, for_port
 from ..ports.port import MissingBackend
 from ..result import of_pair
 from ..runner import open_worker
@@ -55,13 +54,12 @@ class Subject:
         self.said: dict[str, str] = {place: text for place, (status, text) in shown.items() if status in FAILURES}
         self._about = about
         try:
-            given = all_cases(about["config"], True, about.get("shared", ())) if cases is None else cases
-            own = for_port(given, about)
+            own = for_port(fitted_to(about, cases), about)
             own = own if expression is None else choose(own, expression)
         except ValueError:
             self.close()
             raise
-        asked = [case for case in own if not case.excluded and case.since <= self.suite]
+        asked = [case for case in own if not case.excluded]
         self.all_cases = [dataclasses.replace(case, dtypes=dtypes) for case in asked if not case.outside and (dtypes := fits(case))]
         self.outside = [case for case in asked if case.outside]
         self.excluded = next((case.excluded for case in own if case.excluded), "")
@@ -71,11 +69,6 @@ class Subject:
         """Seconds for one answer."""
         self._deadline.check()
         return self._limit
-
-    @property
-    def suite(self) -> int:
-        """The version of the suite up to which the port is asked."""
-        return int(self._about.get("suite", UNSAID))
 
     @property
     def fixed(self) -> list[Case]:

@@ -144,7 +144,7 @@ class _Examiner:
         asked = case.at(dtype, mode=self.mode or about["modes"][0])
         kind, answer = self.worker.ask(asked, self.limit)
         each: Sequence[Any] = getattr(self.worker, "apart", ()) if kind == Kind.DIFFERS else ()
-        row = Question(case, Hidden((), (), 0), dtype, "cpu", asked.mode).row(self.worker.port)
+        row = Question(case, Hidden((), ()), dtype, "cpu", asked.mode).row(self.worker.port)
         expected = self.store.expect(asked) if kind == Kind.OUTPUTS or each else {}
         reply = Reply(asked, expected, each[0] if each else answer) if expected else None
         self.results.append(judge(row, kind, answer, expected))

@@ -17,7 +17,7 @@ from reference_numpy.suggestions import known
 from ...processes import Answer, Program, limited_threads, printable
 from ...processes.wire import answer_limit
 from ...reading import parse_json
-from ..case import DTYPES, UNSAID, Case
+from ..case import DTYPES, Case, pinned
 from ..cases import prompts
 from ..cases.case_files import answer_path, read_answer, write_cases
 from ..limits import limits_of
@@ -160,15 +160,13 @@ class _Lost:
 def _about(said: Any) -> dict[str, Any]:
     """Returns what the judge goes by; a command that does not say so fixes no config and may cover every component."""
     said = said if isinstance(said, dict) else {}
-    if type(suite := said.get("suite", UNSAID)) is not int:
-        raise ValueError(f"suite of --describe must be an integer; got {suite!r}")
+    release = {"suite": pinned(said["suite"])} if "suite" in said else {}
     for name, kind, words in (("config", dict, "an object"), ("dtypes", list, "a list"), ("components", list, "a list")):
         if not isinstance(said.get(name, kind()), kind):
             raise ValueError(f"{name} of --describe must be {words}; got {said[name]!r}")
-    return {
+    return release | {
         "modes": ("eager",),
         "config": said.get("config", {}),
-        "suite": suite,
         "limits": limits_of(said),
         "dtypes": known("dtype", said.get("dtypes", DTYPES), DTYPES),
         "components": known("component", said.get("components", [*OWN]), COMPONENTS),

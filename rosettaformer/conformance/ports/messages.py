@@ -33,7 +33,6 @@ ABOUT: Mapping[str, Callable[[Any], bool]] = {
     "version": lambda value: _is_mapping(value, lambda item: type(item) is str),
     "devices": lambda value: _is_names(value),
     "precision": lambda value: type(value) is str,
-    "notice": lambda value: type(value) is str,
     "on_mesh": lambda value: type(value) is bool,
     "processes": lambda value: type(value) is bool,
     "whole": lambda value: type(value) is bool,

@@ -21,9 +21,8 @@ from ...artefacts.kinds import kind_of
 from ...extras import MissingBackend, install
 from ...processes import printable, words
 from ...reading import read_bytes
-from ..case import DTYPES, SUITE_VERSION, UNSAID, Case
+from ..case import DTYPES, Case, pinned
 from ..reference.components import COMPONENTS, forward_of
-from .old_paths import old_paths
 from .signature import nothing
 
 # name -> (module that the judge calls, framework module that it needs, extra that installs it)
@@ -86,8 +85,8 @@ class Port:
     The loaded module defines functions named after components, each taking a case and returning an array, or arrays by name; or it names
     its `framework` and gives `components`, a mapping from component to `build(config, dtype)`, and `weights`, one table of native names and
     axes or one per component (`names.Names`); gradients (`layer_norm_vjp`) are then the framework's own. Optional are `call` (the arguments
-    that modules have of their own, `adapters.calls`), `modes`, `config` (the config fields that the port fixes), `suite` (the version of
-    the suite up to which it answers cases), `dtypes` (the supported ones) and `module_paths` (rows of two for any outermost component).
+    that modules have of their own, `adapters.calls`), `modes`, `config` (the config fields that the port fixes), `suite` (the suite
+    release that it pins), `dtypes` (the supported ones) and `module_paths` (rows of two for any outermost component).
     docs/ports.md describes the file. A file with `load` and none of these is the port of a whole model (`adapters.whole_model`);
     functions there that are named after components and do not take a case are its helpers. An artefact is a port, too: see
     `adapters.artefact`.
@@ -108,12 +107,10 @@ class Port:
         self.config: Mapping[str, Any] = getattr(self.module, "config", {})
         if not isinstance(self.config, Mapping) or not all(isinstance(field, str) for field in self.config):
             raise ValueError(f"config must map names of config fields to the values that the port fixes; got {self.config!r}")
-        self.suite = getattr(self.module, "suite", SUITE_VERSION if kind_of(Path(name)) else UNSAID)
-        if type(self.suite) is not int or self.suite < 1:
-            raise ValueError(f"suite must be a version of the suite of cases, such as {SUITE_VERSION}; got {self.suite!r}")
+        self.pinned = {"suite": pinned(self.module.suite)} if hasattr(self.module, "suite") else {}
 
     def describe(self) -> dict[str, Any]:
-        """Returns what the port covers, a notice for its author, and versions, devices and matmul precision as the adapter reports them."""
+        """Returns what the port covers, and versions, devices and matmul precision as the adapter reports them."""
         framework = getattr(self.module, "framework", "")
         own = {
             "framework": framework,
@@ -121,14 +118,12 @@ class Port:
             "modes": self.modes,
             "config": dict(self.config),
             "dtypes": self.dtypes,
-            "suite": self.suite,
             "components": self.components,
             "on_mesh": callable(getattr(self.module, "on_mesh", None)) or getattr(self.adapter, "takes_mesh", False),
             "processes": _meshes().by_processes(self.module),
-            "notice": old_paths(getattr(self.module, "__file__", None) or ""),
         }
         shared = {"shared": self.adapter.names.shared} if hasattr(self.adapter, "names") else {}
-        return own | ({} if self.adapter is None else self.adapter.describe()) | shared
+        return own | self.pinned | ({} if self.adapter is None else self.adapter.describe()) | shared
 
     def answer(self, case: Case) -> Any:
         """Returns the port's outputs for the case; raises NotCovered if the port does not define the component or ignores `skip_padding`.

@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from reference_numpy.fields import SeveralValues
+
 from ...processes import Answer, serve, wire
 from ...processes.serving import Reply
 from ...processes.text import innermost, message, plain, words
@@ -39,7 +41,7 @@ def reply(port: Port, effects: SideEffects, method: str, *sent: Any) -> Answer:
     try:
         arguments = asked(sent)
         return _answer(port, effects, *arguments) if method == "answer" else (Kind.OUTPUTS, getattr(port, method)(*arguments))
-    except NotCovered as error:
+    except (NotCovered, SeveralValues) as error:
         return Kind.NOT_COVERED, message(innermost(error))
     except NotShown as error:
         return Kind.NOT_SHOWN, message(error)

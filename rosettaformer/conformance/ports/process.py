@@ -1,9 +1,7 @@
 """Runs a port's process, from the judge's side."""
 
 import abc
-import functools
 import os
-import sys
 import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,7 +9,7 @@ from typing import Any
 
 from reference_numpy.sharding import Mesh
 
-from ...processes import Answer, Child, printable
+from ...processes import Answer, Child
 from ..case import Case
 from ..status import Kind
 from . import messages
@@ -53,12 +51,6 @@ class Worker(abc.ABC):
         """Ends whatever is still running."""
 
 
-@functools.cache
-def _say(line: str) -> None:
-    """Prints a line on standard error, once however often the port is started."""
-    print(line, file=sys.stderr)
-
-
 class Process(Worker):
     """A worker that runs a process with the port loaded.
 
@@ -86,8 +78,6 @@ class Process(Worker):
         self._environment = {} if CACHE in os.environ else {CACHE: self._cache.name, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
         self._quick = quick_compile and port == "jax"
         self.greeting = self._start()
-        if self.greeting[0] == "ready" and (notice := self.greeting[1].get("notice")):
-            _say(printable(notice))
 
     def _start(self) -> Answer:
         self._child: Child | Children = (

@@ -21,7 +21,7 @@ REMEDIES = {
     r"the port declares (\w+)": r"remove the declaration of `\1`, if the port can do it",
     r"what load\(folder\) returns has no (\w+)": r"give it the attribute `\1`",
     r"its function takes no (.+)": r"let the function take \1",
-    r"the port answers cases up to suite version": r"declare the newer `suite`",
+    r"the port pins suite release (\d+)": "pin a later release, or remove `suite`",
     re.escape(ON_ONE_DEVICE): "define `on_mesh`, or let `load` take a mesh",
 }
 

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from ... import pages
-from ..case import SUITE_VERSION
+from ..case import SUITE_RELEASE
 from ..compare import HIGHEST
 from ..diagnosis import Finding
 from ..diagnosis.divergence import Divergence
@@ -20,7 +20,7 @@ from .grouping import SHORT
 from .summary import Summary, jsonable
 
 SHOWN = ("case", "component", "port", "dtype", "device", "mode", "status", "message", "ratio", "error", "noise", "ulps", "allowed", "worst",
-         "output", "heat", "since", "seconds")  # fmt: skip
+         "output", "heat", "seconds")  # fmt: skip
 
 
 def render(
@@ -64,8 +64,7 @@ def context(summary: Summary, findings: Mapping[str, Sequence[Finding]] | None =
 
 
 def _environment(summary: Summary, ports: Mapping[str, tuple[str, Any]]) -> Iterable[tuple[str, str]]:
-    suite = f"version {SUITE_VERSION}, rosettaformer {version('rosettaformer')}"
-    yield "suite", suite + (f"; must conform to version {summary.min_version}" if summary.min_version < SUITE_VERSION else "")
+    yield "suite", f"release {SUITE_RELEASE}, rosettaformer {version('rosettaformer')}"
     yield "judge", f"NumPy {version('numpy')}, Python {platform.python_version()}, {platform.system()} {platform.machine()}"
     for port, (kind, about) in ports.items():
         if kind == Kind.READY:

@@ -10,7 +10,7 @@ from importlib.metadata import version
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element, SubElement
 
-from ..case import SUITE_VERSION
+from ..case import SUITE_RELEASE
 from ..runner import Result
 from ..status import Status
 from . import grouping
@@ -41,8 +41,7 @@ def _suite(root: Element, name: str, summary: Summary) -> Element:
     suite = SubElement(root, "testsuite", name=_printable(name))
     properties = SubElement(suite, "properties")
     values = {
-        "suite version": SUITE_VERSION,
-        "must conform to version": summary.min_version,
+        "suite release": SUITE_RELEASE,
         "rosettaformer": version("rosettaformer"),
         "python": platform.python_version(),
     }

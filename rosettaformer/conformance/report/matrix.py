@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ..case import SUITE_VERSION
+from ..case import SUITE_RELEASE
 from ..ports.command import PREFIX
 from ..reference.tolerance import MAX_FACTOR
 from ..runner import Result
@@ -48,11 +48,8 @@ def render(console: Console, summary: Summary, seconds: float | None = None, opt
         console.print(f"[green]{escape(result.port)}[/]: at most {escape(result.message)}", highlight=False, soft_wrap=True)
     _list_skipped(console, summary)
     colour = "green" if summary.conforms else "red"
-    suite = f"suite version {SUITE_VERSION}"
-    if summary.min_version < SUITE_VERSION:
-        suite += f", must conform to {summary.min_version}"
     took = f" in {duration(seconds)}" if seconds is not None else ""
-    console.print(f"[{colour}]{escape(summary.headline)}[/] ({suite}){took}", highlight=False, soft_wrap=True)
+    console.print(f"[{colour}]{escape(summary.headline)}[/] (suite release {SUITE_RELEASE}){took}", highlight=False, soft_wrap=True)
     for port in _to_diagnose(summary) if options is not None else ():
         command = " ".join([_named(port), *map(shlex.quote, options or ())])
         console.print(f"next: rosettaformer diagnose {command}", highlight=False, markup=False, soft_wrap=True)

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
-from ..case import SUITE_VERSION
+from ..case import SUITE_RELEASE
 from ..result import Result
 from ..status import FAILURES, UNANSWERED, Status
 
-ACCEPTED = (Status.DEVIATION, Status.NEW)
+ACCEPTED = (Status.DEVIATION,)
 WORDS = {Status.DEVIATION: "expected to fail"}  # otherwise the status itself
 SHOWING_NOTHING = (Status.NOT_COMPARABLE, Status.EMPTY)  # although the port answered
 
@@ -22,7 +22,7 @@ class Cell:
     """A component, dtype and column of the matrix.
 
     counts: its cases by status. ratio: the worst. other: why nothing was compared (unsupported by OP, not covered, skipped). passed,
-    failed, accepted: the numbers of cases that passed, that failed, and that are declared to fail or newer than the requested version.
+    failed, accepted: the numbers of cases that passed, that failed, and that are declared to fail.
     left: the number that were not compared.
     """
 
@@ -39,14 +39,12 @@ class Cell:
 class Summary:
     """The results of a run, ordered for a report.
 
-    min_cases: how many outputs must have been compared. min_version: the version of the suite to which the ports must conform. incomplete:
-    a run may conform although outputs are not given, the config of a port hides what cases are about, or nothing of a component can be
-    compared. left: the results that were not compared.
+    min_cases: how many outputs must have been compared. incomplete: a run may conform although outputs are not given, the config of a
+    port hides what cases are about, or nothing of a component can be compared. left: the results that were not compared.
     """
 
-    def __init__(self, results: Sequence[Result], min_cases: int = 1, min_version: int = SUITE_VERSION, incomplete: bool = False) -> None:
+    def __init__(self, results: Sequence[Result], min_cases: int = 1, incomplete: bool = False) -> None:
         self.results = list(results)
-        self.min_version = min_version
         self.stale = [result for result in results if result.status == Status.STALE]
         self.failed = [result for result in results if result.status in FAILURES] + self.stale
         self.passed = [result for result in results if result.status == Status.PASS]
@@ -102,7 +100,7 @@ class Summary:
 
     @property
     def conforms(self) -> bool:
-        """Whether enough was shown and every failure is declared or new."""
+        """Whether enough was shown and every failure is declared."""
         return not (self.shortage or self.failed)
 
     @property
@@ -179,8 +177,7 @@ class Summary:
         """Returns the results and totals as JSON can hold them; numbers that JSON lacks are null."""
         return {
             "rosettaformer": version("rosettaformer"),
-            "suite": SUITE_VERSION,
-            "min_version": self.min_version,
+            "suite": SUITE_RELEASE,
             "verdict": self.verdict,
             "compared": self.compared,
             "passed": len(self.passed),

@@ -19,7 +19,7 @@ import numpy as np
 from ...checkpoints import container
 from ..case import Case
 from ..cases import all_cases
-from ..cases.case_files import MANIFEST, arrays_of, manifest, row_of, write_json
+from ..cases.case_files import arrays_of, manifest, row_of, write_manifest
 from ..reference import tolerance
 from .seal import digest, sealed
 
@@ -82,12 +82,12 @@ def _write(directory: Path, cases: Iterable[Case]) -> None:
         container.write(path, tensors, {})
         rows.append(_row(case, expected) | {"file": path.name, "sha256": digest(path.read_bytes())})
         print(case.id, flush=True)
-    write_json(directory / MANIFEST, sealed(manifest(rows) | {"made_with": made_with()}))
+    write_manifest(directory, sealed(manifest(rows) | {"made_with": made_with()}))
 
 
 def _row(case: Case, expected: dict[str, dict[str, tolerance.Expectation]]) -> dict[str, Any]:
     numbers = ("noise", "noise_rmse", "unit", "bound", "bound_rmse")
-    about = {"since": case.since, "core": case.core, "catches": list(case.catches)}
+    about = {"release": case.release, "core": case.core, "catches": list(case.catches)}
     return row_of(case) | about | {
         "expected": {
             dtype: {

@@ -41,7 +41,7 @@ def problems(directory: Path, manifest: Mapping[str, Any]) -> Iterator[str]:
     """Yields what is wrong with the manifest as a whole, and with its folder."""
     rows = manifest["cases"]
     if SEAL not in manifest:
-        yield f"{MANIFEST} has no {SEAL}: these vectors are of an older format, and must be exported again"
+        yield f"{MANIFEST} has no {SEAL}: export the vectors again"
     elif sealed(manifest) != manifest:
         yield f"{MANIFEST} is damaged: its {SEAL} is not that of what it says"
     if not rows:
@@ -55,7 +55,7 @@ def problems(directory: Path, manifest: Mapping[str, Any]) -> Iterator[str]:
 
 def _is_row(row: Any) -> bool:
     """Whether the row says everything about a case, and names a file in the same folder."""
-    kinds = {str: ("id", "component", "dtype", "file", "sha256"), dict: ("config", "inputs", "expected"), int: ("since",)}
+    kinds = {str: ("id", "component", "dtype", "file", "sha256"), dict: ("config", "inputs", "expected"), int: ("release",)}
     return (
         isinstance(row, dict)
         and all(isinstance(row.get(name), kind) for kind, names in kinds.items() for name in names)

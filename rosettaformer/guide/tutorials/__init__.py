@@ -22,7 +22,7 @@ PORT: Names = (
 )  # fmt: skip
 DECODER = "RMS norms, rotary positions, a gated feed-forward, grouped heads, a cache"
 LLAMA: Names = (
-    "port a model", "Llama", "LlamaForCausalLM", ("RoPE", "#rotation"), ("SwiGLU", "#parts"), ("RMSNorm", "#parts"), ("suite", "#parts"),
+    "port a model", "Llama", "LlamaForCausalLM", ("RoPE", "#rotation"), ("SwiGLU", "#parts"), ("RMSNorm", "#parts"),
     ("grouped-query attention", "#attention"), ("GQA", "#attention"), ("bfloat16", "#half"), ("KV cache", "#cache"),
     ("check --checkpoint", "#weights"), ("safetensors", "#weights"),
 )  # fmt: skip

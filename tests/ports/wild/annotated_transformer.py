@@ -267,11 +267,12 @@ def make_model(src_vocab, tgt_vocab, N_enc=6, N_dec=6, d_model=512, d_ff=2048, h
 
 # ------------------------------------------------------------------ the port
 
-from rosettaformer.ports import NotCovered  # noqa: E402
+from rosettaformer.ports import CLASSIC, NotCovered  # noqa: E402
 
 framework = "torch"
 dtypes = ("float64", "float32")
-config = {
+config = CLASSIC | {
+    "encoder_layers": 2,
     "model_width": 12, "heads": 3, "key_value_heads": 3, "key_size": 4, "value_size": 4,
     "activation": "relu", "norm_placement": "pre", "final_norm": True,
     "scale_embedding": True, "share_embeddings": False, "tie_logits": False,

@@ -7,6 +7,7 @@ import math
 
 import torch
 from torch import nn
+from rosettaformer.ports import CLASSIC
 
 
 class BertLayerNorm(nn.Module):
@@ -172,7 +173,7 @@ class Pooled(nn.Module):
 
 framework = "torch"
 dtypes = ("float64", "float32")
-config = {
+config = CLASSIC | {
     "model_width": 12,
     "heads": 3,
     "key_value_heads": 3,

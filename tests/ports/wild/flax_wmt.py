@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from rosettaformer.ports import NotCovered
+from rosettaformer.ports import CLASSIC, NotCovered
 
 
 @struct.dataclass
@@ -218,7 +218,8 @@ class Transformer(nn.Module):
 
 framework = "jax"
 dtypes = ("float64", "float32")
-config = {
+config = CLASSIC | {
+    "encoder_layers": 2,
     "model_width": 12,
     "heads": 3,
     "key_value_heads": 3,

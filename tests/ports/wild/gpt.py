@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn as nn
 from torch.nn import functional as F
+from rosettaformer.ports import CLASSIC
 
 
 class NewGELU(nn.Module):
@@ -134,7 +135,7 @@ class GPT(nn.Module):
 
 framework = "torch"
 dtypes = ("float64", "float32")
-config = {
+config = CLASSIC | {
     "model_width": 16,
     "heads": 4,
     "key_value_heads": 4,

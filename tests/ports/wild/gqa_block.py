@@ -1,6 +1,7 @@
 """Grouped-query attention by einsum, and an encoder block around it (pre-norm, erf GELU, attention without biases)."""
 import torch
 from torch import nn
+from rosettaformer.ports import CLASSIC
 
 
 def masked_softmax(logits, mask=None):
@@ -60,7 +61,7 @@ class Block(nn.Module):
 # ---------------------------------------------------------------- declarations
 framework = "torch"
 dtypes = ("float64", "float32")
-config = {
+config = CLASSIC | {
     "heads": 6, "key_value_heads": 2, "key_size": 3, "value_size": 3, "attention_bias": False,
     "norm_placement": "pre", "activation": "gelu_erf",
 }

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from rosettaformer.ports import NotCovered
+from rosettaformer.ports import CLASSIC, NotCovered
 
 
 # --- masks: True where a query may attend ---------------------------------------------------------------------------
@@ -280,7 +280,7 @@ def built(make):
 
 framework = "tf"
 dtypes = ("float64", "float32")
-config = {"positions": "sinusoidal", "segments": 0, "embedding_norm": False, "pooler": False}
+config = CLASSIC | {"encoder_layers": 2, "positions": "sinusoidal", "segments": 0, "embedding_norm": False, "pooler": False}
 components = {
     "layer_norm": built(lambda c, dtype: keras.layers.LayerNormalization(epsilon=c.epsilon, dtype=dtype)),
     "feed_forward": built(lambda c, dtype: FeedForward(c.feed_forward_width, c.model_width, c.activation, dtype=dtype)),

@@ -7,7 +7,7 @@ kinds of attention layer, feed forward, encoder, decoder, Transformer.
 import keras
 import numpy as np
 import tensorflow as tf
-from rosettaformer.ports import NotCovered
+from rosettaformer.ports import CLASSIC, NotCovered
 
 MAX_LENGTH = 2048
 
@@ -276,7 +276,8 @@ class Transformer(keras.Model):
 
 framework = "tf"
 dtypes = ("float64", "float32")
-config = {
+config = CLASSIC | {
+    "encoder_layers": 2,
     "model_width": 12,
     "heads": 3,
     "key_value_heads": 3,

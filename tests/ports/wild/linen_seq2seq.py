@@ -247,11 +247,12 @@ class Seq2SeqTransformer(nn.Module):
 
 # the port ---------------------------------------------------------------------------------------------
 
-from rosettaformer.ports import NotCovered  # noqa: E402
+from rosettaformer.ports import CLASSIC, NotCovered  # noqa: E402
 
 framework = "jax"
 dtypes = ("float64", "float32")
-config = {
+config = CLASSIC | {
+    "encoder_layers": 2,
     "heads": 4, "key_value_heads": 4, "positions": "sinusoidal", "position_start": "row", "activation": "gelu_erf",
     "norm_placement": "pre", "final_norm": True, "share_embeddings": True, "tie_logits": True,
     "attention_bias": False, "output_bias": False,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
-from rosettaformer.ports import NotCovered
+from rosettaformer.ports import CLASSIC, NotCovered
 
 
 @dataclass
@@ -179,7 +179,8 @@ class Seq2Seq(nn.Module):
 # --------------------------------------------------------------------------- the port
 framework = "torch"
 dtypes = ("float64", "float32")
-config = {
+config = CLASSIC | {
+    "encoder_layers": 2,
     "model_width": 12, "heads": 4, "key_value_heads": 4, "key_size": 5, "value_size": 5,
     "norm_placement": "pre", "final_norm": True, "activation": "gelu_tanh",
     "attention_bias": False, "output_bias": False, "tie_logits": True, "share_embeddings": True,

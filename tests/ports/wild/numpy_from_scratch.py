@@ -8,6 +8,8 @@ import math
 
 import numpy as np
 
+from rosettaformer.ports import CLASSIC
+
 _erf = np.vectorize(math.erf, otypes=[np.float64])
 
 
@@ -255,7 +257,8 @@ def run_transformer(source, target, params, config, source_keep=None, target_kee
 # port declarations
 
 dtypes = ("float64", "float32")
-config = {
+config = CLASSIC | {
+    "encoder_layers": 2,
     "positions": "sinusoidal",
     "max_positions": 0,
     "segments": 0,

@@ -3,9 +3,9 @@ import math
 
 import numpy as np
 
-from rosettaformer.ports import NotCovered
+from rosettaformer.ports import CLASSIC, NotCovered
 
-config = {"positions": "sinusoidal", "segments": 0, "embedding_norm": False, "pooler": False}
+config = CLASSIC | {"encoder_layers": 2, "positions": "sinusoidal", "segments": 0, "embedding_norm": False, "pooler": False}
 dtypes = ("float64", "float32")
 
 

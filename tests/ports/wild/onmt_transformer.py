@@ -5,7 +5,7 @@ import math
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
-from rosettaformer.ports import NotCovered
+from rosettaformer.ports import CLASSIC, NotCovered
 
 
 def fill_with_neg_inf(t):
@@ -228,7 +228,8 @@ class NMTModel(nn.Module):
 # ---- port declarations
 framework = "torch"
 dtypes = ("float64", "float32")
-config = {
+config = CLASSIC | {
+    "encoder_layers": 2,
     "model_width": 12, "heads": 3, "key_value_heads": 3, "key_size": 4, "value_size": 4,
     "norm_placement": "post", "final_norm": False, "activation": "relu", "attention_bias": True,
     "share_embeddings": False, "tie_logits": False, "positions": "sinusoidal", "position_start": "first_token",

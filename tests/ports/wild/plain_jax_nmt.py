@@ -221,7 +221,7 @@ def transformer(p, c, source, target, source_mask=None, target_mask=None):
 # the port ---------------------------------------------------------------------------------------------
 
 import flax.linen as nn  # noqa: E402  # holds the parameters
-from rosettaformer.ports import NotCovered  # noqa: E402
+from rosettaformer.ports import CLASSIC, NotCovered  # noqa: E402
 
 
 class Held(nn.Module):
@@ -243,7 +243,7 @@ def held(function, init_tree):
 
 framework = "jax"
 dtypes = ("float64", "float32")
-config = {"positions": "sinusoidal", "position_start": "first_token", "norm_placement": "post", "final_norm": False,
+config = CLASSIC | {"encoder_layers": 2, "positions": "sinusoidal", "position_start": "first_token", "norm_placement": "post", "final_norm": False,
           "share_embeddings": False, "tie_logits": False}
 components = {
     "layer_norm": held(norm, init_norm), "feed_forward": held(mlp, init_mlp),

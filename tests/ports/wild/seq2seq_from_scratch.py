@@ -179,11 +179,12 @@ class Transformer(nn.Module):
 
 # ---- port declarations -------------------------------------------------------
 
-from rosettaformer.ports import NotCovered  # noqa: E402
+from rosettaformer.ports import CLASSIC, NotCovered  # noqa: E402
 
 framework = "torch"
 dtypes = ("float64", "float32")
-config = {
+config = CLASSIC | {
+    "encoder_layers": 2,
     "model_width": 16, "heads": 2, "key_value_heads": 2, "key_size": 8, "value_size": 8,
     "activation": "relu", "norm_placement": "post", "final_norm": False,
     "scale_embedding": False, "share_embeddings": False, "tie_logits": False,

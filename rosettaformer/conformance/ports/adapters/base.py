@@ -45,8 +45,7 @@ class Base(abc.ABC):
 
     def __init__(self, port: Any) -> None:
         self.port = port
-        paths = getattr(port, "module_paths", getattr(port, "taps", ()))  # their name in files of suite versions up to 3
-        self.names = Names(getattr(port, "weights", self.own.TABLE), paths)
+        self.names = Names(getattr(port, "weights", self.own.TABLE), getattr(port, "module_paths", ()))
         self.calls = CallTable(getattr(port, "call", {}))
         self.modes = getattr(port, "modes", self.modes)
 

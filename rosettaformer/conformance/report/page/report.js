@@ -1,4 +1,4 @@
-const accepted = ["deviation", "new"];
+const accepted = ["deviation"];
 const failing = (row) => data.failures.includes(row.status);
 const kind = (row) => (failing(row) ? "fail" : accepted.includes(row.status) ? "accepted" : row.status === "pass" ? "pass" : "other");
 function number(value) {
@@ -68,7 +68,7 @@ function caseCard(row, known) {
     if (finding.port === row.port && finding.component === row.component)
       body.append(element("h4", {}, "Diagnosis"), element("div", { class: "finding" }, element("pre", {}, finding.text)));
   const query = new URLSearchParams({ port: row.port, dtype: row.dtype, mode: row.mode, device: row.device });
-  body.append(element("p", { class: "note" }, `since suite version ${row.since} · `,
+  body.append(element("p", { class: "note" },
     element("a", { href: `#${encodeURI(row.case)}?${query}` }, "link to this case")));
   const summary = element("summary", {}, element("span", { class: `chip ${kind(row)}` }, row.status),
     element("span", { class: "name" }, row.case), element("span", { class: "where" }, where),

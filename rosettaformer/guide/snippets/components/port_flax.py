@@ -5,5 +5,5 @@ import plain_flax
 from plain_port import Port
 
 jax.config.update("jax_enable_x64", True)
-suite, dtypes = 9, ("float64",)
+dtypes = ("float64",)
 globals().update(Port(plain_flax, jax.numpy.asarray).functions())

@@ -5,5 +5,5 @@ import plain_keras
 from plain_port import Port
 
 keras.config.set_floatx("float64")
-suite, dtypes = 9, ("float64",)
+dtypes = ("float64",)
 globals().update(Port(plain_keras, keras.ops.convert_to_tensor, keras.ops.convert_to_numpy).functions())

@@ -4,5 +4,5 @@ import numpy as np
 import plain_numpy
 from plain_port import Port
 
-suite, dtypes = 9, ("float64",)
+dtypes = ("float64",)
 globals().update(Port(plain_numpy, np.asarray).functions())

@@ -5,5 +5,5 @@ import torch
 from plain_port import Port
 
 torch.set_default_dtype(torch.float64)
-suite, dtypes = 9, ("float64",)
+dtypes = ("float64",)
 globals().update(Port(plain_pytorch, torch.from_numpy).functions())

@@ -5,6 +5,7 @@ import math
 import torch
 from torch import nn
 from torch.nn.functional import pad  # noqa: F401
+from rosettaformer.ports import CLASSIC
 
 
 def clones(module, n):
@@ -272,7 +273,7 @@ call = {
     "transformer": {"src": "source", "tgt": "target", "src_mask": "source_mask_bs", "tgt_mask": "target_mask_bt",
                     "if": lambda inputs: not (inputs["source"].is_floating_point() or inputs["target"].is_floating_point())},
 }
-config = {"model_width": 12, "heads": 3, "key_value_heads": 3, "key_size": 4, "value_size": 4, "activation": "relu",
+config = CLASSIC | {"encoder_layers": 2, "model_width": 12, "heads": 3, "key_value_heads": 3, "key_size": 4, "value_size": 4, "activation": "relu",
           "norm_placement": "pre", "final_norm": True, "positions": "sinusoidal", "max_positions": 0, "position_start": "row",
           "segments": 0, "embedding_norm": False, "scale_embedding": True, "share_embeddings": False, "tie_logits": False,
           "output_bias": True, "padding_id": 2}

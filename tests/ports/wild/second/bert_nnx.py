@@ -2,6 +2,7 @@
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from rosettaformer.ports import CLASSIC
 
 
 class BertEmbeddings(nnx.Module):
@@ -184,7 +185,7 @@ call = {
     "classify": {"input_ids": "source", "attention_mask": "source_mask_bs", "token_type_ids": "segment_bs",
                  "if": lambda inputs: jnp.issubdtype(inputs["source"].dtype, jnp.integer)},
 }
-config = {"model_width": 12, "heads": 3, "key_value_heads": 3, "key_size": 4, "value_size": 4, "activation": "gelu_erf",
+config = CLASSIC | {"model_width": 12, "heads": 3, "key_value_heads": 3, "key_size": 4, "value_size": 4, "activation": "gelu_erf",
           "norm_placement": "post", "final_norm": False, "positions": "learned", "max_positions": 16, "position_offset": 0,
           "position_start": "row", "segments": 2, "embedding_norm": True, "scale_embedding": False, "share_embeddings": False,
           "pooler_activation": "tanh", "output_bias": True, "decoder_layers": 0, "padding_id": 2}

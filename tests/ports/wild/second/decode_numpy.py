@@ -1,5 +1,6 @@
 """Decoding in plain NumPy: a decoder with a key/value cache, greedy search, sampling and beam search."""
 import numpy as np
+from rosettaformer.ports import CLASSIC
 
 
 # ---------------------------------------------------------------- the model
@@ -221,7 +222,7 @@ def length_penalty(length, alpha):
 # ---------------------------------------------------------------- what is judged
 
 dtypes = ("float64", "float32")
-config = {"activation": "relu", "norm_placement": "post", "final_norm": False, "positions": "sinusoidal", "max_positions": 0,
+config = CLASSIC | {"encoder_layers": 2, "activation": "relu", "norm_placement": "post", "final_norm": False, "positions": "sinusoidal", "max_positions": 0,
           "position_start": "first_token", "segments": 0, "embedding_norm": False, "scale_embedding": True,
           "share_embeddings": False, "tie_logits": False, "output_bias": True, "heads": 3, "key_value_heads": 3}
 

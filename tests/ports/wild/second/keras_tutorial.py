@@ -6,6 +6,7 @@ os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 import keras
 import numpy as np
 import tensorflow as tf
+from rosettaformer.ports import CLASSIC
 
 
 def get_angles(pos, i, d_model):
@@ -243,7 +244,7 @@ call = {
     "transformer": {"inp": "source", "tar": "target", "inp_mask": "source_mask_bs", "tar_mask": "target_mask_bt",
                     "if": ids("source", "target")},
 }
-config = {"model_width": 12, "heads": 3, "key_value_heads": 3, "key_size": 4, "value_size": 4, "activation": "gelu_erf",
+config = CLASSIC | {"encoder_layers": 2, "model_width": 12, "heads": 3, "key_value_heads": 3, "key_size": 4, "value_size": 4, "activation": "gelu_erf",
           "norm_placement": "post", "final_norm": False, "positions": "sinusoidal", "max_positions": 0, "position_start": "row",
           "segments": 0, "embedding_norm": False, "scale_embedding": True, "share_embeddings": False, "tie_logits": False,
           "output_bias": True, "padding_id": 2}

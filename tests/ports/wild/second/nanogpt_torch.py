@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn as nn
 from torch.nn import functional as F
+from rosettaformer.ports import CLASSIC
 
 
 class LayerNorm(nn.Module):
@@ -176,7 +177,7 @@ call = {
                       "label_smoothing": lambda inputs: inputs["smoothing"] or 0.0,
                       "return": lambda output, inputs: output[1]},
 }
-config = {"model_width": 12, "heads": 3, "key_value_heads": 3, "key_size": 4, "value_size": 4, "activation": "gelu_tanh",
+config = CLASSIC | {"model_width": 12, "heads": 3, "key_value_heads": 3, "key_size": 4, "value_size": 4, "activation": "gelu_tanh",
           "norm_placement": "pre", "final_norm": True, "positions": "learned", "max_positions": 16, "position_offset": 0,
           "position_start": "row", "segments": 0, "embedding_norm": False, "scale_embedding": False, "share_embeddings": False,
           "tie_logits": True, "output_bias": False, "encoder_layers": 0, "padding_id": None}

@@ -1,4 +1,3 @@
-suite = 9
 dtypes = ("float64", "float32")
 
 

@@ -4,7 +4,6 @@ import llama
 from rosettaformer.ports import NotCovered
 
 framework = "torch"
-suite = 9  # with the questions about decoders since Llama
 dtypes = ("float64", "float32")
 
 # What Llama 3 decides.

@@ -5,7 +5,6 @@ from flax import nnx
 from rosettaformer.ports import NotCovered
 
 framework = "jax"
-suite = 9  # with the questions about decoders since Llama
 dtypes = ("float64", "float32")
 
 # What Llama 3 decides.

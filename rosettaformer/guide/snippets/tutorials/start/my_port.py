@@ -1,3 +1,6 @@
+from rosettaformer.ports import CLASSIC
+
+config = CLASSIC
 dtypes = ("float64", "float32")
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from ..case import SUITE_VERSION, Case
+from ..case import Case
 from .build import Builder
 
 __all__ = ["cases"]
@@ -12,4 +12,4 @@ def cases(build: Builder) -> Iterator[Case]:
     """Some numbers, as many positions as features, one position."""
     some = build.config()
     for name, letters in (("plain", "b t d"), ("square", "b d d"), ("one_position", "1 1 d")):
-        yield build.make("layer_scale", name, some, "LSC1", since=SUITE_VERSION, x_btd=letters, y_btd=letters)
+        yield build.make("layer_scale", name, some, "LSC1", release=1, x_btd=letters, y_btd=letters)

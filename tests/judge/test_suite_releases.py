@@ -1,0 +1,55 @@
+"""A port is asked every case; one that pins a suite release is not asked later cases, and the report counts them."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from expectations import all_by_id
+
+from rosettaformer.conformance import runner
+from rosettaformer.conformance.case import SUITE_RELEASE
+from rosettaformer.conformance.limits import fitted_to
+from rosettaformer.conformance.ports.port import Port
+from rosettaformer.conformance.report import grouping
+from rosettaformer.conformance.report.summary import Summary
+
+OLD = all_by_id()["softmax/large_masked"]
+NEW = dataclasses.replace(OLD, name="made_up", release=SUITE_RELEASE + 1)
+PORT = """{suite}
+from rosettaformer.conformance.reference.components import answer
+
+
+def softmax(case):
+    return answer(case)["output"]
+"""
+
+
+def port(folder: Path, suite: str) -> str:
+    path = folder / f"pinning_{abs(hash(suite))}.py"
+    path.write_text(PORT.format(suite=suite))
+    return str(path)
+
+
+def test_a_port_that_pins_no_release_is_asked_every_case(tmp_path: Path) -> None:
+    results = runner.run([OLD, NEW], [port(tmp_path, "")], ["float64"])
+    assert [result.status for result in results] == ["pass", "pass"]
+
+
+def test_a_port_that_pins_a_release_is_not_asked_later_cases_and_they_are_counted(tmp_path: Path) -> None:
+    pinning = port(tmp_path, f"suite = {SUITE_RELEASE}")
+    summary = Summary(runner.run([OLD, NEW], [pinning], ["float64", "float32"]))
+    assert {(result.case, result.status) for result in summary.results} == {(OLD.id, "pass"), (NEW.id, "not covered")}
+    (reason,) = grouping.reasons(summary)
+    assert (reason.count, bool(reason.remedy)) == (2, True)
+
+
+@pytest.mark.parametrize("suite", [SUITE_RELEASE + 1, 0, "1", True])
+def test_a_release_that_there_is_not_is_refused(tmp_path: Path, suite: object) -> None:
+    with pytest.raises(ValueError, match=f"suite .*got {suite!r}"):
+        Port(port(tmp_path, f"suite = {suite!r}"))
+
+
+def test_a_command_pins_a_release_as_a_file_does() -> None:
+    about = {"config": {}, "suite": SUITE_RELEASE}
+    assert [bool(case.excluded) for case in fitted_to(about, [OLD, NEW])] == [False, True]
+    assert [bool(case.excluded) for case in fitted_to({"config": {}}, [OLD, NEW])] == [False, False]
