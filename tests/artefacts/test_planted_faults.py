@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from messages import mentions
 
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
@@ -60,7 +61,7 @@ def test_weights_that_are_not_the_checkpoints_are_told(tmp_path: Path) -> None:
     assert said(w2=right["w2"].T) == ["w2 multiplies by the transposed decoder.layers.1.self_attention.output.kernel"]
     exchanged = said(w1=right["w3"], w3=right["w1"])
     assert exchanged == ["in the order of the graph decoder.layers.N.feed_forward.hidden.kernel is that of the layers 1, 0, 2"]
-    absent = "the graph holds no decoder.layers.1.feed_forward.hidden.bias, as it holds those of other layers; b1 "
+    absent = "decoder.layers.1.feed_forward.hidden.bias … b1 "
     assert said(b1=0 * right["b1"]) == [absent + "is zero"]
     assert said(b1=2 * right["b1"]) == [absent + "holds other numbers"]
     assert said(b0=2 * right["b0"], b1=2 * right["b1"], b2=2 * right["b2"]) == []  # an exporter may have folded them all
@@ -100,7 +101,7 @@ def test_a_fault_is_caught_and_named(name: str, folder: Path) -> None:
     assert any(case.partition("/")[2] in ("short", "batch", "left_padding", "long", "two_segments") for case in wrong), wrong
     _, command, words = SAID[name]
     if command == "check":
-        assert words in " ".join(row["message"] for row in rows.values())
+        assert mentions(" ".join(row["message"] for row in rows.values()), words)
     elif command == "diagnose":
         found = invoke("diagnose", file, "--checkpoint", path, "--limit", "600", "--no-pairs")
-        assert found.code == 1 and words in found.out, found.out
+        assert found.code == 1 and mentions(found.out, words), found.out

@@ -143,10 +143,10 @@ def test_an_unobservable_defect_passes_every_case(case_id: str) -> None:
     [
         ("ATT1", {"sows": "x"}, "scale.toml: ATT1 has unknown keys: sows"),
         ("ATT1", {"title": None, "what": None}, "scale.toml: ATT1 lacks title, what"),
-        ("ATT2", {"fix_of": "ATT10"}, "scale.toml: ATT2 must have a fix for torch, tf, jax"),
-        ("ATT1", {"fix": {"torch": "x"}}, "scale.toml: ATT1 must have a fix for torch, tf, jax"),
-        ("ATT1", None, "scale.py and scale.toml must have the same ids; not in both: ATT1"),
-        ("ATT99", {}, "scale.py and scale.toml must have the same ids; not in both: ATT99"),
+        ("ATT2", {"fix_of": "ATT10"}, "scale.toml: ATT2"),
+        ("ATT1", {"fix": {"torch": "x"}}, "scale.toml: ATT1"),
+        ("ATT1", None, "scale.py.*scale.toml.*ATT1"),
+        ("ATT99", {}, "scale.py.*scale.toml.*ATT99"),
     ],
 )
 def test_a_family_whose_files_do_not_fit_is_refused(
