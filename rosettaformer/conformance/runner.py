@@ -22,7 +22,7 @@ from .cases import fitted
 from .hidden import Hidden, marked
 from .limits import for_port
 from .ports.command import PREFIX, Command
-from .ports.port import ON_ONE_DEVICE, undefined
+from .ports.port import ON_ONE_DEVICE, undefined, without
 from .ports.process import Process, Worker
 from .reference import lowered, near_ties
 from .reference.components import SEARCHES, without_other_layouts
@@ -294,7 +294,7 @@ def unable(case: Case, dtype: str, device: str, about: dict[str, Any]) -> tuple[
     if case.since > (suite := about.get("suite", UNSAID)):
         return Status.NOT_COVERED, f"the port answers cases up to suite version {suite}; `suite = {case.since}` in it asks this one, too"
     if dtype not in about["dtypes"]:
-        return Status.NOT_COVERED, f"the port does not support {dtype}"
+        return Status.NOT_COVERED, without(dtype)
     kind = device.partition("-")[0]
     count = sum(available.startswith(kind) for available in about.get("devices", ["cpu"]))
     if not count:

@@ -202,7 +202,7 @@ def test_a_norm_without_epsilon_is_named_whatever_it_makes_of_a_constant_row(con
     cases = [case.at(dtype) for case in LAYER_NORM]
     search = Search(Hypotheses(cases, DEFECTS.values()), [{"output": _without_epsilon(case, constant)} for case in cases])
     (found,) = search.explain()
-    assert [one.title for one in found] == ["the norm has no epsilon"]
+    assert ["no epsilon" in one.title for one in found] == [True]
     assert "layer_norm/constant_rows" in [cases[index].id for index in search.silent(found)]
 
 
@@ -214,7 +214,7 @@ def test_rows_left_to_rounding_say_nothing_and_wrong_ones_do() -> None:
     clean = expect(case)
     for one in (each for defect in DEFECTS.values() for each in defect.hypotheses if each.component == "layer_norm"):
         settled = altered.settled((one,), case, clean)({"output": np.ones(clean["output"].reference.shape)})["output"]
-        assert (settled == 1).all() == (one.title != "the norm has no epsilon"), one.title
+        assert (settled == 1).all() == ("no epsilon" not in one.title), one.title
 
 
 @pytest.mark.parametrize("change", ["centred", "standardised"])

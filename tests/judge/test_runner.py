@@ -243,8 +243,5 @@ def test_a_worker_answers_again_after_a_crash_and_calls_other_methods(misbehavin
         assert worker.greeting[1]["components"] == ("layer_norm",)
         assert worker.ask(crash, 60)[0] == "crash"
         assert worker.ask(good, 60)[0] == "outputs"
-        assert worker.call("trace", good, None) == (
-            "not covered",
-            "the port gives functions, and only modules of a framework can be traced",
-        )
+        assert worker.call("trace", good, None)[0] == "not covered"
         assert worker.call("describe")[1]["dtypes"] == DTYPES
