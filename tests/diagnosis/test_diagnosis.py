@@ -182,7 +182,7 @@ def encoder_layer(case):
     with injected(all_defects()["DRP2"]):
         return layers.encoder_layer(parameters.nest(case.parameters), case.config, **case.inputs)
 """),
-    "other rows of the batch": ("unexplained", (), ["other rows"], [], """
+    "other rows": ("unexplained", (), ["other rows"], [], """
 def layer_norm(case):
     y = normalization.layer_norm(case.parameters, case.inputs["x_btd"], case.config.epsilon)
     return y + 0.1 * y.sum(0, keepdims=True)

@@ -62,7 +62,6 @@ EXPECTED: dict[str, dict[str, Any]] = {
     "gelu": {"pytorch": "exact (erf)", "keras": "exact (erf)", "flax": "tanh"},
     "rms-norm": {"pytorch": 1.2e-7, "keras": 1e-6, "flax": 1e-6},
     "attention-window": {"numpy": [3, 4, 5], "keras": [3, 4, 5], "flax": [2, 3, 4, 5]},
-    "query-key-norm": {"flax": "layer norm over each head"},
     "module-mask": {"pytorch": "True = is hidden", "keras": "True = may attend"},
     "dropout-compiled": {"pytorch": "others", "keras": "others", "flax": "the same"},
     "repeated-ids": {"pytorch": [-1.0, -1.0], "keras": [-2.0, -1.0], "flax": [-1.0, -1.0]},
