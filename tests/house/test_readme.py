@@ -37,7 +37,7 @@ README, EVERYTHING = TEXTS["README.md"], "".join(TEXTS.values())
 CODE = "\n".join(re.findall(r"`[^`\n]+`|^    .*$", EVERYTHING, re.MULTILINE))
 ARTEFACT = "rosettaformer check model.onnx --checkpoint DIR"
 WRONG = HOUSE / "tests/ports/handwritten_torch.py"
-# by command, with which a line that takes minutes as it is printed takes seconds; `make test-all` runs it as it is printed
+# by command, with which a line that takes minutes as it is printed takes seconds
 LESS = {
     "check": "--component layer_norm --dtype float32",
     "diagnose": "--component layer_norm --no-pairs",
@@ -82,10 +82,10 @@ def shortened(line: str) -> str:
     return f"{line} {'torch ' * (line == 'rosettaformer check')}{LESS.get(command, '')}"
 
 
-def as_run(line: str, full: bool, folder: Path, model: Path = Path("DIR")) -> str:
-    """What a line prints: shortened it runs in this process, otherwise in a shell. model: what it calls DIR."""
-    line = re.sub(r"\bDIR\b", str(model), line if full else shortened(line))
-    if full or not line.startswith("rosettaformer "):
+def as_run(line: str, folder: Path, model: Path = Path("DIR")) -> str:
+    """What a line prints, shortened. model: what it calls DIR."""
+    line = re.sub(r"\bDIR\b", str(model), shortened(line))
+    if not line.startswith("rosettaformer "):
         return run(line, folder)
     found = invoke(*shlex.split(line)[1:], folder=folder)
     assert found.code == 0, found
@@ -129,9 +129,9 @@ def test_commands_run_in_order(page: str, title: str, tmp_path: Path) -> None:
     for block in section(page, title, "sh"):
         for line in lines(block):
             if not declared(line):
-                as_run(line, False, tmp_path, folder)
+                as_run(line, tmp_path, folder)
     if title.startswith("Train"):  # which exports it
-        as_run(ARTEFACT, False, tmp_path, folder)
+        as_run(ARTEFACT, tmp_path, folder)
 
 
 def write_model(path: Path) -> None:
@@ -190,7 +190,7 @@ def test_the_commands_of_a_whole_model_run(tmp_path: Path) -> None:
             if "--command" in line:  # `python` is this one's in a shell of `run`
                 run(shortened(line), tmp_path)
             else:
-                as_run(line, False, tmp_path)
+                as_run(line, tmp_path)
 
 
 @pytest.mark.exhaustive
@@ -262,7 +262,7 @@ def test_the_port_of_the_readme_conforms_and_counts_what_it_does_not_cover(comma
     ((block,), (commands,)) = section("README.md", "Components", "python"), section("README.md", "Components", "sh")
     write(block, tmp_path)
     found = lines(commands)
-    said = as_run(found[command], False, tmp_path)
+    said = as_run(found[command], tmp_path)
     if "--junit" in found[command]:
         assert re.search(r"^PASSED: \d\d comparisons", said, re.MULTILINE)
         assert (tmp_path / "results.xml").exists()
@@ -285,7 +285,7 @@ def test_a_new_port_is_checked_diagnosed_and_explained(folder: Path, tmp_path: P
     pytest.importorskip("torch")
     shutil.copy(folder / "my_model.py", tmp_path)
     for line in lines(section("docs/porting.md", "Its port", "sh")[0]):
-        as_run(line, False, tmp_path)
+        as_run(line, tmp_path)
 
 
 @pytest.mark.second
