@@ -264,8 +264,9 @@ def test_a_port_has_the_reference_s_names_and_parameters_in_its_order(package: s
     names = [name for name in reference if not name.endswith("vjp")]
     if file not in OF_ALL_ROWS:
         assert set(names) <= set(own)
-    functions = {plain(node.name) for node in tree_of(HOUSE / package / f"{file}.py").body if isinstance(node, DEFINED)}
-    for group in (functions, {*own} - functions):
+    body = tree_of(HOUSE / package / f"{file}.py").body
+    functions, classes = ({plain(node.name) for node in body if isinstance(node, kind)} for kind in (ast.FunctionDef, ast.ClassDef))
+    for group in (functions | classes, {*own} - functions - classes):
         assert [name for name in own if name in names and name in group] == [name for name in names if name in own and name in group]
     held = {"parameters", "config", "rate"}  # by the module that is called, or given
     for name in {*names} & {*own}:
