@@ -1,6 +1,5 @@
 """Mistakes of training and decoding, written out as published code writes them, are named: plain functions in place of the reference's."""
 
-from messages import each_mentions
 import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -9,6 +8,7 @@ from unittest import mock
 import numpy as np
 import pytest
 from expectations import all_by_id
+from messages import each_mentions
 from tiers import exhaustive
 
 from reference_numpy import inputs, layers, softmax, transformer

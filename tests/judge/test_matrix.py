@@ -103,7 +103,7 @@ def test_why_a_port_did_not_start_is_left_to_the_command() -> None:
 @pytest.mark.parametrize("status", ["error", "crash", "hang"])
 def test_a_port_without_a_wrong_answer_fails_and_does_not_differ(status: str) -> None:
     summary = Summary([row("softmax/plain", status), row("softmax/other")], min_cases=3)
-    assert (mentions(summary.verdict, "3 cases … got 2"), summary.conforms) == (True, False)
+    assert (bool(summary.shortage), summary.conforms) == (True, False)
     assert Summary([row("softmax/plain", status), row("softmax/other", "differs")]).verdict == "differs"
     last = rendered(row("softmax/plain", status)).splitlines()[-2]
     assert last.startswith("FAILED: 1 of 1 ") and "differ" not in last
