@@ -427,10 +427,7 @@ ARCHIVES: dict[str, tuple[Edit, str]] = {
     "newer archive": (put("archive_version", b"7"), r"archive.* must be 0"),
     "a way out": (put("../../out", b""), r"folder.*'m/\.\./\.\./out'"),
     "two folders": (lambda members: members.update({"n/x": b""}), "folder"),
-    "a library beside": (
-        put("data/aotinductor/model/a.so", b"ELF"),
-        r"AOTInductor.*rights",
-    ),
+    "a library beside": (put("data/aotinductor/model/a.so", b"ELF"), r"AOTInductor.*rights"),
     "older export": (
         only({"serialized_exported_program.json": b"{}", "version": b"5.1"}),
         r"older.*again",
@@ -439,10 +436,7 @@ ARCHIVES: dict[str, tuple[Edit, str]] = {
         only({"m/constants.pkl": b"", "m/data.pkl": b"", "m/code/a.py": b""}),
         r"torch\.export.*TorchScript",
     ),
-    "torch.save": (
-        only({"m/data.pkl": pickle.dumps(Marks())}),
-        r"pickled.*torch\.save",
-    ),
+    "torch.save": (only({"m/data.pkl": pickle.dumps(Marks())}), r"pickled.*torch\.save"),
 }
 BYTES: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "empty": (lambda content: b"", r"torch\.export.*damaged"),

@@ -310,10 +310,7 @@ def test_html_without_jinja2_is_one_message_before_the_run(tmp_path: Path, monke
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (
-            ("torch", "pytroch"),
-            "port … Python … 'pytroch'",
-        ),
+        (("torch", "pytroch"), "port … Python … 'pytroch'"),
         (("no_such_file.py",), "no_such_file.py"),
         (("torch", "--results", "."), "--results"),
         (("--results", ".", "--mode", "eager"), "--results … --mode"),

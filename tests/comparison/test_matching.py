@@ -232,11 +232,7 @@ def _attended(given: dict[str, np.ndarray], heads: int, scale: float, layout: st
 @pytest.mark.parametrize(
     ("left", "right", "said"),
     [
-        (
-            (0.5, "halves", 0),
-            (0.5, "interleaved", 0),
-            "base 777",
-        ),
+        ((0.5, "halves", 0), (0.5, "interleaved", 0), "base 777"),
         ((0.25, "halves", 0), (0.5, "halves", 0), "the left has scores over k, the right scores over sqrt(k)"),
         ((0.5, "halves", 1), (0.5, "halves", 0), "tiled … repeated"),
         ((0.5, "", 0), (0.5, "halves", 0), "the left has no rotation, the right rotary positions"),

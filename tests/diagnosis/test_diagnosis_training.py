@@ -71,11 +71,7 @@ def _later(case: Case, right: Outputs) -> Outputs:
 # component, what is wrong, and the sentences that say so
 COMMON: dict[str, tuple[str, Callable[[Case, Outputs], Outputs], list[str]]] = {
     "longer steps": ("decode_in_steps", _longer_steps, ["step is longer"]),
-    "ids": (
-        "greedy_search",
-        _same_ids,
-        ["ids differ … log-probabilities", "first token"],
-    ),
+    "ids": ("greedy_search", _same_ids, ["ids differ … log-probabilities", "first token"]),
     "scores": (
         "beam_search",
         lambda case, right: right | {"score_bw": 1.1 * right["score_bw"]},

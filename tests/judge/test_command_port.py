@@ -37,10 +37,7 @@ ROWS = {
     "error": ("reason('{\"error\": \"a reason\"}')", "error", "a reason"),
     "unclear": ("reason('[1]')", "error", "unclear.json … [1]"),
     "empty": ("file.write_bytes(b'')", "error", "empty.safetensors"),
-    "truncated": (
-        "file.write_bytes(right[:-8])", "error",
-        "truncated.safetensors",
-    ),
+    "truncated": ("file.write_bytes(right[:-8])", "error", "truncated.safetensors"),
     "garbage": (
         "print('garbage ' * 100000); file.write_bytes(b'garbage ' * 100)", "error",
         "garbage.safetensors",

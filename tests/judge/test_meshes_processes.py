@@ -124,9 +124,7 @@ FAILURES: dict[str, tuple[dict[int, Answer], Answer, Answer]] = {
         ("differs", "process 1 … (2, 4) … process 0 (2, 3)"),
     ),
     "no arrays": ({3: ("outputs", [1])}, ONES, ("differs", "process 3 … no arrays")),
-    "other names": (
-        {3: ("outputs", {})}, ONES, ("differs", "process 3 … process 0"),
-    ),
+    "other names": ({3: ("outputs", {})}, ONES, ("differs", "process 3 … process 0")),
     "another value": (
         {2: ("outputs", {"output": np.full((2, 3), 1.5, "float32")})}, ONES,
         ("differs", "process 2"),

@@ -39,9 +39,7 @@ ROWS = {
     "numpy_random": ("np.random.seed(0)", "error", "NumPy's"),
     "python_random": ("random.random()", "error", "Python's"),
     "buffer_first": ("buffer[...] = y; y = buffer", "pass", ""),
-    "buffer_second": (
-        "buffer[...] = y; y = buffer", "error", "layer_norm/buffer_first"
-    ),
+    "buffer_second": ("buffer[...] = y; y = buffer", "error", "layer_norm/buffer_first"),
     "last": ("", "pass", ""),
 }  # fmt: skip
 # what a port does with the state of frameworks, and what is said

@@ -96,8 +96,7 @@ BAD_INPUT: list[tuple[Callable[[], Any], str]] = [
     (lambda: model(IDS, IDS, None, true(2, 1, 1, 3)), "target mask … b t = (2, 3); got shape (2, 1, 1, 3)"),
     # heads and widths
     (lambda: attend(QUERY[:, :, :1]), "h=1, g=2"),
-    (lambda: attend(QUERY, KEY[:, :, :1]),
-     "shapes (2, 5, 1, 3) and (2, 5, 2, 5)"),
+    (lambda: attend(QUERY, KEY[:, :, :1]), "shapes (2, 5, 1, 3) and (2, 5, 2, 5)"),
     (lambda: attend(QUERY[0]), "query … shape (3, 4, 3)"),
     (lambda: attend(QUERY, KEY, VALUE[0]), "value … shape (5, 2, 5)"),
     (lambda: positional_encoding.positional_encoding(IDS, 0), "width … 1; got 0"),

@@ -415,10 +415,7 @@ def test_native_layouts_are_strict() -> None:
         layout.to_native({name: value for name, value in flat.items() if name != "hidden.kernel"}, TABLE, CONFIG, "feed_forward")
     native = layout.to_native(flat, TABLE, CONFIG, "feed_forward")
     native["w1.weight"] = native["w1.weight"].T
-    with pytest.raises(
-        ValueError,
-        match=r"w1.weight.*\(10, 7\).*\(7, 10\)$",
-    ):
+    with pytest.raises(ValueError, match=r"w1.weight.*\(10, 7\).*\(7, 10\)$"):
         layout.from_native(native, TABLE, CONFIG, "feed_forward")
     with pytest.raises(ValueError, match=r"hidden.kernel.*'d"):
         layout.to_native(flat, TABLE[:6], CONFIG, "feed_forward")

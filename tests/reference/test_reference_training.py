@@ -173,10 +173,7 @@ BAD_STEPS: dict[str, tuple[Any, ...]] = {
     "target … b t; got float64 of shape (4, 6)": (batch()[0], batch()[1] * 1.0),
     "label ids … 0 .. 8; got 10": (batch()[0], batch()[1] + 10 * (np.arange(6) == 5) * (np.arange(4) == 0)[:, None]),
     "token … 1; got shape (4, 0)": (batch()[0][:, :0], batch()[1]),
-    "token … b t … b t v; got int64 of shape (4,)": (
-        batch()[0][:, 0],
-        batch()[1],
-    ),
+    "token … b t … b t v; got int64 of shape (4,)": (batch()[0][:, 0], batch()[1]),
     "keep … (2, 5, 8); got shape (2, 4, 8)": (
         *batch(),
         {"encoder": {"embedding_dropout": np.ones((4, 4, 8), bool)}},
