@@ -282,7 +282,7 @@ def test_what_cannot_be_forced_or_has_several_calls_is_known_as_far_as_it_goes(w
 @pytest.mark.parametrize(("mistake", "problem"), [("crashes", "crash … signal 11"), ("hangs", "hang: no answer within 5 s")])
 def test_a_port_that_crashes_or_hangs_is_known_as_far_as_it_came(written: Write, mistake: str, problem: str) -> None:
     found = diverged(written("handwritten", mistake), WHOLE, "float64", 5, open_worker)
-    assert found.problem == problem
+    assert mentions(found.problem, problem)
     assert found.first is not None
     assert found.first.path == "decoder.layers.0.feed_forward"
     attention = rows(found)["decoder.layers.0.cross_attention"]

@@ -16,6 +16,7 @@ from rosettaformer.conformance import runner
 from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.cases import prompts
 from rosettaformer.conformance.result import Result
+from rosettaformer.conformance.status import UNSTARTED
 
 NAMES = ("short", "one_token", "batch", "medium", "right_padding", "left_padding")
 COMMAND = """
@@ -106,7 +107,7 @@ def _runs(folder: Path) -> list[str]:
 
 
 DIES = "sys.exit(f'no weights in {folder}, {questions}, {answers}')"
-LOST = ("skipped", "ended before")
+LOST = ("skipped", UNSTARTED)
 
 
 def test_a_command_that_dies_at_once_is_not_run_for_every_dtype(tmp_path: Path) -> None:

@@ -144,7 +144,7 @@ def test_one_process_that_fails_or_differs_is_the_answer(name: str) -> None:
     assert group.answer(1)[0] == "ready"
     group.ask("answer", limit=1)
     found = group.answer(1)
-    assert (found[0], found[1]) == wanted or (wanted is ONES and found[0] == "outputs")
+    assert found[0] == wanted[0] and (wanted is ONES or mentions(found[1], wanted[1]))
     lost = other == WAITS or "crash" in name or "hang" in name
     assert group.running != lost and group.ended == lost  # what still waits, or has lost one, is ended
     assert [child.running for child in started] == [not lost] * 4
@@ -223,7 +223,7 @@ def test_two_processes_of_torch_answer_and_what_one_does_is_a_row(fault: str, mo
     found = {row.case.partition("/")[2] + row.component: (row.status, row.message) for row in rows}
     assert len(found) == 4 and {row.mesh for row in rows} == {"data=2,model=1"}
     kind, message = found.pop("sharded_plain_2layer_norm")
-    assert (kind, message.partition(" (mesh")[0]) == (WRONG[fault][0], WRONG[fault][1].partition(" (mesh")[0])
+    assert kind == WRONG[fault][0] and mentions(message, WRONG[fault][1].partition(" (mesh")[0])
     assert mentions(" ".join(found.pop("sharded_plainrms_norm")), "not covered … on_mesh … rms_norm")
     assert {*found.values()} == {("pass", "")}  # the next case has new processes
 
