@@ -267,5 +267,5 @@ def test_a_run_whose_loss_leaves_parameters_out_is_refused() -> None:
         Trainer(BERT, PAPER, parameters.initialise(BERT, 0))
     classes = BERT.replace(masked_language_head=False)
     trainer = Trainer(classes, PAPER, parameters.initialise(classes, 0))
-    with pytest.raises(ValueError, match=r"b; got int64 … \(2, 3\)$"):
+    with pytest.raises(ValueError, match=r"int64.*\(2, 3\)$"):
         trainer.train_step(IDS, IDS)

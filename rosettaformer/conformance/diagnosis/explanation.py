@@ -50,8 +50,8 @@ def explained(found: Sequence[Combination], place: str, cases: Sequence[Case], o
 
 def _matches(combination: Combination, place: str) -> str:
     """The ids of what was injected, on which cases the answers are equal, and the titles."""
-    known = "known bug " * all(one.id.isalnum() and one.id.isupper() for one in combination)
-    titles = " and ".join(one.title + f", in {one.place} alone" * bool(one.place) for one in combination)
+    known = f"known bug{'s' * (len(combination) > 1)} " * all(one.id.isalnum() and one.id.isupper() for one in combination)
+    titles = "; ".join(one.title + f", in {one.place} alone" * bool(one.place) for one in combination)
     return f"matches {known}{' and '.join(one.id for one in combination)} on {place}: {titles}"
 
 
