@@ -62,8 +62,8 @@ def test_weights_that_are_not_the_checkpoints_are_told(tmp_path: Path) -> None:
     exchanged = said(w1=right["w3"], w3=right["w1"])
     assert each_mentions(exchanged, ["decoder.layers.N.feed_forward.hidden.kernel … layers 1, 0, 2"])
     absent = "decoder.layers.1.feed_forward.hidden.bias … b1 "
-    assert said(b1=0 * right["b1"]) == [absent + "is zero"]
-    assert said(b1=2 * right["b1"]) == [absent + "holds other numbers"]
+    assert each_mentions(said(b1=0 * right["b1"]), [f"{absent}is zero"])
+    assert each_mentions(said(b1=2 * right["b1"]), [f"{absent}holds other"])
     assert said(b0=2 * right["b0"], b1=2 * right["b1"], b2=2 * right["b2"]) == []  # an exporter may have folded them all
     assert each_mentions(said(narrow=True), ["float32 … float16 in last"])
 

@@ -155,7 +155,7 @@ def test_a_family_whose_files_do_not_fit_is_refused(
     tables = dict(records.families()["scale"])
     table = {name: value for name, value in ({**tables.pop(id_, {}), **(changes or {})}).items() if value is not None}
     monkeypatch.setattr(catalogue, "families", lambda: {"scale": tables | ({id_: table} if changes is not None else {})})
-    with pytest.raises(ValueError, match=f"^{message}$"):
+    with pytest.raises(ValueError, match=message):
         catalogue.defects_of.__wrapped__("scale")
 
 
