@@ -18,7 +18,7 @@ __all__ = ["Classifier", "MaskedLanguageHead", "Pooler"]
 
 
 class Pooler(Projection):
-    """`y = tanh(x_0 W + b)`, `b r`, x_0 the first token of each row.
+    """`y = activation(x_0 W + b)`, `b r`, x_0 the first token of each row; tanh or relu.
 
     Half-precision dtypes compute tanh in float32.
     """
@@ -32,10 +32,13 @@ class Pooler(Projection):
         rngs: nnx.Rngs,
     ) -> None:
         super().__init__("bd,dr->br", config.sizes, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
+        self.activation_name = config.pooler_activation
 
     def __call__(self, x_bsd: jax.Array) -> jax.Array:  # type: ignore[override]
         checks.check_features("x", x_bsd.shape, self.kernel.shape[0])
         pooled_br = super().__call__(x_bsd[:, 0])
+        if self.activation_name == "relu":
+            return activation(pooled_br, "relu")
         return jnp.tanh(upcast_half(pooled_br)).astype(pooled_br.dtype)
 
 

@@ -20,15 +20,19 @@ __all__ = ["Classifier", "MaskedLanguageHead", "Pooler"]
 
 @register
 class Pooler(Projection):
-    """`y = tanh(x_0 W + b)`, `b r`, with x_0 the first token: one vector for each row."""
+    """`y = activation(x_0 W + b)`, `b r`, with x_0 the first token: one vector for each row; tanh
+    or relu.
+    """
 
-    def __init__(self, width: int, **kwargs: Any) -> None:
+    def __init__(self, width: int, activation_name: str = "tanh", **kwargs: Any) -> None:
         super().__init__((width,), (width,), True, **kwargs)
-        self.width = width
+        self.width, self.activation_name = width, activation_name
 
     def call(self, x_bsd: tf.Tensor) -> tf.Tensor:
         checks.check_features("x", x_bsd.shape, self.width)
         y_br = super().call(x_bsd[:, 0])
+        if self.activation_name == "relu":
+            return activation(y_br, "relu")
         return tf.cast(tf.tanh(upcast_half(y_br)), y_br.dtype)
 
     def compute_mask(self, inputs: Any, previous_mask: Any) -> None:
@@ -38,7 +42,8 @@ class Pooler(Projection):
         return input_shape[0], self.width
 
     def get_config(self) -> dict[str, Any]:
-        return {**keras.layers.Layer.get_config(self), "width": self.width}
+        own = {"width": self.width, "activation_name": self.activation_name}
+        return {**keras.layers.Layer.get_config(self), **own}
 
 
 @register

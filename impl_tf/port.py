@@ -104,7 +104,9 @@ components: dict[str, Callable[..., Callable[..., Any]]] = {
         cap=config.logit_cap,
         dtype=dtype.name,
     ),
-    "pooler": lambda config, dtype: Pooler(config.model_width, dtype=dtype.name),
+    "pooler": lambda config, dtype: Pooler(
+        config.model_width, config.pooler_activation, dtype=dtype.name
+    ),
     "classifier": lambda config, dtype: Classifier(
         config.model_width, config.classes, config.classifier_dropout_rate, dtype=dtype.name
     ),

@@ -52,7 +52,7 @@ class Transformer(EncoderHeads, keras.Model):
                 name="logits",
             )
         if config.pooler:
-            self.pooler = Pooler(width, dtype=dtype, name="pooler")
+            self.pooler = Pooler(width, config.pooler_activation, dtype=dtype, name="pooler")
         if config.classes:
             self.classifier = Classifier(
                 width,

@@ -16,14 +16,20 @@ __all__ = ["Classifier", "MaskedLanguageHead", "Pooler"]
 
 
 class Pooler(Projection):
-    """`y = tanh(x_0 W + b)`, x_0 the first token of each row, as a linear layer `d -> r`: `b r`."""
+    """`y = activation(x_0 W + b)`, x_0 the first token of each row, as a linear layer `d -> r`:
+    `b r`; tanh or relu.
+    """
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, activation_name: str = "tanh") -> None:
         super().__init__(width, width)
+        self.activation_name = activation_name
 
     def forward(self, x_bsd: Tensor) -> Tensor:
         checks.check_features("x", x_bsd.shape, self.in_features)
-        return super().forward(x_bsd[:, 0]).tanh()
+        y_br = super().forward(x_bsd[:, 0])
+        if self.activation_name == "relu":
+            return activation(y_br, "relu")
+        return y_br.tanh()
 
 
 class Classifier(Projection):

@@ -192,7 +192,7 @@ components: dict[str, Build] = {
         config.logit_scale,
         config.logit_cap,
     ),
-    "pooler": lambda config, dtype: Pooler(config.model_width),
+    "pooler": lambda config, dtype: Pooler(config.model_width, config.pooler_activation),
     "classifier": lambda config, dtype: Classifier(
         config.model_width, config.classes, config.classifier_dropout_rate
     ),

@@ -65,7 +65,7 @@ class Transformer(EncoderHeads):
             if config.tie_logits:
                 self.logits.weight = self.target_embedding.weight
         if config.pooler:
-            self.pooler = Pooler(config.model_width)
+            self.pooler = Pooler(config.model_width, config.pooler_activation)
         if config.classes:
             self.classifier = Classifier(
                 config.model_width, config.classes, config.classifier_dropout_rate

@@ -12,6 +12,7 @@ __all__ = [
     "LAYER_KINDS",
     "NORMS",
     "NORM_PLACEMENTS",
+    "POOLER_ACTIVATIONS",
     "POSITIONS",
     "POSITION_STARTS",
     "QUERY_KEY_NORMS",
@@ -22,6 +23,7 @@ __all__ = [
 ]
 
 ACTIVATIONS = ("relu", "gelu_erf", "gelu_tanh", "gelu_sigmoid", "silu")
+POOLER_ACTIVATIONS = ("tanh", "relu")
 NORMS = ("layer", "rms")
 NORM_PLACEMENTS = ("post", "pre", "sandwich", "after")
 POSITIONS = ("none", "sinusoidal", "learned", "rotary")
@@ -46,6 +48,7 @@ _Start = Annotated[str, fields.NAME, fields.one_of(POSITION_STARTS)]
 _SinusoidLayout = Annotated[str, fields.NAME, fields.one_of(SINUSOID_LAYOUTS)]
 _RotaryLayout = Annotated[str, fields.NAME, fields.one_of(ROTARY_LAYOUTS)]
 _Activation = Annotated[str, fields.NAME, fields.one_of(ACTIVATIONS)]
+_PoolerActivation = Annotated[str, fields.NAME, fields.one_of(POOLER_ACTIVATIONS)]
 _Norm = Annotated[str, fields.NAME, fields.one_of(NORMS)]
 _Placement = Annotated[str, fields.NAME, fields.one_of(NORM_PLACEMENTS)]
 _QueryKeyNorm = Annotated[str, fields.NAME, fields.one_of(QUERY_KEY_NORMS)]
@@ -137,7 +140,8 @@ class TransformerConfig(fields.Fields):
     output_bias: _Flag  # bias on the logits
     logit_scale: _Positive  # multiplies the logits
     logit_cap: _PositiveOrNone  # logits become cap tanh(logits / cap)
-    pooler: _Flag  # of an encoder-only model: tanh(x W + b) of the first token
+    pooler: _Flag  # of an encoder-only model: activation(x W + b) of the first token
+    pooler_activation: _PoolerActivation  # of the pooler
     classes: _Count  # c, the logits of a classification head on the pooled token; 0: no head
     masked_language_head: _Flag  # of an encoder-only model: dense, activation, norm and logits
     padding_id: _Id  # the token that may not be attended to; None: every token is real

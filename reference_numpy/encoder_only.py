@@ -33,7 +33,7 @@ def pool(
     """
     config.need("pooler")
     x_bsd = transformer.encode(parameters, config, source, source_mask_bs, keep, segment_bs)
-    return heads.pooler(parameters["pooler"], x_bsd)
+    return heads.pooler(parameters["pooler"], x_bsd, config.pooler_activation)
 
 
 def pool_vjp(
@@ -48,7 +48,8 @@ def pool_vjp(
 ) -> Gradients:
     """Backwards through the pooler and the encoder; parameters, and source where it is soft."""
     inputs = parameters, config, source, source_mask_bs, keep, segment_bs
-    last = heads.pooler_vjp(parameters["pooler"], transformer.encode(*inputs), cotangent=cotangent)
+    x_bsd, name = transformer.encode(*inputs), config.pooler_activation
+    last = heads.pooler_vjp(parameters["pooler"], x_bsd, name, cotangent=cotangent)
     first = transformer.encode_vjp(*inputs, cotangent=last["x_bsd"])
     return _with(first, pooler=last["parameters"])
 

@@ -16,22 +16,29 @@ __all__ = [
 ]
 
 
-def pooler(parameters: Tree, x_bsd: Array) -> Array:
-    """`y = tanh(x_0 W + b)`, `b r`, x_0 the first token of each row: one vector for the whole row.
+def pooler(parameters: Tree, x_bsd: Array, activation_name: str = "tanh") -> Array:
+    """`y = activation(x_0 W + b)`, `b r`, x_0 the first token of each row: one vector for the whole
+    row.
 
-    parameters: kernel `d r`, bias `r`, with r = d. Half-precision dtypes compute tanh in float32.
-    Raises ValueError where x is not `b s d`, s at least 1. Source: Devlin et al. 2019, section 3.1
-    ([CLS]).
+    parameters: kernel `d r`, bias `r`, with r = d. activation_name: tanh, which half-precision
+    dtypes compute in float32, or relu. Raises ValueError where x is not `b s d`, s at least 1.
+    Source: Devlin et al. 2019, section 3.1 ([CLS]).
     """
-    return _tanh(_first(parameters, x_bsd))
+    return _active(_first(parameters, x_bsd), activation_name)
 
 
-def pooler_vjp(parameters: Tree, x_bsd: Array, *, cotangent: Array) -> Gradients:
-    """`du = g (1 - tanh^2 u)`, `u = x_0 W + b`, then the dense layer; parameters, x_bsd."""
-    wide_br = _tanh(arithmetic.upcast_half(_first(parameters, x_bsd)))
-    g_br = (arithmetic.upcast_half(cotangent) * (wide_br.dtype.type(1) - wide_br * wide_br)).astype(
-        x_bsd.dtype, copy=False
-    )
+def pooler_vjp(
+    parameters: Tree, x_bsd: Array, activation_name: str = "tanh", *, cotangent: Array
+) -> Gradients:
+    """`du = g activation'(u)`, `u = x_0 W + b`, then the dense layer; parameters, x_bsd. tanh: `1 -
+    tanh^2 u`."""
+    u_br = _first(parameters, x_bsd)
+    if activation_name == "relu":
+        g_br = feed_forward.activation_vjp(u_br, "relu", cotangent=cotangent)["x"]
+    else:
+        wide_br = _active(arithmetic.upcast_half(u_br), activation_name)
+        slope_br = wide_br.dtype.type(1) - wide_br * wide_br
+        g_br = (arithmetic.upcast_half(cotangent) * slope_br).astype(x_bsd.dtype, copy=False)
     first_bd, gradients = arithmetic.affine_vjp("bd,dr->br", x_bsd[:, 0], parameters, g_br)
     gradient_bsd = np.zeros_like(x_bsd)
     gradient_bsd[:, 0] = first_bd
@@ -116,5 +123,7 @@ def _first(parameters: Tree, x_bsd: Array) -> Array:
     return arithmetic.affine("bd,dr->br", x_bsd[:, 0], parameters)
 
 
-def _tanh(x: Array) -> Array:
+def _active(x: Array, name: str) -> Array:
+    if name == "relu":
+        return feed_forward.activation(x, "relu")
     return arithmetic.tanh(arithmetic.upcast_half(x)).astype(x.dtype, copy=False)

@@ -68,6 +68,7 @@ _PAPER_BASE = TransformerConfig(
     logit_scale=1.0,
     logit_cap=None,
     pooler=False,
+    pooler_activation="tanh",
     classes=0,
     masked_language_head=False,
     padding_id=0,

@@ -27,6 +27,7 @@ BEFORE: dict[str, Any] = {
     "score_cap": None,
     "round_embedding_scale": False,
     "feed_forward_bias": True,
+    "pooler_activation": "tanh",
     "logit_scale": 1.0,
     "logit_cap": None,
 }

@@ -51,7 +51,7 @@ def for_port(cases: Sequence[Case], about: Mapping[str, Any]) -> list[Case]:
 def _limited(case: Case, limits: Mapping[str, Any]) -> Case:
     token_bt, real_bt = next(case.inputs[side] for side in ("target", "source") if case.inputs.get(side) is not None), case.real_bt
     padded = real_bt is not None and not real_bt.all()
-    last = limits.get("positions") == LAST
+    last = limits.get("positions") == LAST and case.component != "classify"
     if "rows" in limits and len(token_bt) > 1:
         return dataclasses.replace(case, excluded="the port declares rows = 1")
     if "masks" in limits and padded:

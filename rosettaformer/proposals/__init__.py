@@ -16,7 +16,14 @@ from .port_text import UNPAIRED, written
 from .source import loaded
 from .trying import decide, said
 
-_OF_FAMILIES = ("norm", "norm_placement", "norm_one_plus_scale", "gated_feed_forward", "positions")  # fields that tell families apart
+_OF_FAMILIES = (
+    "norm",
+    "norm_placement",
+    "query_key_norm",
+    "norm_one_plus_scale",
+    "gated_feed_forward",
+    "positions",
+)  # fields that tell families apart
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,15 @@ from .parameter_leaves import Leaf
 from .parameter_matching import Match, matched
 from .user_module import letters
 
-SHOWN = ("attention_bias", "output_bias", "norm_offset", "gated_feed_forward", "feed_forward_bias")  # fields that a layer's tensors show
+SHOWN = (
+    "attention_bias",
+    "output_bias",
+    "norm_offset",
+    "gated_feed_forward",
+    "feed_forward_bias",
+    "query_key_norm",
+    "norm_placement",
+)  # fields that a layer's tensors show
 _SMALL = (
     "decoder_layer", "encoder_layer", "cross_attention_sublayer", "feed_forward_sublayer", "multi_head_attention", "feed_forward",
     "layer_norm", "logits",

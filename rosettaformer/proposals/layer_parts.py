@@ -89,10 +89,16 @@ class LayerMatching(PartMatching):
 
     def _norms(self, part: Part, slots: list[str]) -> None:
         modules = self._norm_modules(part.native)
+        if len(modules) == 2 * len(slots):  # one before each sub-layer, and one after it
+            slots = [name for slot in slots for name in (slot, slot.replace("_norm", "_output_norm"))]
+            self.shown["norm_placement"] = "sandwich"
         if len(modules) != len(slots):
             return
         words = {module: set(tokens(within(module, part.native))) for module in modules}
         fits = {slot: [module for module in modules if _hints(slot, words[module])] for slot in slots}
+        unnamed = [module for module in modules if not any(module in found for found in fits.values())]
+        if len(unnamed) == 1 == [*fits.values()].count([]):
+            fits = {slot: found or unnamed for slot, found in fits.items()}
         if all(len(found) == 1 for found in fits.values()) and len({found[0] for found in fits.values()}) == len(slots):
             order = [fits[slot][0] for slot in slots]
         else:
@@ -138,6 +144,11 @@ class LayerMatching(PartMatching):
 
 
 def _hints(slot: str, words: set[str]) -> bool:
+    if words & {"pre", "post"}:
+        after = slot.endswith("_output_norm")
+        return after == ("post" in words) and _hints(slot.replace("_output_norm", "_norm"), words - {"pre", "post"})
+    if slot.endswith("_output_norm"):
+        return False
     if slot == "feed_forward_norm":
         return bool(words & FEEDS) and not words & ATTENDS
     if slot == "cross_attention_norm":

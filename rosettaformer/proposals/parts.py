@@ -76,7 +76,11 @@ class PartMatching:
         return self.sizes["h"] > 1 and leaf.shape in ((self.sizes["i"], self.sizes["k"]), (self.sizes["k"], self.sizes["i"]))
 
     def _feeds(self, leaf: Leaf) -> bool:
-        return sum(size != 1 for size in leaf.shape) == 2 and self._is(leaf, "d f")
+        return sum(size != 1 for size in leaf.shape) == 2 and (self._is(leaf, "d f") or self._is_doubled(leaf))
+
+    def _is_doubled(self, leaf: Leaf) -> bool:
+        """Whether one kernel holds the gate and the hidden layer."""
+        return not self._is(leaf, "d f") and not self._units(leaf) and bool(layouts("d f", "f", leaf.shape, self.sizes, "", (0, 2)))
 
     def _bias(self, kernel: Leaf, outputs: str, count: int, role: str) -> Leaf | None:
         """Returns the bias beside a kernel: in the same module, of the outputs' shape, and of the same name if there are several."""
@@ -115,6 +119,11 @@ class PartMatching:
         if len(kernels) not in (2, 3):
             return
         self.shown["gated_feed_forward"] = len(kernels) == 3
+        if len(doubled := [leaf for leaf in kernels if self._is_doubled(leaf)]) == 1 and len(kernels) == 2:
+            self._fused_gate(part, doubled[0])
+            kernels.remove(doubled[0])
+            self._feed(part, kernels[0], ("output",), "f d", "d")
+            return
         width = self.sizes["f"]
         hidden = [
             leaf for leaf in kernels
@@ -131,11 +140,22 @@ class PartMatching:
         second = next(leaf for leaf in kernels if leaf not in first)
         for kernel, name in (*zip(first, ("gate", "hidden")[-len(first) :], strict=True), (second, "output")):
             axes, vector = ("f d", "d") if name == "output" else ("d f", "f")
-            self._take(part, f"{name}.kernel", kernel, axes, vector)
-            bias = self._bias(kernel, vector, 1, "")
-            self.shown.setdefault("feed_forward_bias", bool(bias))
+            self._feed(part, kernel, (name,), axes, vector)
+
+    def _fused_gate(self, part: Part, kernel: Leaf) -> None:
+        names = ("gate", "hidden")
+        self.shown["gated_feed_forward"] = True
+        part.ordered += [f"{name}.kernel" for name in names]
+        self._feed(part, kernel, names, "d f", "f")
+
+    def _feed(self, part: Part, kernel: Leaf, names: Sequence[str], axes: str, vector: str) -> None:
+        """Takes a kernel that holds these projections, and its bias."""
+        bias = self._bias(kernel, vector, len(names), "")
+        self.shown.setdefault("feed_forward_bias", bool(bias))
+        for index, name in enumerate(names):
+            self._take(part, f"{name}.kernel", kernel, axes, vector, (index, len(names)))
             if bias:
-                self._take(part, f"{name}.bias", bias, vector, vector)
+                self._take(part, f"{name}.bias", bias, vector, vector, (index, len(names)))
 
     def _words(self, leaf: Leaf, part: Part) -> set[str]:
         """Returns the words of a leaf's name, `w1` and `wi_0` among them as they are."""
@@ -158,6 +178,22 @@ class PartMatching:
             self.unpaired += [leaf for leaf in self.leaves if within(leaf.path, part.native) == only.native]
         if part.rows:
             self.shown.setdefault("attention_bias", bool(biases))
+        self._query_key_norms(part)
+
+    def _query_key_norms(self, part: Part) -> None:
+        """Matches the norms of queries and keys, of a head or of all: vectors named after them, without a kernel beside them."""
+        for role, heads in (("query", "h"), ("key", "g")):
+            for kind, axes in (("head", "k"), ("width", f"{heads} k")):
+                found = [
+                    leaf for leaf in self._inside(part.native)
+                    if self._is_vector(leaf, axes) and leaf.parent != part.native and role_of(within(leaf.path, part.native)) == role
+                    and all(max(other.shape, default=0) == math.prod(other.shape) for other in self._beside(leaf))
+                ]  # fmt: skip
+                if len(found) == 1 and self.shown.setdefault("query_key_norm", kind) == kind:
+                    self._take(part, f"{role}_norm.scale", found[0], axes, axes)
+
+    def _beside(self, leaf: Leaf) -> list[Leaf]:
+        return [other for other in self.leaves if other.parent == leaf.parent]
 
     def _attention_bias(self, part: Part, kernel: Leaf, roles: list[str]) -> None:
         outputs = ATTENTION[roles[0]][1] if roles else ""

@@ -14,7 +14,7 @@ _OFFSETS = (0, 2, 1)  # of learned positions
 GUESSED = ("positions", "final_norm", "embedding_norm", "share_embeddings", "tie_logits")  # by which tensors exist, and by their names
 # what is taken for granted where positions rotate
 _PLAIN: dict[str, Any] = {
-    "rotary_scaling": {"kind": "none"}, "rotary_fraction": 1.0, "query_key_norm": "none", "layer_pattern": ("global",), "score_cap": None,
+    "rotary_scaling": {"kind": "none"}, "rotary_fraction": 1.0, "layer_pattern": ("global",), "score_cap": None,
 }  # fmt: skip
 _BASES = (10000.0, 500000.0, 1000000.0)
 _EPSILONS = (1e-5, 1e-6, 1e-12, 1e-3, 1e-8, 1e-7, 1e-9, 1e-4)
@@ -26,6 +26,10 @@ def fixed(draft: Draft, shown: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if "attention" in component or (has_norms(component) and component != "feed_forward_sublayer"):
         found |= _of_attention(taken, sizes) | {"attention_bias": shown.get("attention_bias", True)}
+    if is_attention(component) and ("query_key_norm" in shown or draft.source.rotates):
+        found["query_key_norm"] = shown.get("query_key_norm", "none")
+    if has_norms(component) and "norm_placement" in shown:
+        found["norm_placement"] = shown["norm_placement"]
     if is_attention(component) and draft.source.rotates:
         found |= _PLAIN | ({"rotary_base": _BASES[0], "key_size": sizes["key_size"]} if are_given(draft.call.masks.values()) else {})
     if has_norms(component) or component == "rms_norm":
@@ -92,8 +96,9 @@ def choices(draft: Draft, epsilon: float | None) -> list[Choice]:
     if (has_norms(component) or component.endswith("_norm")) and "epsilon" not in taken:
         values = dict.fromkeys(((epsilon,) if epsilon is not None else ()) + _EPSILONS)
         found.append(Choice("epsilon", tuple(values), "norms", read=epsilon is not None))
-    if has_norms(component) and "norm_first" not in taken:
-        found.append(Choice("norm_placement", ("post", "pre"), "norms"))
+    if has_norms(component) and "norm_first" not in taken and "norm_placement" not in draft.fixed:
+        later = ("after",) * ("norm_offset" in draft.fixed)
+        found.append(Choice("norm_placement", ("post", "pre", *later), "norms"))
     if is_fed_forward(component):
         found.append(
             Choice("activation", ACTIVATIONS, "norms" if draft.fixed.get("masked_language_head") else "feed_forward")

@@ -8,7 +8,7 @@ Put your own model in place of transformers' here. What your port does not give,
 """
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
+import transformers
 
 # The dtypes in which your model computes. transformers computes norms, angles and the softmax in float32, whatever the dtype is.
 dtypes = ("float32", "bfloat16")
@@ -19,9 +19,9 @@ dtypes = ("float32", "bfloat16")
 
 
 def load(folder):
-    config = AutoConfig.from_pretrained(folder)
-    encoder, segments = config.architectures[0].endswith("MaskedLM"), hasattr(config, "type_vocab_size")
-    kind = AutoModelForMaskedLM if encoder else AutoModelForCausalLM
+    config = transformers.AutoConfig.from_pretrained(folder)
+    encoder, segments = not config.architectures[0].endswith(("CausalLM", "LMHeadModel")), hasattr(config, "type_vocab_size")
+    kind = getattr(transformers, config.architectures[0])
     model = kind.from_pretrained(folder, dtype="auto", attn_implementation="eager").eval()
 
     def run(token_bt, mask_bt, segment_bt=None, **options):  # NumPy arrays; True = a real token

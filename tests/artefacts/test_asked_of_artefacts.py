@@ -18,6 +18,7 @@ from rosettaformer.artefacts.calls import Calls
 from rosettaformer.artefacts.calls import NotShown as NotShownByCalls
 from rosettaformer.artefacts.settings import VARIABLE, Settings, told
 from rosettaformer.artefacts.signature import Entry, Tensor
+from rosettaformer.checkpoints.hugging_face import new
 from rosettaformer.conformance import outside
 from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.cases.artefact import artefact_cases, fixed_cases
@@ -199,3 +200,23 @@ def test_a_damaged_manifest_is_one_sentence(damage: str, tmp_path: Path) -> None
     with pytest.raises(ValueError, match="manifest") as found:
         manifest.read(file)
     assert "\n" not in str(found.value)
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta"])
+def test_an_id_that_is_special_is_in_the_text_and_padding_is_shown_by_the_mask_alone(family: str, tmp_path: Path) -> None:
+    """Except for RoBERTa, which takes the padding id for padding."""
+    new.write(family, tmp_path / "model")
+    checkpoint = checkpoints.load(tmp_path / "model")
+    said = checkpoint.foreign["config.json"]
+    made = fixed_cases(artefact_cases(tmp_path, checkpoint), {"rows": 3, "source": 30})
+    padded = {case.id: case for case in made if not case.outside and case.real_bt is not None and not case.real_bt.all()}
+    names = {name.partition("/")[2] for name in padded}
+    assert names >= {"right_padding", "fixed_left_padding", "empty_row"}
+    assert (family == "bert") == ({"two_segments", "fixed_two_segments"} <= names)
+    for case in padded.values():
+        ids, real = case.inputs["source"], case.real_bt
+        assert {said.get("eos_token_id", said["pad_token_id"]), said["vocab_size"] - 1} & {*ids[real]}, case.id
+        if family == "bert":
+            assert said["pad_token_id"] in ids[real] and len({*ids[~real]}) > 1, case.id
+        else:
+            assert said["pad_token_id"] not in ids[real] and {*ids[~real]} == {said["pad_token_id"]}, case.id

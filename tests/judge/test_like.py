@@ -11,11 +11,13 @@ import pytest
 from in_process import InProcess
 from messages import mentions, naming
 from tiers import later
-from whole_models import PLAIN, in_this_process, judged, models, quick, written
+from whole_models import PLAIN, SLOW, in_this_process, judged, models, quick, written
 
-from rosettaformer.checkpoints.hugging_face import FAMILIES
+from rosettaformer.checkpoints import load
+from rosettaformer.checkpoints.hugging_face import FAMILIES, new, save
 from rosettaformer.conformance import runner
 from rosettaformer.conformance.case import DTYPES
+from rosettaformer.conformance.cases.like_folders import cases_of
 from rosettaformer.conformance.ports.port import undefined
 from rosettaformer.conformance.result import Result
 
@@ -194,6 +196,23 @@ def test_an_encoder_is_given_its_segments(tmp_path: Path, arguments: str, given:
     results = judged(written(tmp_path, arguments=arguments, given=given), cases)
     assert {case.partition("/")[2] for case in _of(results, "not covered")} == refused
     assert _statuses(results)["pass"] == len(cases) - len(refused)
+
+
+def test_a_classifier_is_judged_by_its_classes(tmp_path: Path) -> None:
+    """The ReLU of DistilBERT's head is read, and a port with BERT's tanh differs."""
+    new.write("distilbert", tmp_path / "new")
+    checkpoint = load(tmp_path / "new")
+    config = checkpoint.config.replace(masked_language_head=False, pooler=True, classes=3)
+    save(tmp_path / "own", config, new.weights(config, 0), foreign=checkpoint.foreign, dtype="float32")
+    assert load(tmp_path / "own").config == config and config.pooler_activation == "relu"
+    (tmp_path / "like").mkdir()
+    cases = [case for case in cases_of(str(tmp_path / "own"), tmp_path / "like", ["float32"]) if not case.name.startswith(SLOW)]
+    assert {case.component for case in cases} == {"classify", "classify_vjp", "states"}
+    assert _statuses(judged(PLAIN, cases)) == {"pass": len(cases)}
+    found = judged(written(tmp_path, changes="pooler_activation='tanh'"), cases)
+    assert {*_of(found, "differs")} == {case.id for case in cases if case.component != "states"}
+    last = judged(written(tmp_path, top="positions = 'last'"), cases)
+    assert {*_of(last, "pass")} == {case.id for case in cases if case.component == "classify"}
 
 
 # a declaration -> how the logits are then given, and for which cases of the whole suite it excludes which

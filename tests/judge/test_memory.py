@@ -16,6 +16,7 @@ import pytest
 from invoke import invoke
 
 from reference_numpy import arithmetic
+from reference_numpy.sharding import Mesh
 from rosettaformer.checkpoints import view
 from rosettaformer.checkpoints.hugging_face import new
 from rosettaformer.checkpoints.strict import numpy_dtype
@@ -265,3 +266,19 @@ def test_twelve_bytes_a_parameter_are_enough(tmp_path: Path) -> None:
     count = sum(array.size for array in view(tmp_path / "large").parameters.values())
     assert 15e6 < count < 60e6
     assert (large - small) / count <= 12
+
+
+def test_a_model_on_a_mesh_stays_in_its_file_and_every_device_has_a_copy(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = _cases(folder, tmp_path / "own_like", "float32", meshes=[Mesh(data=2)])
+    assert all(isinstance(case.parameters, Stored) for case in found.values()) and any(
+        case.component == "training" for case in found.values()
+    )
+    case = next(case for case in found.values() if case.id == "training/batch")
+    count = fitting.count(case)
+    assert fitting.need(case, "float32", devices=8) - fitting.need(case, "float32") == 7 * 4 * count
+    monkeypatch.setattr(fitting, "SMALL", 0)
+    monkeypatch.setattr(fitting, "available_memory", lambda: fitting.PROCESSES + 24 * count)
+    with pytest.raises(ValueError, match="million parameters needs at least"):
+        _cases(folder, tmp_path / "large", "float32", meshes=[Mesh(data=8)])

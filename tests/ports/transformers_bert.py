@@ -58,6 +58,7 @@ config = sizes | {
     "positions": "learned",
     "position_offset": 0,
     "position_start": "row",
+    "pooler_activation": "tanh",
     "embedding_norm": True,
     "norm_placement": "post",
     "final_norm": False,

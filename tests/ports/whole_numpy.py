@@ -16,7 +16,8 @@ def load(folder, **changes):
 
     def logits(token_bt, mask_bt, segment_bt=None):
         if encoder:
-            return encoder_only.masked_language_logits(values, config, token_bt, mask_bt, segment_bs=segment_bt)
+            head = encoder_only.classify if config.classes else encoder_only.masked_language_logits
+            return head(values, config, token_bt, mask_bt, segment_bs=segment_bt if config.segments else None)
         return transformer.transformer(values, config, None, token_bt, target_mask_bt=mask_bt)
 
     def step(token_bt, mask_bt, cache):
@@ -24,15 +25,15 @@ def load(folder, **changes):
         return decode_step(values, config, token_bt, cache, mask_bt[:, -token_bt.shape[1] :])
 
     def hidden(token_bt, mask_bt, segment_bt=None):
-        given = {"source": token_bt, "source_mask_bs": mask_bt, "segment_bs": segment_bt}
+        given = {"source": token_bt, "source_mask_bs": mask_bt, "segment_bs": segment_bt if config.segments else None}
         given = given if encoder else {"target": token_bt, "target_mask_bt": mask_bt}
         return next(value for name, value in flatten(states.states(values, config, **given)).items() if name.endswith("hidden_lbtd"))
 
     def gradients(token_bt, mask_bt, segment_bt, cotangent_btv):
         if encoder:
-            found = encoder_only.masked_language_logits_vjp(
-                values, config, token_bt, mask_bt, segment_bs=segment_bt, cotangent=cotangent_btv
-            )
+            head = encoder_only.classify_vjp if config.classes else encoder_only.masked_language_logits_vjp
+            segment_bs = segment_bt if config.segments else None
+            found = head(values, config, token_bt, mask_bt, segment_bs=segment_bs, cotangent=cotangent_btv)
         else:
             found = transformer.transformer_vjp(values, config, None, token_bt, target_mask_bt=mask_bt, cotangent=cotangent_btv)
         own = flatten(found["parameters"])

@@ -25,7 +25,15 @@ BLOCKS = [
     ("hf_llama.py:LlamaAttention", "self_attention", ""),
     ("hf_llama.py:LlamaDecoderLayer", "decoder_layer", "llama"),
     ("hf_llama.py:LlamaForCausalLM", "transformer", "llama"),
+    ("modern.py:NormedLayer", "decoder_layer", "qwen3"),
+    ("modern.py:FusedLayer", "decoder_layer", "llama"),
+    ("modern.py:SandwichLayer", "decoder_layer", "glm4"),
+    ("modern.py:LaterNormLayer", "decoder_layer", "exaone4"),
+    ("nnx_llama.py:DecoderLayer", "decoder_layer", "qwen3"),
+    ("linen_llama.py:TransformerBlock", "decoder_layer", "llama"),
+    ("keras_llama.py:DecoderLayer", "decoder_layer", "llama"),
 ]
+FRAMEWORKS = {"nnx_llama": "flax", "linen_llama": "flax", "keras_llama": "keras"}
 PLAIN = ("plain_causal", "plain_causal_long", "plain_causal_one_position")
 # a line of the block, and what is written in its place
 MISTAKES = {
@@ -46,6 +54,7 @@ def quickly(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def _proposed(source: str) -> Proposal:
+    pytest.importorskip(FRAMEWORKS.get(Path(source.partition(":")[0]).stem, "torch"))
     try:
         return propose(source, "my_port.py")
     finally:
@@ -53,14 +62,14 @@ def _proposed(source: str) -> Proposal:
 
 
 def _forget() -> None:
-    for name in ("meta_llama", "hf_llama", "my_blocks"):
+    for name in ("meta_llama", "hf_llama", "modern", "my_blocks", *FRAMEWORKS):
         sys.modules.pop(name, None)
 
 
-def _judged(proposal: Proposal, names: tuple[str, ...] = ()) -> dict[str, Result]:
+def _judged(proposal: Proposal, names: tuple[str, ...] = (), dtype: str = "float64") -> dict[str, Result]:
     Path("my_port.py").write_text(proposal.text)
     cases = [case for case in all_cases() if case.component == proposal.component and (not names or case.name in names)]
-    results = {result.case.partition("/")[2]: result for result in runner.run(cases, ["my_port.py"], ["float64"])}
+    results = {result.case.partition("/")[2]: result for result in runner.run(cases, ["my_port.py"], [dtype])}
     _forget()
     return results
 
@@ -76,7 +85,8 @@ def test_a_block_is_recognised_and_nothing_is_left_open(source: str, component: 
 def test_a_proposed_block_conforms(source: str, component: str, family: str) -> None:
     """On the plain causal cases, all of which it is asked; a norm and a feed-forward network on every case."""
     plain = PLAIN if family or "attention" in component else ()
-    results = _judged(_proposed(str(MODELS / source)), plain)
+    dtype = "float32" if source.startswith("linen") else "float64"  # in which Linen makes parameters
+    results = _judged(_proposed(str(MODELS / source)), plain, dtype)
     passed = {name for name, result in results.items() if result.status == "pass"}
     assert passed and {result.status for result in results.values()} <= {"pass", "not covered"}, results
     assert passed == {*plain} or not plain

@@ -46,7 +46,7 @@ def drawn(family: str, seed: int) -> Drawn:
     width = heads * size
     if family in ENCODERS:
         classes = [f"{ENCODERS[family]}{end}" for end in ("ForMaskedLM", "ForSequenceClassification", "Model")]
-        kind = [name for name in classes if _supported(family, name)][seed % 3 % (2 + (family != "distilbert"))]
+        kind = [name for name in classes if _supported(family, name)][seed % 3]
         settings = {
             "vocab_size": vocabulary, "hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads,
             "intermediate_size": int(rng.integers(1, 30)), "hidden_act": activation, "max_position_embeddings": positions,
@@ -61,7 +61,8 @@ def drawn(family: str, seed: int) -> Drawn:
             settings = {
                 "vocab_size": vocabulary, "dim": width, "n_layers": layers, "n_heads": heads, "hidden_dim": int(rng.integers(1, 30)),
                 "activation": activation, "max_position_embeddings": positions, "tie_word_embeddings": tied, "dropout": rates[0],
-                "attention_dropout": rates[1], "pad_token_id": seed % 2 or None,
+                "attention_dropout": rates[1], "seq_classif_dropout": rates[2], "num_labels": 1 + seed % 5,
+                "pad_token_id": seed % 2 or None,
             }  # fmt: skip
     else:
         kind = GPT2_CLASSES[seed % 4 == 3]

@@ -20,7 +20,7 @@ from rosettaformer.conformance.reference.tolerance import Expectation
 from rosettaformer.conformance.result import Result
 from rosettaformer.processes import Answer
 
-__all__ = ["PLAIN", "in_this_process", "judged", "models", "quick", "written"]
+__all__ = ["PLAIN", "SLOW", "in_this_process", "judged", "models", "quick", "written"]
 
 PLAIN = Path(__file__).parents[1] / "ports" / "whole_numpy.py"
 SLOW = ("long", "far")  # beginnings of the names of cases that take long

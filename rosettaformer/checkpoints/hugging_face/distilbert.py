@@ -1,6 +1,7 @@
 """DistilBERT (Sanh et al. 2019): DistilBertModel, DistilBertForMaskedLM and classes with other heads.
 
-A BERT without segments and pooler.
+A BERT without segments, whose only pooler is the first layer of its classification head, with a
+ReLU.
 """
 
 from .. import tables
@@ -18,13 +19,11 @@ _LAYER: Table = (
     *tables.dense("ffn.lin2", "feed_forward.output", "d f", "d"),
     *tables.within("output_layer_norm", "feed_forward_norm", tables.NORM),
 )
-# of the classification head, which has a relu where the reference's has a tanh
-_RELU = r"(pre_classifier|classifier)\..*"
 
 FAMILY = Family(
     name="DistilBERT",
     model_type="distilbert",
-    fixed={**bert.FIXED, "segments": 0, "epsilon": 1e-12, "classifier_dropout_rate": 0.0},
+    fixed={**bert.FIXED, "segments": 0, "epsilon": 1e-12, "pooler_activation": "relu"},
     unused=bert.UNUSED,
     entries=(
         Entry("vocab_size", 30522, ("source_vocabulary", "target_vocabulary")),
@@ -40,11 +39,12 @@ FAMILY = Family(
             note="the class does not drop the output of attention, which is dropped too when a model is trained here",
         ),
         Entry("attention_dropout", 0.1, ("attention_dropout_rate",)),
+        Entry("seq_classif_dropout", 0.2, ("classifier_dropout_rate",)),
     ),
     joints=(head_sizes("dim", "n_heads"),),
     only=ONLY,
-    # sinusoidal_pos_embds says how the table begins when a new model is trained; the dropout is of other heads
-    harmless=HARMLESS | {"sinusoidal_pos_embds", "qa_dropout", "seq_classif_dropout"},
+    # sinusoidal_pos_embds says how the table begins when a new model is trained; the dropout is of another head
+    harmless=HARMLESS | {"sinusoidal_pos_embds", "qa_dropout"},
     ignored={"tie_weights_": "the class reads `tie_word_embeddings`"},
     aliases={"hidden_size": "dim", "num_hidden_layers": "n_layers", "num_attention_heads": "n_heads"},
     prefix="distilbert.",
@@ -53,19 +53,20 @@ FAMILY = Family(
     classes={
         "DistilBertForMaskedLM": ("masked_language_head",),
         "DistilBertModel": (),
-        "DistilBertForSequenceClassification": ("classifier_with_relu",),
-        "DistilBertForMultipleChoice": ("multiple_choice_head",),
+        "DistilBertForSequenceClassification": ("pooler", "classifier"),
+        "DistilBertForMultipleChoice": ("pooler", "multiple_choice_head"),
         "DistilBertForTokenClassification": ("token_classifier",),
         "DistilBertForQuestionAnswering": ("question_answering_head",),
     },
     heads=(
         Head("masked_language_head", r"vocab_(transform|layer_norm|projector)\..*", "masked_language_head"),
-        Head("classifier_with_relu", _RELU, shown=lambda shapes, labels: "pre_classifier.weight" in shapes),
+        Head("pooler", r"pre_classifier\..*", "pooler"),
+        Head("classifier", r"classifier\..*", "classes"),
         Head(
-            "multiple_choice_head", _RELU,
+            "multiple_choice_head", r"classifier\..*",
             shown=lambda shapes, labels: labels > 1 and shapes.get("classifier.bias") == (1,) and "pre_classifier.weight" in shapes,
         ),
-        Head("token_classifier", _RELU, shown=lambda shapes, labels: "pre_classifier.weight" not in shapes),
+        Head("token_classifier", r"classifier\..*", shown=lambda shapes, labels: "pre_classifier.weight" not in shapes),
         Head("question_answering_head", r"qa_outputs\..*"),
     ),
     table=(
@@ -73,6 +74,8 @@ FAMILY = Family(
         Row("embeddings.position_embeddings.weight", (Part("source_position_embedding.table", "p d"),)),
         *tables.within("embeddings.LayerNorm", "source_embedding_norm", tables.NORM),
         *tables.within("transformer.layer.*", "encoder.layers.*", _LAYER),
+        *tables.dense("pre_classifier", "pooler", "r d", "r"),
+        *tables.dense("classifier", "classifier", "c r", "c"),
         *tables.dense("vocab_transform", "masked_language_head.hidden", "r d", "r"),
         *tables.within("vocab_layer_norm", "masked_language_head.norm", tables.NORM),
         *tables.dense("vocab_projector", "masked_language_head.logits", "v d", "v"),

@@ -25,6 +25,7 @@ def essential(config: TransformerConfig) -> dict[str, Any]:
         **dict.fromkeys(("local_rotary_base", "local_rotary_scaling"), any(kind.rotary and kind.window for kind in kinds)),
         "window": any(kind.window for kind in kinds),
         "round_embedding_scale": config.scale_embedding,
+        "pooler_activation": config.pooler,
     }
     return {name: value for name, value in fields.items() if active.get(name, True)}
 

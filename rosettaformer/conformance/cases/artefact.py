@@ -19,7 +19,7 @@ from ..reference.components import FILES
 from ..stored import Stored
 from .build import ragged
 from .checkpoint import ids_of, length_of
-from .like import CORE, LONG, MEDIUM, PADDED, SHORT, SINGLE, B, case_of, of_decoder, prompts_of
+from .like import CORE, LONG, MEDIUM, PADDED, SHORT, SINGLE, B, case_of, of_decoder, prompts_of, with_special_ids
 
 ROWS = 5  # a number of rows that no example has
 OUTSIDE = ("minus_one", "vocabulary")  # ids that no vocabulary has
@@ -35,7 +35,9 @@ def artefact_cases(path: Path, checkpoint: Checkpoint) -> list[Case]:
     config = checkpoint.config
     of = _of_both if config.cross_attention else _of_encoder if config.encoder_layers else _of_decoder
     common: dict[str, Any] = {"parameters": Stored.of(checkpoint), "folder": str(path), "compared": REAL}
-    return [dataclasses.replace(case, **common) for case in of(config)]
+    said = checkpoint.foreign.get("config.json", {}) if config.padding_id is None else None
+    found = of(config) if said is None else (with_special_ids(case, said) for case in of(config))
+    return [dataclasses.replace(case, **common) for case in found]
 
 
 def fixed_cases(cases: Sequence[Case], sizes: Mapping[str, int]) -> list[Case]:
@@ -90,11 +92,21 @@ def _sized(case: Case, sizes: Mapping[str, int]) -> Case:
         if inputs.get(side) is not None:
             rows, length = sizes.get("rows", B), sizes.get(side, inputs[side].shape[1])
             mask = _full_rows(rows, length) if case.outside else _FIXED_MASKS[case.name](rows, length)
-            inputs |= {side: ids_of(case.config, side, mask)} | ({MASKS[side]: mask} if masked else {})
+            ids = ids_of(case.config, side, mask) if case.outside else _resized(case, side, mask)
+            inputs |= {side: ids} | ({MASKS[side]: mask} if masked else {})
     if inputs.get("segment_bs") is not None:
         inputs["segment_bs"] = (np.arange(inputs["source"].shape[1]) >= inputs["source"].shape[1] // 2) + np.zeros((rows, 1), int)
     found = dataclasses.replace(case, name=f"{FIXED}{case.name}", inputs=inputs, core=True)
     return _with_id(found, case.outside, _outside_id(case)) if case.outside else found
+
+
+def _resized(case: Case, side: str, mask: np.ndarray) -> np.ndarray:
+    """Returns the ids in the shape of the mask. An id that is all that stands at padding stays the one that does, and is no token."""
+    before, real = case.inputs[side], case.inputs.get(MASKS[side])
+    ids, hidden = np.resize(before, mask.shape), np.unique(before[~real] if real is not None else before[:0])
+    if len(hidden) != 1:
+        return ids
+    return np.where(mask, np.where(ids == hidden, (hidden + 1) % ids_in(case.config, side), ids), hidden)
 
 
 def _in_room(case: Case, sizes: Mapping[str, int]) -> Case:

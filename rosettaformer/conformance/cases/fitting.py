@@ -19,17 +19,20 @@ COPIES = 3  # of parameters that are sent to a port
 GIGA = 1e9
 
 
-def fitting(cases: Iterable[Case], memory: float | None = None, required: bool = True, sent: int = 0) -> list[Case]:
+def fitting(
+    cases: Iterable[Case], memory: float | None = None, required: bool = True, sent: int = 0, devices: int = 1
+) -> list[Case]:  # fmt: skip
     """Returns the cases, each with the dtypes for which there is no memory.
 
     memory: bytes that the judge and the port may take; by default those of their processes, and
     `EACH` for each parameter. sent: the number of ports, if the parameters are sent to them; then
-    the default is what is available.
+    the default is what is available. devices: how many processes of a port have the model, of which
+    the same is true.
     Raises ValueError if some case is required, and the memory is enough for none.
     """
     cases, available = list(cases), available_memory()
-    found = [_limited(case, available, memory, sent) for case in cases]
-    needs = [need(case, dtype, sent) for case in cases for dtype in case.dtypes]
+    found = [_limited(case, available, memory, sent, devices) for case in cases]
+    needs = [need(case, dtype, sent, devices) for case in cases for dtype in case.dtypes]
     if required and needs and not any(fits(case) for case in found):
         _refuse(count(cases[0]), min(needs), min(memory or available, available))
     return found
@@ -67,10 +70,10 @@ def left_out(cases: Iterable[Case]) -> str:
     return f"left out, since they need more memory: {total} comparisons\n  " + "\n  ".join(parts) if total else ""
 
 
-def _limited(case: Case, available: int, memory: float | None, sent: int) -> Case:
-    most = min(available, memory or (available if sent else PROCESSES + EACH * count(case)))
+def _limited(case: Case, available: int, memory: float | None, sent: int, devices: int) -> Case:
+    most = min(available, memory or (available if sent or devices > 1 else PROCESSES + EACH * count(case)))
     why = f"more than {most / GIGA:.1f} GB of memory would be needed"
-    large = [dtype for dtype in case.dtypes if need(case, dtype, sent) > max(SMALL, most - PROCESSES)]
+    large = [dtype for dtype in case.dtypes if need(case, dtype, sent, devices) > max(SMALL, most - PROCESSES)]
     return dataclasses.replace(case, too_large=dict.fromkeys(large, why))
 
 
@@ -79,7 +82,7 @@ def count(case: Case) -> int:
     return sum(_sizes(case))
 
 
-def need(case: Case, dtype: str, sent: int = 0) -> int:
+def need(case: Case, dtype: str, sent: int = 0, devices: int = 1) -> int:
     """Returns about how many bytes the arrays of a case take, in the judge's process and in the
     port's, at the same time.
 
@@ -90,8 +93,8 @@ def need(case: Case, dtype: str, sent: int = 0) -> int:
     sizes, item = _sizes(case), numpy_dtype(dtype).itemsize
     outputs, others = _outputs(case)
     judge = max(8 * max(sizes) + COMPUTED * (outputs + others), COMPARED * outputs)
-    port = item * (max(1, COPIES * sent) * sum(sizes) + max(1, sent) * ANSWERED * outputs)
-    gradients = (3 * 8 + 4 * item) * sum(sizes) if forward_of(case.component) else 0
+    port = item * (max(devices, COPIES * sent) * sum(sizes) + max(1, sent) * ANSWERED * outputs)
+    gradients = (3 * 8 + 4 * item) * sum(sizes) if forward_of(case.component) or case.component == "training" else 0
     return judge + port + gradients
 
 

@@ -44,22 +44,22 @@ def like_cases(
     memory: see `fitting`.
     Raises ValueError listing everything that is wrong with it, and if a mesh does not divide it.
     """
-    from ...checkpoints.hugging_face.reading import family_of  # the families, which few commands need
-
     dtypes = tuple(dtype for dtype in DTYPES if (dtype in dtypes if dtypes else (folder / dtype).exists()))
     checkpoint = view(own or folder / dtypes[0], "hugging-face")
     config, stored = checkpoint.config, Stored.of(checkpoint)
-    common: dict[str, Any] = {"parameters": dict(stored) if meshes else stored, "folder": str(folder), "compared": REAL}
+    common: dict[str, Any] = {"parameters": stored, "folder": str(folder), "compared": REAL}
     said = checkpoint.foreign["config.json"]
     made = [dataclasses.replace(case, **common) for case in (_of_encoder if config.encoder_layers else of_decoder)(config)]
-    family = family_of(own or folder / dtypes[0], checkpoint.parameters)
-    found = [dataclasses.replace(case, inputs=_with_special_ids(case, said)) for case in made]
-    apart = [dataclasses.replace(case, inputs=_without_padding_id(case, said.get("pad_token_id"))) for case in found]
-    found = fitting((_in(dtypes, case) for case in (apart if family and family.padded_by_id else found)), memory)
-    asked = (_in(dtypes, case) for case in apart if case.name in ("short", "left_padding") and case.component != "states")
-    found += [_gradient(case, memory) for case in asked]
+    found = [with_special_ids(case, said) for case in made]
+    apart = [_without_padding_id(case, said.get("pad_token_id")) for case in found]
+    devices = max((mesh.devices for mesh in meshes), default=1)
+    found = fitting((_in(dtypes, case) for case in found), memory, devices=devices)
+    padded = "right_padding" if config.classes else "left_padding"
+    asked = (_in(dtypes, case) for case in apart if case.name in ("short", padded) and case.component != "states")
+    found += [_gradient(case, memory, devices) for case in asked]
     if meshes and config.decoder_layers:
-        found += [dataclasses.replace(case, **common | {"compared": ""}) for case in _of_training(config)]
+        training = (_in(dtypes, dataclasses.replace(case, **common | {"compared": ""})) for case in _of_training(config))
+        found += fitting(training, memory, required=False, devices=devices)
     found = [_in(dtypes, case).at("float64") for case in found]
     return on_meshes(found, meshes) if meshes else found
 
@@ -83,9 +83,11 @@ def of_decoder(config: TransformerConfig) -> Iterator[Case]:
 
 
 def _of_encoder(config: TransformerConfig) -> Iterator[Case]:
-    for component in (*(["masked_language_logits"] if config.masked_language_head else []), "states"):
+    heads = {"masked_language_logits": config.masked_language_head, "classify": config.classes}
+    for component in (*(name for name, present in heads.items() if present), "states"):
         for name, inputs in prompts_of(config, "source", "source_mask_bs"):
-            if component != "states" or name in STATES:
+            pooled = component == "classify" and "left_padding" in name  # padding, of which libraries have no gradient
+            if not pooled and (component != "states" or name in STATES):
                 yield case_of(name, component, config, inputs)
         if config.segments > 1:
             mask = ragged(B, length_of(config, PADDED))
@@ -152,26 +154,33 @@ def _of_training(config: TransformerConfig) -> Iterator[Case]:
         yield Case(name, "training", config, inputs, dtypes=SINGLE, core=name == "right_padding")
 
 
-def _with_special_ids(case: Case, said: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the inputs with ids that a port may treat differently, in the text and at padding: the ids
-    of padding, beginning and end, the first id and the last.
+def with_special_ids(case: Case, said: Mapping[str, Any]) -> Case:
+    """Returns the case with ids that a port may treat differently, in the text and at padding: the ids
+    of padding, beginning and end, the first id and the last. A family that numbers positions by the
+    padding id has it at padding alone. said: the entries of config.json.
     """
+    from ...checkpoints.hugging_face.families import FAMILIES
+
     side = _side(case)
+    if case.outside:
+        return case
     ids, last = case.inputs[side].copy(), getattr(case.config, f"{side}_vocabulary") - 1
     named = [one for one in map(said.get, ("pad_token_id", "bos_token_id", "eos_token_id")) if type(one) is int and 0 <= one <= last]
     special = [*dict.fromkeys([*named, 0, last])]
     for row in range(len(ids)):
         places = np.arange(2 + row % 2, ids.shape[1], 3)[: 2 * len(special)]
         ids[row, places] = np.resize(special, len(places))
-    return dict(case.inputs) | {side: ids}
+    found = dataclasses.replace(case, inputs=dict(case.inputs) | {side: ids})
+    family = FAMILIES.get(said.get("model_type", ""))
+    return _without_padding_id(found, said.get("pad_token_id")) if family and family.padded_by_id else found
 
 
 def _side(case: Case) -> str:
     return next(side for side in ("target", "source") if case.inputs.get(side) is not None)
 
 
-def _without_padding_id(case: Case, padding: Any) -> dict[str, Any]:
-    """Returns the inputs, in which no real token has the id of padding, and every padding token has it.
+def _without_padding_id(case: Case, padding: Any) -> Case:
+    """Returns the case, in which no real token has the id of padding, and every padding token has it.
 
     Gradients are asked so, since libraries give the padding id's row none.
     """
@@ -180,7 +189,7 @@ def _without_padding_id(case: Case, padding: Any) -> dict[str, Any]:
         ids, real_bt = inputs[side], True if case.real_bt is None else case.real_bt
         other = (padding + 1) % getattr(case.config, f"{side}_vocabulary")
         inputs[side] = np.where(real_bt, np.where(ids == padding, other, ids), padding)
-    return inputs
+    return dataclasses.replace(case, inputs=inputs)
 
 
 def _in(dtypes: Sequence[str], case: Case) -> Case:
@@ -188,10 +197,10 @@ def _in(dtypes: Sequence[str], case: Case) -> Case:
     return dataclasses.replace(case, dtypes=tuple(dtype for dtype in case.dtypes if dtype in dtypes))
 
 
-def _gradient(case: Case, memory: float | None) -> Case:
+def _gradient(case: Case, memory: float | None, devices: int) -> Case:
     """Returns the case of its gradients by the parameters, of a cotangent that is 0 at padding."""
     asked = dataclasses.replace(case, component=case.component + VJP, dtypes=tuple(dtype for dtype in case.dtypes if dtype in SINGLE))
-    (asked,) = fitting([asked], memory, required=False)
+    (asked,) = fitting([asked], memory, required=False, devices=devices)
     if not fits(asked):  # the cotangent has the shape of an output, which takes long to compute
         return asked
     found = gradient(case)

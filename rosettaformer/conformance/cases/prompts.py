@@ -21,7 +21,7 @@ from ..status import Kind
 SILENCE = "the command gave no answer"
 MOST = 100  # at most this many files are looked at for the one that was meant
 HEADER = 1 << 16  # bytes of an npy file before its array, at most
-COMPONENTS = ("transformer", "masked_language_logits")
+COMPONENTS = ("transformer", "masked_language_logits", "classify")
 
 
 def is_prompt(case: Case) -> bool:

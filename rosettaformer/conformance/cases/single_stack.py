@@ -77,6 +77,8 @@ def _head_cases(build: Builder) -> Iterator[Case]:
     config = _encoder(build, classes=4)
     yield build.make("pooler", "plain", config, "HED1 HED3 HED4 PRC1", x_bsd="b s d")
     yield build.make("pooler", "one_token", config, "HED3 HED4", x_bsd="1 1 d")
+    relu = config.replace(pooler_activation="relu")
+    yield build.make("pooler", "relu", relu, "HED3 HED4", since=10, x_bsd="b s d")
     yield build.make("classifier", "plain", config, "DRP1 PRC1", pooled_br="b d")
     dropped = _encoder(build, classes=4, classifier_dropout_rate=0.3)
     keep_br = rng("classifier keep").random((B, config.model_width)) < 0.7

@@ -101,6 +101,8 @@ def _activations() -> Iterator[Alteration]:
     for name, altered in named.items():
         id_ = f"activation={name.lower() if name == 'SiLU' else name}"
         yield setting(id_, "activation", f"the activation is {name}", "use the config's activation", altered, elsewhere=CONFIGURED)
+    fix, altered = "use the config's activation of the pooler", on_arguments(activation_name="tanh")
+    yield setting("pooler.activation=tanh", "pooler", "the pooler's activation is tanh", fix, altered, elsewhere=CONFIGURED)
 
 
 def _attention() -> Iterator[Alteration]:

@@ -53,7 +53,7 @@ FORWARD: Rows = {
     "logits": ("embedding", {"scale": "logit_scale", "cap": "logit_cap"}),
     "token_encoder": (layouts.__name__, {}),
     "token_decoder": (layouts.__name__, {}),
-    "pooler": ("heads", {}),
+    "pooler": ("heads", {"activation_name": "pooler_activation"}),
     "classifier": ("heads", {"dropout_rate": "classifier_dropout_rate"}),
     "masked_language_head": ("heads", {}),
     "transformer": ("transformer", {}),

@@ -181,7 +181,7 @@ config = {
     "positions": "learned",
     "max_positions": 11,
     "position_offset": 0,
-    "position_start": "row",
+    "position_start": "row", "pooler_activation": "tanh",
     "embedding_norm": True,
     "activation": "gelu_erf",
     "norm_placement": "post",

@@ -86,7 +86,7 @@ def _derived(call: TracedCall) -> Iterator[tuple[str, np.ndarray]]:
         yield tokens.format("the mean over the tokens"), x.mean(1)
         yield tokens.format("the largest over the tokens"), x.max(1)
         dense = arithmetic.affine("bd,dr->br", x[:, 0], call.parameters)
-        yield "the dense layer of the pooler{of} before its tanh", dense
+        yield "the dense layer of the pooler{of} before its activation", dense
     bias = {"multi_head_attention": "output.bias", "feed_forward": "output.bias", "logits": "bias"}.get(call.component, "")
     if bias in call.parameters:
         yield f"the output{{of}} without `{bias}`", call.output - call.parameters[bias]

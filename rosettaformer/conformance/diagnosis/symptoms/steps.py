@@ -113,7 +113,9 @@ def _taken(calls: Calls, call: TracedCall, name: str) -> Iterator[Taken]:
 def _pooled(call: TracedCall, name: str) -> Iterator[Taken]:
     first = call.inputs["x_bsd"][:, 0]
     dense = _affine("bd,dr->br", call, "")
-    yield f"tanh{_of(name)} of {{}}", "br", call.output, dense(first), np.tanh
+    relu = call.config.pooler_activation == "relu"
+    function: Function = (lambda x: np.maximum(x, 0)) if relu else np.tanh
+    yield f"{call.config.pooler_activation}{_of(name)} of {{}}", "br", call.output, dense(first), function
     yield f"the dense layer{_of(name)} of {{}}", "bd", dense(first), first, dense
 
 

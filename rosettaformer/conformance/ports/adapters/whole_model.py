@@ -4,7 +4,7 @@ The file of such a port has nothing else that it must have:
 
     def load(folder):                       # as Hugging Face writes it, in the dtype that its config.json says
         model = ...
-        return lambda token_bt, mask_bt: model(token_bt, mask_bt)  # logits_btv
+        return lambda token_bt, mask_bt: model(token_bt, mask_bt)  # logits_btv; of classes, logits_bc
 
 The function takes the tokens alone, or the tokens and the mask of the real ones; a third argument is the segments. It may have further
 functions as attributes: `step(token_bt, mask_bt, cache)`, which returns logits and the next cache; `hidden(token_bt, mask_bt)`, the states
@@ -31,7 +31,8 @@ from ...status import UNLOADED
 from ..port import NotCovered, NotLoaded, Unsupported
 
 COMPONENTS = (
-    "transformer", "transformer_vjp", "masked_language_logits", "masked_language_logits_vjp", "states", "decode_in_steps", "training",
+    "transformer", "transformer_vjp", "masked_language_logits", "masked_language_logits_vjp", "classify", "classify_vjp", "states",
+    "decode_in_steps", "training",
 )  # fmt: skip
 SIDES = (("target", "target_mask_bt"), ("source", "source_mask_bs"))
 
@@ -71,7 +72,8 @@ class Adapter:
         if component == "decode_in_steps":
             return _steps(_attribute(function, "step"), case)
         logits = _array(function(*_inputs(function, case)), case.dtype)
-        return logits[:, None] if logits.ndim == 2 and self.limits.get("positions") == LAST else logits
+        last = self.limits.get("positions") == LAST and component != "classify"
+        return logits[:, None] if logits.ndim == 2 and last else logits
 
     def _function(self, folder: str, dtype: str, mesh: Mesh | None) -> Callable[..., Any]:
         """Returns what `load` returns for the folder, which is loaded once: if that fails, it is not tried again."""

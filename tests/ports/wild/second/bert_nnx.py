@@ -187,4 +187,4 @@ call = {
 config = {"model_width": 12, "heads": 3, "key_value_heads": 3, "key_size": 4, "value_size": 4, "activation": "gelu_erf",
           "norm_placement": "post", "final_norm": False, "positions": "learned", "max_positions": 16, "position_offset": 0,
           "position_start": "row", "segments": 2, "embedding_norm": True, "scale_embedding": False, "share_embeddings": False,
-          "output_bias": True, "decoder_layers": 0, "padding_id": 2}
+          "pooler_activation": "tanh", "output_bias": True, "decoder_layers": 0, "padding_id": 2}
