@@ -355,7 +355,7 @@ MODELS: dict[str, tuple[str, tuple[str, ...], str, Plain]] = {
         ATTENTION, ("causal",), "weights=transposed", _attention(lambda v: v, "bhts,bthe->bshe")
     ),
     "a reshape": (
-        FEED_FORWARD, ("relu",), "read as b d t",
+        FEED_FORWARD, ("relu",), "feed-forward=read",
         _feed_forward,
     ),
 }  # fmt: skip
