@@ -18,6 +18,7 @@ from checkpoint_models import CONFIG, NAMES, assert_same_bits, random_parameters
 from huggingface_models import MODELS, saved_names
 from huggingface_models import NAMES as LISTS
 from invoke import invoke
+from messages import mentions
 
 from rosettaformer import checkpoints
 from rosettaformer.checkpoints import canonical, container, recognise
@@ -134,8 +135,7 @@ def refused(command: str, path: Path) -> str:
 def assert_told(path: Path, what: str, advice: str, commands: tuple[str, ...] = COMMANDS) -> None:
     for command in commands:
         said = refused(command, path)
-        assert f" is {what}" in said, (command, said)
-        assert advice in said.partition(what)[2], (command, said)
+        assert mentions(said, f"{what} … {advice}"), (command, said)
 
 
 @pytest.fixture(autouse=True)
@@ -172,7 +172,7 @@ def test_a_shard_that_is_no_safetensors_is_told(tmp_path: Path, name: str) -> No
     assert_told(folder, what, advice, ())
     for command in COMMANDS:
         said = invoke(*line_of(command, folder)).err
-        assert said.count("\n") == 1 and f"{shard} is {what}: {advice}" in said
+        assert said.count("\n") == 1 and mentions(said, f"{shard} … {what} … {advice}")
 
 
 def test_random_bytes_are_told_as_nothing(tmp_path: Path) -> None:
