@@ -21,7 +21,7 @@ from .case import Case
 from .hidden import Hidden, marked
 from .limits import fitted_to, for_port
 from .ports.command import PREFIX, Command
-from .ports.port import ON_ONE_DEVICE, undefined
+from .ports.port import ON_ONE_DEVICE, undefined, without
 from .ports.process import Process, Worker
 from .reference import lowered, near_ties
 from .reference.components import SEARCHES, without_other_layouts
@@ -286,7 +286,7 @@ def unable(case: Case, dtype: str, device: str, about: dict[str, Any]) -> tuple[
     if dtype in case.too_large:
         return Status.TOO_LARGE, case.too_large[dtype]
     if dtype not in about["dtypes"]:
-        return Status.NOT_COVERED, f"the port does not support {dtype}"
+        return Status.NOT_COVERED, without(dtype)
     kind = device.partition("-")[0]
     count = sum(available.startswith(kind) for available in about.get("devices", ["cpu"]))
     if not count:

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from export_models import MODELS
+from messages import mentions
 
 from reference_numpy import parameters
 from rosettaformer import checkpoints
@@ -94,7 +95,7 @@ def test_an_id_is_refused_only_if_others_are_not() -> None:
         answered(refusing)
     with pytest.raises(NotShown, match="fails, too"):
         answered(failing)
-    with pytest.raises(NotShown, match="no finite answer, either"):
+    with pytest.raises(NotShown, match="finite"):
         answered(lambda ids: np.full((1, 3, 19), np.nan))
     assert np.isnan(answered(lambda ids: np.where(ids[..., None] < 0, np.nan, np.zeros((1, 3, 19))))).any()
 
@@ -106,11 +107,11 @@ def test_an_id_that_is_read_is_told_unless_a_manifest_promises_otherwise() -> No
     row = {"case": "transformer/id", "component": "transformer", "port": "x", "dtype": "float64", "device": "cpu", "mode": ""}
     for what, reading in readings.items():
         told = outside.judge(row, case, Kind.OUTPUTS, {"output": reading.reference}, readings)
-        assert (told.status, told.message) == (Status.TOLD, f"target id -1 is not refused: it is read as {what}")
+        assert told.status == Status.TOLD and mentions(told.message, f"target id -1 … {what}")
         rounded = {"output": reading.reference.copy()}
         rounded["output"][0, 0, 0] += 0.5 * wider[what].bound
         assert outside.judge(row, case, Kind.OUTPUTS, rounded, wider).message.endswith(f"it is read as {what}")
-        assert outside.judge(row, case, Kind.OUTPUTS, rounded, readings).message.endswith("has an answer like that of no other")
+        assert outside.judge(row, case, Kind.OUTPUTS, rounded, readings).message.endswith("no other")
         promised = outside.judge(row, case, Kind.OUTPUTS, {"output": reading.reference}, readings, "refused")
         assert (promised.status, promised.message.endswith("its manifest says: refused")) == (Status.DIFFERS, True)
 
@@ -142,7 +143,7 @@ IDS, LOGITS = Tensor("input_ids", "int64", (1, 1)), Tensor("logits", "float32", 
 
 def test_which_function_is_the_whole_model_must_be_said_if_none_is_called_so() -> None:
     two = Functions(*(Entry(name, (IDS,), (LOGITS,)) for name in ("prefill_128", "decode")))
-    with pytest.raises(ValueError, match="calls none forward; it has the functions prefill_128, decode: --function says which"):
+    with pytest.raises(ValueError, match=r"prefill_128.*--function"):
         Calls(two, GPT2, {}, {})
     with pytest.raises(ValueError, match="has no decod; it has"):
         Calls(two, GPT2, {}, {}, "decod")
@@ -196,7 +197,7 @@ def test_a_damaged_manifest_is_one_sentence(damage: str, tmp_path: Path) -> None
     said = json.loads(manifest.beside(file).read_text())
     DAMAGES[damage](said)
     manifest.beside(file).write_text(json.dumps(said))
-    with pytest.raises(ValueError, match="must be a manifest of rosettaformer export; ") as found:
+    with pytest.raises(ValueError, match="manifest") as found:
         manifest.read(file)
     assert "\n" not in str(found.value)
 

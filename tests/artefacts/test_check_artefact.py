@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from messages import mentions
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
@@ -59,7 +60,7 @@ def test_a_right_file_conforms_and_says_what_becomes_of_ids_out_of_range(gpt2, t
         "target_id_vocabulary",
     }
     assert rows["transformer/target_id_minus_one"]["status"] in ("pass", "told")
-    assert rows["decode_in_steps/steps"]["message"] == "the file has no function that takes a cache"
+    assert "cache" in rows["decode_in_steps/steps"]["message"]
 
 
 def test_a_wrong_initialiser_differs(gpt2) -> None:
@@ -73,7 +74,7 @@ def test_a_wrong_initialiser_differs(gpt2) -> None:
 def test_an_artefact_needs_a_checkpoint_and_no_port_beside_it(gpt2) -> None:
     checkpoint, file = gpt2
     code, said = run("check", file)
-    assert (code, "is an ONNX model, with weights of its own: --checkpoint says which they are" in said) == (2, True)
+    assert (code, "--checkpoint" in said) == (2, True)
     code, said = run("check", file, "torch", "--checkpoint", checkpoint)
     assert (code, "torch is no artefact" in said) == (2, True)
     code, said = run("check", file, "--checkpoint", checkpoint, "--dtype", "float64")
@@ -158,13 +159,13 @@ def test_a_damaged_file_is_one_sentence(gpt2) -> None:
     torn = file.with_name("torn.onnx")
     torn.write_bytes(file.read_bytes()[:2000])
     code, said = run("check", torn, "--checkpoint", checkpoint)
-    assert (code, "must be an ONNX model, and is damaged" in said, "Traceback" in said) == (2, True, False)
+    assert (code, mentions(said, "ONNX … damaged"), "Traceback" in said) == (2, True, False)
     code, said = run("check", file.with_name("none.onnx"), "--checkpoint", checkpoint)
-    assert (code, "there is no file" in said) == (2, True)
+    assert (code, "no file" in said) == (2, True)
     archive = file.with_name("torn.pt2")
     archive.write_bytes(b"PK\x03\x04" + b"\0" * 60 + b"PK\x05\x06" + b"\xff" * 18)
     code, said = run("check", archive, "--checkpoint", checkpoint)
-    assert (code, "Traceback" in said, "must be a zip archive of torch.export, and is damaged" in said) == (2, False, True)
+    assert (code, "Traceback" in said, mentions(said, "torch.export … damaged")) == (2, False, True)
 
 
 @pytest.mark.second
@@ -293,7 +294,7 @@ def test_the_function_that_is_the_whole_model_is_chosen_by_name(gpt2, tmp_path: 
     manifest.write(file, said)
     asked = ("check", file, "--checkpoint", checkpoint, "-k", "short")
     code, told = run(*asked)
-    assert (code, "it has the functions prefill, decode: --function says which" in told) == (2, True), told
+    assert (code, mentions(told, "prefill, decode … --function")) == (2, True), told
     assert run(*asked, "--function", "prefill")[0] == 0
     code, told = run(*asked, "--function", "decode")
-    assert (code, "must have the function backward" in told) == (2, True), told
+    assert (code, "function backward" in told) == (2, True), told

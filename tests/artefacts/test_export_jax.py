@@ -74,7 +74,7 @@ def test_half_precision_is_that_of_the_file(dtype: str, tmp_path: Path) -> None:
 
 def test_a_model_that_no_file_holds_is_refused_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(export, "LIMIT", 1 << 10)
-    with pytest.raises(ValueError, match=r"must be smaller than 2 GiB.* see docs/artefacts.md#stablehlo$"):
+    with pytest.raises(ValueError, match=r"2 GiB.*docs/artefacts.md#stablehlo$"):
         written("gpt2", tmp_path, "float32")
     assert not list(tmp_path.iterdir())
 
@@ -82,5 +82,5 @@ def test_a_model_that_no_file_holds_is_refused_before_anything_is_written(tmp_pa
 def test_a_model_of_another_dtype_is_not_written_under_a_false_name(tmp_path: Path) -> None:
     with jax.enable_x64(False):
         model = transformer("jax", MODELS["gpt2"], values("gpt2", "float32"))
-    with pytest.raises(ValueError, match="the parameters must be float64; got float32"):
+    with pytest.raises(ValueError, match="float64; got float32"):
         export.write(model, MODELS["gpt2"], "stablehlo", tmp_path / "model.stablehlo", "float64")

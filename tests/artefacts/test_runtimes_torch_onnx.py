@@ -137,10 +137,10 @@ def sparse(folder: Path) -> Path:
 
 BILLION = [function(f"F{i}", [f"F{i + 1}"] * 10 if i < 9 else ["Relu"]) for i in range(10)]
 ONNX: dict[str, tuple[Callable[[Path], Path], str]] = {
-    "empty": (lambda folder: saved(folder, b""), "must be an ONNX model; it is empty"),
-    "garbage": (lambda folder: saved(folder, b"what is this? " * 9), "must be an ONNX model, and is damaged or none"),
-    "truncated": (lambda folder: saved(folder, model().SerializeToString()[:-20]), "must be an ONNX model, and is damaged or none"),
-    "no graph": (lambda folder: saved(folder, b"\x08\n"), "damaged or none: it has no operator set"),
+    "empty": (lambda folder: saved(folder, b""), r"ONNX.*empty"),
+    "garbage": (lambda folder: saved(folder, b"what is this? " * 9), r"ONNX.*damaged"),
+    "truncated": (lambda folder: saved(folder, model().SerializeToString()[:-20]), r"ONNX.*damaged"),
+    "no graph": (lambda folder: saved(folder, b"\x08\n"), r"damaged.*operator set"),
     "ORT's format": (
         lambda folder: saved(folder, b"\x20\0\0\0ORTM" + bytes(99)),
         r"must be ONNX; it is in ONNX Runtime's own format \(\.ort\)",
@@ -148,35 +148,35 @@ ONNX: dict[str, tuple[Callable[[Path], Path], str]] = {
     "huge dims": (lambda folder: saved(folder, model(w=stored([HUGE]))), f"the tensor w .* must have {4 * HUGE} bytes .* got 12"),
     "huge dims, no data": (
         lambda folder: saved(folder, model(w=onnx.TensorProto(name="w", data_type=FLOAT, dims=[HUGE]))),
-        f"the tensor w .* must have {HUGE} values by its sizes .* got 0",
+        rf"w.*{HUGE}.*0",
     ),
-    "negative dims": (lambda folder: saved(folder, model(w=stored([-3]))), r"must have sizes and a dtype; got \[-3\]"),
+    "negative dims": (lambda folder: saved(folder, model(w=stored([-3]))), r"sizes.*\[-3\]"),
     "no dtype": (
         lambda folder: saved(folder, model(w=onnx.TensorProto(name="w", dims=[3]))),
-        "must have sizes and a dtype; got .* dtype 0",
+        r"sizes.*dtype 0",
     ),
-    "sparse and huge": (sparse, "a sparse tensor must have at most"),
+    "sparse and huge": (sparse, r"sparse.*most"),
     "huge constant": (
         lambda folder: saved(folder, model(nodes=[onnx.helper.make_node("Constant", [], ["y"], value=stored([HUGE]))])),
         "the tensor w .* must have",
     ),
-    "absolute": (lambda folder: saved(folder, external(str(folder / "w.bin"))), "must lie in a file beside it, by a relative name; got '/"),
-    "parent": (lambda folder: saved(folder, external("../w.bin")), r"must lie in a file beside it, by a relative name; got '\.\./w\.bin'"),
-    "drive": (lambda folder: saved(folder, external("C:\\w.bin")), "must lie in a file beside it, by a relative name"),
-    "link": (linked, r"must lie in its folder; w\.bin is a link to "),
-    "link beside the cache": (lambda folder: cached(folder, "others"), r"must lie in its folder; w\.bin is a link to "),
-    "link behind a link": (disguised, r"must lie in its folder; w\.bin is a link to "),
-    "missing": (lambda folder: saved(folder, external("w.bin")), r"lies in w\.bin, which must lie beside it; there is no such file"),
+    "absolute": (lambda folder: saved(folder, external(str(folder / "w.bin"))), r"relative.*'/"),
+    "parent": (lambda folder: saved(folder, external("../w.bin")), r"relative.*'\.\./w\.bin'"),
+    "drive": (lambda folder: saved(folder, external("C:\\w.bin")), r"beside.*relative"),
+    "link": (linked, r"w\.bin.*link"),
+    "link beside the cache": (lambda folder: cached(folder, "others"), r"w\.bin.*link"),
+    "link behind a link": (disguised, r"w\.bin.*link"),
+    "missing": (lambda folder: saved(folder, external("w.bin")), r"w\.bin.*no such"),
     "short": (short, r"the tensor w .* ends at byte 12 of w\.bin, which has 11"),
     "offset": (beyond, r"ends at byte 16 of w\.bin, which has 12"),
-    "sizes of a file": (larger, f"must have {4 * HUGE} bytes by its sizes .* its length in w.bin is 12"),
+    "sizes of a file": (larger, rf"{4 * HUGE}.*w.bin.*12"),
     "negative offset": (
         lambda folder: saved(short(folder).parent, external("w.bin", offset=-4)),
-        "must have an offset and a length; got -4",
+        r"length.*got -4",
     ),
     "custom operator": (
         lambda folder: saved(folder, model(node=calling("Mark", "my.plugin"))),
-        r"must need no operators but those .* my\.plugin\.Mark would need the library that registers my\.plugin",
+        r"my\.plugin\.Mark.*registers",
     ),
     "custom operator in a branch": (
         lambda folder: saved(folder, model(nodes=branch())),
@@ -189,24 +189,24 @@ ONNX: dict[str, tuple[Callable[[Path], Path], str]] = {
     "recursion": (lambda folder: saved(folder, model(node=calling("F"), functions=[function("F", ["F"])])), "must end; F calls itself"),
     "a billion nodes": (
         lambda folder: saved(folder, model(node=calling("F0"), functions=BILLION)),
-        "at most 10000000 nodes once its functions are written out; got 1000000000",
+        r"10000000.*1000000000",
     ),
     "unknown operator": (
         lambda folder: saved(folder, model(node=calling("Nix", ""))),
-        "must be a graph that fits together; No Op registered for Nix",
+        r"No Op.*Nix",
     ),
     "unknown to ONNX Runtime": (
         lambda folder: saved(folder, model(node=calling("Nix", "com.microsoft"), opsets={"": 21, "com.microsoft": 1})),
-        "must be a model that ONNX Runtime .* loads; got .*Nix",
+        r"ONNX Runtime.*Nix",
     ),
-    "newer operators": (lambda folder: saved(folder, model(opsets={"": 999})), "the operator set of .* must be 1 to .* got 999"),
+    "newer operators": (lambda folder: saved(folder, model(opsets={"": 999})), r"1.*999"),
     "no such input": (
         lambda folder: saved(folder, model(node=onnx.helper.make_node("Add", ["x", "nix"], ["y"]))),
-        "must be a graph that fits together; .*'nix'",
+        r"fits.*'nix'",
     ),
     "dtypes": (
         lambda folder: saved(folder, model(w=onnx.numpy_helper.from_array(np.arange(3), "w"))),
-        "must be a model that ONNX Runtime .* loads; got .*Type",
+        r"ONNX Runtime.*Type",
     ),
 }
 
@@ -343,119 +343,113 @@ ONES = [{"as_int": HUGE}, {"as_int": 3}]
 ARCHIVES: dict[str, tuple[Edit, str]] = {
     "operator of Python": (
         graph(lambda v: node(v).update(target="torch.os.mkdir")),
-        "must call nothing but the operators of torch; got 'torch.os",
+        r"operators.*'torch\.os",
     ),
-    "operator's method": (graph(lambda v: node(v).update(target="_operator.methodcaller")), "must call nothing but the operators of torch"),
+    "operator's method": (graph(lambda v: node(v).update(target="_operator.methodcaller")), r"call.*operators"),
     "custom operator": (
         graph(lambda v: node(v).update(target="torch.ops.mylib.mark.default")),
-        r"calls the custom operator mylib\.mark, which torch does not have: it would need the library that registers mylib",
+        r"mark.*registers mylib",
     ),
-    "an operator that writes": (graph(lambda v: node(v).update(target="torch.ops.aten.from_file.default")), "must call nothing but"),
+    "an operator that writes": (graph(lambda v: node(v).update(target="torch.ops.aten.from_file.default")), "call"),
     "an operator of TorchScript": (graph(lambda v: node(v).update(target="torch.ops.aten.save")), r"calls aten\.save, which no kernel"),
-    "compiled operator": (graph(lambda v: node(v).update(target="torch.ops.higher_order.call_torchbind")), "must call nothing but"),
+    "compiled operator": (graph(lambda v: node(v).update(target="torch.ops.higher_order.call_torchbind")), "call"),
     "an operator as an argument": (
         graph(lambda v: node(v)["inputs"][0].update(arg={"as_string_to_argument": {"metadata": {"as_operator": "torch.os.mkdir"}}})),
-        "must call nothing but the operators of torch",
+        r"call.*operators",
     ),
-    "code for a size": (graph(size(CODE)), "has a size that is no arithmetic of sizes: .__import__"),
-    "an attribute for a size": (graph(size("Symbol('s0').__class__")), "has a size that is no arithmetic"),
-    "a size without end": (graph(size("9**9**9**9")), "has a size that is no arithmetic"),
-    "a power without end": (graph(size("Pow(Integer(9), Integer(999999999))")), "has a size that is no arithmetic"),
+    "code for a size": (graph(size(CODE)), r"arithmetic.*\.__import__"),
+    "an attribute for a size": (graph(size("Symbol('s0').__class__")), "arithmetic"),
+    "a size without end": (graph(size("9**9**9**9")), "arithmetic"),
+    "a power without end": (graph(size("Pow(Integer(9), Integer(999999999))")), "arithmetic"),
     "a count without end": (
         graph(lambda v: v["range_constraints"].update(u99999999999={"min_val": 0, "max_val": 1})),
-        "has a name that is none",
+        "name",
     ),
-    "code for a size, hidden": (renamed_tensor, "has a size that is no arithmetic"),
-    "code for a condition": (graph(lambda v: v["guards_code"].append(CODE)), "has a condition on its inputs that is no comparison"),
-    "a call in a condition": (graph(lambda v: v["guards_code"].append("torch.os.mkdir('x') is None")), "has a condition on its inputs"),
+    "code for a size, hidden": (renamed_tensor, "arithmetic"),
+    "code for a condition": (graph(lambda v: v["guards_code"].append(CODE)), r"condition.*comparison"),
+    "a call in a condition": (graph(lambda v: v["guards_code"].append("torch.os.mkdir('x') is None")), r"condition.*inputs"),
     "code for a name": (
         graph(lambda v: v["graph_module"]["module_call_graph"][0]["signature"]["forward_arg_names"].append(f"x={CODE}")),
-        "has a name that is none: .x=__import__",
+        r"name.*\.x=__import__",
     ),
     "code for a tensor": (
         graph(lambda v: v["graph_module"]["graph"]["tensor_values"].update({f"a\n{CODE}": {}})),
-        "has a name that is none",
+        "name",
     ),
     "a module to import": (
         graph(spec("collections.defaultdict", {"default_factory_module": "this", "default_factory_name": "os", "dict_context": []})),
-        "in a collections.defaultdict, which would import a module",
+        r"collections\.defaultdict.*import",
     ),
-    "an enumeration": (graph(spec("builtins.dict", '[{"__enum__": 1, "fqn": "this:a", "name": "b"}]')), "would import a module"),
+    "an enumeration": (graph(spec("builtins.dict", '[{"__enum__": 1, "fqn": "this:a", "name": "b"}]')), "import a module"),
     "no structure": (
         graph(lambda v: v["graph_module"]["module_call_graph"][0]["signature"].update(out_spec="[")),
-        "must describe its inputs",
+        r"describe.*inputs",
     ),
-    "newer schema": (graph(lambda v: v["schema_version"].update(major=99)), "must be of schema 8, which torch .* reads; got 99"),
-    "no graph": (put("models/model.json", b"[]"), "must be a graph of torch.export; got TypeError"),
+    "newer schema": (graph(lambda v: v["schema_version"].update(major=99)), r"schema 8.*99"),
+    "no graph": (put("models/model.json", b"[]"), r"graph.*torch\.export; got TypeError"),
     "half a graph": (put("models/model.json", b'{"graph_module": {"gra'), "model.json in .* must be JSON"),
     "deep graph": (put("models/model.json", b"[" * 99999), "must be JSON"),
     "graph without parts": (
         put("models/model.json", b'{"schema_version": {"major": 8, "minor": 1}}'),
-        "must be a program that torch .* loads",
+        r"program.* loads",
     ),
     "pickled inputs": (
         put("data/sample_inputs/model.pt", of_torch(((Marks(),), {}))),
-        "its pickle asks for posix.mkdir, which could run code",
+        r"asks.*posix\.mkdir",
     ),
-    "plainly pickled inputs": (put("data/sample_inputs/model.pt", pickle.dumps(Marks())), "must be tensors, of torch.save; it is no zip"),
+    "plainly pickled inputs": (put("data/sample_inputs/model.pt", pickle.dumps(Marks())), r"tensors.*torch\.save"),
     "pickled weight": (
         both(put("data/weights/weight_0", of_torch(Marks())), weights(use_pickle=True)),
-        "weight_0 in .* must hold nothing but tensors; its pickle asks for posix.mkdir",
+        r"weight_0.*posix.mkdir",
     ),
-    "older weights": (put("data/weights/model.pt", of_torch({"kernel": Marks()})), "its pickle asks for posix.mkdir"),
-    "older constants": (put("data/constants/model.pt", of_torch({"a": Marks()})), "its pickle asks for posix.mkdir"),
-    "script object": (put("data/constants/custom_obj_0", b"?"), "custom_obj_0 is a pickled object, which could run code"),
+    "older weights": (put("data/weights/model.pt", of_torch({"kernel": Marks()})), r"asks.*posix\.mkdir"),
+    "older constants": (put("data/constants/model.pt", of_torch({"a": Marks()})), r"asks.*posix\.mkdir"),
+    "script object": (put("data/constants/custom_obj_0", b"?"), r"custom_obj_0.*pickled"),
     "opaque object": (
         graph(
             lambda v: v["config"].update(a={"path_name": "opaque_obj_0", "use_pickle": True}), "data/constants/model_constants_config.json"
         ),
         "the tensor 'a' of .* must lie in data/constants/tensor_0, 1, ...; got 'opaque_obj_0'",
     ),
-    "bomb in a member": (put("data/sample_inputs/model.pt", bomb()), "must be stored as it is; its members say"),
+    "bomb in a member": (put("data/sample_inputs/model.pt", bomb()), r"stored.*members"),
     "huge weight": (meta(sizes=ONES), f"the tensor kernel of .* needs {(HUGE * 3) * 4} bytes .* weight_0 has 48"),
     "huge weight of no bytes": (
         both(put("data/weights/weight_0", b""), meta(sizes=ONES)),
         "the tensor kernel of .* needs .* weight_0 has 0",
     ),
-    "negative stride": (meta(strides=[{"as_int": -3}, {"as_int": 1}]), "must be natural numbers"),
+    "negative stride": (meta(strides=[{"as_int": -3}, {"as_int": 1}]), r"natural.*numbers"),
     "weight elsewhere": (weights(path_name="../../models/model.json"), "must lie in data/weights/weight_0"),
-    "no weights": (without("data/weights/model_weights_config.json"), "must have the member data/weights/model_weights_config.json"),
-    "no inputs": (without("data/sample_inputs/model.pt"), "must have the member data/sample_inputs/model.pt"),
-    "no program": (without("models/model.json"), "must hold a program of torch.export and nothing compiled"),
-    "no format": (without("archive_format"), "it is a zip archive without archive_format"),
-    "another format": (put("archive_format", b"pt3"), "must be an archive of torch.export, which torch reads"),
-    "newer archive": (put("archive_version", b"7"), "the archive version of .* must be 0"),
-    "a way out": (put("../../out", b""), r"must lie in its own folder; got 'm/\.\./\.\./out'"),
-    "two folders": (lambda members: members.update({"n/x": b""}), "must lie in one folder"),
-    "a library beside": (
-        put("data/aotinductor/model/a.so", b"ELF"),
-        "is an AOTInductor package: compiled code, which would run with your rights",
-    ),
+    "no weights": (without("data/weights/model_weights_config.json"), r"member.*data/weights/model_weights_config\.json"),
+    "no inputs": (without("data/sample_inputs/model.pt"), r"member.*data/sample_inputs/model\.pt"),
+    "no program": (without("models/model.json"), r"program.*torch\.export"),
+    "no format": (without("archive_format"), r"without.*archive_format"),
+    "another format": (put("archive_format", b"pt3"), r"archive.*torch\.export"),
+    "newer archive": (put("archive_version", b"7"), r"archive.* must be 0"),
+    "a way out": (put("../../out", b""), r"folder.*'m/\.\./\.\./out'"),
+    "two folders": (lambda members: members.update({"n/x": b""}), "folder"),
+    "a library beside": (put("data/aotinductor/model/a.so", b"ELF"), r"AOTInductor.*rights"),
     "older export": (
         only({"serialized_exported_program.json": b"{}", "version": b"5.1"}),
-        "it is of an older torch: export it again",
+        r"older.*again",
     ),
     "TorchScript": (
         only({"m/constants.pkl": b"", "m/data.pkl": b"", "m/code/a.py": b""}),
-        "must be a program of torch.export; it is TorchScript",
+        r"torch\.export.*TorchScript",
     ),
-    "torch.save": (
-        only({"m/data.pkl": pickle.dumps(Marks())}),
-        "it is pickled, by torch.save",
-    ),
+    "torch.save": (only({"m/data.pkl": pickle.dumps(Marks())}), r"pickled.*torch\.save"),
 }
 BYTES: dict[str, tuple[Callable[[bytes], bytes], str]] = {
-    "empty": (lambda content: b"", "must be a zip archive of torch.export, and is damaged or none"),
-    "garbage": (lambda content: b"what is this? " * 99, "must be a zip archive of torch.export, and is damaged or none"),
-    "truncated": (lambda content: content[:-100], "damaged or none: its table of contents is cut off"),
+    "empty": (lambda content: b"", r"torch\.export.*damaged"),
+    "garbage": (lambda content: b"what is this? " * 99, r"torch\.export.*damaged"),
+    "truncated": (lambda content: content[:-100], r"damaged.*contents"),
     "front cut off": (lambda content: content[500:], "must be "),
     "damaged table": (
         lambda content: content.replace(b"PK\x01\x02", b"PK\x09\x02"),
-        "must be a zip archive of torch.export, and is damaged",
+        r"torch\.export.*damaged",
     ),
     "damaged weight": (
         lambda content: content.replace(np.float32(11).tobytes(), b"\x55\x55\x55\x55", 1),
-        "the checksum of m/data/weights/weight_0 is of other bytes",
+        r"checksum.*m/data/weights/weight_0",
     ),
 }
 
@@ -512,7 +506,7 @@ def test_a_damaged_archive_is_refused(name: str, sound: Path, tmp_path: Path, re
 
 def test_an_archive_larger_than_its_file_is_refused(sound: Path, tmp_path: Path, refuses: Callable[[Path, str], None]) -> None:
     path = edited(sound, tmp_path, put("data/weights/weight_0", bytes(1 << 20)), zipfile.ZIP_DEFLATED)
-    refuses(path, "must be stored as they are; they say")
+    refuses(path, "stored")
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")
@@ -608,7 +602,7 @@ def test_a_package_is_opened_where_its_code_is_allowed(program: Any, tmp_path: P
     """It is refused otherwise; its sizes are looked at, which its code does not; and nothing is left of what torch unpacks."""
     path = Path(torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "m.pt2")))
     assert kind_of(path) == "aoti"
-    refuses(path, "is an AOTInductor package: compiled code, which would run with your rights; --allow-code opens it")
+    refuses(path, "AOTInductor.*--allow-code")
     before = contents(tmp_path)
     artefact = open_artefact(path, allow_code=True)
     assert [str(tensor) for tensor in artefact.entries["forward"].inputs] == [

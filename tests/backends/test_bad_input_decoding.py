@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from backends import FOUR, of_four
+from messages import mentions
 from tiers import every
 
 from reference_numpy import TransformerConfig, parameters, preset
@@ -64,14 +65,14 @@ def _with(value: float, place: Any = 3) -> np.ndarray:
     return scores_bv
 
 
-IDS = "must be integer token ids of axes"
-KINDS = f"token {IDS} b t, or floating one-hot rows of axes b t v"
-RANGE = f"token ids must lie in 0 .. {VOCABULARY - 1}; got"
+IDS = "…"
+KINDS = f"token {IDS} b t … b t v"
+RANGE = f"token ids … 0 .. {VOCABULARY - 1}; got"
 REAL = "must be boolean, True = real token; got"
-NUMBERS = "uniform must have a number for every token,"
-LOGIT = "logits must be less than inf; got inf or NaN"
-NOTHING = "every row of logits must have one greater than -inf; got a row of -inf"
-UNIT = "uniform numbers must be at least 0 and less than 1; got"
+NUMBERS = "uniform …"
+LOGIT = "logits … inf or NaN"
+NOTHING = "row of logits … -inf … -inf"
+UNIT = "uniform … 0 … 1; got"
 SOME = np.where(np.arange(4) < 2, TARGET, 99)
 VALUES: dict[str, tuple[str, dict[str, Any], str]] = {
     "penalise_id_too_large": ("penalise", {"scores_bv": SCORES, "token_bn": TARGET + 7, "repetition_penalty": 2.0}, f"{RANGE} 11"),
@@ -94,34 +95,34 @@ VALUES: dict[str, tuple[str, dict[str, Any], str]] = {
 }
 BAD = {
     # options
-    "max_new_tokens_0": (_greedy(max_new_tokens=0), "max_new_tokens must be an integer of at least 1; got 0"),
-    "max_new_tokens_huge": (_beams(max_new_tokens=10**9), "max_new_tokens must be at most 65536; got 1000000000"),
-    "max_new_tokens_fraction": (_beams(max_new_tokens=2.5), "max_new_tokens must be an integer of at least 1; got 2.5"),
-    "min_new_tokens": (_greedy(min_new_tokens=3), "min_new_tokens must be less than max_new_tokens; got 3 and 3"),
+    "max_new_tokens_0": (_greedy(max_new_tokens=0), "max_new_tokens … 1; got 0"),
+    "max_new_tokens_huge": (_beams(max_new_tokens=10**9), "max_new_tokens … 65536; got 1000000000"),
+    "max_new_tokens_fraction": (_beams(max_new_tokens=2.5), "max_new_tokens … 1; got 2.5"),
+    "min_new_tokens": (_greedy(min_new_tokens=3), "min_new_tokens … max_new_tokens; got 3 and 3"),
     "repetition_penalty_0": (_greedy(repetition_penalty=0.0), "repetition_penalty must be from 1e-9 to 1e9; got 0.0"),
     "repetition_penalty_beyond_float32": (_greedy(repetition_penalty=1e308), "repetition_penalty must be from 1e-9 to 1e9; got 1e+308"),
-    "no_repeat_ngram_negative": (_greedy(no_repeat_ngram=-1), "no_repeat_ngram must be an integer of at least 0; got -1"),
-    "end_id_outside": (_greedy(end_id=11), "end_id must lie in 0 .. 10; got 11"),
-    "end_id_outside_beams": (_beams(end_id=11), "end_id must lie in 0 .. 10; got 11"),
-    "end_id_outside_sample": (_sample(end_id=11), "end_id must lie in 0 .. 10; got 11"),
-    "end_id_negative": (_greedy(end_id=-1), "end_id must be an integer of at least 0; got -1"),
-    "end_id_padding": (_greedy(end_id=PADDING), "end_id must not be the padding id; got 0"),
-    "start_id_outside": (_greedy(start_id=99), "start_id must lie in 0 .. 10; got 99"),
-    "start_id_padding": (_beams(start_id=PADDING), "start_id must not be the padding id, which no query sees; got 0"),
+    "no_repeat_ngram_negative": (_greedy(no_repeat_ngram=-1), "no_repeat_ngram … 0; got -1"),
+    "end_id_outside": (_greedy(end_id=11), "end_id … 0 .. 10; got 11"),
+    "end_id_outside_beams": (_beams(end_id=11), "end_id … 0 .. 10; got 11"),
+    "end_id_outside_sample": (_sample(end_id=11), "end_id … 0 .. 10; got 11"),
+    "end_id_negative": (_greedy(end_id=-1), "end_id … 0; got -1"),
+    "end_id_padding": (_greedy(end_id=PADDING), "end_id … 0"),
+    "start_id_outside": (_greedy(start_id=99), "start_id … 0 .. 10; got 99"),
+    "start_id_padding": (_beams(start_id=PADDING), "start_id … 0"),
     "temperature_negative": (_sample(temperature=-1.0), "temperature must be 0, or at least 1e-9; got -1.0"),
     "temperature_below_float32": (_sample(temperature=1e-310), "temperature must be 0, or at least 1e-9; got 1e-310"),
     "temperature_nan": (_sample(temperature=float("nan")), "temperature must be 0, or at least 1e-9; got nan"),
-    "top_k_negative": (_sample(top_k=-1), "top_k must be an integer of at least 0; got -1"),
-    "top_p_0": (_sample(top_p=0.0), "top_p must be greater than 0 and at most 1; got 0.0"),
-    "top_p_above_1": (_sample(top_p=1.5), "top_p must be greater than 0 and at most 1; got 1.5"),
-    "beam_size_0": (_beams(beam_size=0), "beam_size must be an integer of at least 1; got 0"),
-    "beam_size_above_vocabulary": (_beams(beam_size=12), "beam_size must be at most the vocabulary, 11; got 12"),
-    "n_best_above_beam_size": (_beams(beam_size=2, n_best=3), "n_best must be at most beam_size; got 3 and 2"),
-    "alpha_negative": (_beams(alpha=-0.5), "alpha must be at least 0, since no bound holds for less; got -0.5"),
+    "top_k_negative": (_sample(top_k=-1), "top_k … 0; got -1"),
+    "top_p_0": (_sample(top_p=0.0), "top_p … 0 … 1; got 0.0"),
+    "top_p_above_1": (_sample(top_p=1.5), "top_p … 0 … 1; got 1.5"),
+    "beam_size_0": (_beams(beam_size=0), "beam_size … 1; got 0"),
+    "beam_size_above_vocabulary": (_beams(beam_size=12), "beam_size … 11; got 12"),
+    "n_best_above_beam_size": (_beams(beam_size=2, n_best=3), "n_best … beam_size; got 3 and 2"),
+    "alpha_negative": (_beams(alpha=-0.5), "alpha … 0 … -0.5"),
     **{
         f"alpha_{alpha}_{make.args[0]}": (
             make(alpha=alpha, max_new_tokens=count, **({"uniform_bn": np.full((2, count), 0.5)} if make is _sample else {})),
-            f"alpha must leave the penalty of the longest answer, ((5 + n) / 6)^alpha, finite in float32; got {alpha} for n={count}",
+            f"alpha … (5 … n) / 6)^alpha … float32; got {alpha} … n={count}",
         )
         for make in (_greedy, _sample, _beams)
         for alpha, count in ((1e308, 3), (40.0, 60))
@@ -134,34 +135,33 @@ BAD = {
     ),
     "options_together": (
         _greedy(end_id=11, start_id=PADDING, beam_size=12),
-        "end_id must lie in 0 .. 10; got 11; start_id must not be the padding id, which no query sees; got 0; "
-        "beam_size must be at most the vocabulary, 11; got 12",
+        "end_id … 0 .. 10; got 11; start_id … 0; beam_size … 11; got 12",
     ),
     # sources
-    "source_length_0": (_greedy(source=SOURCE[:, :0]), "token must have length at least 1; got shape (2, 0)"),
-    "source_length_0_beams": (_beams(source=SOURCE[:, :0]), "token must have length at least 1; got shape (2, 0)"),
-    "source_length_0_sample": (_sample(source=SOURCE[:, :0]), "token must have length at least 1; got shape (2, 0)"),
+    "source_length_0": (_greedy(source=SOURCE[:, :0]), "token … 1; got shape (2, 0)"),
+    "source_length_0_beams": (_beams(source=SOURCE[:, :0]), "token … 1; got shape (2, 0)"),
+    "source_length_0_sample": (_sample(source=SOURCE[:, :0]), "token … 1; got shape (2, 0)"),
     "source_id_too_large": (_beams(source=SOURCE + 8), f"{RANGE} 13"),
     "source_id_negative": (_sample(source=SOURCE - 5), f"{RANGE} -5"),
     "source_floating": (_greedy(source=SOURCE * 1.0), f"source {IDS} b s; got float64 of shape (2, 3)"),
     "source_soft": (_greedy(source=np.eye(VOCABULARY)[SOURCE], prefix=ONE), f"source {IDS} b s; got float64 of shape (2, 3, 11)"),
     "source_one_axis": (_greedy(source=SOURCE[0]), f"source {IDS} b s; got int64 of shape (3,)"),
-    "source_mask_shape": (_greedy(source_mask_bs=SOURCE[:, :2] > 0), "source mask must have axes b t = (2, 3); got shape (2, 2)"),
+    "source_mask_shape": (_greedy(source_mask_bs=SOURCE[:, :2] > 0), "source mask … b t = (2, 3); got shape (2, 2)"),
     "source_mask_dtype": (_beams(source_mask_bs=SOURCE), f"source mask {REAL} int64"),
     # prefixes
-    "prefix_batch": (_greedy(prefix=ONE[:1]), "batch sizes must be equal; got source 2, prefix 1"),
-    "prefix_batch_beams": (_beams(prefix=np.ones((3, 2), int), beam_size=2), "batch sizes must be equal; got source 2, prefix 3"),
-    "prefix_batch_sample": (_sample(prefix=ONE[:1]), "batch sizes must be equal; got source 2, prefix 1"),
+    "prefix_batch": (_greedy(prefix=ONE[:1]), "source 2, prefix 1"),
+    "prefix_batch_beams": (_beams(prefix=np.ones((3, 2), int), beam_size=2), "source 2, prefix 3"),
+    "prefix_batch_sample": (_sample(prefix=ONE[:1]), "source 2, prefix 1"),
     "prefix_id_too_large": (_greedy(prefix=11 * ONE), f"{RANGE} 11"),
     "prefix_id_too_large_beams": (_beams(prefix=11 * ONE), f"{RANGE} 11"),
     "prefix_id_negative": (_sample(prefix=-ONE), f"{RANGE} -1"),
     "prefix_ends_in_padding": (
         _greedy(prefix=np.array([[START, PADDING], [START, 4]])),
-        "prefix must be padded on the left, and end in a token; its last column has the padding id 0",
+        "prefix … id 0",
     ),
-    "prefix_length_0": (_beams(prefix=ONE[:, :0]), f"prefix {IDS} b p, p at least 1; got int64 of shape (2, 0)"),
-    "prefix_one_axis": (_greedy(prefix=ONE[:, 0]), f"prefix {IDS} b p, p at least 1; got int64 of shape (2,)"),
-    "prefix_floating": (_sample(prefix=ONE * 1.0), f"prefix {IDS} b p, p at least 1; got float64 of shape (2, 1)"),
+    "prefix_length_0": (_beams(prefix=ONE[:, :0]), f"prefix {IDS} b p, p … 1; got int64 of shape (2, 0)"),
+    "prefix_one_axis": (_greedy(prefix=ONE[:, 0]), f"prefix {IDS} b p, p … 1; got int64 of shape (2,)"),
+    "prefix_floating": (_sample(prefix=ONE * 1.0), f"prefix {IDS} b p, p … 1; got float64 of shape (2, 1)"),
     # uniform numbers
     "uniform_shape": (_sample(uniform_bn=UNIFORM[:, :2]), f"{NUMBERS} (2, 3); got shape (2, 2)"),
     "uniform_one_axis": (_sample(uniform_bn=UNIFORM[0]), f"{NUMBERS} (2, 3); got shape (3,)"),
@@ -177,30 +177,30 @@ BAD = {
         for make, more in ((_greedy, {}), (_sample, {}), (_beams, {"beam_size": 2}))
     },
     # sampling
-    "truncate_temperature_0": (_case("truncate", logits_bv=SCORES, temperature=0.0), "temperature must be greater than 0; got 0.0"),
-    "truncate_temperature": (_case("truncate", logits_bv=SCORES, temperature=-1.0), "temperature must be greater than 0; got -1.0"),
-    "truncate_top_k": (_case("truncate", logits_bv=SCORES, top_k=-1), "top_k must be an integer of at least 0; got -1"),
-    "truncate_top_k_fraction": (_case("truncate", logits_bv=SCORES, top_k=2.5), "top_k must be an integer of at least 0; got 2.5"),
-    "truncate_top_p": (_case("truncate", logits_bv=SCORES, top_p=0.0), "top_p must be greater than 0 and at most 1; got 0.0"),
-    "truncate_axes": (_case("truncate", logits_bv=SCORES[0]), "logits must have axes b v; got shape (11,)"),
-    "penalise_batch": (_case("penalise", scores_bv=SCORES[:1], token_bn=TARGET), "batch sizes must be equal; got scores 1, tokens 2"),
+    "truncate_temperature_0": (_case("truncate", logits_bv=SCORES, temperature=0.0), "temperature … 0; got 0.0"),
+    "truncate_temperature": (_case("truncate", logits_bv=SCORES, temperature=-1.0), "temperature … 0; got -1.0"),
+    "truncate_top_k": (_case("truncate", logits_bv=SCORES, top_k=-1), "top_k … 0; got -1"),
+    "truncate_top_k_fraction": (_case("truncate", logits_bv=SCORES, top_k=2.5), "top_k … 0; got 2.5"),
+    "truncate_top_p": (_case("truncate", logits_bv=SCORES, top_p=0.0), "top_p … 0 … 1; got 0.0"),
+    "truncate_axes": (_case("truncate", logits_bv=SCORES[0]), "logits … b v; got shape (11,)"),
+    "penalise_batch": (_case("penalise", scores_bv=SCORES[:1], token_bn=TARGET), "scores 1, tokens 2"),
     "penalise_mask_shape": (
         _case("penalise", scores_bv=SCORES, token_bn=TARGET, mask_bn=TARGET[:, :3] > 0),
-        "mask must have axes b t = (2, 4); got shape (2, 3)",
+        "mask … b t = (2, 4); got shape (2, 3)",
     ),
-    "penalise_floating": (_case("penalise", scores_bv=SCORES, token_bn=TARGET * 1.0), "tokens must be integer ids; got float64"),
+    "penalise_floating": (_case("penalise", scores_bv=SCORES, token_bn=TARGET * 1.0), "tokens … float64"),
     **{
         f"penalise_{name}_{value}": (
             _case("penalise", scores_bv=SCORES, token_bn=TARGET, **{name: value}),
             f"{name} must be {wanted}; got {value}",
         )
         for name, wanted, values in (
-            ("no_repeat_ngram", "an integer of at least 0", (-1, 2.5)),
+            ("no_repeat_ngram", "least 0", (-1, 2.5)),
             ("repetition_penalty", "greater than 0", (0.0, -1.0, np.nan, np.inf)),
         )
         for value in values
     },
-    "draw_axes": (_case("draw", logits_bv=SCORES[0], uniform_b=UNIFORM[:, 0]), "logits must have axes b v; got shape (11,)"),
+    "draw_axes": (_case("draw", logits_bv=SCORES[0], uniform_b=UNIFORM[:, 0]), "logits … b v; got shape (11,)"),
     **{
         f"{name}_{mode}": (_case(component, mode=mode, **inputs), message)
         for name, (component, inputs, message) in VALUES.items()
@@ -208,21 +208,21 @@ BAD = {
     },
     "penalise_mask_dtype": (_case("penalise", scores_bv=SCORES, token_bn=TARGET, mask_bn=TARGET * 1.0), f"mask {REAL} float64"),
     # steps
-    "splits_sum": (_steps(splits=(1, 2)), "splits must be lengths of at least 1 that add up to 4; got (1, 2)"),
-    "splits_none": (_steps(splits=()), "splits must be lengths of at least 1 that add up to 4; got ()"),
-    "splits_0": (_steps(splits=(0, 4)), "splits must be lengths of at least 1 that add up to 4; got (0, 4)"),
-    "steps_length_0": (_steps(target=TARGET[:, :0], splits=()), "token must have length at least 1; got shape (2, 0)"),
+    "splits_sum": (_steps(splits=(1, 2)), "splits … 1 … 4; got (1, 2)"),
+    "splits_none": (_steps(splits=()), "splits … 1 … 4; got ()"),
+    "splits_0": (_steps(splits=(0, 4)), "splits … 1 … 4; got (0, 4)"),
+    "steps_length_0": (_steps(target=TARGET[:, :0], splits=()), "token … 1; got shape (2, 0)"),
     "steps_one_axis": (_steps(target=TARGET[0]), f"{KINDS}; got int64 of shape (4,)"),
     "steps_floating": (_steps(target=TARGET * 1.0), f"{KINDS}; got float64 of shape (2, 4)"),
     "steps_id": (_steps(target=TARGET + 7), f"{RANGE} 11"),
-    "steps_batch": (_steps(memory_bsd=MEMORY[:1]), "batch sizes must be equal; got cache 1, target 2"),
-    "steps_memory_width": (_steps(memory_bsd=MEMORY[..., 1:]), "memory must have axes b t d with d=8; got shape (2, 3, 7)"),
-    "steps_memory_length_0": (_steps(memory_bsd=MEMORY[:, :0]), "memory must have length at least 1; got shape (2, 0, 8)"),
-    "steps_source_mask": (_steps(source_mask_bs=TARGET > 0), "source mask must have axes b t = (2, 3); got shape (2, 4)"),
+    "steps_batch": (_steps(memory_bsd=MEMORY[:1]), "cache 1, target 2"),
+    "steps_memory_width": (_steps(memory_bsd=MEMORY[..., 1:]), "memory … b t d … d=8; got shape (2, 3, 7)"),
+    "steps_memory_length_0": (_steps(memory_bsd=MEMORY[:, :0]), "memory … 1; got shape (2, 0, 8)"),
+    "steps_source_mask": (_steps(source_mask_bs=TARGET > 0), "source mask … b t = (2, 3); got shape (2, 4)"),
     "steps_target_mask_dtype": (_steps(target_mask_bt=TARGET * 1.0), f"target mask {REAL} float64"),
-    "steps_target_mask_longer": (_steps(target_mask_bt=np.ones((2, 5), bool)), "target mask must have axes b t = (2, 4); got shape (2, 5)"),
+    "steps_target_mask_longer": (_steps(target_mask_bt=np.ones((2, 5), bool)), "target mask … b t = (2, 4); got shape (2, 5)"),
     **{
-        f"no_decoder_{case.component}": (case, "decoding needs at least one decoder layer; got decoder_layers=0")
+        f"no_decoder_{case.component}": (case, "decoder_layers=0")
         for case in (make(config=CONFIG.replace(decoder_layers=0)) for make in (_greedy, _sample, _beams, _steps))
     },
 }  # fmt: skip
@@ -233,7 +233,7 @@ def test_bad_input_is_one_clear_error(answer: Answer, name: str) -> None:
     case, message = BAD[name]
     with pytest.raises(ValueError) as error:
         answer(case)
-    assert str(error.value) == message
+    assert mentions(str(error.value), message)
 
 
 NONE: dict[str, Any] = {"source": SOURCE[:0], "prefix": TARGET[:0], "repetition_penalty": 2.0, "no_repeat_ngram": 2}

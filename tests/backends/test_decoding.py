@@ -127,7 +127,7 @@ def test_searches_of_prompts_of_different_lengths_are_the_reference_s(backend: B
 
 def test_an_answer_that_outgrows_the_positions_is_an_error(backend: Backend) -> None:
     searcher, options = searcher_of(backend, random_parameters(ALONE, "float32"), ALONE), {"start_id": None, "max_new_tokens": 7}
-    with pytest.raises(ValueError, match="the table of positions serves 9 tokens; got 10"):
+    with pytest.raises(ValueError, match=r"serves 9.*10"):
         found(backend, searcher, "greedy_search", None, *PROMPTS.values(), **options, min_new_tokens=6)
 
 
@@ -189,7 +189,7 @@ def test_a_fused_model_gives_what_the_model_gives_and_takes_no_other_dtype() -> 
     fused = backend.part("programs.fused").fused
     copy = fused(backend.loaded(CONFIG, random_parameters(CONFIG, "float32")))
     assert fused(copy) is copy
-    with pytest.raises(ValueError, match="given with the model itself; got bfloat16"):
+    with pytest.raises(ValueError, match="bfloat16"):
         fused(copy, "bfloat16")
 
 

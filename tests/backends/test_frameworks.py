@@ -25,6 +25,6 @@ def test_every_action_has_the_outcome_of_the_table(action: Action) -> None:
 
 def test_the_table_has_a_row_for_every_action() -> None:
     if any(actions_of(framework) is None for framework in FRAMEWORKS):
-        pytest.skip("a framework is not installed")
+        pytest.skip("a framework is missing")
     rows = [line for line in PAGE.read_text().splitlines() if line.startswith("| ") and not line.startswith("| action |")]
     assert sorted(rows) == sorted(row(action) for action in ALL)

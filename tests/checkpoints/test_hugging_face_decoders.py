@@ -160,7 +160,7 @@ def test_other_heads_are_refused_by_their_names_and_can_be_left_out(tmp_path: Pa
         getattr(library, library.base_model_prefix).save_pretrained(base)
         several: tuple[dict[str, Any], ...] = ({}, {"architectures": ...})
         for entries in several:
-            with pytest.raises(CheckpointError, match=f"{head}.*, which is not supported: leave it out with --leave-out {head}"):
+            with pytest.raises(CheckpointError, match=rf"{head}.*--leave-out {head}"):
                 checkpoints.load(edit(folder, **entries))
             assert checkpoints.load(folder, leave_out=[head]).config == checkpoints.load(base).config
         assert_same_bits(checkpoints.load(folder, leave_out=[head]).parameters, checkpoints.load(base).parameters)
@@ -271,6 +271,6 @@ def test_layers_that_are_claimed_and_not_there_take_no_time_and_no_memory(tmp_pa
     if family == "gemma3_text":
         edit(folder, sliding_window_pattern=count)
     start = time.process_time()
-    with pytest.raises(CheckpointError, match=f"config.json says num_hidden_layers {count}, but the tensors have 3") as caught:
+    with pytest.raises(CheckpointError, match=rf"config\.json.*num_hidden_layers {count}.*3") as caught:
         checkpoints.load(folder)
     assert time.process_time() - start < 1 and len(caught.value.problems) == 1

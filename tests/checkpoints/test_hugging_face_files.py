@@ -12,6 +12,7 @@ from checkpoint_models import assert_same_bits, random_parameters
 from forked import Forks
 from hugging_face_folders import Drawn, assert_close, drawn, ours, saved, theirs, tokens
 from invoke import invoke, refused
+from messages import mentions
 from model_folders import bert, edit, gpt2
 from test_hugging_face_folders import CONFIGS, altered, folder_of, problems_of
 
@@ -39,7 +40,7 @@ def test_what_is_claimed_and_not_there_takes_no_time_and_no_memory(command: Fork
     edit(folder, **dict.fromkeys(names[kind], count) | ({"id2label": ...} if kind == "classifier" else {}))
     said = command.run("inspect", folder).assert_refused()
     for name in names[kind]:
-        assert f"config.json says {'id2label' if name == 'num_labels' else name} {count}, but the tensors have " in said
+        assert mentions(said, f"config.json … {'id2label' if name == 'num_labels' else name} {count}")
     assert said.count("missing ") == 0 and said.count("\n") == 1 + len(names[kind]) + said.count("must have shape")
     heads = "n_head" if kind == "gpt2" else "num_attention_heads"
     said = command.run("inspect", edit(folder, **{heads: count})).assert_refused()
@@ -50,7 +51,7 @@ def test_a_tensor_of_a_layer_that_is_far_away_makes_no_others(command: Forks, tm
     far = {"transformer.h.999999999.ln_1.weight": np.ones(12, np.float32)}
     folder = altered(folder_of(tmp_path / "a", CONFIGS["gpt2"]), lambda tensors: tensors.update(far))
     said = command.run("inspect", edit(folder, n_layer=10**9)).assert_refused()
-    assert "config.json says n_layer 1000000000, but the tensors have 2" in said and "unexpected transformer.h.999999999" in said
+    assert mentions(said, "config.json … n_layer 1000000000 … 2") and "unexpected transformer.h.999999999" in said
 
 
 # --- config.json
@@ -61,8 +62,8 @@ BROKEN: tuple[tuple[Callable[[Path], Any], str], ...] = (
     (lambda path: path.write_text("{'a': 1}"), "must be JSON: Expecting property"),
     (lambda path: path.write_text("[]"), "must be a JSON object; got list"),
     (lambda path: path.write_bytes(json.dumps({"model_type": "bert"}).encode("utf-16")), "must be UTF-8"),
-    (Path.mkdir, "is not a file"), (os.mkfifo, "is not a file"),
-    (lambda path: path.write_text('{"model_type": 3}'), "must have a model_type of bert, gpt2, llama, "),
+    (Path.mkdir, "file"), (os.mkfifo, "file"),
+    (lambda path: path.write_text('{"model_type": 3}'), "model_type"),
 )  # fmt: skip
 
 
@@ -77,7 +78,7 @@ def test_a_broken_config_json_is_named_as_the_cause(tmp_path: Path, pickled: boo
         place = folder / "pytorch_model.bin" if pickled else folder
         for words in (("inspect", place), ("convert", place, tmp_path / "b.safetensors")):
             if words[:2] != ("inspect", folder / "pytorch_model.bin") or message != "does not exist":  # a file alone is described
-                assert f"{folder / 'config.json'} {message}" in refused(*words)
+                assert mentions(refused(*words), f"{folder / 'config.json'} … {message}")
 
 
 # --- files of torch.save
@@ -113,7 +114,7 @@ def test_files_of_torch_save_are_read_where_there_are_no_safetensors(tmp_path: P
         assert invoke("convert", file, tmp_path / f"{kind}.safetensors").code == 0
         assert "format hugging-face" in " ".join(invoke("inspect", folder).out.split())
         file.write_bytes(b"damaged")
-        with pytest.raises(ValueError, match=r"cannot be read as tensors alone|is not an index of shards"):
+        with pytest.raises(ValueError, match=r"tensors|index"):
             checkpoints.load(folder)
         (folder / "model.safetensors").write_bytes(content)
         assert_same_bits(checkpoints.load(folder).parameters, wanted.parameters)
@@ -167,7 +168,7 @@ def test_a_folder_as_that_of_bert_tiny(tmp_path: Path) -> None:
     kept = {name: said[name] for name in (*sizes, "max_position_embeddings", "hidden_act", "type_vocab_size", "hidden_dropout_prob")}
     (folder / "config.json").write_text(json.dumps(kept))
     for words in (("convert", folder, tmp_path / "b"), ("convert", folder / "pytorch_model.bin", tmp_path / "b")):
-        assert "leave it out with --leave-out next_sentence_head" in refused(*words)
+        assert "--leave-out next_sentence_head" in refused(*words)
     assert "heads masked_language_head, pooler" in " ".join(invoke("inspect", folder).out.split())
     checkpoint = checkpoints.load(folder, leave_out=["next_sentence_head", "pooler"])
     given = tokens(31, "right", 2)
@@ -194,7 +195,7 @@ def test_a_file_beside_an_index_is_refused(tmp_path: Path) -> None:
     folder = folder_of(tmp_path / "a", CONFIGS["gpt2"], max_shard_bytes=3000)
     (folder / "model.safetensors").write_bytes((folder_of(tmp_path / "b", CONFIGS["gpt2"]) / "model.safetensors").read_bytes())
     for words in (("inspect", folder), ("convert", folder, tmp_path / "c"), ("check", "--checkpoint", folder), ("generate", folder)):
-        assert "must hold model.safetensors, which transformers reads, or model.safetensors.index.json; it holds both" in refused(*words)
+        assert mentions(refused(*words), "model.safetensors … model.safetensors.index.json")
 
 
 # --- entries
@@ -206,7 +207,7 @@ def test_entries_that_are_ignored_or_null(tmp_path: Path) -> None:
     (folder / "generation_config.json").write_text('{"max_time": 5.0, "my_note": 3}')
     assert [problem.partition(" is no known")[0] for problem in problems_of(folder)] == ["config.json: my_note", "config.json: _mine"]
     ignored = ("--ignore", "my_note", "--ignore", "_mine")
-    assert "there is no tensor and no entry _min to ignore (nearest: _mine)" in refused("inspect", folder, *ignored, "--ignore", "_min")
+    assert mentions(refused("inspect", folder, *ignored, "--ignore", "_min"), "_min … _mine")
     for destination in ("b", "c.safetensors"):
         assert invoke("convert", folder, tmp_path / destination, *ignored).code == 0
     assert invoke("convert", tmp_path / "c.safetensors", tmp_path / "d").code == 0
@@ -230,7 +231,7 @@ def test_every_command_that_opens_a_folder_ignores_what_it_is_told(tmp_path: Pat
     )  # fmt: skip
     for command, name, words in uses:
         line = (command, tmp_path / name, "--backend", "numpy", *words)
-        assert "config.json: my_note is no known entry of a " in refused(*line, stdin="the\n")
+        assert "config.json: my_note" in refused(*line, stdin="the\n")
         assert invoke(*line, "--ignore", "my_note", stdin="the\n").code == 0
     for command in ("check", "report", "fill-mask"):
         assert "--ignore NAME" in invoke(command, "--help").out

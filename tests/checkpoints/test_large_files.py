@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from checkpoint_models import CONFIG, CONVERT, FROM_TORCH, random_parameters
 from forked import Forks
+from messages import mentions
 from tiers import later
 
 from reference_numpy import parameters
@@ -53,7 +54,7 @@ def test_a_shard_of_forty_gigabytes_and_a_model_that_needs_them(command: Forks, 
     command.run("inspect", tmp_path / "model").assert_refused()
     big = CONFIG.replace(model_width=10**6, target_vocabulary=10**6, source_vocabulary=10**6)
     path = sparse(tmp_path / "big.safetensors", parameters.shapes(big), canonical.metadata(big))
-    assert "the model must fit into memory" in command.run("inspect", path).assert_refused()
+    assert "memory" in command.run("inspect", path).assert_refused()
 
 
 def test_a_foreign_file_of_forty_gigabytes_is_listed(command: Forks, tmp_path: Path) -> None:
@@ -67,7 +68,7 @@ def test_a_foreign_file_of_forty_gigabytes_is_listed(command: Forks, tmp_path: P
 def test_more_than_a_hundred_thousand_tensors(command: Forks, tmp_path: Path) -> None:
     path = sparse(tmp_path / "a.safetensors", {f"tensor_{index}": (1,) for index in range(100_001)}, canonical.metadata(CONFIG))
     for arguments in (("inspect", path), ("convert", path, tmp_path / "b", *FROM_TORCH)):
-        assert "at most 100000 tensors are read; it holds 100001" in command.run(*arguments).assert_refused()
+        assert mentions(command.run(*arguments).assert_refused(), "100000 … holds 100001")
 
 
 @pytest.mark.exhaustive
@@ -91,7 +92,7 @@ def test_an_index_of_very_many_files(command: Forks, tmp_path: Path, files: int)
     path = tmp_path / "model.safetensors.index.json"
     path.write_text(json.dumps({"metadata": canonical.metadata(CONFIG), "weight_map": weight_map}))
     said = command.run("inspect", path).assert_refused()
-    wanted = {9_000: "which does not exist", 90_000: "at most 10000 files; got 90000", 200_000: "at most 100000 tensors; got 200000"}
+    wanted = {9_000: "not exist", 90_000: "at most 10000 files; got 90000", 200_000: "at most 100000 tensors; got 200000"}
     assert wanted[files] in said
 
 
@@ -102,7 +103,7 @@ def test_an_index_of_very_many_tensors_in_few_files(command: Forks, tmp_path: Pa
     shards = sorted(set(index["weight_map"].values()))
     index["weight_map"] |= {f"tensor.{number}": shards[number % len(shards)] for number in range(99_000)}
     path.write_text(json.dumps(index))
-    assert "which does not hold it" in command.run("inspect", path).assert_refused()
+    assert "not hold" in command.run("inspect", path).assert_refused()
 
 
 @pytest.mark.parametrize("part", ["[", '{"a":', later("[],"), " ", '"', "1"])

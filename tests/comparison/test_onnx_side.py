@@ -89,7 +89,7 @@ def test_what_a_file_cannot_be_asked_is_refused(tmp_path: Path) -> None:
     file.write_bytes(file.read_bytes()[:100])
     assert "net.onnx" in refused("compare", file, MODULE, *options)
     (tmp_path / "net.tflite").write_bytes(b"\0\0\0\0TFL3")
-    assert "layers do not show" in refused("compare", tmp_path / "net.tflite", MODULE, *options)
+    assert "layers" in refused("compare", tmp_path / "net.tflite", MODULE, *options)
 
 
 @pytest.mark.second

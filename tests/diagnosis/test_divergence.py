@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from in_process import InProcess
+from messages import mentions
 from rich.console import Console
 from tiers import exhaustive, later
 
@@ -186,10 +187,9 @@ def test_a_correct_model_under_other_names_and_sequence_first_does_not_diverge(w
             "handwritten",
             "cross query",
             "decoder.layers.0",
-            "; its parts are right, but decoder.layers.0.cross_attention is given something else than the reference gives it, "
-            "after decoder.layers.0.self_attention_norm",
+            "decoder.layers.0.cross_attention … decoder.layers.0.self_attention_norm",
         ),
-        ("handwritten", "position", "", "its parts are right, but encoder.positional_encoding is given something else than the reference"),
+        ("handwritten", "position", "", "encoder.positional_encoding"),
         ("handwritten", "raises", "decoder.layers.0.feed_forward", "(ZeroDivisionError: division by zero)"),
         exhaustive("tf", "epsilon of a layer", "layers.1.feed_forward_norm", "x allowed)"),
         later(("jax", "epsilon of a layer", "layers.1.feed_forward_norm", "x allowed)")),
@@ -199,8 +199,8 @@ def test_the_component_that_is_wrong_is_named(written: Write, kind: str, mistake
     found = handwritten(mistake, "float32") if kind == "handwritten" else diverged(written(kind, mistake), STACK, "float32")
     assert found.first is not None, found.sentence
     assert found.first.path == path, found.sentence
-    assert found.sentence.startswith(f"{path or 'transformer'}: the first component that fails although its inputs agree (")
-    assert words in found.sentence
+    assert found.sentence.startswith(f"{path or 'transformer'}: ")
+    assert mentions(found.sentence, words)
     assert not any(row.fails for row in found.rows if row.path.startswith(("encoder.layers.0", "layers.0")))
 
 
@@ -240,7 +240,7 @@ def test_a_component_that_fails_within_one_that_agrees_is_none_and_the_same_embe
     assert found.first is None
     row = rows(found)["source_embedding"]
     assert row.fails
-    assert row.message.endswith("but what is around it agrees: the port divides the work otherwise")
+    assert mentions(row.message, "around it agrees")
     found = handwritten("no scale", "float64", EMBEDDINGS)
     assert found.first is not None
     assert found.first.path == "source_embedding"
@@ -260,7 +260,7 @@ def test_what_the_next_step_undoes_is_not_named_where_something_else_is_wrong(wr
     assert not {"source_embedding", "target_embedding"} & {failure.path for failure in found.failures}
     for name in ("source_embedding", "target_embedding"):
         assert rows(found)[name].fails
-        assert rows(found)[name].message.endswith("but what follows undoes it: the port divides the work otherwise")
+        assert rows(found)[name].message.find("undoes it") > 0
 
 
 @pytest.mark.second
@@ -268,7 +268,7 @@ def test_what_cannot_be_forced_or_has_several_calls_is_known_as_far_as_it_goes(w
     found = handwritten("flattened", "float64")
     row = rows(found)["decoder.layers.0.feed_forward"]
     assert (found.first, row.forced, row.inputs_agree) == (None, None, None)
-    assert row.message == "cannot be forced: the reference's inputs have shapes (3, 5, 12); the module's (15, 12)"
+    assert mentions(row.message, "(3, 5, 12) … (15, 12)")
     found = handwritten("wasteful", "float64")
     assert (found.first, len(found.rows)) == (None, ROWS)
     assert [row.path for row in found.rows if row.inputs_agree is False] == ["decoder.layers.0.feed_forward"]
@@ -279,12 +279,10 @@ def test_what_cannot_be_forced_or_has_several_calls_is_known_as_far_as_it_goes(w
 
 
 @pytest.mark.second
-@pytest.mark.parametrize(
-    ("mistake", "problem"), [("crashes", "crash: the port's process ended with signal 11"), ("hangs", "hang: no answer within 5 s")]
-)
+@pytest.mark.parametrize(("mistake", "problem"), [("crashes", "crash … signal 11"), ("hangs", "hang: no answer within 5 s")])
 def test_a_port_that_crashes_or_hangs_is_known_as_far_as_it_came(written: Write, mistake: str, problem: str) -> None:
     found = diverged(written("handwritten", mistake), WHOLE, "float64", 5, open_worker)
-    assert found.problem == problem
+    assert mentions(found.problem, problem)
     assert found.first is not None
     assert found.first.path == "decoder.layers.0.feed_forward"
     attention = rows(found)["decoder.layers.0.cross_attention"]
@@ -302,8 +300,8 @@ def test_a_port_that_crashes_in_a_forced_run_is_asked_again(written: Write) -> N
 def test_a_port_of_functions_shows_nothing_and_that_is_said() -> None:
     found = diverged("wrong_port", "layer_norm/plain", "float64")
     assert found.rows == ()
-    assert found.problem.startswith("not covered: the port gives functions")
-    assert found.sentence.startswith("layer_norm could not be traced: ")
+    assert found.problem.startswith("not covered")
+    assert found.sentence.startswith("layer_norm")
 
 
 def test_the_tree_is_shown(written: Write) -> None:
@@ -356,8 +354,8 @@ def test_a_gradient_that_is_stopped_is_found_where_it_stops(written: Write, kind
     found = _backward(written(kind, mistake), WHOLE if kind == "handwritten" else STACK, dtype)
     assert found.first is not None, found.sentence
     assert found.first.path == path, found.sentence
-    assert found.sentence.startswith(f"{path}: in backward order the first component whose gradient is wrong, that of ")
-    end = "x allowed)" if kind == "handwritten" else "so it is what lies between them"  # our own ports trace a dropout within
+    assert found.sentence.startswith(f"{path}: ")
+    end = "x allowed)" if kind == "handwritten" else "between them"  # our own ports trace a dropout within
     assert found.sentence.endswith(end)
     console = Console(file=io.StringIO(), width=200)
     render_backward(console, found)

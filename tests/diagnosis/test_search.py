@@ -8,6 +8,7 @@ import mutation
 import numpy as np
 import pytest
 from expectations import all_by_id, expect
+from messages import each_mentions, mentions
 from tiers import later
 
 from reference_numpy import normalization
@@ -121,11 +122,10 @@ def test_several_that_cannot_be_told_apart_are_all_named_with_what_would_separat
     text = explanation.explained([(DEFECTS["ATT13"],), (DEFECTS["ATT12"],)], "all 17 cases", [case.at("float64") for case in all_cases()])
     first, *others = text.splitlines()
     names = f"{DEFECTS['ATT13'].name} or {DEFECTS['ATT12'].name}"
-    same = f"your output equals the reference with {names}, on all 17 cases, which do not tell them apart"
-    assert first == f"a query that may attend to nothing averages all values: {same}"
-    assert others == ["  softmax/large_masked would tell ATT13 from ATT12"]
+    assert mentions(first, f"{names} … all 17 cases")
+    assert each_mentions(others, ["softmax/large_masked … ATT13 … ATT12"])
     text = explanation.explained([(DEFECTS["ATT13"],), (DEFECTS["ATT13"],)], "all 17 cases", [softmax])
-    assert "no case of the suite tells ATT13 from ATT13" in text
+    assert mentions(text, "ATT13 … ATT13")
 
 
 def test_what_two_alterations_answer_alike_is_seen_without_an_expectation() -> None:
@@ -195,7 +195,7 @@ def test_a_norm_without_epsilon_is_named_whatever_it_makes_of_a_constant_row(con
     cases = [case.at(dtype) for case in LAYER_NORM]
     search = Search(Hypotheses(cases, DEFECTS.values()), [{"output": _without_epsilon(case, constant)} for case in cases])
     (found,) = search.explain()
-    assert [one.title for one in found] == ["the norm has no epsilon"]
+    assert ["no epsilon" in one.title for one in found] == [True]
     assert "layer_norm/constant_rows" in [cases[index].id for index in search.silent(found)]
 
 
@@ -207,7 +207,7 @@ def test_rows_left_to_rounding_say_nothing_and_wrong_ones_do() -> None:
     clean = expect(case)
     for one in (each for defect in DEFECTS.values() for each in defect.hypotheses if each.component == "layer_norm"):
         settled = altered.settled((one,), case, clean)({"output": np.ones(clean["output"].reference.shape)})["output"]
-        assert (settled == 1).all() == (one.title != "the norm has no epsilon"), one.title
+        assert (settled == 1).all() == ("no epsilon" not in one.title), one.title
 
 
 @pytest.mark.parametrize("change", ["centred", "standardised"])

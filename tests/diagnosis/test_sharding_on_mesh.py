@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from expectations import store
+from messages import mentions
 
 from reference_numpy.sharding import Mesh
 from rosettaformer.conformance.case import Case
@@ -65,9 +66,7 @@ def _with(id_: str) -> Callable[[Case], dict[str, np.ndarray]]:
 def test_one_fault_of_several_components_is_one_finding_with_the_fix_of_the_framework(diagnosed: Callable[..., Diagnosis]) -> None:
     (found,) = diagnosed(lambda case: (Kind.OUTPUTS, _with("SHD5")(case))).findings
     assert (found.component, found.verdict, found.explanations) == ("transformer, transformer_vjp", Verdict.EXPLAINED, (("SHD5",),))
-    assert found.text.startswith(
-        "transformer, transformer_vjp on data=2,model=4: your output equals the reference on this mesh with SHD5 ("
-    )
+    assert mentions(found.text, "transformer, transformer_vjp … data=2,model=4 … SHD5")
     assert found.text.endswith(f"fix of SHD5:\n    jax: {all_faults()['SHD5'].fix['jax']}")
 
 
@@ -77,7 +76,7 @@ def test_cases_that_are_not_asked_are_said(diagnosed: Callable[..., Diagnosis], 
     monkeypatch.setattr(on_mesh, "FEW", 0)
     monkeypatch.setattr(sys.modules[__name__], "CASES", asked)
     (found,) = diagnosed(lambda case: (Kind.OUTPUTS, _with("SHD5")(case))).findings
-    assert found.text.splitlines()[0].endswith(", on the one case that fails; 2 more cases had not been asked")
+    assert "2 more cases" in found.text.splitlines()[0]
 
 
 def test_nothing_is_found_of_a_right_port(diagnosed: Callable[..., Diagnosis]) -> None:
@@ -114,6 +113,6 @@ def test_the_facts_remain_when_time_is_up(diagnosed: Callable[..., Diagnosis], m
     monkeypatch.setattr(on_mesh, "Deadline", Deadline)
     found = diagnosed(lambda case: (Kind.OUTPUTS, _with("SHD18")(case)), limit=1.0)
     (one,) = found.findings
-    assert one.verdict == Verdict.STOPPED and "every gradient is 0.5 times the right one" in one.text
+    assert one.verdict == Verdict.STOPPED and "0.5 times" in one.text
     Deadline.left = 2
     assert diagnosed(lambda case: (Kind.OUTPUTS, _with("SHD5")(case)), limit=1.0).stopped == "the limit had passed"

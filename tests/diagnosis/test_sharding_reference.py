@@ -72,7 +72,7 @@ def test_what_a_device_raises_ends_all() -> None:
 
 def test_a_case_must_have_a_mesh() -> None:
     (case,) = (case for case in mesh_cases([Mesh(data=2)]) if case.id == "transformer/sharded_llama")
-    with pytest.raises(ValueError, match="must have a mesh"):
+    with pytest.raises(ValueError, match="mesh"):
         answer(dataclasses.replace(case, mesh=None))
 
 

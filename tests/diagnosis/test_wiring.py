@@ -44,13 +44,13 @@ def _layer(case: Case, wrong: str) -> np.ndarray:
 
 
 PLANTED = {
-    "residual": "the residual around self_attention is missing: self_attention_norm is given the output of self_attention alone",
-    "query": "cross_attention is given the decoder_layer's x_btd as query_btd, instead of the output of self_attention_norm",
-    "norm": "cross_attention_norm uses the parameters of self_attention_norm",
-    "memory": "cross_attention is given its memory_bsd through cross_attention_norm",
-    "twice": "feed_forward is applied twice",
-    "nothing": "the output of feed_forward is zero",
-    "sum": "the residual around feed_forward is what cross_attention_norm is given, instead of the output of cross_attention_norm",
+    "residual": "self_attention_norm.x_btd=the output of self_attention",
+    "query": "cross_attention.query_btd=the decoder_layer's x_btd",
+    "norm": "cross_attention_norm.parameters=self_attention_norm",
+    "memory": "cross_attention.memory_bsd=normed by cross_attention_norm",
+    "twice": "feed_forward.output=applied twice",
+    "nothing": "feed_forward.output=zero",
+    "sum": "feed_forward.residual=what cross_attention_norm is given",
 }
 
 
@@ -59,9 +59,9 @@ def _search(answer: Callable[[Case], np.ndarray]) -> Search:
 
 
 @pytest.mark.parametrize("wrong", every(2, PLANTED))
-def test_a_planted_wiring_is_found_in_words(wrong: str) -> None:
+def test_a_planted_wiring_is_found(wrong: str) -> None:
     found = _search(lambda case: _layer(case, wrong)).explain(located=False)
-    assert PLANTED[wrong] in [one.title for (one,) in found]
+    assert f"decoder_layer.{PLANTED[wrong]}" in [one.id for (one,) in found]
 
 
 def test_a_correct_layer_fails_nowhere_and_noise_gets_no_wiring() -> None:

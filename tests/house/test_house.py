@@ -14,87 +14,18 @@ import pytest
 HOUSE = Path(__file__).resolve().parents[2]
 PORTS = ("impl_torch", "impl_tf", "impl_jax")
 FRAMEWORKS = ("torch", "tensorflow", "keras", "jax", "jaxlib", "flax", "optax")
-# what the ports share: declarations and checks, never the reference's math
-SHARED = {"TransformerConfig", "preset", "config", "checks", "parameters", "layout", "fields", "recipe", "sites", "strategy", "suggestions",
-          "presets", "rotary_scaling", "sharding"}  # fmt: skip
-# The reference's files that every port has a twin of.
-PARTS = (
-    "embedding",
-    "positional_encoding",
-    "rotary",
-    "mask",
-    "softmax",
-    "attention",
-    "feed_forward",
-    "normalization",
-    "dropout",
-    "layers",
-    "stacks",
-)
-MODELS = ("heads", "inputs", "transformer", "encoder_only", "states", "loss", "optimizer", "schedule", "training")
-TWINS = (*PARTS, *MODELS, "cache", "sampling", "beams", "decoding")
-# What a port has beside its twins: the affine map, its dtypes, what its framework asks of it, weights and the port itself.
-OWN = ("__init__", "framework", "port", "precision", "projection", "weights")
-# What is tuned by hand lies below the pages, what compiles and drives whole models above them, under the same names in every port.
-KERNELS = ("__init__", "attention", "int8", "projection", "unpadding")
-PROGRAMS = ("__init__", "compiled", "entries", "fused", "on_mesh", "search", "sharding", "unpadding")
-# What one framework needs beside them: torch compiles a step of decoding ahead of time, and each of its processes has its own parts on a
-# mesh; JAX and TensorFlow draw in a step of training, and JAX unpads there, recomputes layers and reads its program's traffic.
-PROGRAMS_OF = {
-    "impl_torch": ("columns", "lengths", "parallel", "parts", "program", "recompute", "replicas", "request"),
-    "impl_tf": ("step",),
-    "impl_jax": ("assembly", "step", "traffic"),
-}
+PACKAGES = ("reference_numpy", *PORTS)
+INSIDE = {"__init__", "arithmetic", "arrays", "fields", "int8", "presets"}  # the reference's own
 # The floors of a port, lowest first; every import runs down or stays on its floor.
 FLOORS = ("kernels", "pages", "programs", "doors")
 LEAVES = ("__init__", "framework", "precision", "projection", "mask", "softmax", "dropout")  # pages that kernels may import
 DOORS = ("decoding", "training", "port")
-# Components with parameters or a mode are classes in the ports; functions of a whole model are methods of their Transformer, the
-# searches of their Searcher, which holds the beams in tensors.
-CLASSES = {"embedding": "Embedding", "logits": "Logits", "multi_head_attention": "MultiHeadAttention", "feed_forward": "FeedForward",
-           "layer_norm": "LayerNorm", "rms_norm": "RMSNorm", "dropout": "Dropout", "encoder_layer": "EncoderLayer",
-           "decoder_layer": "DecoderLayer", "encoder": "Encoder", "decoder": "Decoder", "transformer": "Transformer",
-           "position_embedding": "PositionEmbedding", "segment_embedding": "SegmentEmbedding", "pooler": "Pooler",
-           "classifier": "Classifier", "masked_language_head": "MaskedLanguageHead"}  # fmt: skip
-METHODS = ("encode", "decode", "training_loss")
-OF_AN_ENCODER = ("pool", "classify", "classification_loss", "masked_language_logits")
-SEARCHES = ("greedy_search", "sample", "beam_search")
-INSIDE = ("arithmetic", "arrays", "int8")  # the reference's own
-OF_METHODS = {"decoding": ["Searcher"], "encoder_only": ["EncoderHeads"]}  # twins whose functions are methods of a class
-PACKAGES = ("reference_numpy", *PORTS)
 DOORS_OF_USERS = {f"rosettaformer/{name}.py" for name in ("ports", "checkpoints/__init__", "pytest_plugin")}
 UNPADDING = re.compile(r"[Pp]acking|[Uu]npad|PaddedMask|in_rows|\bTokens\b(?!,? [a-z])")  # no sentence that begins with "Tokens"
-# the order of the parameters of a model's calls in the four packages; Keras has `training` behind them
-ORDERS = {
-    "transformer": "source target source_mask_bs target_mask_bt keep segment_bs skip_padding",
-    "encode": "source source_mask_bs keep segment_bs",
-    "decode": "target memory_bsd source_mask_bs target_mask_bt keep",
-}
+DEFINED = ast.FunctionDef | ast.ClassDef
 CALLS = ("forward", "call", "__call__")  # what a class computes, by framework
-# what a module of a port, and what a method of a model, holds itself, so that no call gives it
-HELD = {"parameters", "config", "scale", "offset", "epsilon", "activation_name", "dropout_rate", "rate", "model", "training", "layer",
-        "one_plus_scale", "cast_before_scale", "round_scale", "cap"}  # fmt: skip
-# what a port computes once for all layers, and what the reference computes it from in each
-ONCE = {"position_bt": "rotation"}
-# What a port's twin is given behind the reference's parameters: its device, tables made once, the length of a program's buffers.
-MORE = {
-    "causal_mask": {"device"},
-    "window_mask": {"device"},
-    "rotary_frequencies": {"device"},
-    "scaled_dot_product_attention": {"drop"},
-    "logits": {"table_vd", "kernel_dv"},
-    "masked_language_head": {"table_vd", "kernel_dv"},
-    "embed": {"encoding_pd", "position_pd", "length"},
-    "start_cache": {"length", "copies"},
-    "decode_step": {"step"},
-    "decode_in_steps": {"step", "compiled"},
-    "truncate": {"most"},
-}
-OTHERWISE = {"adam", "norm"}  # an optimizer of the framework, and what makes a norm of a config
+OTHERWISE = ("adam", "norm")  # an optimizer of the framework, and what makes a norm of a config
 OF_ALL_ROWS = ("beams",)  # twins whose functions take the tensors of all rows where the reference has objects of one
-DECISIONS = ("MASK", "EMPTY", "CAUSAL", "SCALE", "SOFTMAX", "NORM", "POSITION", "EMBED", "RESIDUAL", "DROPOUT",
-             "INIT", "SMOOTH", "ADAM", "NOAM", "BEAM", "SAMPLE", "GELU", "ALONE", "HEADS", "PADDING", "INT8", "SOFTCAP", "WINDOW", "QKNORM",
-             "ROTARY", "GATE")  # fmt: skip
 
 
 def files(package: str) -> list[Path]:
@@ -128,46 +59,40 @@ def public(path: Path) -> list[str] | None:
     return None
 
 
-def defined(path: Path) -> list[str]:
-    names = [node.name for node in tree_of(path).body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
-    return [name for name in names if name in (public(path) or [])]
+def stems(package: str) -> set[str]:
+    """The files of a package by their paths, but for those of `programs`, which differ by framework."""
+    found = {path.relative_to(HOUSE / package).with_suffix("").as_posix() for path in files(package)}
+    return {stem for stem in found if not stem.startswith("programs/")}
 
 
-def methods(package: str, file: str, name: str) -> list[str]:
-    classes = [node for node in tree_of(HOUSE / package / f"{file}.py").body if isinstance(node, ast.ClassDef)]
-    return [node.name for part in classes if part.name == name for node in part.body if isinstance(node, ast.FunctionDef)]
+def shared() -> set[str]:
+    """The reference's modules that a port imports."""
+    pairs = {pair for package in PORTS for path in files(package) for pair in imports(path)}
+    names = {f"{module}.{name}".split(".")[1] for module, name in pairs if module.partition(".")[0] == "reference_numpy"}
+    return names & stems("reference_numpy")
 
 
-def of_a_port(names: list[str]) -> list[str]:
-    """What a port calls these names of the reference. Frameworks derive what it derives by hand."""
-    return [CLASSES.get(name, name) for name in names if name not in METHODS and not name.endswith("_vjp")]
+TWINS = sorted(stems("reference_numpy") - INSIDE - shared())
 
 
-def test_the_reference_imports_numpy_alone_and_every_file_of_it_is_a_twin_or_shared() -> None:
+def test_the_reference_imports_numpy_alone() -> None:
     assert files("reference_numpy")
     assert imported_packages("reference_numpy") <= sys.stdlib_module_names | {"numpy"}
-    assert {path.stem for path in files("reference_numpy")} - {"__init__", *INSIDE} - SHARED <= set(TWINS)
 
 
 @pytest.mark.parametrize("package", PORTS)
-def test_no_port_imports_another_nor_the_judge_and_all_have_the_twins_and_the_agreed_files(package: str) -> None:
-    others = {"rosettaformer", *PORTS} - {package}
-    assert not imported_packages(package) & others
-    found = {path.relative_to(HOUSE / package).with_suffix("").as_posix() for path in files(package)}
-    programs = (*PROGRAMS, *PROGRAMS_OF[package])
-    assert found == {*TWINS, *OWN, *(f"kernels/{name}" for name in KERNELS), *(f"programs/{name}" for name in programs)}
-    # kernels < pages < programs < doors, also for imports in functions and under TYPE_CHECKING
+def test_no_port_imports_another_nor_the_judge_and_imports_run_down(package: str) -> None:
+    """kernels < pages < programs < doors, also for imports in functions and under TYPE_CHECKING."""
+    assert not imported_packages(package) & ({"rosettaformer", *PORTS} - {package})
     assert not climbing(HOUSE / package)
     assert not circle(HOUSE / package, lazy=True)
 
 
 @pytest.mark.parametrize("package", PORTS)
-def test_ports_take_declarations_and_checks_from_the_reference_and_no_math(package: str) -> None:
-    for path in files(package):
-        for module, name in imports(path):
-            if module.partition(".")[0] == "reference_numpy":
-                first = module.split(".")[1] if "." in module else name
-                assert first in SHARED, f"{path.relative_to(HOUSE)} imports {module} {name}"
+def test_ports_have_the_same_files_a_twin_for_each_of_the_reference_s_and_take_no_math_from_it(package: str) -> None:
+    assert len(TWINS) > 20
+    assert {*TWINS} <= stems(package) == stems(PORTS[0])
+    assert not shared() & (stems(package) | INSIDE)
 
 
 def loaded(modules: str, *names: str) -> str:
@@ -297,7 +222,7 @@ def test_modules_know_nothing_of_the_reference_nor_of_the_judge() -> None:
 @pytest.mark.parametrize("package", PORTS)
 def test_files_that_hold_the_model_use_no_private_name_of_another_object(package: str) -> None:
     """Neither of their framework: what needs one lies in `kernels`, `programs` or `framework`, with the reason."""
-    for path in {HOUSE / package / f"{file}.py" for file in (*TWINS, *OWN)} - {HOUSE / package / "framework.py"}:
+    for path in {*(HOUSE / package).glob("*.py")} - {HOUSE / package / "framework.py"}:
         tree = tree_of(path)
         names = {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute) and _is_private(node.attr)}
         private = {name for name in names if not re.fullmatch(r"(self|cls)\._\w+", name)}
@@ -309,18 +234,46 @@ def _is_private(name: str) -> bool:
     return name.startswith("_") and not name.startswith("__")
 
 
+def parameters(function: ast.FunctionDef) -> list[str]:
+    given = function.args
+    return [argument.arg for argument in (*given.posonlyargs, *given.args, *given.kwonlyargs) if argument.arg not in ("self", "cls")]
+
+
+def plain(name: str) -> str:
+    """A component's name as that of a function and of a class: LayerNorm is layer_norm."""
+    return name.replace("_", "").lower()
+
+
+def surface(path: Path) -> dict[str, list[str]]:
+    """The public functions, classes and methods of a file in its order, by plain name, with the parameters of their calls."""
+    found: dict[str, list[str]] = {}
+    for node in tree_of(path).body:
+        if isinstance(node, DEFINED) and node.name in (public(path) or []):
+            found[plain(node.name)] = parameters(node) if isinstance(node, ast.FunctionDef) else []
+            for part in node.body if isinstance(node, ast.ClassDef) else ():
+                if isinstance(part, ast.FunctionDef) and (part.name in CALLS or not part.name.startswith("_")):
+                    found[plain(node.name if part.name in CALLS else part.name)] = parameters(part)
+    return found
+
+
 @pytest.mark.parametrize("file", TWINS)
 @pytest.mark.parametrize("package", PORTS)
-def test_a_port_defines_the_public_names_of_the_reference_in_its_order(package: str, file: str) -> None:
-    reference, port = HOUSE / "reference_numpy" / f"{file}.py", HOUSE / package / f"{file}.py"
-    assert port.exists(), f"{package} has no {file}.py"
-    if file in OF_ALL_ROWS:
-        both = set(public(reference) or []) & set(public(port) or [])
-        assert [name for name in defined(port) if name in both] == [name for name in defined(reference) if name in both]
-        return
-    for names in (public, defined):
-        assert names(port) == OF_METHODS.get(file, of_a_port(names(reference) or []))
-    assert set(defined(port)) == set(public(port) or [])
+def test_a_port_has_the_reference_s_names_and_parameters_in_its_order(package: str, file: str) -> None:
+    """As functions, classes or methods. Frameworks derive what it derives by hand; a port may have parameters of its own."""
+    reference, own = surface(HOUSE / "reference_numpy" / f"{file}.py"), surface(HOUSE / package / f"{file}.py")
+    names = [name for name in reference if not name.endswith("vjp")]
+    if file not in OF_ALL_ROWS:
+        assert set(names) <= set(own)
+    body = tree_of(HOUSE / package / f"{file}.py").body
+    functions, classes = ({plain(node.name) for node in body if isinstance(node, kind)} for kind in (ast.FunctionDef, ast.ClassDef))
+    for group in (functions | classes, {*own} - functions - classes):
+        assert [name for name in own if name in names and name in group] == [name for name in names if name in own and name in group]
+    held = {"parameters", "config", "rate"}  # by the module that is called, or given
+    for name in {*names} & {*own}:
+        lacks = {*reference[name]} - {*own[name]} - held if name in functions - classes and name not in OTHERWISE else set()
+        assert not lacks or file in OF_ALL_ROWS, f"{package}/{file}.py: {name} lacks {lacks}"
+        common = [one for one in own[name] if one in reference[name]]
+        assert common == [one for one in reference[name] if one in common], f"{package}/{file}.py: {name}"
 
 
 @pytest.mark.parametrize("package", PACKAGES)
@@ -342,57 +295,6 @@ def test_rosettaformer_lists_names_where_users_import_them_or_a_module_passes_th
         assert not [name for name in own if name.startswith("_")], path.relative_to(HOUSE)
 
 
-@pytest.mark.parametrize(
-    ("file", "name", "wanted"),
-    [("transformer", "Transformer", METHODS), ("encoder_only", "EncoderHeads", OF_AN_ENCODER), ("decoding", "Searcher", SEARCHES)],
-)
-@pytest.mark.parametrize("package", PORTS)
-def test_a_port_has_the_methods_of_the_reference_s_names_in_its_order(package: str, file: str, name: str, wanted: tuple[str, ...]) -> None:
-    of_the_reference = [name for name in defined(HOUSE / "reference_numpy" / f"{file}.py") if name in wanted]
-    assert of_the_reference == list(wanted)
-    assert [method for method in methods(package, file, name) if method in wanted] == of_the_reference
-
-
-def parameters(function: ast.FunctionDef) -> list[str]:
-    given = function.args
-    return [argument.arg for argument in (*given.posonlyargs, *given.args, *given.kwonlyargs) if argument.arg not in ("self", "cls")]
-
-
-def signatures(path: Path) -> dict[str, list[str]]:
-    names, found = public(path) or [], dict[str, list[str]]()
-    for node in tree_of(path).body:
-        if isinstance(node, ast.FunctionDef) and node.name in names:
-            found[node.name] = parameters(node)
-        elif isinstance(node, ast.ClassDef) and node.name in names:
-            for part in node.body:
-                if isinstance(part, ast.FunctionDef) and (part.name in CALLS or not part.name.startswith("_")):
-                    found[node.name if part.name in CALLS else part.name] = parameters(part)
-    return found
-
-
-@pytest.mark.parametrize("file", TWINS)
-@pytest.mark.parametrize("package", PORTS)
-def test_a_twin_has_the_reference_s_parameters_in_its_order(package: str, file: str) -> None:
-    own = signatures(HOUSE / package / f"{file}.py")
-    for name, given in signatures(HOUSE / "reference_numpy" / f"{file}.py").items():
-        if name.endswith("_vjp") or name in OTHERWISE or file in OF_ALL_ROWS:
-            continue
-        twin = CLASSES.get(name, name)
-        wanted, found = ([one for one in names if one not in HELD] for names in (given, own[twin]))
-        if "rotation" in found:
-            wanted = [ONCE.get(one, one) for one in wanted]
-        assert found[: len(wanted)] == wanted, f"{package}/{file}.py: {twin}"
-        assert set(found[len(wanted) :]) <= MORE.get(name, set()), f"{package}/{file}.py: {twin}"
-
-
-@pytest.mark.parametrize("package", PACKAGES)
-def test_a_model_s_calls_have_one_order_of_parameters(package: str) -> None:
-    found = signatures(HOUSE / package / "transformer.py")
-    for name, order in ORDERS.items():
-        given = [one for one in found[name if name in found else CLASSES[name]] if one not in ("parameters", "config")]
-        assert given == order.split() + ["training"] * (package == "impl_tf"), f"{package}: {name}"
-
-
 @pytest.mark.parametrize("package", PORTS)
 def test_no_flag_says_that_an_argument_was_checked_and_one_line_of_attention_knows_of_unpadding(package: str) -> None:
     """The public method checks, then calls the one that does not."""
@@ -401,11 +303,11 @@ def test_no_flag_says_that_an_argument_was_checked_and_one_line_of_attention_kno
         flags = [function.name for function in functions if "checked" in parameters(function)]
         assert not flags, path.relative_to(HOUSE)
     # And the import that this line needs
-    for file in sorted({*TWINS, *OWN} - set(DOORS)):
-        lines = [line for line in (HOUSE / package / f"{file}.py").read_text().splitlines() if UNPADDING.search(line)]
+    for path in (HOUSE / package).glob("*.py"):
+        lines = [line for line in path.read_text().splitlines() if UNPADDING.search(line)]
         imported = [line for line in lines if line.startswith("from ")]
-        allowed = 1 if file == "attention" else 0
-        assert len(lines) - len(imported) <= allowed and len(imported) <= allowed, f"{package}/{file}.py: {lines}"
+        allowed = 1 if path.stem == "attention" else 0
+        assert path.stem in DOORS or max(len(lines) - len(imported), len(imported)) <= allowed, f"{path}: {lines}"
 
 
 @pytest.mark.parametrize("package", PACKAGES)
@@ -428,8 +330,13 @@ def ids_with_a_test() -> set[str]:
 
 
 def test_every_decision_has_a_line_in_the_docs_and_a_test_of_its_name() -> None:
-    assert set(DECISIONS) <= decisions()
-    assert decisions() <= ids_with_a_test()
+    assert len(decisions()) > 20 and decisions() <= ids_with_a_test()
+
+
+@pytest.mark.parametrize("package", [*PACKAGES, "rosettaformer"])
+def test_no_function_changes_a_variable_of_its_module(package: str) -> None:
+    for path in files(package):
+        assert not [node.names for node in ast.walk(tree_of(path)) if isinstance(node, ast.Global)], path.relative_to(HOUSE)
 
 
 def test_no_test_replaces_a_private_name() -> None:

@@ -92,9 +92,9 @@ def test_the_softmax_of_a_row_of_minus_infinity_passes_zero_gradient():
 
 
 def test_dropout_is_given_a_rate_below_1_and_in_training_a_stream_to_draw_from():
-    with pytest.raises(ValueError, match="dropout in training needs rngs"):
+    with pytest.raises(ValueError, match="rngs"):
         Dropout(0.5)(jnp.ones(2))
-    with pytest.raises(ValueError, match="dropout rate must be at least 0 and less than 1; got 1"):
+    with pytest.raises(ValueError, match=r"rate.*1; got 1"):
         Dropout(1.0)
 
 
@@ -192,7 +192,7 @@ def test_a_module_without_a_stream_to_draw_from_is_made_and_does_not_train() -> 
     for rate in (0.0, 0.1):
         linen = nnx.bridge.ToLinen(Transformer, args=(config.replace(dropout_rate=rate),))
         if rate:
-            with pytest.raises(ValueError, match="dropout in training needs rngs; got None"):
+            with pytest.raises(ValueError, match=r"rngs.*None"):
                 linen.init({"params": jax.random.key(0)}, SOURCE, TARGET)
         else:
             variables = linen.init({"params": jax.random.key(0)}, SOURCE, TARGET)

@@ -78,7 +78,7 @@ def test_meshes_of_several_gpus() -> None:
 def test_a_mesh_that_does_not_fit_is_one_clear_error() -> None:
     with pytest.raises(ValueError, match="the mesh data=2,model=4 needs 8 devices; JAX sees 1"):
         begin(MODELS["llama"], "data=2,model=4")
-    with pytest.raises(ValueError, match="heads must be a multiple of the mesh's model axis; got h=8, model=3"):
+    with pytest.raises(ValueError, match=r"heads.*mesh's.*h=8, model=3"):
         begin(MODELS["llama"], "model=3")
 
 

@@ -26,9 +26,9 @@ def test_a_shape_is_compiled_once_and_the_caller_s_settings_stay(caplog: pytest.
         run.train_step(*batch(1))
     assert sum(message.startswith("Compiling jit(step) ") for message in caplog.messages) == 1
     assert not jax.config.jax_enable_x64
-    with pytest.raises(ValueError, match="steps must be at least 0; got -1"):
+    with pytest.raises(ValueError, match=r"steps.*0; got -1"):
         run.load_state(run.state(), -1)
-    with pytest.raises(ValueError, match="device must be one of cpu, cuda, cuda-tf32; got 'tpu'"):
+    with pytest.raises(ValueError, match=r"device.*cuda-tf32; got 'tpu'"):
         begin(BACKEND, device="tpu")
 
 
@@ -60,7 +60,7 @@ def test_kernels_and_tables_decay_in_states_and_in_nested_mappings() -> None:
         names = {jax.tree_util.keystr(path): decays for path, decays in flat.items()}
         assert {name for name, decays in names.items() if decays} == {name for name in names if "kernel" in name or "table" in name}
         assert set(names.values()) == {True, False}
-    with pytest.raises(ValueError, match="limit must be greater than 0; got 0"):
+    with pytest.raises(ValueError, match=r"limit.*0; got 0"):
         optimizer.clip_global_norm(state, 0)
 
 

@@ -86,9 +86,9 @@ def test_every_layer_is_made_again_from_its_config(layer):
 def test_one_argument_must_hold_source_and_target():
     model, (source, target) = loaded(CONFIG), tokens()
     for one, came in ((source, "EagerTensor"), ({"source": source}, r"\['source'\]"), ([source] * 3, "list")):
-        with pytest.raises(ValueError, match=f"must be given source and target: .* got {came}"):
+        with pytest.raises(ValueError, match=f"source and target.*{came}"):
             model(one)
-    with pytest.raises(ValueError, match=r"ids must lie in 0 \.\. 22; got 23"):
+    with pytest.raises(ValueError, match=r"ids.*0.*22; got 23"):
         compiled(model)([source + 22, target])
 
 
@@ -124,7 +124,7 @@ def test_the_output_s_shape_is_known_without_a_call():
     source, target = keras.Input((None,), dtype="int32"), keras.Input((None,), dtype="int32")
     for one in ([source, target], {"source": source, "target": target}):
         assert model(one).shape == (None, None, 29)
-    with pytest.raises(ValueError, match="must have the vocabulary's size 23"):
+    with pytest.raises(ValueError, match="vocabulary's size 23"):
         model(keras.Input((None, 7)), target)  # a symbolic call is checked too
 
 
@@ -179,7 +179,7 @@ def test_a_model_whose_first_trace_fails_is_built_and_serves_the_next(method):
     model, (source, target) = Transformer(CONFIG, dtype="float64"), tokens()
     run = compiled(model if method == "__call__" else model.training_loss)
     for _ in range(2):
-        with pytest.raises(ValueError, match=r"must have axes|must be at least 1"):
+        with pytest.raises(ValueError, match=r"axes|at least 1"):
             run(source, target, **({"target_mask_bt": tf.ones((5, 7), tf.bool)} if method == "__call__" else {"total": 0}))
     np.testing.assert_allclose(run(source, target), getattr(model, method)(source, target), rtol=1e-10, atol=1e-12)
 

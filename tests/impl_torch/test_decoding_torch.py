@@ -139,7 +139,7 @@ def test_what_steps_do_not_call_may_not_be_changed(path: str) -> None:
     for change in (_hook, _own_forward):
         model = model_of(config)
         change(model.get_submodule(path))
-        with pytest.raises(ValueError, match=rf"calls no forward of {path or 'model'}, which must have no hooks"):
+        with pytest.raises(ValueError, match=f"{path or 'model'}.*hooks"):
             Searcher(model).greedy_search(source, options)
     model = model_of(config)
     model.decoder.layers[0].cross_attention = LowRank(model.decoder.layers[0].cross_attention.query)
@@ -211,7 +211,7 @@ def test_a_snapshot_encodes_as_the_model_does_with_gradients_too() -> None:
 
 
 def test_steps_need_a_model_in_evaluation() -> None:
-    with pytest.raises(ValueError, match="decoding in steps needs a model in evaluation; got one in training"):
+    with pytest.raises(ValueError, match="evaluation"):
         cache.start_cache(model_of(config_of()).train(), torch.zeros(3, 5, 12), length=3)
 
 

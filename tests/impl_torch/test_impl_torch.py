@@ -106,7 +106,7 @@ def test_a_tied_masked_language_head_is_loaded_under_both_names_where_they_are_e
 
 
 def test_states_need_a_model_in_evaluation() -> None:
-    with pytest.raises(ValueError, match="states need a model in evaluation; got one in training"):
+    with pytest.raises(ValueError, match="evaluation"):
         Transformer(encoder_config(classes=3)).train().states(tokens(3, 5))
 
 
@@ -122,9 +122,9 @@ def test_compiled_equals_eager() -> None:
         torch.testing.assert_close(run(source, target), expected, atol=1e-5, rtol=1e-5)
         with torch._dynamo.config.patch(error_on_recompile=True):
             torch.testing.assert_close(run(source.flip(0), target.flip(0)), expected.flip(0), atol=1e-5, rtol=1e-5)
-    with pytest.raises(ValueError, match=r"token ids must lie in 0 \.\. 18; got 19"):
+    with pytest.raises(ValueError, match=r"token ids.*0.*18; got 19"):
         run(source + 1, target)
-    with pytest.raises(ValueError, match="source mask must be boolean"):
+    with pytest.raises(ValueError, match="source mask"):
         run(source, target, source_mask_bs=source)
 
 

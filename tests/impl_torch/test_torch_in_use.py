@@ -119,9 +119,9 @@ def test_a_bias_has_the_dtype_of_the_query(monkeypatch: pytest.MonkeyPatch) -> N
 def test_parameters_without_values_are_neither_loaded_nor_exported() -> None:
     with torch.device("meta"):
         model = Transformer(CONFIG)
-    with pytest.raises(ValueError, match="can hold no values: it is on the meta device"):
+    with pytest.raises(ValueError, match="meta device"):
         weights.load(model, weights.export(model_of(), CONFIG), CONFIG)
-    with pytest.raises(ValueError, match="has no values: it is on the meta device"):
+    with pytest.raises(ValueError, match="meta device"):
         weights.export(model, CONFIG)
 
 
@@ -151,7 +151,7 @@ def test_an_exported_graph_refuses_a_negative_id() -> None:
     replaced = [index for index in looked_up if getattr(index.target, "overloadpacket", None) is torch.ops.aten.where]
     assert len(replaced) == 2  # of source and target: where an id is negative, the one after the last
     for bad in (-1, 19):
-        with pytest.raises(IndexError, match="index out of range"):
+        with pytest.raises(IndexError, match="range"):
             graph(SOURCE.masked_fill(SOURCE == 1, bad), TARGET)
 
 
@@ -169,9 +169,9 @@ def test_an_encoder_alone_is_called_as_any_module() -> None:
         assert torch.equal(model(SOURCE), wanted)
         padded = SOURCE.masked_fill(SOURCE > 9, 0)
         close(unpadded(model, 0)(source=padded), expected(model, padded))
-    with pytest.raises(ValueError, match="two heads is called by `classify` or `masked_language_logits`"):
+    with pytest.raises(ValueError, match="`classify` or `masked_language_logits`"):
         encoder(classes=3, masked_language_head=True)(SOURCE)
-    with pytest.raises(ValueError, match="an encoder-only model takes no target; got one"):
+    with pytest.raises(ValueError, match="encoder-only"):
         encoder()(SOURCE, TARGET)
 
 

@@ -55,7 +55,7 @@ def test_no_way_of_loading_loses_a_tie(config: TransformerConfig) -> None:
 def test_two_tensors_for_one_tie_are_refused(name: str) -> None:
     model = model_of()
     state = model.state_dict()
-    with pytest.raises(RuntimeError, match=rf"{name} must equal source_embedding\.weight, since both are one parameter"):
+    with pytest.raises(RuntimeError, match=rf"{name}.*source_embedding\.weight"):
         model.load_state_dict(state | {name: state["source_embedding.weight"] + 1})
 
 
@@ -77,11 +77,11 @@ def test_replaced_sides_of_a_tie_are_computed_with_saved_and_not_exported() -> N
     other.logits.weight = torch.nn.Parameter(torch.ones(19, 32))
     other.load_state_dict(model.state_dict())
     assert not other.logits.weight.any()
-    with pytest.raises(ValueError, match=r"no array would hold the module's logits\.weight"):
+    with pytest.raises(ValueError, match=r"logits\.weight"):
         weights.export(model, CONFIG)
     model = model_of()
     torch.nn.utils.parametrize.register_parametrization(model.source_embedding, "weight", Doubled())
-    with pytest.raises(ValueError, match=r"target_embedding\.weight must be its source_embedding\.weight, since the config ties them"):
+    with pytest.raises(ValueError, match=r"target_embedding\.weight.*source_embedding\.weight"):
         weights.export(model, CONFIG)
 
 

@@ -64,7 +64,7 @@ def test_more_shapes_than_torch_keeps_by_itself_have_a_graph_each(monkeypatch: p
     for length in [*lengths, *lengths]:
         run.train_step(*batch(length, length=length))
     assert traced.frame_count == len(lengths)
-    with pytest.raises(ValueError, match=r"token ids must lie in 0 \.\. 22; got 3\d"):
+    with pytest.raises(ValueError, match=r"token ids.*0.*22; got 3\d"):
         run.train_step(*(token + 16 for token in batch()))
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from invoke import invoke, refused
+from messages import mentions
 from tiers import exhaustive, later
 
 from rosettaformer.conformance import runner
@@ -47,7 +48,7 @@ def test_our_ports_are_compared_on_every_core_case(options: tuple[str, ...], dty
     assert [(row["case"], row["dtype"]) for row in json.loads(result.out)["results"]] == wanted
     assert {row["status"] for row in json.loads(result.out)["results"]} == {"pass"}
     assert f"starting torch: {len(wanted)} comparisons at most ..." in result.err
-    assert ("--quick: core cases in float32 only" in result.err) == bool(options)
+    assert ("--quick: " in result.err) == bool(options)
 
 
 def test_quick_chooses_among_the_cases_of_any_port(port: str) -> None:
@@ -67,7 +68,7 @@ def test_full_runs_every_mode_or_those_that_are_named(tmp_path: Path, options: t
 
 @pytest.mark.parametrize("option", ["--full", "--dtype=float64", "--checkpoint=model.safetensors", "--results=."])
 def test_quick_refuses_what_contradicts_it(option: str) -> None:
-    assert f"--quick runs core cases in float32; it takes no {option.partition('=')[0]}" in refused("check", "--quick", option)
+    assert mentions(refused("check", "--quick", option), f"--quick … float32 … {option.partition('=')[0]}")
 
 
 def test_an_expectation_is_computed_once_for_all_that_it_depends_on(port: str) -> None:
@@ -118,7 +119,7 @@ def test_an_xla_that_does_not_know_the_quick_flags_compiles_as_always(monkeypatc
 
 
 @pytest.mark.parametrize(("given", "why"), [
-    (("--command", "./no_such_program"), "./no_such_program does not exist"), (("./none.py",), "a port must define load(folder)"),
+    (("--command", "./no_such_program"), "./no_such_program does not exist"), (("./none.py",), "define load(folder)"),
 ])  # fmt: skip
 def test_why_a_port_does_not_start_is_said_once(given: tuple[str, ...], why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "none.py").write_text("def build(folder): ...")

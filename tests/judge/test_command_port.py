@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from messages import mentions
 from safetensors.numpy import load_file, save_file
 
 import rosettaformer
@@ -27,27 +28,24 @@ TEMPLATE = (Path(rosettaformer.__file__).parent / "templates" / "command_port.py
 ROWS = {
     "good": ("file.write_bytes(right)", "pass", ""),
     "twice": ("file.write_bytes(right)", "pass", ""),
-    "random": ("file.write_bytes(right[:-8] + os.urandom(6) + right[-2:])", "error", "two evaluations of the same input differ"),
+    "random": ("file.write_bytes(right[:-8] + os.urandom(6) + right[-2:])", "error", "two evaluations"),
     "crash": (
-        "print('first line', file=sys.stderr); os.kill(os.getpid(), signal.SIGKILL)", "crash", "the command ended with signal 9: first line"
+        "print('first line', file=sys.stderr); os.kill(os.getpid(), signal.SIGKILL)", "crash", "signal 9"
     ),
     "not covered": ("reason('{\"not covered\": \"a reason\"}')", "not covered", "a reason"),
     "unsupported": ("reason('{\"unsupported\": \"a reason\"}')", "unsupported", "a reason"),
     "error": ("reason('{\"error\": \"a reason\"}')", "error", "a reason"),
-    "unclear": ("reason('[1]')", "error", "unclear.json must give the reason under one of not covered, unsupported, error; got [1]"),
-    "empty": ("file.write_bytes(b'')", "error", "the answer empty.safetensors is empty, damaged or not a safetensors file"),
-    "truncated": (
-        "file.write_bytes(right[:-8])", "error",
-        "the answer truncated.safetensors is empty, damaged or not a safetensors file",
-    ),
+    "unclear": ("reason('[1]')", "error", "unclear.json … [1]"),
+    "empty": ("file.write_bytes(b'')", "error", "empty.safetensors"),
+    "truncated": ("file.write_bytes(right[:-8])", "error", "truncated.safetensors"),
     "garbage": (
         "print('garbage ' * 100000); file.write_bytes(b'garbage ' * 100)", "error",
-        "the answer garbage.safetensors is empty, damaged or not a safetensors file",
+        "garbage.safetensors",
     ),
-    "silent": ("pass", "not covered", "the command gave no answer"),
+    "silent": ("pass", "not covered", "no answer"),
     "other_name": ("file.write_bytes(right.replace(b'output', b'result'))", "differs", "must return output; got result"),
-    "torn": ("file.write_bytes(b'torn'); sys.exit(3)", "crash", "the command ended with exit code 3"),
-    "exit": ("sys.exit('no such thing')", "crash", "the command ended with exit code 1: no such thing"),
+    "torn": ("file.write_bytes(b'torn'); sys.exit(3)", "crash", "code 3"),
+    "exit": ("sys.exit('no such thing')", "crash", "code 1"),
     "last": ("file.write_bytes(right)", "pass", ""),
 }  # fmt: skip
 BEGIN = """
@@ -89,9 +87,7 @@ def test_a_correct_command_conforms_and_what_it_lacks_is_not_covered(tmp_path: P
         covered = result.component != "feed_forward" and result.dtype != "bfloat16" and "fixes" not in result.message
         passes = "empty" if result.case == "layer_norm/batch_0" else "pass"
         assert result.status == (passes if covered else "not covered"), result
-    assert {result.message for result in results if result.dtype == "bfloat16" and result.component == "softmax"} == {
-        "the port does not support bfloat16"
-    }
+    assert all("bfloat16" in result.message for result in results if result.dtype == "bfloat16" and result.component == "softmax")
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +102,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> dict[str, runner.Result]:
 def test_what_a_command_does_is_its_row(rows: dict[str, runner.Result], name: str) -> None:
     _, status, message = ROWS[name]
     assert rows[name].status == status, rows[name]
-    assert message in rows[name].message
+    assert mentions(rows[name].message, message)
 
 
 def test_a_command_that_hangs_is_ended_and_one_that_keeps_crashing_given_up(tmp_path: Path) -> None:
@@ -117,24 +113,24 @@ def test_a_command_that_hangs_is_ended_and_one_that_keeps_crashing_given_up(tmp_
     cases = _cases("good", "twice", *map(str, range(4)))
     results = runner.run(cases, [_script(tmp_path, "import sys; sys.exit(len(sys.argv) - 1)")], ["float64"])
     assert [result.status for result in results] == ["crash"] * 4 + ["skipped"] * 2
-    assert results[0].message == "the command ended with exit code 2"
-    assert results[-1].message == "the command had ended 4 times"
+    assert "exit code 2" in results[0].message
+    assert "4 times" in results[-1].message
 
 
 HOSTILE = {
-    "a pipe": ("os.mkfifo(file)", "error", "layer_norm/plain.safetensors is not a file"),
-    "a device": ("os.symlink('/dev/zero', file)", "error", "layer_norm/plain.safetensors is not a file"),
-    "a reason that is a device": ("os.symlink('/dev/zero', file.with_suffix('.json'))", "error", "layer_norm/plain.json is not a file"),
-    "a folder": ("file.mkdir()", "error", "layer_norm/plain.safetensors is not a file"),
-    "a broken link": ("os.symlink('nowhere', file)", "not covered", "the command gave no answer"),
-    "a sparse file": ("os.truncate(os.open(file, os.O_CREAT | os.O_WRONLY), 1 << 40)", "error", "plain.safetensors must be at most "),
-    "a long reason": ("reason('[' * (1 << 25))", "error", "plain.json must be at most 16777216 bytes long"),
-    "a deep reason": ("reason('[' * 100000)", "error", "JSON must not be nested so deeply"),
+    "a pipe": ("os.mkfifo(file)", "error", "layer_norm/plain.safetensors"),
+    "a device": ("os.symlink('/dev/zero', file)", "error", "layer_norm/plain.safetensors"),
+    "a reason that is a device": ("os.symlink('/dev/zero', file.with_suffix('.json'))", "error", "layer_norm/plain.json"),
+    "a folder": ("file.mkdir()", "error", "layer_norm/plain.safetensors"),
+    "a broken link": ("os.symlink('nowhere', file)", "not covered", "no answer"),
+    "a sparse file": ("os.truncate(os.open(file, os.O_CREAT | os.O_WRONLY), 1 << 40)", "error", "plain.safetensors"),
+    "a long reason": ("reason('[' * (1 << 25))", "error", "plain.json … 16777216"),
+    "a deep reason": ("reason('[' * 100000)", "error", "nested"),
     "a reason of escapes": (r"""reason('{"error": "a\\u001b[2Jb\\u0007\\ud800"}')""", "error", r"ab\x07\ud800"),
-    "a fork": ("os.fork() or time.sleep(600)", "not covered", "the command gave no answer"),
-    "a flood": ("[os.write(2, b'x' * 65536) for _ in range(2000)]; sys.exit(3)", "crash", "the command ended with exit code 3: x"),
+    "a fork": ("os.fork() or time.sleep(600)", "not covered", "no answer"),
+    "a flood": ("[os.write(2, b'x' * 65536) for _ in range(2000)]; sys.exit(3)", "crash", "code 3: x"),
     "files": ("[(time.sleep(0.2), (file.parent / str(i)).touch()) for i in range(1000)]", "hang", "no answer within 1.5 s"),
-    "no folder": ("import shutil; shutil.rmtree(outputs); outputs.symlink_to('/')", "not covered", "the command gave no answer"),
+    "no folder": ("import shutil; shutil.rmtree(outputs); outputs.symlink_to('/')", "not covered", "no answer"),
 }
 
 
@@ -145,7 +141,7 @@ def test_whatever_a_command_leaves_as_an_answer_is_a_row_soon(tmp_path: Path, na
     rows = runner.run(_cases("plain"), [_command(tmp_path, {"plain": body})], ["float64"], limit=1.5)
     assert time.monotonic() - start < 1.5 + 2
     assert (rows[0].status, [row.status for row in rows[1:]]) == (status, ["left over"] if name == "a fork" else [])
-    assert message in rows[0].message
+    assert mentions(rows[0].message, message)
     assert rows[0].message.isprintable()
 
 
@@ -156,17 +152,17 @@ def test_a_command_that_says_nothing_of_itself_is_asked_soon(tmp_path: Path, des
     start = time.monotonic()
     rows = runner.run(_cases("plain"), [_command(tmp_path, {"plain": "pass"}, describe)], ["float64"], limit=1.5)
     assert time.monotonic() - start < 1.5 + 2
-    assert (rows[0].status, rows[0].message) == ("not covered", "the command gave no answer")
+    assert (rows[0].status, "no answer" in rows[0].message) == ("not covered", True)
 
 
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("./no_such_program --fast", "a command must begin with what can be run; ./no_such_program does not exist"),
-        (__file__, "is not executable (chmod +x makes it so)"),
-        ("", "a command must name what is to be run; got nothing"),
+        ("./no_such_program --fast", "./no_such_program"),
+        (__file__, "executable"),
+        ("", "command"),
         ("FOLDER/program", "Exec format error"),
-        ("'open", 'a command must be words as a shell takes them; got "\'open"'),
+        ("'open", 'command … "\'open"'),
     ],
 )
 def test_a_command_that_cannot_be_run_is_one_row(tmp_path: Path, line: str, message: str) -> None:
@@ -174,7 +170,7 @@ def test_a_command_that_cannot_be_run_is_one_row(tmp_path: Path, line: str, mess
     (tmp_path / "program").chmod(0o755)
     results = runner.run(_cases("good", "last"), [f"command:{line.replace('FOLDER', str(tmp_path))}"], ["float64", "float32"])
     assert [result.status for result in results] == ["not started"]
-    assert message in results[0].message
+    assert mentions(results[0].message, message)
 
 
 @pytest.mark.parametrize(
@@ -182,18 +178,18 @@ def test_a_command_that_cannot_be_run_is_one_row(tmp_path: Path, line: str, mess
     [
         ('{"config": {"model_width": 12}}', "pass", ""),
         ("no JSON", "pass", ""),
-        ('{"dtypes": ["float32"]}', "not covered", "the port does not support float64"),
-        ('{"components": ["softmax"]}', "not covered", "the port does not define layer_norm"),
-        ('{"dtypes": "float32"}', "not started", "dtypes of --describe must be a list; got 'float32'"),
+        ('{"dtypes": ["float32"]}', "not covered", "float64"),
+        ('{"components": ["softmax"]}', "not covered", "layer_norm"),
+        ('{"dtypes": "float32"}', "not started", "--describe … 'float32'"),
         ('{"components": ["layernorm"]}', "not started", "got 'layernorm' (nearest: layer_norm)"),
-        ('{"config": {"width": 12}}', "not started", "the port's config does not fit: unknown config field 'width'"),
+        ('{"config": {"width": 12}}', "not started", "port's … 'width'"),
     ],
 )
 def test_what_a_command_says_of_itself_is_heeded(tmp_path: Path, said: str, status: str, message: str) -> None:
     name = _script(tmp_path, TEMPLATE.replace("print(json.dumps(ABOUT))", f"print({said!r})"))
     results = runner.run(_cases("plain"), [name], ["float64"])
     assert [result.status for result in results] == [status], results
-    assert message in results[0].message
+    assert mentions(results[0].message, message)
 
 
 def test_case_files_are_complete_and_need_json_and_safetensors_only(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import itertools
 import numpy as np
 import pytest
 from expectations import all_by_id, expect
+from messages import mentions
 from tiers import every
 
 from rosettaformer.conformance.case import Case, numpy_dtype
@@ -49,23 +50,17 @@ def test_the_largest_error_and_the_root_mean_square_are_bounded_apart() -> None:
     [
         (REFERENCE.astype(np.float32)[:1], "must have shape (2, 3, 4); got (1, 3, 4)"),
         (REFERENCE.astype(np.float32).transpose(0, 2, 1), "must have shape (2, 3, 4); got (2, 4, 3)"),
-        (REFERENCE, "must be float32; got float64; its values are right"),
+        (REFERENCE, "float32; got float64"),
         (1.1 * REFERENCE, "must be float32; got float64"),
-        (
-            np.where(REFERENCE > 0.9, np.nan, REFERENCE).astype(np.float32),
-            "2 of 24 elements are NaN where the reference is not",
-        ),
-        (
-            np.where(REFERENCE > 0.9, np.inf, REFERENCE).astype(np.float32),
-            "2 of 24 elements are infinite where the reference is not",
-        ),
-        ([1.0], "must be an array; got list"),
+        (np.where(REFERENCE > 0.9, np.nan, REFERENCE).astype(np.float32), "2 of 24 … NaN"),
+        (np.where(REFERENCE > 0.9, np.inf, REFERENCE).astype(np.float32), "2 of 24 … infinite"),
+        ([1.0], "array; got list"),
     ],
 )
 def test_another_shape_dtype_or_nan_never_passes(got: object, message: str) -> None:
     result = compare(_expectation(REFERENCE), got)
     assert result.excess == np.inf
-    assert result.message == message
+    assert mentions(result.message, message)
 
 
 def test_booleans_are_compared_exactly_and_integers_of_any_width() -> None:
@@ -142,7 +137,7 @@ def test_a_bound_that_zeros_are_within_and_outputs_of_nan_show_nothing() -> None
     reference = np.array([1.0, 2.0])
     expected = {"output": _half(reference, np.array([0.0, 0.0]), np.array([1.75, 2.5]))}
     assert {_judged(expected, output=got).status for got in _answers(2)[:2]} == {"not comparable"}
-    assert "the bound 8 is not below the largest reference value 2" in _judged(expected, output=_answers(2)[0]).message
+    assert mentions(_judged(expected, output=_answers(2)[0]).message, "bound 8 … value 2")
     assert _judged(expected, output=np.full(2, np.nan, np.float16)).status == "differs"  # none of the orders gives NaN
     near = {"output": _half(reference, np.array([1.0, 2.25]))}
     assert _judged(near, output=np.zeros(2, np.float16)).status == "differs"

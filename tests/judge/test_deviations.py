@@ -4,6 +4,7 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+from messages import each_mentions, mentions
 
 from rosettaformer.conformance import deviations
 from rosettaformer.conformance.cases import all_cases
@@ -122,31 +123,32 @@ link = "z"
         entries(tmp_path, text)
     lines = str(error.value).splitlines()
     assert lines[0].endswith("deviations.toml must be repaired:")
-    assert [line.strip() for line in lines[1:]] == [
-        "'note' is unknown",
-        "entry 1: reason must be a text that is not empty; got ' '",
-        "entry 1: link must be a text that is not empty; got nothing",
-        "entry 1: case 'layer_norm/large_meen' is unknown (nearest: layer_norm/large_mean)",
-        "entry 1: dtype 'float61' is unknown (nearest: float64)",
-        "entry 1: status 'crashes' is unknown (nearest: crash)",
-        "entry 2: field 'cause' is unknown (nearest: case)",
-        "entry 2: port must be a text that is not empty; got 3",
-        "entry 3: case 'nothing/at_all' is unknown",
+    wanted = [
+        "'note'",
+        "entry 1: reason … ' '",
+        "entry 1: link … nothing",
+        "entry 1: case 'layer_norm/large_meen' … nearest: layer_norm/large_mean",
+        "entry 1: dtype 'float61' … nearest: float64",
+        "entry 1: status 'crashes' … nearest: crash",
+        "entry 2: field 'cause' … nearest: case",
+        "entry 2: port … 3",
+        "entry 3: case 'nothing/at_all'",
     ]
+    assert each_mentions(lines[1:], wanted)
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("[[deviation", "must be a TOML file"),
-        ("deviation = 3", "must be an array of tables, each headed [[deviation]]"),
-        ("[deviation]\ncase = 'x'", "must be an array of tables, each headed [[deviation]]"),
+        ("deviation = 3", "headed [[deviation]]"),
+        ("[deviation]\ncase = 'x'", "headed [[deviation]]"),
     ],
 )
 def test_a_file_that_is_something_else_is_refused(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(ValueError) as error:
         entries(tmp_path, text)
-    assert message in str(error.value)
+    assert mentions(str(error.value), message)
 
 
 def test_too_few_comparisons_do_not_conform() -> None:
@@ -154,7 +156,7 @@ def test_too_few_comparisons_do_not_conform() -> None:
     assert Summary(results, min_cases=3).conforms
     summary = Summary(results, min_cases=4)
     assert not summary.conforms
-    assert summary.verdict == "at least 4 cases must be compared; got 3"
+    assert "4" in summary.shortage and not summary.conforms
 
 
 def test_what_was_not_shown_or_not_comparable_is_said_and_fails_unless_it_is_allowed() -> None:
@@ -168,7 +170,7 @@ def test_what_was_not_shown_or_not_comparable_is_said_and_fails_unless_it_is_all
     assert Summary(hidden, incomplete=True).verdict == "conforms except 1 not shown"
     assert not Summary(given[1:], incomplete=True).conforms
     some = [row(status="pass"), row(status="not comparable"), row(status="pass", incomparable={"a": "it is wide", "b": "it is wide"})]
-    assert Summary(some).verdict == "conforms except 1 not comparable, 2 single outputs that are not comparable"
+    assert mentions(Summary(some).verdict, "conforms … 1 not comparable, 2 single")
     assert Summary(some).to_dict()["incomparable_parts"] == 2
     assert Summary([row(status="pass"), row(status="empty")]).verdict == "all conform"
     cell = Summary(some).cell(("layer_norm", "float16"), ("mine", "eager", "cpu"))

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from expectations import all_by_id, expect
+from messages import mentions
 from tiers import exhaustive, later
 
 from reference_numpy import sampling
@@ -114,19 +115,19 @@ def test_a_token_that_is_clearly_worse_or_no_answer_s_fails_by_its_row_its_step_
     result = judged(case, answer)
     first, wrong = int(own["token_bn"][2, 1]), int(answer["token_bn"][2, 1])
     assert result.status == "differs"
-    assert f"; in row 2 the token of step 1 must be {first}; scores " in result.message
-    assert f" off would make it {wrong}, and " in result.message
+    assert mentions(result.message, f"row 2 … step 1 … {first}")
+    assert f"{wrong}" in result.message
     needed, allowed = (float(word) for word in (result.message.partition("scores ")[2].split()[0], result.message.split()[-3]))
     assert 1e-7 < allowed < 1e-4 < needed
     assert result.message.count("in row") == 1
     answer = components.answer(case)
     answer["token_bn"][0, 0] = case.config.padding_id
-    assert f"no error of the scores makes it {case.config.padding_id}" in judged(case, answer).message
+    assert f"{case.config.padding_id}" in judged(case, answer).message
     case = of_two(PLAIN).at("float32")
     answer, worse = chosen(case, Other(NEAR)), chosen(case, worst(1, 0))
     answer["token_bn"][1], answer["log_p_bn"][1] = worse["token_bn"][1], worse["log_p_bn"][1]
     result = judged(case, answer)
-    assert "in row 1 the token of step 0" in result.message
+    assert mentions(result.message, "row 1 … step 0")
     assert result.message.count("in row") == 1
 
 
@@ -158,7 +159,7 @@ def test_a_number_within_a_token_draws_that_one() -> None:
     case, token_b = _drawn(SEARCHES["sample/plain"])
     case = dataclasses.replace(case, inputs=dict(case.inputs) | {"uniform_bn": case.inputs["uniform_bn"] * 0.999}).at("float32")
     answer = chosen(case, first(token_b + 1))
-    assert "in row 0 the token of step 0 must be" in judged(case, answer).message
+    assert mentions(judged(case, answer).message, "row 0 … step 0")
 
 
 class Noisy(Chooser):
@@ -258,7 +259,7 @@ def test_hypotheses_in_another_order_fail_unless_they_tie() -> None:
     case = BEAMS.at("float32")
     answer = components.answer(case)
     swapped = {name: value[:, [1, 0, *range(2, value.shape[1])]] for name, value in answer.items()}
-    assert "whose score gives it place 1" in judged(case, swapped).message
+    assert "place 1" in judged(case, swapped).message
     case = of_two(BEAMS).at("float32")
     values = {name: value.copy() for name, value in case.parameters.items()}
     values["target_embedding.table"][-1] = values["target_embedding.table"][common(BEAMS)]

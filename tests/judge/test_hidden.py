@@ -44,7 +44,7 @@ def test_a_norm_that_is_its_offset_whatever_it_is_given_does_not_conform(tmp_pat
     shown = [result for result in results if result.status == "not shown"]
     ((name, value),) = config.items()
     assert len(shown) >= 6
-    assert {f"with {name}={value!r} the output does not depend on" in result.message for result in shown} == {True}
+    assert all(f"{name}={value!r}" in result.message for result in shown)
     assert not Summary(results).conforms
     assert Summary(results).verdict == "nothing was compared"
 

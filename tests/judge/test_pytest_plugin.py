@@ -75,14 +75,14 @@ def test_every_case_is_a_test_with_a_nice_id(suite) -> None:
 @pytest.mark.second
 def test_options_choose_the_cases_and_what_is_not_covered_is_one_skip_for_each_component(suite) -> None:
     result = suite('components=["layer_norm", "softmax"], dtypes=["float64"], modes=["eager"], core=True', "", "-v")
-    result.stdout.fnmatch_lines(["*layer_norm/large_mean-float64-eager*PASSED*", "*SKIPPED*not covered: the port does not define softmax*"])
+    result.stdout.fnmatch_lines(["*layer_norm/large_mean-float64-eager*PASSED*", "*SKIPPED*not covered: *softmax*"])
     assert "float32" not in result.stdout.str()
     assert result.parseoutcomes()["passed"] == 3
     result = suite('components=["layer_norm", "softmax", "dropout", "transformer"], dtypes=["float64", "float32"], core=True')
     outcomes = result.parseoutcomes()
     assert outcomes["skipped"] == 3
     assert outcomes["deselected"] > 5
-    result.stdout.fnmatch_lines(["SKIPPED*not covered: the port does not define transformer (* cases)"])
+    result.stdout.fnmatch_lines(["SKIPPED*not covered: *transformer (* cases)"])
     listed = suite('components=["layer_norm", "softmax"], dtypes=["float64"], core=True', "", "--collect-only", "-q")
     assert len([line for line in listed.outlines if "softmax/" in line]) > 1  # nothing is started where nothing is run
     result = suite('components=["layer_norm", "self_attention", "token_encoder"], dtypes=["float64"], core=True')
@@ -91,7 +91,7 @@ def test_options_choose_the_cases_and_what_is_not_covered_is_one_skip_for_each_c
     result = suite('components=["self_attention", "token_encoder"], dtypes=["float64"], core=True')
     assert result.parseoutcomes()["skipped"] == 2
     assert result.ret == 1  # nothing was compared
-    result.stdout.fnmatch_lines(["SKIPPED*not covered: the port does not define token_encoder (* cases)"])
+    result.stdout.fnmatch_lines(["SKIPPED*not covered: *token_encoder (* cases)"])
 
 
 @pytest.mark.second
@@ -141,7 +141,7 @@ def test_a_stale_deviation_fails_where_something_was_compared(suite, pytester: p
     options = ONE + ', deviations="deviations.toml"'
     result = suite(options)
     assert result.parseoutcomes()["failed"] == 1
-    result.stdout.fnmatch_lines(["E*the deviation layer_norm/plain of norm.py declares fails any more; remove the entry*"])
+    result.stdout.fnmatch_lines(["E*layer_norm/plain*norm.py*remove the entry*"])
     result = suite(options + ', modes=["compiled"]')
     assert "failed" not in result.parseoutcomes()  # the port has no such mode, so nothing was compared
 
@@ -170,9 +170,9 @@ def test_it_works_under_xdist(suite, pytester: pytest.Pytester) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"components": ["norm"]}, "components must be a list of embedding, .*; got norm"),
-        ({"dtypes": "float32"}, "dtypes must be a list of float64, .*; got float32"),
-        ({"command": "./port"}, "one of port and command must be given"),
+        ({"components": ["norm"]}, "components"),
+        ({"dtypes": "float32"}, r"dtypes.*float64.*float32"),
+        ({"command": "./port"}, "command"),
         ({"components": ["layer_norm"], "deviations": "deviations.toml"}, r"'layer_norm/plane' is unknown \(nearest: layer_norm/plain\)"),
     ],
 )

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from expectations import all_by_id
+from messages import each_mentions, mentions
 
 from rosettaformer.conformance import runner
 from rosettaformer.conformance.case import DTYPES, Case
@@ -17,35 +18,33 @@ PLAIN = all_by_id()["layer_norm/plain"]
 # name of a case -> what the port does with it, the status, and what the message has
 ROWS = {
     "good": ("", "pass", ""),
-    "crash": ("os.kill(os.getpid(), signal.SIGSEGV)", "crash", "the port's process ended with signal 11"),
-    "exit": ("os._exit(7)", "crash", "the port's process ended with exit code 7"),
+    "crash": ("os.kill(os.getpid(), signal.SIGSEGV)", "crash", "port's … signal 11"),
+    "exit": ("os._exit(7)", "crash", "port's … code 7"),
     "hang": ("time.sleep(600)", "hang", "no answer within 3 s"),
-    "nan": ("y[y > 0] = np.nan", "differs", "are NaN where the reference is not"),
+    "nan": ("y[y > 0] = np.nan", "differs", "NaN"),
     "shape": ("y = y[:, :, :-1]", "differs", "must have shape (3, 5, 13); got (3, 5, 12)"),
     "dtype": ("y = y.astype(np.float32)", "differs", "must be float64; got float32"),
     "raise": ("raise RuntimeError('no such thing')", "error", "RuntimeError: no such thing (misbehaving_port.py:"),
-    "nothing": ("y = None", "differs", "output: must be a NumPy array of numbers; got NoneType"),
+    "nothing": ("y = None", "differs", "NumPy … NoneType"),
     "wrong": ("y = 1.001 * y", "differs", "allowed"),
     "unsupported": ("raise Unsupported('aten::made_up')", "unsupported", "aten::made_up"),
     "garbage": (r"print('\x00' * 5000 + 'garbage on standard output')", "pass", ""),
-    "random": ("y = y + 1e-12 * np.random.default_rng().standard_normal(y.shape)", "error", "two evaluations of the same input differ"),
+    "random": ("y = y + 1e-12 * np.random.default_rng().standard_normal(y.shape)", "error", "evaluations"),
     "three": ("y = y, y, y", "differs", "got a tuple of 3: (3, 5, 13), (3, 5, 13), (3, 5, 13); in a port's file"),
-    "pair": ("y = y, y", "differs", "must return one array; got a pair, of shapes (3, 5, 13) and (3, 5, 13)"),
-    "objects": ("y = y.astype(object)", "differs", "must be a NumPy array of numbers; got an array of object"),
-    "unpicklable": ("y = (value for value in y)", "differs", "must be a NumPy array of numbers; got generator"),
+    "pair": ("y = y, y", "differs", "pair … (3, 5, 13) and (3, 5, 13)"),
+    "objects": ("y = y.astype(object)", "differs", "NumPy"),
+    "unpicklable": ("y = (value for value in y)", "differs", "NumPy"),
     "input_changed": ("case.inputs['x_btd'][0] = 0", "error", "the port changed its input x_btd in place"),
     "parameter_changed": ("case.parameters['scale'][0] = 0", "error", "the port changed its parameter scale in place"),
-    "numpy_random": ("np.random.seed(0)", "error", "the port changed NumPy's global random state"),
-    "python_random": ("random.random()", "error", "the port changed Python's global random state"),
+    "numpy_random": ("np.random.seed(0)", "error", "NumPy's"),
+    "python_random": ("random.random()", "error", "Python's"),
     "buffer_first": ("buffer[...] = y; y = buffer", "pass", ""),
-    "buffer_second": (
-        "buffer[...] = y; y = buffer", "error", "the port changed the array output of layer_norm/buffer_first after it had returned it"
-    ),
+    "buffer_second": ("buffer[...] = y; y = buffer", "error", "layer_norm/buffer_first"),
     "last": ("", "pass", ""),
 }  # fmt: skip
 # what a port does with the state of frameworks, and what is said
 STATE = {
-    "torch_seed": ("torch.manual_seed(0)", "the port changed the seed of torch's global random state from "),
+    "torch_seed": ("torch.manual_seed(0)", "torch's"),
     "torch_dtype": ("torch.set_default_dtype(torch.float64)", "the port changed torch's default dtype from torch.float32 to torch.float64"),
     "keras_floatx": ("keras.config.set_floatx('float64')", "the port changed Keras's floatx from float32 to float64"),
     "keras_policy": (
@@ -93,7 +92,7 @@ def rows(misbehaving: str) -> dict[str, runner.Result]:
 def test_what_a_port_does_is_its_row(rows: dict[str, runner.Result], name: str) -> None:
     _, status, message = ROWS[name]
     assert rows[name].status == status
-    assert message in rows[name].message
+    assert mentions(rows[name].message, message)
 
 
 def test_the_summary_counts_failures_apart_from_what_was_not_compared(rows: dict[str, runner.Result]) -> None:
@@ -198,10 +197,10 @@ def test_what_is_not_covered_is_said_and_different_configs_have_different_refere
     results = runner.run([*plain, foreign], [port], ["float32", "float64"])
     rows = {(result.case, result.dtype): (result.status, result.message) for result in results}
     assert rows["layer_norm/plain", "float64"][0] == "differs"  # the only one that the port was asked
-    assert rows["layer_norm/plain", "float32"] == ("not covered", "the port does not support float32")
-    assert rows["softmax/plain", "float64"] == ("not covered", "the port does not define softmax")
-    told = f"the port fixes model_width=12; the checkpoint has model_width={PLAIN.config.model_width}"
-    assert rows["layer_norm/foreign", "float64"] == ("not covered", told)
+    assert rows["layer_norm/plain", "float32"][0] == "not covered"
+    assert rows["softmax/plain", "float64"][0] == "not covered"
+    status, message = rows["layer_norm/foreign", "float64"]
+    assert status == "not covered" and mentions(message, f"model_width=12 … model_width={PLAIN.config.model_width}")
     assert len(rows) == 6
     text = NEIGHBOUR.replace("layer_norm_of", "layer_norm").replace("return ", "assert case.config.model_width == WIDTH\n    return ")
     ports = [_port(tmp_path, f"{text}WIDTH = {width}\nconfig = {{'model_width': {width}}}\n", f"port_{width}.py") for width in (12, 20)]
@@ -212,12 +211,12 @@ def test_what_is_not_covered_is_said_and_different_configs_have_different_refere
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("config = {'model_widht': 12}", "the port's config does not fit: unknown config field 'model_widht' (nearest: model_width)"),
-        ("config = {'model_width': -1}", "the port's config does not fit: model_width must be"),
-        ("config = 12", "ValueError: config must map names of config fields to the values that the port fixes; got 12"),
-        ("dtypes = ('float31',)", "ValueError: dtype must be one of float64, float32, bfloat16, float16; got 'float31' (nearest: float32)"),
-        ("framework = 'mxnet'", "ValueError: framework must be one of torch, tf, jax; got 'mxnet'"),
-        ("del layer_norm", "ValueError: a port must define load(folder), judged with --like, or functions named after components "),
+        ("config = {'model_widht': 12}", "port's … 'model_widht' … model_width"),
+        ("config = {'model_width': -1}", "port's … model_width"),
+        ("config = 12", "ValueError … 12"),
+        ("dtypes = ('float31',)", "ValueError … float64, float32, bfloat16, float16; got 'float31' … float32"),
+        ("framework = 'mxnet'", "ValueError … 'mxnet'"),
+        ("del layer_norm", "ValueError … --like"),
         ("1 / 0", "ZeroDivisionError: division by zero (own_port.py:2)"),
         ("def f(:", "SyntaxError: "),
         ("import no_such_module", "ModuleNotFoundError: No module named 'no_such_module' (own_port.py:2)"),
@@ -228,15 +227,12 @@ def test_a_port_that_is_none_is_one_row_and_nothing_is_compared(tmp_path: Path, 
     results = runner.run(_cases("good", "last"), [port], ["float64"])
     assert [result.status for result in results] == ["not started"]
     assert (Summary(results).compared, Summary(results).failed, Summary(results).conforms) == (0, [], False)
-    assert message in results[0].message
+    assert mentions(results[0].message, message)
 
 
 def test_a_file_that_is_not_there_or_hides_a_module_is_one_row(tmp_path: Path) -> None:
     results = runner.run(_cases("good"), ["no/such_file.py", _port(tmp_path, "", "numpy.py")], ["float64"])
-    assert [result.message for result in results] == [
-        "ValueError: there is no file no/such_file.py",
-        "ValueError: a port's file must not have the name of a module that Python already has: numpy.py",
-    ]
+    assert each_mentions([result.message for result in results], ["ValueError … no/such_file.py", "ValueError … numpy.py"])
 
 
 def test_a_worker_answers_again_after_a_crash_and_calls_other_methods(misbehaving: str) -> None:
@@ -245,8 +241,5 @@ def test_a_worker_answers_again_after_a_crash_and_calls_other_methods(misbehavin
         assert worker.greeting[1]["components"] == ("layer_norm",)
         assert worker.ask(crash, 60)[0] == "crash"
         assert worker.ask(good, 60)[0] == "outputs"
-        assert worker.call("trace", good, None) == (
-            "not covered",
-            "the port gives functions, and only modules of a framework can be traced",
-        )
+        assert worker.call("trace", good, None)[0] == "not covered"
         assert worker.call("describe")[1]["dtypes"] == DTYPES

@@ -18,9 +18,9 @@ import pytest
 from expectations import all_by_id
 from fingerprints import FINGERPRINTS, changes, fingerprint
 from invoke import invoke, refused
+from messages import each_mentions, mentions
 from safetensors.numpy import load_file, save_file
 
-from rosettaformer.comparison.report import comparison_text
 from rosettaformer.conformance.case import DTYPES, SUITE_RELEASE, Case
 from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.cases.case_files import answer_path
@@ -167,13 +167,13 @@ def _shift(name: str, size: float) -> Any:
 @pytest.mark.parametrize(
     ("change", "tensors", "message", "rounding"),
     [
-        (None, _shift("inputs.x_btd", 1e-3), "layer_norm/plain: the data of the case differ", False),
-        (None, _shift("parameters.scale", 1e-3), "layer_norm/plain: the data of the case differ", False),
-        (lambda row: row["config"].update(epsilon=1e-3), None, "layer_norm/plain: the data of the case differ", False),
-        (lambda row: row["config"].clear(), None, "layer_norm/plain: the data of the case differ", False),
-        (lambda row: row.update(component="softmax"), None, "layer_norm/plain: the data of the case differ", False),
-        (lambda row: row.update(dtype="float16"), None, "layer_norm/plain: the data of the case differ", False),
-        (lambda row: row["expected"].clear(), None, "layer_norm/plain: the outputs are others", False),
+        (None, _shift("inputs.x_btd", 1e-3), "layer_norm/plain", False),
+        (None, _shift("parameters.scale", 1e-3), "layer_norm/plain", False),
+        (lambda row: row["config"].update(epsilon=1e-3), None, "layer_norm/plain", False),
+        (lambda row: row["config"].clear(), None, "layer_norm/plain", False),
+        (lambda row: row.update(component="softmax"), None, "layer_norm/plain", False),
+        (lambda row: row.update(dtype="float16"), None, "layer_norm/plain", False),
+        (lambda row: row["expected"].clear(), None, "layer_norm/plain", False),
         (None, _shift("expected.float32.output", 1e-15), "the expected result of layer_norm/plain in float32: output differs by", True),
         (
             None,
@@ -185,14 +185,14 @@ def _shift(name: str, size: float) -> Any:
         (lambda row: _scale_noise(row, 1.5), None, "the noise of layer_norm/plain in float32: output differs: noise ", True),
         (lambda row: _scale_noise(row, 100), None, "the noise of layer_norm/plain in float32: output differs: noise ", False),
         (lambda row: row["expected"]["float32"]["output"].update(bound=1.0), None, "differs: its bounds", False),
-        (lambda row: row["expected"].pop("float16"), None, "layer_norm/plain: the outputs are others", False),
-        (lambda row: row.update(id="layer_norm/made_up"), None, "layer_norm/made_up: the suite has no such case", False),
+        (lambda row: row["expected"].pop("float16"), None, "layer_norm/plain", False),
+        (lambda row: row.update(id="layer_norm/made_up"), None, "layer_norm/made_up", False),
     ],
 )
 def test_whatever_differs_is_said_of_its_case(copy: Path, change: Any, tensors: Any, message: str, rounding: bool) -> None:
     _edit(copy, "layer_norm/plain", change or (lambda row: None), tensors)
     (finding,) = golden.verify(copy)
-    assert message in finding.message
+    assert mentions(finding.message, message)
     assert finding.rounding == rounding
 
 
@@ -218,7 +218,7 @@ def test_whatever_the_manifest_says_is_bound_by_its_digest(copy: Path, change: A
     manifest = json.loads((copy / "manifest.json").read_text())
     change(manifest)
     (copy / "manifest.json").write_text(json.dumps(manifest))
-    assert _messages(copy)[0] == "manifest.json is damaged: its sha256 is not that of what it says"
+    assert "sha256" in _messages(copy)[0]
 
 
 @pytest.mark.usefixtures("made")
@@ -226,7 +226,7 @@ def test_a_manifest_without_a_digest_is_not_identical(copy: Path) -> None:
     manifest = json.loads((copy / "manifest.json").read_text())
     del manifest["sha256"]
     (copy / "manifest.json").write_text(json.dumps(manifest))
-    assert [message.partition(":")[0] for message in _messages(copy)] == ["manifest.json has no sha256"]
+    assert mentions("\n".join(_messages(copy)), "manifest.json … sha256 … exported again")
 
 
 @pytest.mark.second
@@ -234,15 +234,17 @@ def test_flipped_bits_missing_and_other_files_and_double_rows_are_listed(copy: P
     manifest = json.loads((copy / "manifest.json").read_text())
     first = manifest["cases"][0]
     _write(copy, manifest | {"cases": [*manifest["cases"], first]})
-    assert _messages(copy) == [f"manifest.json has more than one row of the {field} {first[field]}" for field in ("id", "file")]
+    assert all(
+        mentions(said, f"manifest.json … {field} {first[field]}") for said, field in zip(_messages(copy), ("id", "file"), strict=True)
+    )
     _write(copy, manifest)
     (copy / "notes.txt").write_text("")
     (copy / "more").mkdir()
-    assert _messages(copy) == ["more belongs to no case", "notes.txt belongs to no case"]
+    assert [message.split()[0] for message in _messages(copy)] == ["more", "notes.txt"]
     empty = tmp_path / "empty"
     empty.mkdir()
     _write(empty, manifest | {"cases": []})
-    assert _messages(empty) == ["manifest.json has no cases", f"{comparison_text.NOTHING}: the folder has no cases"]
+    assert [message.endswith("no cases") for message in _messages(empty)] == [True, True]
     copy = Path(shutil.copytree(exported, tmp_path / "many"))
     names = sorted(path.name for path in copy.iterdir() if path.suffix == ".safetensors")
     for name in names[:2]:
@@ -251,15 +253,13 @@ def test_flipped_bits_missing_and_other_files_and_double_rows_are_listed(copy: P
         (copy / name).write_bytes(content)
     (copy / names[2]).unlink()
     messages = [finding.message for finding in golden.verify(copy)]
-    assert sorted(messages) == sorted(
-        [*(f"{name} is damaged: its SHA-256 is not that of the manifest" for name in names[:2]), f"{names[2]} is missing"]
-    )
+    assert each_mentions(messages, [*(f"{name} … SHA-256" for name in names[:2]), f"{names[2]} … missing"])
 
 
 def test_a_name_that_an_object_has_twice_is_refused(copy: Path) -> None:
     text = (copy / "manifest.json").read_text()
     (copy / "manifest.json").write_text(text.replace('"component":', '"component": "softmax", "component":', 1))
-    with pytest.raises(ValueError, match="a field must be named once; got 'component' twice"):
+    with pytest.raises(ValueError, match="'component'"):
         golden.verify(copy)
 
 
@@ -279,7 +279,7 @@ def test_the_command_exports_verifies_and_exits(copy: Path, tmp_path: Path) -> N
     assert found.code == 1
     assert "--rounding allows it" in found.out + found.err
     found = invoke("vectors", "verify", copy, "--rounding")
-    assert (found.code, found.out) == (0, "0 differences, 1 of the last bits allowed\n")
+    assert found.code == 0 and mentions(found.out, "0 differences, 1")
 
 
 @pytest.mark.second
@@ -289,11 +289,11 @@ def test_bad_folders_are_one_message_and_exit_2(copy: Path, tmp_path: Path) -> N
     for arguments, message in (
         (("export", tmp_path / "mine"), "holds no vectors"),
         (("export", tmp_path / "no" / "such"), "does not exist"),
-        (("export", tmp_path / "new", "--component", "softmacks"), "component must be one of"),
-        (("verify", tmp_path / "mine"), "holds no vectors: its manifest.json cannot be read"),
+        (("export", tmp_path / "new", "--component", "softmacks"), "component"),
+        (("verify", tmp_path / "mine"), "manifest.json"),
         (("verify", tmp_path / "nowhere"), "holds no vectors"),
     ):
-        assert message in refused("vectors", *arguments)
+        assert mentions(refused("vectors", *arguments), message)
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "years of work"
     (copy / "thesis.txt").write_text("years of work")
     assert "it holds thesis.txt" in refused("vectors", "export", copy, "--component", "softmax")
@@ -365,9 +365,9 @@ def test_outputs_made_elsewhere_are_judged(tmp_path: Path) -> None:
 
 @pytest.mark.second
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="must be a folder of outputs"):
+    with pytest.raises(ValueError, match="folder"):
         golden.judge_results(tmp_path / "nowhere", MANY, DTYPES)
     (tmp_path / "float32").mkdir()
     (tmp_path / "float32" / "layernorm.safetensors").write_bytes(b"")
-    with pytest.raises(ValueError, match=r"<dtype>/<component>/<name>.safetensors after a case; got\n  float32/layernorm.safetensors"):
+    with pytest.raises(ValueError, match=r"<dtype>/<component>/<name>.safetensors.*float32/layernorm.safetensors"):
         golden.judge_results(tmp_path, MANY, DTYPES)

@@ -63,7 +63,7 @@ def test_MASK_is_broadcast_to_b_h_t_s(shape: tuple[int, ...]) -> None:
 def test_MASK_additive_bias_is_another_argument() -> None:
     bias = np.array([math.log(3), 0.0])[None, None, None]
     assert_allclose(attend(keys=2, bias_bhts=bias)[1].ravel(), [0.75, 0.25], rtol=1e-15)
-    with pytest.raises(ValueError, match=r"^mask must be boolean, True = may attend; got float64$"):
+    with pytest.raises(ValueError, match=r"True =.*float64$"):
         attend(keys=2, mask_bhts=bias)
 
 
@@ -444,7 +444,7 @@ def test_ADAM_decay_is_decoupled_and_spares_biases_and_norms() -> None:
 def test_NOAM_counts_from_1_rises_linearly_falls_with_the_root_and_is_cast_from_float64() -> None:
     rate = schedule.noam(np.array([1, 50, 100, 400]), 64, 100)  # 1/8 of n / 1000 until n = 100, then of the root of 1/n
     assert_allclose(rate, np.array([0.001, 0.05, 0.1, 0.05]) / 8, rtol=1e-14)
-    with pytest.raises(ValueError, match=r"^step must be an integer of at least 1; got 0$"):
+    with pytest.raises(ValueError, match=r"1; got 0$"):
         schedule.noam(0, 64, 100)
     steps = np.array([1, 3, 16_777_217])  # the last one is no float32
     assert_array_equal(schedule.noam(steps, 512, 4000, np.float32), schedule.noam(steps, 512, 4000).astype(np.float32))

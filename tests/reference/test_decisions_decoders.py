@@ -63,7 +63,7 @@ def test_ROTARY_scores_depend_on_distances_alone_and_values_do_not_rotate() -> N
     assert_allclose(one, attention.multi_head_attention(part, x[:, :1], x[:, :1]), rtol=1e-12)
     crossed = attention.multi_head_attention(part, x, x[:, :3], config=LLAMA, layer=None)
     assert_array_equal(crossed, attention.multi_head_attention(part, x, x[:, :3]))
-    with pytest.raises(ValueError, match=r"rotary positions are of self-attention, .* got lengths 5 and 3"):
+    with pytest.raises(ValueError, match=r"rotary positions.*self-attention.*lengths 5 and 3"):
         attention.multi_head_attention(part, x, x[:, :3], config=LLAMA)
 
 
@@ -136,7 +136,7 @@ def test_ROTARY_a_search_reads_its_target_anew_where_it_grows_beyond_the_origina
 def test_WINDOW_counts_the_query_itself_and_lies_on_both_sides_without_causality() -> None:
     assert mask.window_mask(3, 3, 2)[0, 0].tolist() == [[True, True, False], [True, True, True], [False, True, True]]
     assert mask.window_mask(1, 5, 3)[0, 0].tolist() == [[False, False, True, True, True]]
-    with pytest.raises(ValueError, match="window must be at least 1; got 0"):
+    with pytest.raises(ValueError, match=r"window.*1; got 0"):
         mask.window_mask(1, 1, 0)
     part, x = parameters.nest(draw_parameters(GEMMA, 1, "decoder")), np.random.default_rng(6).normal(size=(1, 9, 6))
     part = {**part, "layers": {"0": part["layers"]["0"]}}
@@ -158,7 +158,7 @@ def test_WINDOW_a_cache_keeps_no_more_than_the_window() -> None:
 
 def test_SOFTCAP_is_between_scale_and_mask_and_bends_the_logits_of_tokens() -> None:
     assert_allclose(softmax.soft_cap(np.array([-1e9, -1.0, 0.0, 1.0, 1e9]), 2.0), [-2, -2 * math.tanh(0.5), 0, 2 * math.tanh(0.5), 2])
-    with pytest.raises(ValueError, match="cap must be greater than 0; got 0"):
+    with pytest.raises(ValueError, match=r"cap.*0; got 0"):
         softmax.soft_cap(np.zeros(1), 0)
     rng = np.random.default_rng(8)
     query, key, value = (rng.normal(size=(1, 3, 2, 4)) for _ in range(3))

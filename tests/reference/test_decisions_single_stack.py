@@ -20,7 +20,7 @@ ZERO = np.zeros((1, 5), int)
 def test_POSITION_learned_are_rows_of_a_table_from_the_offset_on_and_start_by_config() -> None:
     table = np.arange(10.0).reshape(5, 2)
     assert_array_equal(position_embedding({"table": table}, np.array([[0, 2]]), 2)[0], [[4, 5], [8, 9]])
-    with pytest.raises(ValueError, match="the table of positions serves 8 tokens; got 9"):
+    with pytest.raises(ValueError, match=r"serves 8.*9"):
         transformer.decode(tree(GPT2, 0), GPT2, np.ones((1, 9), int))
     assert token_positions(MASK).tolist() == [[0, 0, 0, 1, 2]]
     assert token_positions(MASK, "row").tolist() == [[0, 1, 2, 3, 4]]
@@ -57,7 +57,7 @@ def test_GELU_has_a_name_for_each_of_its_forms() -> None:
     }
     for name, values in expected.items():
         assert_allclose(feed_forward.activation(x, name), values, rtol=1e-13, atol=1e-16)
-    with pytest.raises(ValueError, match="activation must be one of"):
+    with pytest.raises(ValueError, match="activation"):
         feed_forward.activation(x, "gelu")
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from messages import mentions
 from strategies import DTYPES, tree
 
 from reference_numpy import (
@@ -63,94 +64,93 @@ def step(number: int) -> Any:
     return optimizer.adam(tree_of_one, tree_of_one, tree_of_one, tree_of_one, number, 0.1, 0.9, 0.98, 1e-9)
 
 
-KINDS = "token must be integer token ids of axes b t, or floating one-hot rows of axes b t v; got "
+KINDS = "token … b t … b t v; got "
 BOOLEAN = "must be boolean, True = may attend; got "
 REAL = "must be boolean, True = real token; got "
-DROPPED = "dropout rate must be at least 0 and less than 1; got "
+DROPPED = "dropout rate … 0 … 1; got "
 
 BAD_INPUT: list[tuple[Callable[[], Any], str]] = [
     # ids
-    (lambda: embed(np.array([[200]], np.uint8)), "token ids must lie in 0 .. 6; got 200"),
+    (lambda: embed(np.array([[200]], np.uint8)), "token ids … 0 .. 6; got 200"),
     (lambda: embed(np.ones((2, 3, 7), int)), KINDS + "int64 of shape (2, 3, 7)"),
     (lambda: embed(np.ones((2, 3, 7), complex)), KINDS + "complex128 of shape (2, 3, 7)"),
     # lengths of 0
-    (lambda: attend(QUERY[:, :0]), "query must have length at least 1; got shape (2, 0, 4, 3)"),
-    (lambda: attend(QUERY, KEY[:, :0], VALUE[:, :0]), "key must have length at least 1; got shape (2, 0, 2, 3)"),
-    (lambda: attention.multi_head_attention(MHA, X, X[:, :0]), "memory must have length at least 1; got shape (2, 0, 6)"),
-    (lambda: normalization.layer_norm(NORM, X[:, :0], 1e-5), "x must have length at least 1; got shape (2, 0, 6)"),
-    (lambda: feed_forward.feed_forward(NETWORK, X[:, :0], "relu"), "x must have length at least 1; got shape (2, 0, 6)"),
-    (lambda: embedding.logits({"kernel": np.ones((6, 7))}, X[:, :0]), "x must have length at least 1; got shape (2, 0, 6)"),
+    (lambda: attend(QUERY[:, :0]), "query … 1; got shape (2, 0, 4, 3)"),
+    (lambda: attend(QUERY, KEY[:, :0], VALUE[:, :0]), "key … 1; got shape (2, 0, 2, 3)"),
+    (lambda: attention.multi_head_attention(MHA, X, X[:, :0]), "memory … 1; got shape (2, 0, 6)"),
+    (lambda: normalization.layer_norm(NORM, X[:, :0], 1e-5), "x … 1; got shape (2, 0, 6)"),
+    (lambda: feed_forward.feed_forward(NETWORK, X[:, :0], "relu"), "x … 1; got shape (2, 0, 6)"),
+    (lambda: embedding.logits({"kernel": np.ones((6, 7))}, X[:, :0]), "x … 1; got shape (2, 0, 6)"),
     # masks
-    (lambda: attend(mask_bhts=true(2, 2, 3, 5)), "mask must broadcast to b h t s = (2, 4, 3, 5); got shape (2, 2, 3, 5)"),
+    (lambda: attend(mask_bhts=true(2, 2, 3, 5)), "mask … b h t s = (2, 4, 3, 5); got shape (2, 2, 3, 5)"),
     (lambda: softmax(np.ones((2, 3)), true(3, 3)), "mask must broadcast to the logits = (2, 3); got shape (3, 3)"),
     (lambda: softmax(np.ones((2, 3)), true(3)), "mask must broadcast to the logits = (2, 3); got shape (3,)"),
     (lambda: layers.encoder_layer(ENCODER_LAYER, CONFIG, X, true(2, 1, 1, 4)),
-     "mask must broadcast to b h t s = (2, 4, 3, 3); got shape (2, 1, 1, 4)"),
+     "mask … b h t s = (2, 4, 3, 3); got shape (2, 1, 1, 4)"),
     (lambda: layers.decoder_layer(DECODER_LAYER, CONFIG, X, X, true(2, 1, 3, 4)),
-     "mask must broadcast to b h t s = (2, 4, 3, 3); got shape (2, 1, 3, 4)"),
+     "mask … b h t s = (2, 4, 3, 3); got shape (2, 1, 3, 4)"),
     (lambda: layers.decoder_layer(DECODER_LAYER, CONFIG, X, X, None, true(2, 1, 3, 4)),
-     "mask must broadcast to b h t s = (2, 4, 3, 3); got shape (2, 1, 3, 4)"),
+     "mask … b h t s = (2, 4, 3, 3); got shape (2, 1, 3, 4)"),
     (lambda: model(IDS, IDS, np.ones((2, 3))), f"source mask {REAL}float64"),
-    (lambda: transformer.decode(MODEL, CONFIG, IDS, X, true(2, 4)), "source mask must have axes b t = (2, 3); got shape (2, 4)"),
-    (lambda: model(IDS, IDS, None, true(2, 1, 1, 3)), "target mask must have axes b t = (2, 3); got shape (2, 1, 1, 3)"),
+    (lambda: transformer.decode(MODEL, CONFIG, IDS, X, true(2, 4)), "source mask … b t = (2, 3); got shape (2, 4)"),
+    (lambda: model(IDS, IDS, None, true(2, 1, 1, 3)), "target mask … b t = (2, 3); got shape (2, 1, 1, 3)"),
     # heads and widths
-    (lambda: attend(QUERY[:, :, :1]), "key heads must divide query heads; got h=1, g=2"),
-    (lambda: attend(QUERY, KEY[:, :, :1]),
-     "key and value must have the same positions and heads; got shapes (2, 5, 1, 3) and (2, 5, 2, 5)"),
-    (lambda: attend(QUERY[0]), "query must have four axes (batch, position, heads, head size); got shape (3, 4, 3)"),
-    (lambda: attend(QUERY, KEY, VALUE[0]), "value must have four axes (batch, position, heads, head size); got shape (5, 2, 5)"),
-    (lambda: positional_encoding.positional_encoding(IDS, 0), "width must be at least 1; got 0"),
-    (lambda: attention.multi_head_attention(MHA, X[..., :5], X), "query must have axes b t d with d=6; got shape (2, 3, 5)"),
-    (lambda: attention.multi_head_attention(MHA, X[0], X), "query must have axes b t d with d=6; got shape (3, 6)"),
-    (lambda: feed_forward.feed_forward(NETWORK, X[..., :5], "relu"), "x must have axes b t d with d=6; got shape (2, 3, 5)"),
-    (lambda: feed_forward.activation(X, "gelu"), "activation must be one of relu, gelu_erf, gelu_tanh, gelu_sigmoid, silu; got 'gelu'"),
-    (lambda: embedding.logits({"kernel": np.ones((6, 7))}, X[0]), "x must have axes b t d with d=6; got shape (3, 6)"),
-    (lambda: stacks.encoder(MODEL["encoder"], CONFIG, X[..., :5]), "query must have axes b t d with d=6; got shape (2, 3, 5)"),
-    (lambda: transformer.decode(MODEL, CONFIG, IDS, X[..., :5]), "memory must have axes b t d with d=6; got shape (2, 3, 5)"),
+    (lambda: attend(QUERY[:, :, :1]), "h=1, g=2"),
+    (lambda: attend(QUERY, KEY[:, :, :1]), "shapes (2, 5, 1, 3) and (2, 5, 2, 5)"),
+    (lambda: attend(QUERY[0]), "query … shape (3, 4, 3)"),
+    (lambda: attend(QUERY, KEY, VALUE[0]), "value … shape (5, 2, 5)"),
+    (lambda: positional_encoding.positional_encoding(IDS, 0), "width … 1; got 0"),
+    (lambda: attention.multi_head_attention(MHA, X[..., :5], X), "query … b t d … d=6; got shape (2, 3, 5)"),
+    (lambda: attention.multi_head_attention(MHA, X[0], X), "query … b t d … d=6; got shape (3, 6)"),
+    (lambda: feed_forward.feed_forward(NETWORK, X[..., :5], "relu"), "x … b t d … d=6; got shape (2, 3, 5)"),
+    (lambda: feed_forward.activation(X, "gelu"), "activation … gelu_erf, gelu_tanh, gelu_sigmoid … 'gelu'"),
+    (lambda: embedding.logits({"kernel": np.ones((6, 7))}, X[0]), "x … b t d … d=6; got shape (3, 6)"),
+    (lambda: stacks.encoder(MODEL["encoder"], CONFIG, X[..., :5]), "query … b t d … d=6; got shape (2, 3, 5)"),
+    (lambda: transformer.decode(MODEL, CONFIG, IDS, X[..., :5]), "memory … b t d … d=6; got shape (2, 3, 5)"),
     # batches
-    (lambda: transformer.decode(MODEL, CONFIG, IDS, X[:1]), "batch sizes must be equal; got source 1, target 2"),
-    (lambda: attention.multi_head_attention(MHA, X, X[:1]), "batch sizes must be equal; got query 2, key 1, value 1"),
+    (lambda: transformer.decode(MODEL, CONFIG, IDS, X[:1]), "source 1, target 2"),
+    (lambda: attention.multi_head_attention(MHA, X, X[:1]), "query 2, key 1, value 1"),
     # dropout
     (lambda: dropout.dropout(X, true(2, 3, 6), 1.0), DROPPED + "1.0"),
     (lambda: dropout.dropout(X, true(2, 3, 6), -0.5), DROPPED + "-0.5"),
     (lambda: dropout.dropout(X, true(2, 4, 6), 0.5), "keep must broadcast to the input = (2, 3, 6); got shape (2, 4, 6)"),
     # loss
-    (lambda: loss.teacher_forcing(IDS[:, :1]), "target must have length at least 2, an input and its label; got shape (2, 1)"),
-    (lambda: loss.teacher_forcing(IDS[0]), "target must be integer token ids of axes b t; got int64 of shape (3,)"),
-    (lambda: loss.teacher_forcing(X), "target must be integer token ids of axes b t; got float64 of shape (2, 3, 6)"),
+    (lambda: loss.teacher_forcing(IDS[:, :1]), "target … 2 … shape (2, 1)"),
+    (lambda: loss.teacher_forcing(IDS[0]), "target … b t; got int64 of shape (3,)"),
+    (lambda: loss.teacher_forcing(X), "target … b t; got float64 of shape (2, 3, 6)"),
     (lambda: transformer.training_loss(MODEL, CONFIG, IDS, IDS[:, :1]),
-     "target must have length at least 2, an input and its label; got shape (2, 1)"),
-    (lambda: transformer.training_loss(MODEL, CONFIG, IDS, IDS[:1]), "batch sizes must be equal; got source 2, target 1"),
-    (lambda: entropy(np.zeros((2, 7))), "logits must have axes b t v; got shape (2, 7)"),
-    (lambda: entropy(np.zeros((2, 3, 0))), "logits must have axes b t v; got shape (2, 3, 0)"),
-    (lambda: entropy(label=IDS[:, :2]), "labels must be integer ids of axes b t = (2, 3); got int64 of shape (2, 2)"),
-    (lambda: entropy(label=IDS[:1]), "labels must be integer ids of axes b t = (2, 3); got int64 of shape (1, 3)"),
-    (lambda: entropy(label=IDS * 1.0), "labels must be integer ids of axes b t = (2, 3); got float64 of shape (2, 3)"),
-    (lambda: entropy(label=true(2, 3)), "labels must be integer ids of axes b t = (2, 3); got bool of shape (2, 3)"),
-    (lambda: entropy(label=-IDS), "label ids must lie in 0 .. 6; got -1"),
+     "target … 2 … shape (2, 1)"),
+    (lambda: transformer.training_loss(MODEL, CONFIG, IDS, IDS[:1]), "source 2, target 1"),
+    (lambda: entropy(np.zeros((2, 7))), "logits … b t v; got shape (2, 7)"),
+    (lambda: entropy(np.zeros((2, 3, 0))), "logits … b t v; got shape (2, 3, 0)"),
+    (lambda: entropy(label=IDS[:, :2]), "labels … b t = (2, 3); got int64 of shape (2, 2)"),
+    (lambda: entropy(label=IDS[:1]), "labels … b t = (2, 3); got int64 of shape (1, 3)"),
+    (lambda: entropy(label=IDS * 1.0), "labels … b t = (2, 3); got float64 of shape (2, 3)"),
+    (lambda: entropy(label=true(2, 3)), "labels … b t = (2, 3) … shape (2, 3)"),
+    (lambda: entropy(label=-IDS), "label ids … 0 .. 6; got -1"),
     (lambda: entropy(LOGITS, IDS, IDS), f"mask {REAL}int64"),
-    (lambda: entropy(LOGITS, IDS, true(2, 1)), "mask must have axes b t = (2, 3); got shape (2, 1)"),
-    (lambda: entropy(LOGITS, IDS, None, -0.1), "smoothing must be at least 0 and less than 1; got -0.1"),
+    (lambda: entropy(LOGITS, IDS, true(2, 1)), "mask … b t = (2, 3); got shape (2, 1)"),
+    (lambda: entropy(LOGITS, IDS, None, -0.1), "smoothing … 0 … 1; got -0.1"),
     # gradients
-    (lambda: loss.cross_entropy_vjp(LOGITS, 7 * IDS, cotangent=ONE), "label ids must lie in 0 .. 6; got 7"),
+    (lambda: loss.cross_entropy_vjp(LOGITS, 7 * IDS, cotangent=ONE), "label ids … 0 .. 6; got 7"),
     (lambda: transformer.training_loss_vjp(MODEL, CONFIG, IDS, IDS[:, :1], cotangent=ONE),
-     "target must have length at least 2, an input and its label; got shape (2, 1)"),
-    (lambda: transformer.transformer_vjp(MODEL, CONFIG, IDS, 7 * IDS, cotangent=LOGITS), "token ids must lie in 0 .. 6; got 7"),
+     "target … 2 … shape (2, 1)"),
+    (lambda: transformer.transformer_vjp(MODEL, CONFIG, IDS, 7 * IDS, cotangent=LOGITS), "token ids … 0 .. 6; got 7"),
     (
         lambda: feed_forward.activation_vjp(X, "gelu", cotangent=X),
-        "activation must be one of relu, gelu_erf, gelu_tanh, gelu_sigmoid, silu; got 'gelu'",
+        "activation … gelu_erf, gelu_tanh, gelu_sigmoid … 'gelu'",
     ),
     (lambda: attention.scaled_dot_product_attention_vjp(QUERY[:, :, :3], KEY, VALUE, cotangent=X),
-     "key heads must divide query heads; got h=3, g=2"),
-    (lambda: dropout.dropout_vjp(X, np.ones((2, 3, 6)), 0.5, cotangent=X), "keep must be boolean, True = keep; got float64"),
+     "h=3, g=2"),
+    (lambda: dropout.dropout_vjp(X, np.ones((2, 3, 6)), 0.5, cotangent=X), "keep … True = … float64"),
     # update
-    (lambda: step(0), "step must be at least 1; got 0"),
-    (lambda: optimizer.clip_global_norm({"kernel": X}, 0.0), "limit must be greater than 0; got 0.0"),
-    (lambda: optimizer.clip_global_norm({"kernel": X}, float("nan")), "limit must be greater than 0; got nan"),
-    (lambda: schedule.noam(np.array([2, -1]), 4, 4), "step must be an integer of at least 1; got [2, -1]"),
-    (lambda: schedule.noam(1.0, 4, 4), "step must be an integer of at least 1; got 1.0"),
-    (lambda: schedule.noam(1, 0, 4), "width must be an integer of at least 1; got 0"),
-    (lambda: schedule.noam(1, 4, 0), "warmup must be an integer of at least 1; got 0"),
+    (lambda: step(0), "step … 1; got 0"),
+    (lambda: optimizer.clip_global_norm({"kernel": X}, 0.0), "limit … 0; got 0.0"),
+    (lambda: optimizer.clip_global_norm({"kernel": X}, float("nan")), "limit … 0"),
+    (lambda: schedule.noam(np.array([2, -1]), 4, 4), "step … 1; got [2, -1]"),
+    (lambda: schedule.noam(1.0, 4, 4), "step … 1; got 1.0"),
+    (lambda: schedule.noam(1, 0, 4), "width … 1; got 0"),
+    (lambda: schedule.noam(1, 4, 0), "warmup … 1; got 0"),
 ]  # fmt: skip
 
 
@@ -158,7 +158,7 @@ BAD_INPUT: list[tuple[Callable[[], Any], str]] = [
 def test_bad_input_is_refused_with_a_clear_message(call: Callable[[], Any], message: str) -> None:
     with pytest.raises(ValueError) as caught:
         call()
-    assert str(caught.value) == message
+    assert mentions(str(caught.value), message)
 
 
 def test_the_good_input_beside_the_bad_is_accepted_and_a_batch_of_0_of_masks_and_positions() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from messages import mentions
 from numpy.testing import assert_allclose, assert_array_equal
 from strategies import configs, draw_parameters, seeds
 
@@ -168,15 +169,12 @@ def test_it_learns_to_copy(dtype: Any, seed: int) -> None:
 
 
 BAD_STEPS: dict[str, tuple[Any, ...]] = {
-    "the batch must divide into 2 microbatches; got 3 rows": (batch()[0][:3], batch()[1][:3]),
-    "target must be integer token ids of axes b t; got float64 of shape (4, 6)": (batch()[0], batch()[1] * 1.0),
-    "label ids must lie in 0 .. 8; got 10": (batch()[0], batch()[1] + 10 * (np.arange(6) == 5) * (np.arange(4) == 0)[:, None]),
-    "token must have length at least 1; got shape (4, 0)": (batch()[0][:, :0], batch()[1]),
-    "token must be integer token ids of axes b t, or floating one-hot rows of axes b t v; got int64 of shape (4,)": (
-        batch()[0][:, 0],
-        batch()[1],
-    ),
-    "keep must broadcast to the input = (2, 5, 8); got shape (2, 4, 8)": (
+    "2 … 3 rows": (batch()[0][:3], batch()[1][:3]),
+    "target … b t; got float64 of shape (4, 6)": (batch()[0], batch()[1] * 1.0),
+    "label ids … 0 .. 8; got 10": (batch()[0], batch()[1] + 10 * (np.arange(6) == 5) * (np.arange(4) == 0)[:, None]),
+    "token … 1; got shape (4, 0)": (batch()[0][:, :0], batch()[1]),
+    "token … b t … b t v; got int64 of shape (4,)": (batch()[0][:, 0], batch()[1]),
+    "keep … (2, 5, 8); got shape (2, 4, 8)": (
         *batch(),
         {"encoder": {"embedding_dropout": np.ones((4, 4, 8), bool)}},
     ),
@@ -190,7 +188,7 @@ def test_a_refused_step_changes_nothing(message: str) -> None:
     before = run.state()
     with pytest.raises(ValueError) as caught:
         run.train_step(*BAD_STEPS[message])
-    assert str(caught.value).endswith(message)
+    assert mentions(str(caught.value), message)
     assert run.steps == 1
     assert_same(run.state(), before)
 
@@ -200,17 +198,17 @@ def test_parameters_of_another_dtype_are_refused(dtypes: tuple[Any, ...], got: s
     values = {name: value.astype(dtypes[index % len(dtypes)]) for index, (name, value) in enumerate(draw_parameters(CONFIG, 1).items())}
     with pytest.raises(ValueError) as caught:
         Trainer(CONFIG, RECIPE, values)
-    assert str(caught.value) == f"parameters to be trained must all be float32 or all float64; got {got}"
+    assert mentions(str(caught.value), f"float32 … float64; got {got}")
 
 
 def test_parameters_that_do_not_fit_another_device_and_negative_steps_are_refused() -> None:
     values = draw_parameters(CONFIG, 1)
-    with pytest.raises(ValueError, match=r"^parameters do not fit:\n  missing source_embedding.table of shape \(9, 8\)$"):
+    with pytest.raises(ValueError, match=r"source_embedding.table.*\(9, 8\)$"):
         Trainer(CONFIG, RECIPE, {name: value for name, value in values.items() if name != "source_embedding.table"})
-    with pytest.raises(ValueError, match=r"^device must be cpu; got 'cuda'$"):
+    with pytest.raises(ValueError, match=r"'cuda'$"):
         Trainer(CONFIG, RECIPE, values, device="cuda")
     run = trainer()
-    with pytest.raises(ValueError, match=r"^steps must be at least 0; got -1$"):
+    with pytest.raises(ValueError, match=r"0; got -1$"):
         run.load_state(run.state(), -1)
 
 

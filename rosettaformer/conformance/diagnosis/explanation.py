@@ -25,7 +25,7 @@ def where(search: Search, combination: Combination) -> str:
     silent = [search.hypotheses.probes[index].id for index in search.silent(combination)]
     if not silent:
         return (
-            f"all {len(search.answers)} {_cases(search)}"
+            f"{len(search.answers)} of {len(search.answers)} {_cases(search)}"
             if len(search.answers) > 1
             else "the one case" + " that has an answer" * bool(search.failed)
         )
@@ -40,12 +40,19 @@ def explained(found: Sequence[Combination], place: str, cases: Sequence[Case], o
 
     place: the cases, as `where` says it. cases: among which a separating one is sought. only: the part of the output that differs.
     """
-    same = f"your output equals the reference with {alternatives(found)}, on {place}"
     if len(found) == 1:
-        return same
+        return _matches(found[0], place)
+    same = f"matches {alternatives(found)} on {place}"
     common = _common(found) + f"; your output differs only at {only}" * bool(only)
     others = [f"  {_separated(found[0], other, cases)}" for other in found[1:SHOWN]]
     return "\n".join([": ".join(filter(None, (common.removeprefix("; "), f"{same}, which do not tell them apart"))), *others])
+
+
+def _matches(combination: Combination, place: str) -> str:
+    """The ids of what was injected, on which cases the answers are equal, and the titles."""
+    known = f"known bug{'s' * (len(combination) > 1)} " * all(one.id.isalnum() and one.id.isupper() for one in combination)
+    titles = "; ".join(one.title + f", in {one.place} alone" * bool(one.place) for one in combination)
+    return f"matches {known}{' and '.join(one.id for one in combination)} on {place}: {titles}"
 
 
 def alternatives(found: Sequence[Combination]) -> str:

@@ -58,6 +58,11 @@ def undefined(component: str) -> str:
     return f"the port does not define {component}"
 
 
+def without(dtype: str) -> str:
+    """Returns why a port that does not compute in the dtype does not cover its cases."""
+    return f"the port does not support {dtype}"
+
+
 class NotLoaded(Exception):
     """The model's folder could not be loaded for an earlier case, whose answer says why; the message says that much."""
 

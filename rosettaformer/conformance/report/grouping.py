@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ..ports.port import ON_ONE_DEVICE, undefined
+from ..ports.port import ON_ONE_DEVICE, undefined, without
 from ..result import Result
 from ..status import Status
 from .summary import Summary
@@ -17,7 +17,7 @@ SHORT = {"float64": "f64", "float32": "f32", "bfloat16": "bf16", "float16": "f16
 REMEDIES = {
     re.escape(undefined("")) + r"\d+ components": "define those that the port has",
     re.escape(undefined("")) + r"(\w+)": r"define \1",
-    r"the port does not support (\w+)": r'add "\1" to `dtypes`',
+    re.escape(without("")) + r"(\w+)": r'add "\1" to `dtypes`',
     r"the port declares (\w+)": r"remove the declaration of `\1`, if the port can do it",
     r"what load\(folder\) returns has no (\w+)": r"give it the attribute `\1`",
     r"its function takes no (.+)": r"let the function take \1",

@@ -72,7 +72,7 @@ class Summary:
             return "nothing was compared"
         problems = []
         if self.compared < self._min_cases:
-            problems.append(f"at least {self._min_cases} cases must be compared; got {self.compared}")
+            problems.append(f"{self.compared} cases were compared, of the {self._min_cases} or more that --min-cases requires")
         if self.accepted and not (self.passed or self.failed):
             problems.append("nothing conforms")
         if not self._incomplete:
