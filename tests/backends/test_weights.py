@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 from backends import PORTS, Backend
-from tiers import every
+from kinds import every
 
 from reference_numpy import TransformerConfig, parameters, preset
 from rosettaformer.conformance.case import DTYPES, numpy_dtype

@@ -362,14 +362,14 @@ def test_names_without_a_norm_are_no_size_0(tmp_path: Path) -> None:
         checkpoints.load(path, "torch-transformer", preset="semillero")
 
 
-@pytest.mark.exhaustive
+@pytest.mark.conformance
 @pytest.mark.parametrize("model", MODELS)
 def test_the_stored_names_are_those_of_the_library(model: str) -> None:
     pytest.importorskip("transformers")
     assert saved_names(model) == LISTED[model]
 
 
-@pytest.mark.exhaustive
+@pytest.mark.conformance
 def test_files_that_the_libraries_write_are_told(tmp_path: Path) -> None:
     """What stands above in bytes, from the hands of those who define it."""
     torch, tf, keras = (pytest.importorskip(name) for name in ("torch", "tensorflow", "keras"))

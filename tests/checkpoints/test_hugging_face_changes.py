@@ -122,7 +122,7 @@ def theirs(path: Path, family: str) -> list[Any]:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("step", [pytest.param(83, marks=pytest.mark.sample), pytest.param(1, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("step", [83, pytest.param(1, marks=pytest.mark.conformance)])
 def test_a_folder_with_one_change_is_read_as_the_library_reads_it_or_refused(tmp_path: Path, bases: dict[str, Path], step: int) -> None:
     every, wrong, read = [*changes(bases)], [], 0
     transformers.logging.set_verbosity_error()

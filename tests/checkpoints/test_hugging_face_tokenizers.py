@@ -248,7 +248,7 @@ def merged(rng: np.random.Generator, names: list[str]) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("trials", [pytest.param(6, marks=pytest.mark.sample), pytest.param(100, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("trials", [6, pytest.param(100, marks=pytest.mark.conformance)])
 @pytest.mark.parametrize("base", ["bert_txt", "bert_json", "gpt2_txt", "gpt2_json"])
 def test_files_that_say_many_things_at_once(tmp_path: Path, bases: dict[str, Path], base: str, trials: int) -> None:
     for trial in range(trials):

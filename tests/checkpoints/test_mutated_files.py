@@ -228,8 +228,8 @@ def _failures(seeds: dict[str, range], bases: Path, path: Path, command: Forks) 
 FAST = [name for name in KINDS if name not in WEIGHTS]
 
 
-@pytest.mark.second
-@pytest.mark.parametrize("names", [FAST, pytest.param([*WEIGHTS], marks=pytest.mark.exhaustive)], ids=["fast", "slow"])
+@pytest.mark.conformance
+@pytest.mark.parametrize("names", [FAST, pytest.param([*WEIGHTS], marks=pytest.mark.conformance)], ids=["fast", "slow"])
 def test_unmutated_files_are_read(names: list[str], bases: Path, tmp_path: Path, command: Forks) -> None:
     for name in names:
         kind, copy = KINDS[name], tmp_path / name
@@ -240,12 +240,11 @@ def test_unmutated_files_are_read(names: list[str], bases: Path, tmp_path: Path,
             kind.right(copy, bases / kind.base, found)
 
 
-@pytest.mark.sample
 def test_a_few_mutated_files_of_every_kind(bases: Path, tmp_path: Path, command: Forks) -> None:
     assert not _failures(dict.fromkeys(FAST, range(1)), bases, tmp_path, command)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.conformance
 @pytest.mark.parametrize("name", KINDS)
 def test_hundreds_of_mutated_files(name: str, bases: Path, tmp_path: Path, command: Forks) -> None:
     """300 and some, of all kinds together."""

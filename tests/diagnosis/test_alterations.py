@@ -8,7 +8,7 @@ from unittest import mock
 import numpy as np
 import pytest
 from expectations import all_by_id
-from tiers import exhaustive
+from kinds import conformance
 
 from reference_numpy import inputs, layers, softmax, transformer
 from reference_numpy.parameters import flatten, nest
@@ -371,7 +371,7 @@ MODELS: dict[str, tuple[str, tuple[str, ...], str, Plain]] = {
         _feed_forward,
     ),
 }  # fmt: skip
-SLOW = [exhaustive(name) for name in SEARCHES if name != "greedy, right"]
+SLOW = [conformance(name) for name in SEARCHES if name != "greedy, right"]
 
 
 @pytest.mark.parametrize("name", [*MODELS, "greedy, right", *SLOW])

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from expectations import all_by_id, store
-from tiers import every, later
+from kinds import conformance, every
 from whole_models import models
 
 from rosettaformer.checkpoints.hugging_face import new
@@ -78,7 +78,7 @@ BEGIN: dict[str, Change] = {
 
 
 @pytest.mark.parametrize("words", BEGIN)
-@pytest.mark.parametrize("family", ["qwen3", later("bert")])
+@pytest.mark.parametrize("family", ["qwen3", conformance("bert")])
 def test_it_is_said_where_an_error_begins(words: str, family: str) -> None:
     assert beginning(_search(_cases(family), BEGIN[words]), "float32").removesuffix(COUNTED) == words
 
@@ -157,7 +157,7 @@ def test_every_reading_has_a_family_that_shows_it() -> None:
     assert SHOWN.keys() == {id_.partition("=")[0] for id_ in READINGS} and {*FIRST, *SAME} < {*READINGS}
 
 
-@pytest.mark.parametrize("id_", [id_ if id_ in FIRST else later(id_) for id_ in READINGS])
+@pytest.mark.parametrize("id_", [id_ if id_ in FIRST else conformance(id_) for id_ in READINGS])
 def test_another_reading_of_a_folder_is_found(id_: str) -> None:
     family, name = SHOWN[id_.partition("=")[0]]
     assert _named(family, READINGS[id_].replaces, name) == SAME.get(id_, {id_})
@@ -177,7 +177,7 @@ CONSTANTS: dict[str, tuple[str, Mapping[str, Any]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("id_", CONSTANTS)
 def test_another_constant_of_a_model_is_found_with_its_value(id_: str, dtype: str) -> None:

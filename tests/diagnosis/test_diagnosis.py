@@ -14,7 +14,7 @@ from unittest import mock
 import pytest
 from in_process import InProcess
 from invoke import invoke
-from tiers import every, exhaustive, later
+from kinds import conformance, every
 
 from rosettaformer.conformance.case import DTYPES, UNSAID
 from rosettaformer.conformance.cases import all_cases
@@ -341,13 +341,12 @@ LOWER_DTYPE = {
     "a mistake of a search that no float64 case shows": "float32",
 }
 PAIRS = ("two mistakes in one function", "a name and another constant")
-SLOW = ("the length of the padding", "the wrong query is not explained by what draws", "a mistake at one place")
-EXHAUSTIVE = ("a name and another constant", "a mistake of a search that no float64 case shows")
+SLOW = ("the length of the padding", "the wrong query is not explained by what draws", "a mistake at one place",
+        "a name and another constant", "a mistake of a search that no float64 case shows")  # fmt: skip
 
 
 @pytest.mark.parametrize("name", [
-    *every(2, [name for name in ONE_FINDING if name not in (*SLOW, *EXHAUSTIVE)]), *map(later, SLOW),
-    *map(exhaustive, EXHAUSTIVE),
+    *every(2, [name for name in ONE_FINDING if name not in SLOW]), *map(conformance, SLOW),
 ])  # fmt: skip
 def test_a_port_of_functions_has_one_finding(port: Write, name: str) -> None:
     verdict, explanations, says, says_not, text = ONE_FINDING[name]
@@ -455,7 +454,7 @@ def test_what_no_case_tells_apart_has_no_fix_and_stays_so_in_the_whole(port: Wri
         assert "asked again without a mask" in part.text
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_what_is_known_of_a_part_does_not_hide_what_the_whole_does_besides(port: Write) -> None:
     text = """
 from unittest import mock
@@ -476,8 +475,8 @@ dtypes = ("float64",)
     assert "encoder_layer: besides NRM1, your output is the log-softmax over the last axis of the reference" in whole.text
 
 
-@pytest.mark.second
-@pytest.mark.parametrize(("scale", "verdict"), [("False", "follows"), exhaustive("not config.scale_embedding", "partly")])
+@pytest.mark.conformance
+@pytest.mark.parametrize(("scale", "verdict"), [("False", "follows"), conformance("not config.scale_embedding", "partly")])
 def test_what_the_parts_come_to_is_said_of_the_whole(port: Write, scale: str, verdict: str) -> None:
     text = f"""
 from impl_torch import port
@@ -500,7 +499,7 @@ def test_declared_deviations_are_left_out() -> None:
     assert diagnose(str(TESTS / "support" / "wrong_port.py"), declared={("softmax/plain", "float64")}).findings != []
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_stock_keras_attention_is_taken_apart() -> None:
     (finding,) = diagnose(str(TESTS / "ports" / "keras_multi_head_attention.py"), ["multi_head_attention"], gradients=False).findings
     assert finding.verdict == "partly"
@@ -508,7 +507,7 @@ def test_stock_keras_attention_is_taken_apart() -> None:
     assert "on multi_head_attention/left_padding it equals the reference with" in finding.text
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_a_part_that_nothing_explains_is_named_by_its_place(port: Write) -> None:
     text = """
 from impl_torch import port
@@ -530,7 +529,7 @@ config = {"encoder_layers": 2}
     assert "follows from layers.1.feed_forward: your output equals the reference with your own parts there" in findings[1].text
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_what_contains_a_part_that_nothing_explains_follows_from_it_and_from_nothing_else(port: Write) -> None:
     text = """
 true = normalization.layer_norm
@@ -554,7 +553,7 @@ dtypes = ("float64",)
     assert second.verdict != "follows"
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_a_mistake_is_named_besides_rows_that_are_nan(port: Write) -> None:
     text = """
 from unittest import mock
@@ -639,7 +638,7 @@ def test_the_first_sentence_waits_for_the_expectation_of_one_case(written: Write
     assert before <= MOST[component]
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_three_defects_in_a_torch_model_are_found_through_its_modules() -> None:
     findings = diagnose(str(TESTS / "ports" / "handwritten_torch.py")).findings
     whole = findings[-1]
@@ -649,13 +648,13 @@ def test_three_defects_in_a_torch_model_are_found_through_its_modules() -> None:
     assert "    jax: " not in whole.text  # the fix is torch's
 
 
-@pytest.mark.second
-@pytest.mark.parametrize("gradients", [pytest.param(False, marks=pytest.mark.sample), pytest.param(True, marks=pytest.mark.exhaustive)])
+@pytest.mark.conformance
+@pytest.mark.parametrize("gradients", [False, pytest.param(True, marks=pytest.mark.conformance)])
 def test_the_same_model_without_them_gets_no_finding(gradients: bool) -> None:
     assert diagnose(str(TESTS / "ports" / "handwritten_torch_correct.py"), gradients=gradients).findings == []
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_a_wrong_gradient_is_found_where_the_output_is_right(port: Write) -> None:
     text = """
 from impl_torch.feed_forward import FeedForward

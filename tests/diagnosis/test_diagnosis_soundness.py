@@ -89,7 +89,7 @@ def _short(case: Case) -> Case:
     return dataclasses.replace(case, inputs=case.inputs | limit)
 
 
-@pytest.mark.parametrize("id_", [pytest.param(one.id, marks=pytest.mark.exhaustive if _dear(one) else ()) for one in OBSERVABLE])
+@pytest.mark.parametrize("id_", [pytest.param(one.id, marks=pytest.mark.conformance if _dear(one) else ()) for one in OBSERVABLE])
 def test_noise_and_constants_are_equalled_by_no_defect(id_: str) -> None:
     for dtype in DEFECTS[id_].dtypes:
         assert _equalled((DEFECTS[id_],), _probes(DEFECTS[id_], dtype, 1)) == []
@@ -105,7 +105,7 @@ def test_noise_and_constants_are_equalled_by_no_pair_with_a_rounding_defect(id_:
         assert _equalled((DEFECTS[id_], DEFECTS[other]), probes[:1]) == []
 
 
-@pytest.mark.exhaustive
+@pytest.mark.conformance
 @pytest.mark.parametrize(("id_", "dtype"), [*zip([*DEFECTS, *SETTINGS][::3], itertools.cycle(DTYPES), strict=False)])
 def test_noise_and_constants_are_equalled_by_nothing_with_a_defect_of_rounding(id_: str, dtype: str) -> None:
     one = (DEFECTS | SETTINGS)[id_]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
-from tiers import every
+from kinds import every
 
 from rosettaformer import cli
 from rosettaformer.commands.explain import SHOWN, explain
@@ -47,7 +47,7 @@ def test_without_an_id_it_lists_every_defect() -> None:
 
 
 # Every defect's effect is measured by test_defects; a page measures it anew.
-EVERY_SIXTH = [pytest.param(id_, marks=pytest.mark.exhaustive if n % 72 else ()) for n, id_ in enumerate(DEFECTS) if n % 6 == 0]
+EVERY_SIXTH = [pytest.param(id_, marks=pytest.mark.conformance if n % 72 else ()) for n, id_ in enumerate(DEFECTS) if n % 6 == 0]
 
 
 @pytest.mark.parametrize("id_", EVERY_SIXTH)

@@ -10,7 +10,7 @@ import mutation
 import numpy as np
 import pytest
 from expectations import all_by_id, expect
-from tiers import later
+from kinds import every
 
 from reference_numpy import normalization
 from rosettaformer.conformance.case import DTYPES, UNSAID, Case
@@ -28,15 +28,14 @@ LINES = {line.split()[1]: line for line in PAGE.splitlines() if re.match(r"\| [A
 DEFECTS = all_defects()
 # those of searches, whose cases are in float32, are planted in test_alterations
 SETTINGS = {id_: one for id_, one in all_settings().items() if one.component not in components.SEARCHES}
-EVERY = 16  # one of n settings is in the second tier, one of 3 n in the first
 one_process = pytest.mark.xdist_group("mutation")  # these share hypotheses that take minutes
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @one_process
 @pytest.mark.parametrize(
     "ids",
-    [pytest.param(["ATT3", "NRM2", "PE2"], marks=pytest.mark.sample), pytest.param(list(LINES)[::12], marks=pytest.mark.exhaustive)],
+    [["ATT3", "NRM2", "PE2"], pytest.param(list(LINES)[::12], marks=pytest.mark.conformance)],
     ids=["3", "a twelfth"],
 )
 def test_the_page_says_what_the_code_names(ids: list[str]) -> None:
@@ -54,7 +53,7 @@ def test_nearly_all_are_named_and_none_wrongly() -> None:
 
 
 @one_process
-@pytest.mark.exhaustive
+@pytest.mark.conformance
 def test_pairs_in_different_components_are_named_from_logits() -> None:
     namings = [mutation.name("transformer", pair, pairs=True) for pair in mutation.random_pairs(3)]
     assert sum(naming.among for naming in namings) >= 2
@@ -72,7 +71,7 @@ def _under_a_condition(mistake: Any) -> Search:
     return Search(Hypotheses(cases, DEFECTS.values(), SETTINGS.values()), answers)
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_what_goes_wrong_under_a_condition_is_named_and_what_no_alteration_does_is_not() -> None:
     named = _under_a_condition(DEFECTS["FFN5"])
     assert named.explain() == []
@@ -83,19 +82,15 @@ def test_what_goes_wrong_under_a_condition_is_named_and_what_no_alteration_does_
         assert _under_a_condition(mutation.larger(place, factor)).where_failing() == []
 
 
-@pytest.mark.second
-@pytest.mark.parametrize("count", [pytest.param(1, marks=pytest.mark.sample), pytest.param(2, marks=pytest.mark.exhaustive)])
+@pytest.mark.conformance
+@pytest.mark.parametrize("count", [1, pytest.param(2, marks=pytest.mark.conformance)])
 def test_a_mistake_that_the_catalogue_does_not_have_gets_no_name(count: int) -> None:
     assert mutation.false_names(count) == []
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_correct_configurations_get_no_name() -> None:
     assert mutation.false_alarms(mutation.CONFIGURATIONS) == []
-
-
-TIERS = [later(id_) if index % 3 else id_ for index, id_ in enumerate(list(SETTINGS)[::EVERY])]
-REST = [pytest.param(id_, marks=pytest.mark.exhaustive) for index, id_ in enumerate(SETTINGS) if index % EVERY]
 
 
 def searched(setting: Alteration, component: str) -> Search:
@@ -106,7 +101,7 @@ def searched(setting: Alteration, component: str) -> Search:
     return Search(candidates, [answer for answer in answers if answer])
 
 
-@pytest.mark.parametrize("id_", [*TIERS, *REST])
+@pytest.mark.parametrize("id_", every(48, SETTINGS))
 def test_every_setting_alters_some_case_and_is_found_where_no_defect_is_the_same(id_: str) -> None:
     setting = SETTINGS[id_]
     searches = (searched(setting, component) for component in (setting.component, *mutation.MODELS))  # some show in whole models only
@@ -116,7 +111,7 @@ def test_every_setting_alters_some_case_and_is_found_where_no_defect_is_the_same
     assert id_ in named or (named and named <= DEFECTS.keys())
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_several_that_cannot_be_told_apart_are_all_named_with_what_would_separate_them() -> None:
     candidates = mutation.hypotheses("transformer", "float64")
     search = Search(candidates, mutation.as_port((DEFECTS["ATT13"],), candidates.probes))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from expectations import store
-from tiers import every, later
+from kinds import conformance, every
 
 from reference_numpy.sharding import Mesh
 from rosettaformer.commands.explain import explain
@@ -67,7 +67,7 @@ def _title(fault: Fault) -> str:
     return f"{fault.id}-{fault.title[:30]}"
 
 
-@pytest.mark.parametrize("fault", [one if one in FIRSTS else later(one) for one in HYPOTHESES], ids=_title)
+@pytest.mark.parametrize("fault", [one if one in FIRSTS else conformance(one) for one in HYPOTHESES], ids=_title)
 def test_a_fault_is_named(fault: Fault) -> None:
     found = _of(fault, SHOWN_BY.get(fault.id, OLMO), MESHES.get(fault.id, MESH))
     if fault.title in ALIKE and ALIKE[fault.title] is None:
@@ -87,7 +87,7 @@ def test_a_fault_at_one_place_is_named_there(place: str) -> None:
     assert f"in the order of the backward pass the first of them is {first}: all before it are right" in found.lines
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_a_fault_may_be_in_several_norms_alone() -> None:
     place = "feed_forward_norm and self_attention_norm"  # without the last one of all
     fault = dataclasses.replace(all_faults()["SHD17"], place=place)
@@ -103,7 +103,8 @@ WHOLE = [
 ]
 
 
-@pytest.mark.parametrize(("place", "whole", "layout"), map(later, WHOLE))
+@pytest.mark.conformance
+@pytest.mark.parametrize(("place", "whole", "layout"), WHOLE)
 def test_a_fault_is_named_where_tables_are_whole(place: str, whole: tuple[str, ...], layout: str) -> None:
     fault = dataclasses.replace(all_faults()["SHD1"], place=place)
     found = said(_replies(OLMO, lambda case: answer(case, fault.operations, whole)))
@@ -111,7 +112,7 @@ def test_a_fault_is_named_where_tables_are_whole(place: str, whole: tuple[str, .
     assert said(_replies(OLMO, lambda case: answer(case, whole=whole))) is None
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_a_tied_table_is_whole_in_both_its_uses() -> None:
     whole = ("embeddings", "logits")
     found = said(_replies(("transformer_vjp/sharded_gpt2",), lambda case: answer(case, all_faults()["SHD1"].operations, whole)))
@@ -216,7 +217,7 @@ def test_rows_of_the_first_part_alone_may_be_right() -> None:
     assert found is not None and "only the rows of the first part of the batch are right" in found.text
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.parametrize(("id_", "fact"), [("SHD24", "is right: a gradient or the update is wrong"), ("SHD4", "is wrong")])
 def test_steps_of_training_go_wrong_before_or_after_the_first_one(id_: str, fact: str) -> None:
     ids = ("training_steps/sharded_paper_keep",)

@@ -11,8 +11,8 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from kinds import conformance, every
 from mistakes import ROOT, complaint, refused
-from tiers import every, later
 
 from reference_numpy import parameters
 from rosettaformer.conformance.case import Case
@@ -46,14 +46,13 @@ def test_every_edit_still_fits_the_port(framework: str) -> None:
             compile(text, name, "exec")
 
 
-@pytest.mark.exhaustive
+@pytest.mark.conformance
 @pytest.mark.parametrize("identity, framework", EVERY)
 def test_a_mistake_is_the_defect(identity: str, framework: str) -> None:
     assert complaint(all_defects()[identity], all_mistakes()[identity][framework], framework, MOST) == ""
 
 
-@pytest.mark.sample
-@pytest.mark.parametrize("identity, framework", [later(each) if each in SLOW else each for each in EVERY[::50]])
+@pytest.mark.parametrize("identity, framework", [conformance(each) if each in SLOW else each for each in EVERY[::50]])
 def test_some_mistakes_are_their_defects(identity: str, framework: str) -> None:
     assert complaint(all_defects()[identity], all_mistakes()[identity][framework], framework) == ""
 

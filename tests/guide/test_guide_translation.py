@@ -103,7 +103,7 @@ def keras_name(name: str) -> str:
     return ".".join([*(KERAS.get(part, part) for part in module.split(".")), last])
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.parametrize("framework", ["keras", "flax"])
 def test_the_whole_layer_that_is_written_is_the_encoder_layer(framework: str, tmp_path: Path) -> None:
     code = ROWS["whole-layer"].cells[framework].code.partition("\nlayer = ")[0]

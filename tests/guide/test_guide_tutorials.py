@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from kinds import conformance
 from session import masked
 from tutorials import HOUSE, SNIPPETS, all_pages, every_page, followed, session
 
@@ -29,7 +30,7 @@ NEEDS = {
     "add-a-backend": (),
     "add-a-component": ("torch", "tensorflow", "flax"),
 }
-# the blocks of commands that the ordinary tier runs; all files are written and changed
+# the blocks of commands that the product test runs; all files are written and changed
 SOME = {
     "port-pytorch": ("attention", "diagnose", "model", "folder", "convert", "compare"),
     "port-keras": (),
@@ -39,11 +40,9 @@ SOME = {
     "port-llama-flax": ("rotation_again", "folder", "compare"),
     "add-a-component": ("proof", "cases", "said", "defect"),
 }
-TIERS = [
-    *(pytest.param(name, True, marks=pytest.mark.exhaustive) for name in SOME),
-    *(pytest.param(name, False, marks=pytest.mark.sample) for name in SOME if not SOME[name]),
-    *(pytest.param(name, False, marks=(pytest.mark.sample, pytest.mark.second)) for name in SOME if SOME[name]),
-    *(pytest.param(name, True, marks=pytest.mark.second) for name in NEEDS if name not in SOME),
+RUNS = [
+    *(conformance(name, True) for name in NEEDS),
+    *((name, False) for name in SOME if not SOME[name]),
 ]
 # numbers that no run of ours tells: years, sections and versions of what is cited; defaults and limits of frameworks and dtypes
 CITED = {"2017", "2018", "2019", "2021", "2024", "section 2.3", "section 3", "section 3.2"}
@@ -58,7 +57,7 @@ NUMBER = re.compile(
 DURATION = re.compile(r"\bin [\d.]+ ?(s|min [\d.]+ s)\b( \([\d:]+\))?")
 
 
-@pytest.mark.parametrize(("name", "full"), TIERS)
+@pytest.mark.parametrize(("name", "full"), RUNS)
 def test_what_a_page_shows_is_what_its_commands_print(name: str, full: bool, tmp_path: Path) -> None:
     for needed in NEEDS[name] if full or SOME[name] else ():
         if importlib.util.find_spec(needed) is None:
@@ -199,7 +198,7 @@ print(sorted(path.name for path in Path("shards").glob("*.safetensors"))[-1], le
 """
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_llama_in_flax_loads_what_the_library_writes_and_compiles_two_programs_to_generate(tmp_path: Path) -> None:
     """One file and several, a tied head, half precision; one program for the prompt, and one for all tokens after it."""
     for needed in NEEDS["port-llama-flax"]:

@@ -16,8 +16,8 @@ import pytest
 from decoder_tokenizers import decoder
 from examples import HOUSE, Block, blocks, declared, lines, run
 from invoke import invoke
+from kinds import conformance
 from model_folders import bert, gpt2
-from tiers import later
 
 from rosettaformer.cli import COMMANDS
 from rosettaformer.conformance.case import SUITE_VERSION
@@ -121,7 +121,7 @@ def test_what_it_says_of_installing_and_of_the_suite_is_declared() -> None:
     assert "abridged" in README
 
 
-FULL = [pytest.param(False, marks=pytest.mark.sample), pytest.param(True, marks=pytest.mark.exhaustive)]
+FULL = [False, pytest.param(True, marks=pytest.mark.conformance)]
 
 
 def as_run(line: str, full: bool, folder: Path, model: Path = Path("DIR")) -> str:
@@ -202,7 +202,7 @@ def write_folders(place: Path) -> dict[str, Path]:
     return {command: folders[name] for command, name in (commands | {"check": "gpt2", "convert": "gpt2"}).items()}
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_commands_on_folders_run(tmp_path: Path) -> None:
     """check runs torch alone in one dtype: `test_check_checkpoint` runs the others."""
     pytest.importorskip("torch")
@@ -222,7 +222,7 @@ def test_commands_on_folders_run(tmp_path: Path) -> None:
         run(re.sub(r"\bDIR\b", str(llama), line), tmp_path)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.conformance
 def test_the_commands_of_a_whole_model_run(tmp_path: Path) -> None:
     """Its files are those of tests/ports, as `test_drop_in` holds."""
     pytest.importorskip("transformers")
@@ -236,7 +236,7 @@ def test_the_commands_of_a_whole_model_run(tmp_path: Path) -> None:
                 as_run(line, False, tmp_path)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.conformance
 def test_models_are_compared_and_reported(tmp_path: Path) -> None:
     for framework in ("torch", "flax"):
         pytest.importorskip(framework)
@@ -246,7 +246,7 @@ def test_models_are_compared_and_reported(tmp_path: Path) -> None:
         run(line, tmp_path)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.conformance
 def test_what_is_tried_without_a_model_runs_in_order(tmp_path: Path) -> None:
     for package in ("torch", "tokenizers"):
         pytest.importorskip(package)
@@ -256,7 +256,7 @@ def test_what_is_tried_without_a_model_runs_in_order(tmp_path: Path) -> None:
     assert (tmp_path / "report.html").exists()
 
 
-@pytest.mark.exhaustive
+@pytest.mark.conformance
 def test_the_quick_start_runs_in_order_with_torch_alone(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     first, second = section("README.md", "Quick start", "sh")
@@ -302,7 +302,7 @@ def write(block: Block, folder: Path) -> None:
     (folder / name[1]).write_text(block.text)
 
 
-@pytest.mark.parametrize("command", [later(0), later(1), 2])
+@pytest.mark.parametrize("command", [conformance(0), conformance(1), 2])
 def test_the_port_of_the_readme_conforms_and_counts_what_it_does_not_cover(command: int, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     ((block,), (commands,)) = section("README.md", "Components", "python"), section("README.md", "Components", "sh")
@@ -326,7 +326,7 @@ def test_what_the_readme_says_of_a_whole_model_stands_where_it_is_run_and_counte
     assert re.findall(r"\d+", said) == re.findall(r"\d+", counted)
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.parametrize("full", FULL)
 def test_a_new_port_is_checked_diagnosed_and_explained(full: bool, folder: Path, tmp_path: Path) -> None:
     pytest.importorskip("torch")
@@ -335,7 +335,7 @@ def test_a_new_port_is_checked_diagnosed_and_explained(full: bool, folder: Path,
         as_run(line, full, tmp_path)
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_its_pytest_example_and_its_port_fail_where_its_deviations_say(folder: Path) -> None:
     """A failure that is not declared, or a declared one that does not fail, would be exit code 1."""
     pytest.importorskip("torch")
@@ -351,7 +351,7 @@ def test_its_pytest_example_and_its_port_fail_where_its_deviations_say(folder: P
     assert re.search(r"^\d+ passed.* 2 xfailed", text.splitlines()[-1]), text  # both are declared
 
 
-@pytest.mark.exhaustive
+@pytest.mark.conformance
 def test_the_diagnosis_that_it_shows_is_what_is_said() -> None:
     pytest.importorskip("torch")
     (block,) = section("docs/porting.md", "What diagnose says", "output")

@@ -7,7 +7,7 @@ import pytest
 from session import CONSOLE, LIKE, LONGER, PAGE, masked, replayed, steps
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_the_session_prints_what_it_shows(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     page = PAGE.read_text()
@@ -16,7 +16,7 @@ def test_the_session_prints_what_it_shows(tmp_path: Path) -> None:
     assert masked(replayed(page, tmp_path)) == masked(page)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.conformance
 def test_what_is_said_of_mistakes_of_the_field_is_what_is_shown(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     page = LIKE.read_text()

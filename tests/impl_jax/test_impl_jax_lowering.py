@@ -83,7 +83,7 @@ def components() -> Iterator[Case]:
             yield case
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_every_component() -> None:
     adapter = Adapter(port)
     for case in components():

@@ -69,19 +69,19 @@ def test_four_processes_of_two_axes(mesh: str, check: str) -> None:
     assert not wrong(mesh, FIRST)[check]
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.parametrize(("mesh", "check"), in_groups(SECOND))
 def test_other_meshes(mesh: str, check: str) -> None:
     assert not wrong(mesh, SECOND[mesh])[check]
 
 
-@pytest.mark.exhaustive
+@pytest.mark.conformance
 @pytest.mark.parametrize(("mesh", "check"), in_groups(dict.fromkeys(SECOND, ALL)))
 def test_every_check_on_every_mesh(mesh: str, check: str) -> None:
     assert not wrong(mesh, ALL)[check]
 
 
-@pytest.mark.exhaustive
+@pytest.mark.conformance
 @pytest.mark.parametrize("mesh", ["data=2,model=2", "model=4", "data=4"])
 @pytest.mark.parametrize("part", range(12))
 def test_every_case_of_the_suite(mesh: str, part: int) -> None:

@@ -39,13 +39,13 @@ def test_a_panic_is_one_message(tmp_path: Path, capfd: pytest.CaptureFixture[str
     assert capfd.readouterr().err == ""
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_a_panic_of_the_tokens_of_a_run_is_one_message() -> None:
     with pytest.raises(ValueError, match=r"\A[^\n]*\Z"):
         Tokens(content(pre_tokenizer=split("(a+)+b"))).source(["a" * 40])
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_what_a_decoder_panics_on_is_one_message(tmp_path: Path) -> None:
     replacing = {"type": "Replace", "pattern": {"Regex": "(a+)+b"}, "content": ""}
     vocab = {"a" * 40: 0, "b": 1, "?": 2}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from invoke import refused, succeeded
-from tiers import every
+from kinds import every
 
 from rosettaformer.checkpoints.hugging_face import FAMILIES, new
 from rosettaformer.inference import new_tokenizer
@@ -21,7 +21,7 @@ def opened(folder: Path, family: str, **options: object) -> Tokenizer:
     return Tokenizer(folder, entries["vocab_size"], entries)
 
 
-@pytest.mark.parametrize("size", ["tiny", pytest.param("small", marks=pytest.mark.second)])
+@pytest.mark.parametrize("size", ["tiny", pytest.param("small", marks=pytest.mark.conformance)])
 @pytest.mark.parametrize("family", every(3, FAMILIES))
 def test_it_fits_the_model_and_gives_the_library_s_ids(family: str, size: str, tmp_path: Path) -> None:
     made = opened(tmp_path / "model", family, size=size)

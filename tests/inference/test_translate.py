@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from backends import PORTS
 from invoke import Outcome, invoke, refused, succeeded
+from kinds import every
 from model_folders import FOUR_NEEDS
-from tiers import every
 from training_runs import MODEL, log
 
 from rosettaformer.checkpoints import canonical
@@ -47,7 +47,7 @@ def learned(run: Path) -> list[str]:
     return [strings[length] for length in (4, 3, 2, 1)]
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.parametrize("arguments", [(), ("--beam", 3), ("--beam", 2, "--alpha", 0), ("--checkpoint", "average")])
 def test_lines_in_lines_out(run: Path, learned: list[str], arguments: tuple[object, ...]) -> None:
     """Every line has its answer, in order; empty lines stay empty; any line end will do, and none at the end."""
@@ -70,7 +70,7 @@ def test_nothing_in_nothing_out(run: Path) -> None:
         assert translate(run, text) == Outcome(0, text, "")
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_a_file_of_many_lines_keeps_its_order(run: Path, learned: list[str], tmp_path: Path) -> None:
     lines = learned * 150  # more than are translated at a time
     (tmp_path / "lines.txt").write_text("\n".join(lines))
@@ -130,7 +130,7 @@ def test_the_weights_of_attention_add_up_to_one_and_say_what_is_copied(run: Path
     np.testing.assert_allclose(weights_ts.sum(axis=1), 1, rtol=1e-12)
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.parametrize("backend", PORTS)
 def test_int8_translates_what_was_learned_as_well(run: Path, learned: list[str], backend: str) -> None:
     pytest.importorskip(FOUR_NEEDS[backend])
@@ -186,7 +186,7 @@ def test_folders_without_a_model(run: Path, tmp_path: Path) -> None:
     assert "has another config than the run" in errors
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_the_other_commands_read_a_runs_checkpoint(run: Path) -> None:
     file = run / "checkpoints" / "step-00000200" / "model.safetensors"
     assert json.loads(succeeded("inspect", file, "--json").out)["format"] == "canonical"

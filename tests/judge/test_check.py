@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from invoke import invoke, refused
-from tiers import exhaustive, later
+from kinds import conformance
 
 from rosettaformer.conformance import runner
 from rosettaformer.conformance.case import DTYPES
@@ -39,7 +39,7 @@ def port(tmp_path: Path) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize(("options", "dtypes"), [exhaustive((), DTYPES), later((("--quick",), ("float32",)))])
+@pytest.mark.parametrize(("options", "dtypes"), [conformance((), DTYPES), conformance((("--quick",), ("float32",)))])
 def test_our_ports_are_compared_on_every_core_case(options: tuple[str, ...], dtypes: tuple[str, ...]) -> None:
     pytest.importorskip("torch")
     result = invoke("check", "torch", *options, "--json", "-")
@@ -56,7 +56,7 @@ def test_quick_chooses_among_the_cases_of_any_port(port: str) -> None:
     assert [(row["case"], row["dtype"]) for row in json.loads(result.out)["results"]] == [(case, "float32") for case in core]
 
 
-@pytest.mark.parametrize(("options", "modes"), [((), ("eager", "compiled")), later((("--mode", "eager"), ("eager",)))])
+@pytest.mark.parametrize(("options", "modes"), [((), ("eager", "compiled")), conformance((("--mode", "eager"), ("eager",)))])
 def test_full_runs_every_mode_or_those_that_are_named(tmp_path: Path, options: tuple[str, ...], modes: tuple[str, ...]) -> None:
     (tmp_path / "two_modes.py").write_text(f"{NUMPY}\nmodes = ('eager', 'compiled')\n")
     result = invoke("check", tmp_path / "two_modes.py", "--full", "--component", "softmax", "--dtype", "float64", *options, "--json", "-")
@@ -109,7 +109,7 @@ def test_equal_programs_compile_once_in_a_new_folder_or_the_user_s(tmp_path: Pat
     assert folder.exists() == own
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_an_xla_that_does_not_know_the_quick_flags_compiles_as_always(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("jax")
     monkeypatch.setattr(process, "QUICK_XLA", "--xla_no_such_flag=true")

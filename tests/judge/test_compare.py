@@ -6,7 +6,7 @@ import itertools
 import numpy as np
 import pytest
 from expectations import all_by_id, expect
-from tiers import every
+from kinds import every
 
 from rosettaformer.conformance.case import Case, numpy_dtype
 from rosettaformer.conformance.cases import all_cases
@@ -175,7 +175,7 @@ def test_exact_zeros_are_compared_and_of_empty_outputs_shape_and_dtype() -> None
 
 EMPTY = ("embedding/batch_0", "scaled_dot_product_attention/batch_0", "scaled_dot_product_attention_vjp/batch_0", "layer_norm/batch_0")
 OF_SMALL_TABLES = {"source_segment_embedding.table.largest"}
-EVERY = [pytest.param(case, id=case.id, marks=() if case.core else pytest.mark.exhaustive) for case in all_by_id().values()]
+EVERY = [pytest.param(case, id=case.id, marks=() if case.core else pytest.mark.conformance) for case in all_by_id().values()]
 
 
 @pytest.mark.parametrize("case", every(5, EVERY))

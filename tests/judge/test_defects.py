@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from expectations import all_by_id, expect
-from tiers import exhaustive, later
+from kinds import conformance
 
 from rosettaformer.conformance import catalogue
 from rosettaformer.conformance.case import Case
@@ -60,10 +60,9 @@ def _dear(case: Case) -> bool:
 
 
 def _of(ids: Iterable[tuple[str, ...]], always: Collection[tuple[str, ...]] = ()) -> list[Any]:
-    """Parameters of a test that begin with the id of a case: what takes long is exhaustive and of the others every third is in the first
-    tier, but for what is always run."""
-    found = [exhaustive(*each) if _dear(CASES[each[0]]) and each not in always else pytest.param(*each) for each in ids]
-    return [later(one) if index % 3 and one.values not in always else one for index, one in enumerate(found)]
+    """Parameters of a test that begin with the id of a case: every third that takes no long time and what is always run keep their kind."""
+    ids = enumerate(ids)
+    return [(pytest.param if each in always or not (index % 3 or _dear(CASES[each[0]])) else conformance)(*each) for index, each in ids]
 
 
 @cache
@@ -229,7 +228,7 @@ def _differ(case_id: str, one: str, other: str, dtype: str) -> bool:
     return False
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_no_two_defects_are_the_same_alteration() -> None:
     claiming: dict[str, list[str]] = {id_: [] for id_ in OBSERVABLE}
     for case_id, id_ in CLAIMS:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from tiers import every
+from kinds import every
 
 from rosettaformer.conformance import runner
 from rosettaformer.conformance.case import SUITE_VERSION, UNSAID
@@ -58,7 +58,7 @@ def test_what_fails_fails_although_the_config_hides_things(tmp_path: Path) -> No
     assert "not shown" not in statuses
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_one_case_is_judged_alike(tmp_path: Path) -> None:
     single = Single(port(tmp_path, {"epsilon": 1e30}))
     try:

@@ -73,12 +73,11 @@ def _run(folder: Path, ports: Sequence[tuple[str, str, str, str]], monkeypatch: 
     assert not marked(f"{MARK}={mark}")
 
 
-@pytest.mark.sample
 def test_a_sample_of_hostile_ports_passes_nothing_and_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _run(tmp_path, hostile_ports.SAMPLE, monkeypatch)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.conformance
 def test_200_hostile_ports_pass_nothing_and_end_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ports = list(dict.fromkeys([*hostile_ports.SAMPLE, *hostile_ports.generated(COUNT)]))
     assert len(ports) >= COUNT

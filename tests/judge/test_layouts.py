@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 from expectations import all_by_id
+from kinds import every
 from own_modules import adapter, document, verdict
-from tiers import every
 
 from reference_numpy import layout, parameters
 from rosettaformer.conformance import runner

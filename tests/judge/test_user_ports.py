@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from kinds import conformance
 
 from rosettaformer.conformance import deviations, runner
 from rosettaformer.conformance.case import DTYPES
@@ -27,14 +28,9 @@ CONFORMING = {
     "keras_hub_decoders": ("keras_hub", {"transformer": (7, 3)}),
     "linen_attention": ("flax", {"layer_norm": (16, 0), "multi_head_attention": (16, 4)}),
 }
-SLOW = dict.fromkeys(
-    ("torch_nn_transformer", "keras_hub_layers", "keras_hub_decoders", "keras_multi_head_attention", "linen_attention"),
-    pytest.mark.exhaustive,
-)
-SLOW["handwritten_torch_correct"] = pytest.mark.second
 
 
-@pytest.mark.parametrize("port", [pytest.param(port, marks=SLOW.get(port, ())) for port in CONFORMING])
+@pytest.mark.parametrize("port", ["numpy_function", *(conformance(port) for port in CONFORMING if port != "numpy_function")])
 def test_a_correct_port_conforms_but_for_the_deviations_that_it_declares(port: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(HOUSE)
     needs, expected = CONFORMING[port]

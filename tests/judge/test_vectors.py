@@ -126,7 +126,7 @@ print(checked, [name for name in ("rosettaformer", "reference_numpy", "ml_dtypes
 """
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_vectors_are_read_and_met_without_anything_of_ours(exported: Path, tmp_path: Path) -> None:
     result = subprocess.run([sys.executable, "-c", READER, str(exported)], capture_output=True, text=True, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
@@ -229,7 +229,7 @@ def test_an_older_manifest_without_a_digest_is_not_identical(copy: Path) -> None
     assert _messages(copy) == ["manifest.json has no sha256: these vectors are of an older format, and must be exported again"]
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_flipped_bits_missing_and_other_files_and_double_rows_are_listed(copy: Path, exported: Path, tmp_path: Path) -> None:
     manifest = json.loads((copy / "manifest.json").read_text())
     first = manifest["cases"][0]
@@ -268,7 +268,7 @@ def test_another_processor_differs_in_the_last_bits_only(exported: Path, monkeyp
     assert [finding for finding in golden.verify(exported) if not finding.rounding] == []
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_the_command_exports_verifies_and_exits(copy: Path, tmp_path: Path) -> None:
     found = invoke("vectors", "export", tmp_path / "some", "--component", "softmax", "--core")
     assert (found.code, found.out.split(" in ")[0][:8]) == (0, "2 cases,")
@@ -282,7 +282,7 @@ def test_the_command_exports_verifies_and_exits(copy: Path, tmp_path: Path) -> N
     assert (found.code, found.out) == (0, "0 differences, 1 of the last bits allowed\n")
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_bad_folders_are_one_message_and_exit_2(copy: Path, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("years of work")
@@ -315,7 +315,7 @@ def test_vectors_of_a_newer_suite_are_refused(copy: Path) -> None:
         golden.verify(copy)
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_vectors_hold_gradients_updates_and_what_decoding_gives(tmp_path: Path) -> None:
     ids = ("layer_norm_vjp/plain", "cross_entropy/smoothed", "adam/decay", "decode_in_steps/prompt_first", "truncate/all", "draw/some",
            "beam_search/two_tokens")  # fmt: skip
@@ -344,7 +344,7 @@ def test_answers_of_many_outputs_and_random_ones_are_judged_from_files(tmp_path:
     assert {result.status for result in golden.judge_results(tmp_path, cases, ["float32"])} == {"pass"}
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_outputs_made_elsewhere_are_judged(tmp_path: Path) -> None:
     cases = [case for case in MANY if case.name not in ("both", "batch_0")]
     for case in (case.at(dtype) for case in cases for dtype in ("float32", "bfloat16")):
@@ -363,7 +363,7 @@ def test_outputs_made_elsewhere_are_judged(tmp_path: Path) -> None:
     assert {result.port for result in results} == {str(tmp_path)}
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="must be a folder of outputs"):
         golden.judge_results(tmp_path / "nowhere", MANY, DTYPES)

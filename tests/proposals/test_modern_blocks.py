@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from invoke import invoke
-from tiers import later
+from kinds import conformance
 from whole_models import in_this_process
 
 from rosettaformer.conformance import runner
@@ -65,13 +65,13 @@ def _judged(proposal: Proposal, names: tuple[str, ...] = ()) -> dict[str, Result
     return results
 
 
-@pytest.mark.parametrize(("source", "component", "family"), [*BLOCKS[:2], *map(later, BLOCKS[2:])])
+@pytest.mark.parametrize(("source", "component", "family"), [*BLOCKS[:2], *map(conformance, BLOCKS[2:])])
 def test_a_block_is_recognised_and_nothing_is_left_open(source: str, component: str, family: str) -> None:
     proposal = _proposed(str(MODELS / source))
     assert (proposal.component, proposal.left, proposal.family) == (component, (), family), proposal.text
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.parametrize(("source", "component", "family"), BLOCKS)
 def test_a_proposed_block_conforms(source: str, component: str, family: str) -> None:
     """On the plain causal cases, all of which it is asked; a norm and a feed-forward network on every case."""
@@ -82,7 +82,7 @@ def test_a_proposed_block_conforms(source: str, component: str, family: str) -> 
     assert passed == {*plain} or not plain
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_in_the_block_is_found_by_the_port_of_the_right_one(mistake: str) -> None:
     """A proposal of the right block is the port of the wrong one: the names and arguments are the same."""

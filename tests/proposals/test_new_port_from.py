@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 from invoke import invoke, refused
-from tiers import every
+from kinds import every
 
 from rosettaformer.conformance import runner
 from rosettaformer.conformance.case import DTYPES
@@ -19,7 +19,7 @@ MODELS = Path(__file__).parents[1] / "proposed"
 SIZES = {"d": 12, "h": 3, "g": 3, "k": 4, "e": 4, "f": 20}
 EMPTY = {"left_padding", "shrinking_padding"}  # rows without a key, to which these models give the mean of all values
 QUERIES = {"ragged", "same_length", "square", "long"}  # its padding hides queries, not keys
-SLOW = pytest.mark.exhaustive
+SLOW = pytest.mark.conformance
 # what is named, what it is found to be, and the cases in which it differs
 STYLES = [
     ("torch_files.py:DecoderLayer", "decoder_layer", EMPTY),
