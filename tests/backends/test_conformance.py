@@ -2,6 +2,7 @@
 
 import pytest
 from conforming import conform
+from expectations import suite
 from kinds import conformance
 
 from rosettaformer.conformance.case import Case
@@ -9,7 +10,7 @@ from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.ports.port import PORTS
 from rosettaformer.conformance.reference.components import COMPONENTS, SEARCHES, is_layout
 
-CASES = [case for case in all_cases() if not is_layout(case.component)]
+CASES = [case for case in suite() if not is_layout(case.component)]
 CORE = [case for case in CASES if case.core]
 # One of each component but searches, which `test_decoding` has, and large random arrays.
 FIRST = [*{case.component: case for case in reversed(CORE) if case.component not in (*SEARCHES, "initialise")}.values()]

@@ -6,11 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 from backends import PORTS, Backend
+from expectations import suite
 from kinds import conformance
 
 from reference_numpy import int8, parameters
 from rosettaformer.conformance.case import Case
-from rosettaformer.conformance.cases import all_cases, of_components
+from rosettaformer.conformance.cases import of_components
 from rosettaformer.conformance.compare import compare
 from rosettaformer.conformance.reference import int8 as expected_int8
 from rosettaformer.conformance.reference.components import SEARCHES
@@ -18,9 +19,9 @@ from rosettaformer.conformance.reference.near_ties import followed
 from rosettaformer.conformance.reference.orders import ORDERS, order
 from rosettaformer.conformance.reference.tolerance import Answer, expect, expectation
 
-SEARCHED = [case for case in of_components(all_cases(), SEARCHES) if not case.excluded]
+SEARCHED = [case for case in of_components(suite(), SEARCHES) if not case.excluded]
 NAMES = "pre_norm gpt2_left_padding gemma olmo2 phi3_beyond encoder_and_decoder skip_padding_ragged long_text"
-WHOLE = [case for case in of_components(all_cases(), ["transformer"]) if case.name in NAMES.split()]
+WHOLE = [case for case in of_components(suite(), ["transformer"]) if case.name in NAMES.split()]
 FEW = {
     "torch": ("sample/plain", "greedy_search/tied"),
     "tf": ("greedy_search/gpt2", "greedy_search/quick"),

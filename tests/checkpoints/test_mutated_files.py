@@ -16,13 +16,14 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from checkpoint_models import CHOICES, CONFIG, CONVERT, FLAGS, FROM_TORCH, NAMES, random_parameters
+from expectations import suite
 from forked import Forks, Outcome
 from mutations import mutate
 from training_runs import MODEL, TINY, catalogue, edit, tree
 
 from rosettaformer import checkpoints
 from rosettaformer.checkpoints import canonical, container
-from rosettaformer.conformance.cases import all_cases, case_files
+from rosettaformer.conformance.cases import case_files
 from rosettaformer.conformance.reference import components
 from rosettaformer.training.checkpoint_store import Store
 
@@ -163,7 +164,7 @@ def _run(path: Path, command: Forks) -> None:
 
 
 def _results(path: Path) -> None:
-    cases = [case.at("float32") for case in all_cases() if case.component == "softmax" and "float32" in case.dtypes]
+    cases = [case.at("float32") for case in suite() if case.component == "softmax" and "float32" in case.dtypes]
     given = path / "given"
     for case in cases:
         target = given / case_files.answer_path(case)

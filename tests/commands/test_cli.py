@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from expectations import suite
 from invoke import invoke, refused
 
 from reference_numpy import TransformerConfig, parameters, preset
@@ -24,7 +25,6 @@ from rosettaformer.commands import explain as explain_command
 from rosettaformer.commands.declared import parameter_lines
 from rosettaformer.commands.list import KINDS
 from rosettaformer.conformance.case import DTYPES, SUITE_VERSION
-from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.cases.build import parameters_of
 from rosettaformer.conformance.cases.case_files import answer_path
 from rosettaformer.conformance.catalogue import all_defects
@@ -274,12 +274,12 @@ def test_declared_deviations_do_not_fail_and_stale_ones_do(tmp_path: Path) -> No
 
 @pytest.mark.conformance
 def test_results_of_which_some_are_missing_do_not_conform_unless_it_is_allowed(tmp_path: Path) -> None:
-    case = next(case for case in all_cases() if case.id == "layer_norm/plain").at("float32")
+    case = next(case for case in suite() if case.id == "layer_norm/plain").at("float32")
     path = tmp_path / answer_path(case)
     path.parent.mkdir(parents=True)
     container.write(path, components.answer(case), {})
     arguments = ("check", "--results", tmp_path, "--component", "layer_norm")
-    asked = sum(len(case.dtypes) for case in all_cases() if case.component == "layer_norm")
+    asked = sum(len(case.dtypes) for case in suite() if case.component == "layer_norm")
     missing = invoke(*arguments)
     assert (missing.code, f"1 of {asked} given" in missing.out) == (1, True)
     allowed = invoke(*arguments, "--allow-incomplete")

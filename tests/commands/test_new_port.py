@@ -8,12 +8,12 @@ import time
 from pathlib import Path
 
 import pytest
+from expectations import suite
 from invoke import invoke, refused
 from kinds import conformance
 
 from rosettaformer.commands.new_port import KINDS
 from rosettaformer.conformance import runner
-from rosettaformer.conformance.cases import all_cases
 
 NEEDS = {"torch": "torch", "keras": "keras", "flax": "flax"}
 WRONG = {
@@ -23,7 +23,7 @@ WRONG = {
     "keras": ("epsilon=config.epsilon", "epsilon=1e-3"),
     "flax": ("epsilon=config.epsilon", "epsilon=1e-3"),
 }  # fmt: skip
-LAYER_NORM = [case for case in all_cases() if case.id in ("layer_norm/small_variance", "layer_norm/large_mean")]
+LAYER_NORM = [case for case in suite() if case.id in ("layer_norm/small_variance", "layer_norm/large_mean")]
 
 
 OF_COMPONENTS = [kind for kind in KINDS if kind != "like"]  # tests/judge/test_like_options.py is about that of a whole model

@@ -12,12 +12,12 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from expectations import suite
 from in_process import InProcess
 from invoke import invoke
 from kinds import conformance, every
 
 from rosettaformer.conformance.case import DTYPES, UNSAID
-from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.diagnosis import diagnose, examination, examined_port, parts
 from rosettaformer.conformance.diagnosis.deadline import Deadline, TimeIsUp
 from rosettaformer.conformance.diagnosis.examined_port import Subject
@@ -395,7 +395,7 @@ def layer_norm(case):
 
 
 def test_a_search_is_asked_first_in_the_dtype_of_its_cases(port: Write) -> None:
-    asked = [case for case in all_cases() if case.since <= UNSAID and not case.excluded]
+    asked = [case for case in suite() if case.since <= UNSAID and not case.excluded]
     every = [case for case in asked if case.component == "greedy_search"]
     with contextlib.closing(Subject(port(SEARCH), "", 60.0, (), Deadline())) as examined_port:
         assert examined_port.dtypes_of("greedy_search")[:2] == ["float32", "float64"]
@@ -439,7 +439,7 @@ dtypes = ("float64",)
 def test_what_no_case_tells_apart_has_no_fix_and_stays_so_in_the_whole(port: Write, masked: bool) -> None:
     """Cases that all have a mask: without one it shows whether there is no causal mask, or none beside a mask."""
     names = ("post_ragged", "pre_ragged", "final_norm", "pre_norm")
-    declared = {(case.id, "float64") for case in all_cases() if case.name not in names}
+    declared = {(case.id, "float64") for case in suite() if case.name not in names}
     text = WITHOUT_CAUSAL_MASK.replace("MASKED", str(masked))
     part, whole = diagnose(port(text), pairs=False, gradients=False, declared=declared).findings
     if masked:
@@ -494,7 +494,7 @@ components = {{"transformer": build}}
 
 
 def test_declared_deviations_are_left_out() -> None:
-    declared = {(case.id, dtype) for case in all_cases() for dtype in DTYPES}
+    declared = {(case.id, dtype) for case in suite() for dtype in DTYPES}
     assert diagnose(str(TESTS / "support" / "wrong_port.py"), declared=declared).findings == []
     assert diagnose(str(TESTS / "support" / "wrong_port.py"), declared={("softmax/plain", "float64")}).findings != []
 

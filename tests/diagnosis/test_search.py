@@ -9,12 +9,11 @@ from unittest import mock
 import mutation
 import numpy as np
 import pytest
-from expectations import all_by_id, expect
+from expectations import all_by_id, expect, suite
 from kinds import every
 
 from reference_numpy import normalization
 from rosettaformer.conformance.case import DTYPES, UNSAID, Case
-from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.catalogue import Alteration, all_defects
 from rosettaformer.conformance.catalogue.settings import all_settings
 from rosettaformer.conformance.diagnosis import altered, explanation
@@ -120,7 +119,7 @@ def test_several_that_cannot_be_told_apart_are_all_named_with_what_would_separat
     softmax = all_by_id()["softmax/large_masked"].at("float64")
     assert separates(softmax, (DEFECTS["ATT12"],), (DEFECTS["ATT13"],))
     assert not separates(softmax, (DEFECTS["ATT13"],), (DEFECTS["ATT13"],))
-    text = explanation.explained([(DEFECTS["ATT13"],), (DEFECTS["ATT12"],)], "all 17 cases", [case.at("float64") for case in all_cases()])
+    text = explanation.explained([(DEFECTS["ATT13"],), (DEFECTS["ATT12"],)], "all 17 cases", [case.at("float64") for case in suite()])
     first, *others = text.splitlines()
     names = f"{DEFECTS['ATT13'].name} or {DEFECTS['ATT12'].name}"
     same = f"your output equals the reference with {names}, on all 17 cases, which do not tell them apart"
@@ -143,13 +142,13 @@ def test_what_two_alterations_answer_alike_is_seen_without_an_expectation() -> N
 
 
 def test_pairs_are_tried_and_named_in_one_order_and_never_of_one_number() -> None:
-    cases = [case.at("float64") for case in all_cases() if case.component == "layer_norm"]
+    cases = [case.at("float64") for case in suite() if case.component == "layer_norm"]
     pair = mutation.larger("normalization.layer_norm", 1.5), mutation.larger("normalization.layer_norm", 1.25)
     search = Search(Hypotheses(cases, pair), mutation.as_port(pair, cases))
     assert all(search.explains(each) for each in (pair, pair[::-1]))
     assert search.pairs() == [pair]
     pair = DEFECTS["LOS1"], mutation.larger("embedding.logits", 1.25)
-    losses = [case.at("float64") for case in all_cases() if case.id in ("training_loss/guide", "training_loss/sapiens")]
+    losses = [case.at("float64") for case in suite() if case.id in ("training_loss/guide", "training_loss/sapiens")]
     for cases, named in ((losses, [pair]), (losses[:1], [])):
         search = Search(Hypotheses(cases, pair), mutation.as_port(pair, cases))
         assert search.explains(pair)

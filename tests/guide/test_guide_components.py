@@ -14,6 +14,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from browser import offline, wide
+from expectations import suite
 from kinds import conformance
 from made_up_run import made_up
 
@@ -382,7 +383,7 @@ def test_columns_are_chosen_and_tabs_are_walked_by_keyboard(guide: Path) -> None
 def test_every_mask_of_the_cases_is_at_a_site_with_its_axes_and_its_rate() -> None:
     above = {"encoder": "encoder.", "decoder": "decoder.", "encoder_layer": "encoder.layers.N.", "decoder_layer": "decoder.layers.N."}
     table, seen = {one.path: one for one in sites.all_sites()}, set()
-    for case in all_cases():
+    for case in suite():
         for name, mask in case.inputs.items():
             if name.startswith("keep.") and case.component != "random_dropout":
                 path = above.get(case.component, "") + re.sub(r"\.\d+\.", ".N.", name.removeprefix("keep."))

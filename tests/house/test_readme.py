@@ -15,13 +15,13 @@ import performance
 import pytest
 from decoder_tokenizers import decoder
 from examples import HOUSE, Block, blocks, declared, lines, run
+from expectations import suite
 from invoke import invoke
 from kinds import conformance
 from model_folders import bert, gpt2
 
 from rosettaformer.cli import COMMANDS
 from rosettaformer.conformance.case import SUITE_VERSION
-from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.ports.port import PORTS
 from rosettaformer.conformance.reference.components import COMPONENTS, is_layout
 from rosettaformer.conformance.report.matrix import LEGEND
@@ -114,7 +114,7 @@ def test_what_it_says_of_installing_and_of_the_suite_is_declared() -> None:
     assert "abridged" in TEXTS["docs/check.md"]
     assert "\n ...\n" in block.text
     assert LEGEND in block.text
-    count = sum(len(case.dtypes) for case in all_cases() if case.core and not is_layout(case.component)) * len(PORTS)
+    count = sum(len(case.dtypes) for case in suite() if case.core and not is_layout(case.component)) * len(PORTS)
     assert f"\nPASSED: {count} comparisons (suite version {SUITE_VERSION}) in " in block.text
     (short,) = section("README.md", "Install", "output")
     assert {*short.text.splitlines()} <= {*block.text.splitlines()}

@@ -5,11 +5,10 @@ import itertools
 
 import numpy as np
 import pytest
-from expectations import all_by_id, expect
+from expectations import all_by_id, expect, suite
 from kinds import every
 
 from rosettaformer.conformance.case import Case, numpy_dtype
-from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.compare import compare
 from rosettaformer.conformance.reference import components, near_ties, tolerance
 from rosettaformer.conformance.reference.orders import shuffled
@@ -77,7 +76,7 @@ def test_booleans_are_compared_exactly_and_integers_of_any_width() -> None:
     assert compare(Expectation(ids, ids.dtype, 0, 0, 0), ids.astype(np.int32)).excess == 0
 
 
-MODELS = [case for case in all_cases() if case.component == "transformer"]
+MODELS = [case for case in suite() if case.component == "transformer"]
 
 
 @pytest.mark.parametrize("case", every(2, MODELS), ids=lambda case: case.name)
@@ -91,7 +90,7 @@ def test_noise_is_positive_and_of_the_size_of_the_dtype(case) -> None:
 
 @functools.cache
 def _reference() -> list[tuple[Case, dict[str, np.ndarray]]]:
-    return [(case, components.answer(case)) for case in all_cases() if case.id != "positional_encoding/far" and "large" not in case.name]
+    return [(case, components.answer(case)) for case in suite() if case.id != "positional_encoding/far" and "large" not in case.name]
 
 
 @pytest.mark.parametrize("name", every(6, tolerance.ORDERS | tolerance.TF32_ORDERS))

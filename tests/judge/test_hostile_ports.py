@@ -12,11 +12,11 @@ from pathlib import Path
 
 import hostile_ports
 import pytest
+from expectations import suite
 from invoke import marked
 from rich.console import Console
 
 from rosettaformer.conformance import compare, result, runner
-from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.report import junit, matrix
 from rosettaformer.conformance.report.summary import Summary
 from rosettaformer.processes import wire
@@ -30,7 +30,7 @@ COUNT = 200
 
 def _case(component: str):
     """A case of the component that no constant answers, evaluated twice."""
-    cases = [case for case in all_cases() if case.component == component and case.core and "float64" in case.dtypes]
+    cases = [case for case in suite() if case.component == component and case.core and "float64" in case.dtypes]
     return dataclasses.replace(cases[0], twice=True)
 
 

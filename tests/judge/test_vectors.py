@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from expectations import all_by_id
+from expectations import all_by_id, suite
 from fingerprints import FINGERPRINTS, changes, fingerprint
 from invoke import invoke, refused
 from safetensors.numpy import load_file, save_file
@@ -29,7 +29,7 @@ from rosettaformer.conformance.vectors import golden, regenerate, seal
 
 DATA = Path(__file__).parents[1] / "data"
 FROZEN = DATA / "vectors"
-CASES = all_cases()
+CASES = suite()
 NORMS = [f"layer_norm/{name}" for name in ("plain", "large_mean", "square", "one_position", "batch_0")]
 MANY = [case for case in CASES if case.id in ("combine_masks/both", "multi_head_attention/per_head_weights", *NORMS)]
 

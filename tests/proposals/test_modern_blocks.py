@@ -4,12 +4,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from expectations import suite
 from invoke import invoke
 from kinds import conformance
 from whole_models import in_this_process
 
 from rosettaformer.conformance import runner
-from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.result import Result
 from rosettaformer.proposals import Proposal, propose
 
@@ -59,7 +59,7 @@ def _forget() -> None:
 
 def _judged(proposal: Proposal, names: tuple[str, ...] = ()) -> dict[str, Result]:
     Path("my_port.py").write_text(proposal.text)
-    cases = [case for case in all_cases() if case.component == proposal.component and (not names or case.name in names)]
+    cases = [case for case in suite() if case.component == proposal.component and (not names or case.name in names)]
     results = {result.case.partition("/")[2]: result for result in runner.run(cases, ["my_port.py"], ["float64"])}
     _forget()
     return results

@@ -6,12 +6,12 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from expectations import suite
 from invoke import invoke, refused
 from kinds import every
 
 from rosettaformer.conformance import runner
 from rosettaformer.conformance.case import DTYPES
-from rosettaformer.conformance.cases import all_cases
 from rosettaformer.proposals import propose
 from rosettaformer.proposals.shapes import layouts
 
@@ -68,7 +68,7 @@ def test_a_model_of_any_style_is_proposed_whole(
     proposal = propose(named, "my_port.py")
     assert (proposal.component, proposal.left) == (component, ()), proposal.text
     Path("my_port.py").write_text(proposal.text)
-    cases = [case for case in all_cases() if case.component == component]
+    cases = [case for case in suite() if case.component == component]
     results = runner.run(cases, ["my_port.py"], DTYPES)
     found = {result.case.partition("/")[2]: result for result in results if result.status not in ("pass", "not covered")}
     assert found.keys() <= differing, {name: result.message for name, result in found.items()}
