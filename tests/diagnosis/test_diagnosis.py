@@ -49,6 +49,7 @@ def port(written: Write, monkeypatch: pytest.MonkeyPatch) -> Write:
     return written
 
 
+@pytest.mark.product
 def test_a_wrong_formula_is_named_with_its_fix_and_a_correct_port_gets_no_finding() -> None:
     findings = diagnose(str(TESTS / "ports" / "numpy_wrong_norm.py")).findings
     assert [(finding.component, finding.verdict, finding.explanations) for finding in findings] == [

@@ -18,6 +18,8 @@ from rosettaformer.conformance.ports import process
 from rosettaformer.conformance.reference.components import is_layout
 from rosettaformer.conformance.reference.expectation_store import Store, digest
 
+pytestmark = pytest.mark.product
+
 CORE = [case for case in all_cases() if case.core and not is_layout(case.component)]
 NUMPY = "from reference_numpy import softmax as s\n\ndef softmax(case):\n    return s.softmax(**case.inputs)\n"
 COMPILING = """

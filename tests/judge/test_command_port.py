@@ -20,6 +20,8 @@ from rosettaformer.conformance.cases.case_files import write_cases
 from rosettaformer.conformance.ports import command
 from rosettaformer.conformance.reference import components
 
+pytestmark = pytest.mark.product
+
 CASES = suite()
 PLAIN = next(case for case in CASES if case.id == "layer_norm/plain")
 TEMPLATE = (Path(rosettaformer.__file__).parent / "templates" / "command_port.py").read_text()

@@ -100,6 +100,7 @@ def test_a_case_catches_the_defects_that_it_claims(case_id: str, id_: str) -> No
     assert _catches(case_id, DEFECTS[id_])
 
 
+@pytest.mark.conformance
 @pytest.mark.parametrize(("id_", "variant"), VARIANTS)
 def test_a_case_that_claims_a_defect_catches_each_of_its_variants(id_: str, variant: str) -> None:
     defect = next(one for one in DEFECTS[id_].hypotheses if one.variant == variant)
@@ -131,6 +132,7 @@ def test_every_defect_has_a_whole_page_and_a_variant_is_the_defect_under_another
         assert one.replaces == defect.variants[one.variant]
 
 
+@pytest.mark.conformance
 @pytest.mark.parametrize("case_id", _of((case_id,) for case_id in CASES))
 def test_an_unobservable_defect_passes_every_case(case_id: str) -> None:
     for id_, defect in DEFECTS.items():

@@ -321,6 +321,7 @@ def test_what_is_no_answer_is_not_followed(what: str) -> None:
     assert judged(case, MALFORMED[what](components.answer(case))).status == "differs"
 
 
+@pytest.mark.product
 def test_a_run_follows_a_port() -> None:
     cases = [dataclasses.replace(case, dtypes=DTYPES) for case in (of_two(PLAIN), of_two(BEAMS))] + [SEARCHES["sample/everything"]]
     rows = runner.run(cases, [PORT], ["float32", "bfloat16"])

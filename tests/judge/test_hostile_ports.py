@@ -21,6 +21,8 @@ from rosettaformer.conformance.report import junit, matrix
 from rosettaformer.conformance.report.summary import Summary
 from rosettaformer.processes import wire
 
+pytestmark = pytest.mark.product
+
 LIMIT = 3.0
 LATER = 20.0  # seconds after the limit at which a run must have ended on a busy machine; one that hangs never ends
 MARK = "HOSTILE_PORTS"

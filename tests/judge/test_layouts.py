@@ -103,6 +103,7 @@ def test_a_mistake_in_it_is_seen_where_it_is(tmp_path: Path, right: str, wrong: 
     assert {case.component for case in cases if verdict(case, own.answer) == "differs"} == seen
 
 
+@pytest.mark.product
 @needs_torch
 def test_a_port_that_has_none_of_these_components_is_not_asked_them() -> None:
     cases = [CASES["layer_norm/plain"], *(CASES[name] for name in CASES if name.partition("/")[0] in LAYOUTS)]

@@ -16,6 +16,8 @@ from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.cases import prompts
 from rosettaformer.conformance.result import Result
 
+pytestmark = pytest.mark.product
+
 NAMES = ("short", "one_token", "batch", "medium", "right_padding", "left_padding")
 COMMAND = """
 import json, os, signal, sys, time

@@ -108,6 +108,7 @@ def test_a_model_that_cannot_be_loaded_is_said_once(tmp_path: Path) -> None:
     assert (tmp_path / "log.txt").read_text() == "xxxx"  # a dtype each
 
 
+@pytest.mark.conformance
 def test_a_model_that_cannot_be_loaded_in_one_dtype_is_examined_in_the_others(tmp_path: Path) -> None:
     port = written(tmp_path, further="assert 'float64' not in folder")
     quick = ("--component", "transformer", "--no-gradients", "--limit", 600)

@@ -55,6 +55,7 @@ def test_every_branch_of_a_rotary_scaling_shows(name: str) -> None:
     assert not _not_shown(name, lambda _: _mutants(*functions))
 
 
+@pytest.mark.conformance
 def test_a_ramp_that_no_wave_is_on_is_found() -> None:
     """llama3 scaling, as a large base and a small head make it; the built-in checkpoint has waves on the ramp and beyond both ends."""
     settings = {"rope_parameters.rope_theta": 500000.0, "rope_parameters.low_freq_factor": 1.0, "rope_parameters.high_freq_factor": 4.0}

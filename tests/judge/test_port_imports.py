@@ -38,6 +38,7 @@ def test_an_old_path_works_and_is_said(module: str, name: str, tmp_path: Path) -
     assert worker.ask(CASE, 60)[0] == ("not covered" if name == "NotCovered" else "outputs")
 
 
+@pytest.mark.product
 def test_it_is_said_once_however_often_the_port_is_started(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     port = _port(tmp_path, *PAIRS[0])
     for _ in range(2):
@@ -63,6 +64,7 @@ def test_every_way_to_import_an_old_path_is_seen(code: str, names: str, tmp_path
     assert old_paths(str(tmp_path / "port.py")).partition("write ")[2] == (f"`from rosettaformer.ports import {names}`" if names else "")
 
 
+@pytest.mark.product
 def test_nothing_that_authors_see_has_an_old_path_and_the_home_has_what_they_had() -> None:
     heavy = ("torch", "tensorflow", "keras", "jax", "flax", "rich", "click", "jinja2")
     script = f"import sys, rosettaformer.ports; print([name for name in {heavy!r} if name in sys.modules])"

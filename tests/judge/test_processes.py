@@ -23,6 +23,8 @@ from rosettaformer.conformance.ports.process import Process
 from rosettaformer.conformance.report.summary import Summary
 from rosettaformer.extras import install
 
+pytestmark = pytest.mark.product
+
 HOUSE = Path(__file__).resolve().parents[2]
 PLAIN = all_by_id()["layer_norm/plain"]
 RIGHT = """

@@ -11,6 +11,8 @@ import pytest
 import rosettaformer.conformance.single  # noqa: F401 - NumPy cannot be loaded again after the run in this process
 from rosettaformer.pytest_plugin import parametrize_with_cases
 
+pytestmark = pytest.mark.product
+
 pytest_plugins = ["pytester"]
 
 NORM = """

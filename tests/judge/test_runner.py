@@ -13,6 +13,8 @@ from rosettaformer.conformance.case import DTYPES, Case
 from rosettaformer.conformance.compare import heat_map
 from rosettaformer.conformance.report.summary import Summary
 
+pytestmark = pytest.mark.product
+
 PLAIN = all_by_id()["layer_norm/plain"]
 # name of a case -> what the port does with it, the status, and what the message has
 ROWS = {

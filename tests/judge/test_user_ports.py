@@ -14,6 +14,8 @@ from rosettaformer.conformance import deviations, runner
 from rosettaformer.conformance.case import DTYPES
 from rosettaformer.conformance.status import FAILURES
 
+pytestmark = pytest.mark.product
+
 HOUSE = Path(__file__).resolve().parents[2]
 JUDGED = ("pass", "deviation", *FAILURES)
 

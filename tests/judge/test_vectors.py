@@ -27,6 +27,8 @@ from rosettaformer.conformance.cases.case_files import answer_path
 from rosettaformer.conformance.reference import components, statistics
 from rosettaformer.conformance.vectors import golden, regenerate, seal
 
+pytestmark = pytest.mark.product
+
 DATA = Path(__file__).parents[1] / "data"
 FROZEN = DATA / "vectors"
 CASES = suite()
