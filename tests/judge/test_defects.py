@@ -2,7 +2,7 @@
 
 import dataclasses
 import itertools
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -96,17 +96,21 @@ def test_a_case_claims_the_defect_and_one_of_them_is_a_whole_model(id_: str) -> 
 
 
 @pytest.mark.parametrize(("case_id", "id_"), _of(CLAIMS, FIRST))
-def test_a_case_catches_the_defects_that_it_claims(case_id: str, id_: str) -> None:
+def test_a_case_catches_the_defects_that_it_claims(case_id: str, id_: str, record_property: Callable[[str, object], None]) -> None:
     assert _catches(case_id, DEFECTS[id_])
+    record_property("mutants caught", int((case_id, id_) in FIRST))
 
 
 @pytest.mark.conformance
 @pytest.mark.parametrize(("id_", "variant"), VARIANTS)
-def test_a_case_that_claims_a_defect_catches_each_of_its_variants(id_: str, variant: str) -> None:
+def test_a_case_that_claims_a_defect_catches_each_of_its_variants(
+    id_: str, variant: str, record_property: Callable[[str, object], None]
+) -> None:
     defect = next(one for one in DEFECTS[id_].hypotheses if one.variant == variant)
     claiming = sorted((case_id for case_id, claimed in CLAIMS if claimed == id_), key=lambda case_id: _dear(CASES[case_id]))
     resized = (case for case_id, case in _of_port().items() if case_id in claiming)
     assert any(_catches(case_id, defect) for case_id in claiming) or any(effect(defect, case, expect(case)).times >= 10 for case in resized)
+    record_property("mutants caught", 1)
 
 
 @cache

@@ -45,7 +45,7 @@ def test_random_models_conform(
     pytest.importorskip("transformers")
     in_this_process(monkeypatch)
     wrong = {}
-    for seed in range(request.config.getoption("--soak") if many else 1):
+    for seed in range(request.config.getoption("--soak") // 8 if many else 1):
         folder = tmp_path / str(seed)
         folder.mkdir()
         dtypes = DTYPES if many else DTYPES[:1]

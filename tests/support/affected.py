@@ -44,6 +44,7 @@ AFFECTS = {
     "rosettaformer/proposals": "proposals judge commands",
     "rosettaformer/scaling": "training commands",
     "rosettaformer/training": "training inference commands checkpoints backends comparison",
+    "tests/backends": "backends impl_torch impl_tf impl_jax",
     "tests/compared": "comparison",
     "tests/data": "judge reference checkpoints",
     "tests/ports": "judge diagnosis proposals artefacts comparison",
@@ -61,7 +62,9 @@ def row(path: str) -> tuple[str, ...]:
     for end in range(len(parts), 0, -1):
         if source := AFFECTS.get("/".join(parts[:end])):
             return tuple(source.split())
-    return (parts[1],) if parts[0] == "tests" and parts[1] in FOLDERS else ()
+    if parts[0] != "tests":
+        return ()
+    return (parts[1],) if parts[1] in FOLDERS else tuple(FOLDERS)
 
 
 def changed(root: Path) -> tuple[str, set[str]]:
