@@ -136,7 +136,7 @@ PLANTS: dict[str, tuple[str, Plant]] = {
 }
 
 
-@pytest.mark.parametrize("name", every(5, PLANTS))
+@pytest.mark.parametrize("name", every(15, PLANTS))
 @few
 @given(SEEDS, st.sampled_from(["layer_norm", "feed_forward", "multi_head_attention", "encoder_layer", "decoder_layer", "transformer"]))
 def test_a_planted_relation_is_found_on_random_configurations(name: str, seed: int, component: str) -> None:

@@ -281,7 +281,7 @@ def test_tables_of_attention_and_of_norms_are_one_and_within_a_part_more_steps_m
         assert Names({table: (scale,)}).table(component, alone) == (scale,)
 
 
-@pytest.mark.parametrize("kind", ["torch", "nnx", "linen", "tf"])
+@pytest.mark.parametrize("kind", every(4, ["torch", "nnx", "linen", "tf"]))
 def test_the_end_of_a_name_is_found_in_every_framework(kind: str) -> None:
     """And its gradient."""
 

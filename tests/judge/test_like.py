@@ -34,7 +34,7 @@ def _of(results: Mapping[str, Result], status: str) -> dict[str, str]:
 
 @pytest.mark.parametrize(("family", "dtype", "long"), [
     ("qwen3", "float32", False), *(conformance(("qwen3", dtype, True)) for dtype in DTYPES),
-    *((family, "float32", False) if family == "bert" else conformance((family, "float32", False)) for family in FAMILIES
+    *(conformance(family, "float32", False) for family in FAMILIES
       if family != "qwen3"),
 ])  # fmt: skip
 def test_a_port_that_gives_everything_conforms(family: str, dtype: str, long: bool) -> None:

@@ -120,7 +120,7 @@ AT_EACH_CALL: dict[str, dict[str, Callable[..., Any]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", every(4, new.names()))
+@pytest.mark.parametrize("name", every(12, new.names()))
 def test_a_change_in_one_place_of_one_layer_shows(name: str) -> None:
     """Epsilon and scale of each norm, window and causality of each layer, each cap, each rotation."""
     for function, changes in AT_EACH_CALL.items():
@@ -159,7 +159,7 @@ SIZES = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", every(4, new.names()))
+@pytest.mark.parametrize("name", every(12, new.names()))
 def test_every_number_of_the_config_shows(name: str) -> None:
     """Two per cent more of it, or one more; of YaRN, which rounds, twice as much."""
     assert not _not_shown(name, _numbers)
