@@ -6,12 +6,13 @@ import os
 import platform
 from collections.abc import Iterator
 from contextlib import nullcontext
+from pathlib import Path
 
 import browser
 import pytest
 import run_report
 from affected import affected, changed
-from kinds import KINDS, kind_of, no_processes
+from kinds import FOLDERS, KINDS, kind_of, no_processes
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
@@ -64,6 +65,12 @@ def _cuda() -> bool:
 
         return any(device.platform == "gpu" for device in jax.devices())
     return False
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Folders without unit tests need not be read for them."""
+    of_tests = collection_path.parent == Path(__file__).parent
+    return (of_tests and config.getoption("--kind") == ["unit"] and FOLDERS.get(collection_path.name, "unit") != "unit") or None
 
 
 @pytest.hookimpl(wrapper=True)

@@ -5,8 +5,8 @@
 - conformance: every case, mutant, family and framework, and whole models. Hours.
 - evidence: bugs written without sight of the catalogue, random configurations, pretrained weights.
 
-A test has the kind of its folder. A marker with the name of another kind changes that for a module
-(`pytestmark`), a test or a parameter. Of several markers on one test the last in the list counts.
+A test has the kind of its folder. A marker with the name of a later kind changes that for a module
+(`pytestmark`), a test or a parameter. Of several markers on one test the last in this list counts.
 """
 
 import multiprocessing.util
