@@ -21,7 +21,7 @@ from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.ports.port import PORTS
 from rosettaformer.conformance.reference.components import SEARCHES, forward_of, is_layout
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.product]
 DEVICE = "cuda"
 
 

@@ -194,6 +194,7 @@ def threads() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+@pytest.mark.product
 @pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize(("port", "compiled", "device"), RESUMED)
 def test_a_run_resumed_in_another_process_has_the_same_bits(tmp_path: Path, port: str, compiled: bool, device: str) -> None:

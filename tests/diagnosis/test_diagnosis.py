@@ -494,6 +494,7 @@ components = {{"transformer": build}}
     assert set(findings[2].explanations[0]) == {"EMB1", "NRM2"}
 
 
+@pytest.mark.conformance
 def test_declared_deviations_are_left_out() -> None:
     declared = {(case.id, dtype) for case in suite() for dtype in DTYPES}
     assert diagnose(str(TESTS / "support" / "wrong_port.py"), declared=declared).findings == []
@@ -614,6 +615,7 @@ MOST = {
 }
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("component", WRONG)
 def test_the_first_sentence_waits_for_the_expectation_of_one_case(written: Write, monkeypatch: pytest.MonkeyPatch, component: str) -> None:
     runs: list[str] = []
@@ -689,6 +691,7 @@ def test_the_command_prints_and_writes_the_findings_and_says_that_it_was_stopped
     assert (found.code, found.out.count("stopped: the limit of 0.1 seconds had passed; this is the best so far")) == (1, 1)
 
 
+@pytest.mark.product
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -13,6 +13,8 @@ from kinds import conformance  # noqa: E402
 
 from impl_jax.programs.traffic import traffic  # noqa: E402
 
+pytestmark = pytest.mark.product
+
 NAMES = [conformance(name) if name.startswith(LATER) else name for name in CHECKS]
 PROGRAM = """HloModule jit_step, is_scheduled=true
 

@@ -21,6 +21,8 @@ tf = pytest.importorskip("tensorflow")
 from impl_tf.programs.compiled import compiled  # noqa: E402
 from impl_tf.programs.sharding import Replicas, draw, logical_devices  # noqa: E402
 
+pytestmark = pytest.mark.product
+
 HOUSE = Path(__file__).resolve().parents[2]
 SCRIPT = Path(__file__).with_name("on_replicas.py")
 CLOSE = 1e-9

@@ -23,6 +23,8 @@ from reference_numpy.parameters import initialise  # noqa: E402
 from reference_numpy.recipe import PAPER  # noqa: E402
 from reference_numpy.sharding import Mesh  # noqa: E402
 
+pytestmark = pytest.mark.product
+
 CONFIG = preset("tiny", source_vocabulary=23, target_vocabulary=23, encoder_layers=1, decoder_layers=1, dropout_rate=0.2)
 HERE = Path(__file__).parent
 MODELS = ("paper", "untied", "classes", "gpt2", "llama", "qwen3", "gemma2", "gemma3", "olmo2", "olmo2 with layer norms", "few tokens",
