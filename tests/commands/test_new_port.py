@@ -4,7 +4,6 @@ import os
 import re
 import shlex
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -42,10 +41,8 @@ def test_a_template_conforms_at_once_and_one_wrong_line_does_not(kind: str, tmp_
     if kind in NEEDS:
         pytest.importorskip(NEEDS[kind])
     monkeypatch.chdir(tmp_path)
-    start = time.monotonic()
     found = invoke("new-port", kind, "my_port")
     assert found.code == 0, found
-    assert time.monotonic() - start < 60  # 15 s on a quiet machine
     name = "--command ./my_port.py" if kind == "command" else "my_port.py"
     for words in ("wrote my_port.py", "PASSED: ", f"rosettaformer check {name}", f"diagnose {name}"):
         assert words in found.out

@@ -1,7 +1,6 @@
 """Near ties of the searches: the judge follows a port's choice where rounding alone may have made it, and fails any other."""
 
 import dataclasses
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -295,14 +294,12 @@ def test_a_search_with_the_choices_of_another_scores_alike_and_ids_are_of_any_in
 
 
 @pytest.mark.parametrize("component", ["greedy_search", pytest.param("beam_search", marks=pytest.mark.conformance)])
-def test_long_answers_are_followed_quickly(component: str) -> None:
+def test_long_answers_are_followed(component: str) -> None:
     case = of_two(SEARCHES[f"{component}/plain" if component == "greedy_search" else BEAMS.id], **{"strategy.max_new_tokens": 64})
     case = case.at("float32")
     answer = chosen(case, Other(NEAR))
     expected = tolerance.expect(case)
-    start = time.perf_counter()
     assert judge(ROW, "outputs", answer, near_ties.followed(case, expected, answer)).status == "pass"
-    assert time.perf_counter() - start < 20
 
 
 MALFORMED = {
