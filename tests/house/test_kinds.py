@@ -3,12 +3,16 @@
 import json
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from kinds import FOLDERS, conformance, every, no_processes
+from run_report import RunReport
 
 HOUSE = Path(__file__).resolve().parents[2]
 MODULE = """
@@ -75,6 +79,17 @@ def test_a_run_of_several_processes_ends_after_its_time_and_says_what_did_not_ru
     code, counts, out = run(tmp_path, "--kind", "product", "--kind", "evidence", "-n", "2", "--minutes", "0.00001")
     assert (code, counts["not run"], counts["passed"]) == (0, 3, 0)
     assert "3 of 3 tests were not run" in out
+
+
+def test_a_test_that_is_running_when_the_time_is_over_ends() -> None:
+    before = signal.getsignal(signal.SIGALRM)
+    try:
+        running = RunReport(SimpleNamespace(option=SimpleNamespace(minutes=0.001))).pytest_runtest_call()
+        next(running)
+        with pytest.raises(pytest.skip.Exception):
+            time.sleep(30)
+    finally:
+        signal.signal(signal.SIGALRM, before)
 
 
 def test_parameters_get_the_mark_and_every_nth_keeps_its_kind() -> None:
