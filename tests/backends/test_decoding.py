@@ -103,7 +103,7 @@ def test_graphs_serve_other_lengths_other_numbers_and_other_weights(backend: Bac
         assert graphs(searcher) == before + (backend.name != "torch")  # its graphs serve every length, those of the others 16
 
 
-@pytest.mark.parametrize("start", ["first_token", "row"])
+@pytest.mark.parametrize("start", [conformance("first_token"), "row"])
 @pytest.mark.parametrize(
     ("backend", "compiled"),
     [*((port, None) for port in PORTS), conformance("tf", True), conformance("torch", True)],

@@ -21,7 +21,7 @@ _NEEDS = {"torch": "torch", "tf": "tensorflow", "jax": "jax"}
 
 
 def of_four(names: Iterable[str]) -> list[Any]:
-    """Pairs of an implementation and a name: of the reference, and of the ports, of which one is not of kind conformance."""
+    """Pairs of an implementation and a name: each name with the reference, with a port, and with the others as conformance."""
     pairs = [(who, name, (place + number) % 3) for place, name in enumerate(names) for number, who in enumerate(PORTS)]
     ports = [pytest.param(who, name, marks=pytest.mark.conformance if turn else ()) for who, name, turn in pairs]
     return [("numpy", name) for name in names] + ports
