@@ -117,12 +117,12 @@ def equals(backend: Backend, config: TransformerConfig, source: Any, target: Any
 
 
 def in_kinds() -> Iterator[Any]:
-    """Every pattern with one kind of model and every kind with one pattern, in JAX few of them; all others are of kind conformance."""
+    """In torch every pattern with one kind of model and every kind with one pattern, elsewhere few; the others are conformance."""
     for port in PORTS:
         for name in CONFIGS:
             for pattern in PATTERNS:
                 few = pattern == "mixed" or CONFIGS[name] == TIED
-                first = few if port != "jax" else pattern == "mixed" and CONFIGS[name] in (TIED, OTHERS)
+                first = few if port == "torch" else pattern == "mixed" and CONFIGS[name] in (TIED, OTHERS)
                 marks = () if first else pytest.mark.conformance
                 yield pytest.param(port, name, pattern, marks=marks)
 
