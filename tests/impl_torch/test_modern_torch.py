@@ -92,7 +92,7 @@ def mixture(seed: int) -> TransformerConfig:
 
 
 CONFIGS = [*map(config_of, VARIANTS), *map(mixture, range(24))]
-NAMED = pytest.mark.parametrize("config", every(4, [pytest.param(config, id=name) for name, config in zip(
+NAMED = pytest.mark.parametrize("config", every(8, [pytest.param(config, id=name) for name, config in zip(
     [*VARIANTS, *map(str, range(24))], CONFIGS, strict=True)]))  # fmt: skip
 
 
