@@ -1,10 +1,11 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
 INSTALLED := $(VENV)/.installed
 TOOL := PYTHONPATH=tests:tests/support:tests/backends $(BIN)/python tools
 
-.PHONY: help check test test-second test-all lint soak clean docs evidence fingerprints
+.PHONY: help check test test-unit conformance affected test-evidence lint bench clean docs evidence fingerprints
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -23,24 +24,26 @@ $(INSTALLED): pyproject.toml constraints.txt
 check: $(INSTALLED)  ## the matrix: every component, three ports, four dtypes
 	$(BIN)/rosettaformer check
 
-test: $(INSTALLED)  ## the core of every guarantee: ten minutes at most on two cores
-	$(BIN)/python -m pytest -n 2 --dist loadgroup --cpu-seconds 20 -m "not second and not exhaustive"
+test: $(INSTALLED)  ## unit and product tests, eight minutes on two quiet cores; LIMIT=900 fails above so many CPU seconds
+	$(PYTEST) --kind unit --kind product --cpu-seconds 20 $(if $(LIMIT),--cpu-limit $(LIMIT))
 
-test-second: $(INSTALLED)  ## what each guarantee has besides, one to three hours on two cores; PART=1/60 is a sixtieth of it, of which `.ci/run` runs one
-	$(BIN)/python -m pytest -n 2 --dist loadgroup --durations 40 -m "second and not exhaustive" $(if $(PART),--part $(PART))
+test-unit: $(INSTALLED)  ## the tests that start no process, three minutes
+	$(PYTEST) --kind unit
 
-test-all: $(INSTALLED)  ## every proof, the slow ones and those on the weights of a pretrained model too
+conformance: $(INSTALLED)  ## all tests but evidence: every case, mutant, family and framework: hours; build/conformance.json has the counts
+	$(PYTEST) --kind unit --kind product --kind conformance --counts build/conformance.json
+
+affected: $(INSTALLED)  ## the conformance tests that the last day's commits can affect, the nearest first, for ten minutes
+	$(PYTEST) --kind conformance --affected --no-loadscope-reorder --minutes 10 --counts build/affected.json
+
+test-evidence: $(INSTALLED)  ## unseen bugs, 200 random configurations, 300 random models and pretrained weights: hours
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[real]'
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not sample"
+	$(PYTEST) --kind evidence --soak 200 --counts build/evidence.json
 
 lint: $(INSTALLED)  ## ruff and mypy
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
-
-soak: $(INSTALLED)  ## 200 random configurations on every port, 300 whole models of transformers: no false alarm
-	$(BIN)/python -m pytest tests/backends/test_soak.py --soak 200
-	$(BIN)/python -m pytest tests/judge/test_like_soak.py --soak 25
 
 docs: $(INSTALLED)  ## docs/api.md and docs/files.md
 	$(TOOL)/api.py

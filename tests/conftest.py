@@ -1,14 +1,18 @@
-"""Options, and the reasons for which tests do not run."""
+"""Options, the kinds of tests, and the reasons for which tests do not run."""
 
 import gc
 import importlib.util
 import os
+import platform
 from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
 
 import browser
 import pytest
-from cpu_seconds import CpuSeconds
-from tiers import in_part, part
+import run_report
+from affected import affected, changed
+from kinds import FOLDERS, KINDS, kind_of, no_processes
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
@@ -25,7 +29,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
     XLA optimises nothing, which takes it half the time, but in the test of test_conformance that compiles as everyone does.
     """
-    config.pluginmanager.register(CpuSeconds(config.getoption("--cpu-seconds")))
+    config.pluginmanager.register(run_report.RunReport(config))
     os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false")
     if cache := getattr(config, "cache", None):
         os.environ.setdefault("ROSETTAFORMER_EXPECTATIONS", str(cache.mkdir("expectations")))
@@ -38,12 +42,14 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_finish() -> None:
     """What collection has imported stays to the end: the garbage collector, which takes a tenth of the time, need not look at it again."""
     gc.freeze()
+    platform.processor()  # asks another process the first time, which unit tests must not
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--soak", type=int, default=10, help="how many random configurations the soak test draws")
-    parser.addoption("--cpu-seconds", type=int, default=0, help="prints what the folders and this many of the costliest tests took")
-    parser.addoption("--part", type=part, help="such as 1/3: the first of three parts of the tests, each with other functions")
+    parser.addoption("--soak", type=int, default=16, help="how many random configurations are drawn, and an eighth as many models")
+    parser.addoption("--kind", action="append", choices=KINDS, help="run the tests of this kind; may be repeated")
+    parser.addoption("--affected", action="store_true", help="run the tests that the last day's commits can affect, the nearest first")
+    run_report.options(parser)
     parser.addoption("--kills", type=int, default=1, help="how often a run is killed in a framework, which compiles anew every time")
 
 
@@ -61,11 +67,25 @@ def _cuda() -> bool:
     return False
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Folders without unit tests need not be read for them."""
+    of_tests = collection_path.parent == Path(__file__).parent
+    return (of_tests and config.getoption("--kind") == ["unit"] and FOLDERS.get(collection_path.name, "unit") != "unit") or None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    with no_processes() if kind_of(item) == "unit" else nullcontext():
+        return (yield)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if chosen := config.getoption("--part"):
-        others = [item for item in items if not in_part(item.nodeid, *chosen)]
-        config.hook.pytest_deselected(items=others)
-        items[:] = [item for item in items if in_part(item.nodeid, *chosen)]
+    kinds = config.getoption("--kind") or KINDS
+    chosen = [item for item in items if kind_of(item) in kinds]
+    if config.getoption("--affected"):
+        chosen = affected(chosen, *changed(config.rootpath))
+    config.hook.pytest_deselected(items=[*{*items} - {*chosen}])
+    items[:] = chosen
     gpu = [item for item in items if item.get_closest_marker("gpu")]
     if silent := [item.nodeid for item in gpu if not item.function.__doc__]:
         raise pytest.UsageError(f"a gpu test must say what it adds to what is shown without one; got no docstring: {', '.join(silent)}")
@@ -78,6 +98,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
     """Says it at the end where pages could not be read in a browser."""
     yield
+    if session.config.getoption("--affected") and session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
+        session.exitstatus = pytest.ExitCode.OK
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if reporter and any(browser.MISSING in str(report.longrepr) for report in reporter.stats.get("skipped", ())):
         reporter.line(f"pages were not read in a browser, which is not installed: {browser.INSTALL}", yellow=True)

@@ -15,7 +15,6 @@ from export_models import MODELS
 from invoke import invoke
 from onnx import helper, numpy_helper
 from onnx_files import edited, scaled, written
-from tiers import second_of
 
 from reference_numpy import parameters
 from rosettaformer import checkpoints
@@ -110,7 +109,7 @@ def test_a_file_in_training_mode_and_an_output_that_nothing_judges_do_not_pass(g
     assert "live" in rows["graph/randomness"]["message"] and "twice" in rows["outputs/forward"]["message"]
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_an_output_that_nothing_judges_is_accepted_by_name(gpt2, tmp_path: Path) -> None:
     checkpoint, file = gpt2
     more = edited(file, "more.onnx", giving_more)
@@ -123,7 +122,7 @@ def test_an_output_that_nothing_judges_is_accepted_by_name(gpt2, tmp_path: Path)
     assert (code, "graph/randomness" in said) == (1, True)
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.parametrize(("counted", "code"), [("real", 0), ("all", 1)])
 def test_the_mean_of_a_text_is_judged(counted: str, code: int, tmp_path: Path) -> None:
     config = MODELS["bert"].replace(classes=0, pooler=False, masked_language_head=False)
@@ -153,7 +152,7 @@ def test_the_mean_of_a_text_is_judged(counted: str, code: int, tmp_path: Path) -
     assert rows["mean/batch"]["status"] == rows["token_encoder/right_padding"]["status"] == "pass"
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_a_damaged_file_is_one_sentence(gpt2) -> None:
     checkpoint, file = gpt2
     torn = file.with_name("torn.onnx")
@@ -168,7 +167,7 @@ def test_a_damaged_file_is_one_sentence(gpt2) -> None:
     assert (code, "Traceback" in said, mentions(said, "torch.export … damaged")) == (2, False, True)
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_what_only_looks_like_an_artefact_or_its_manifest_is_none(gpt2) -> None:
     checkpoint, file = gpt2
     code, said = run("check", "--command", f"false {file}", "-k", "softmax", "--dtype", "float32")
@@ -178,7 +177,7 @@ def test_what_only_looks_like_an_artefact_or_its_manifest_is_none(gpt2) -> None:
     file.with_name("model.onnx.json").unlink()
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_a_lower_precision_is_told(gpt2) -> None:
     checkpoint, file = gpt2
     from onnxruntime.quantization import QuantType, quantize_dynamic
@@ -195,7 +194,7 @@ def test_a_lower_precision_is_told(gpt2) -> None:
     assert (code, "more than int8 explains" in said) == (1, True)
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_a_table_says_what_inputs_are(gpt2) -> None:
     checkpoint, file = gpt2
     misleading = {"target": "attention_mask", "target_mask_bt": "input_ids"}
@@ -215,7 +214,7 @@ def test_a_table_says_what_inputs_are(gpt2) -> None:
     assert (code, "nearest: target" in said) == (2, True)
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_both_stacks_and_fixed_lengths(tmp_path: Path) -> None:
     checkpoint, file = written(tmp_path, PAPER, parameters.initialise(PAPER, 0, np.float32))
     code, rows = rows_of(tmp_path, "check", file, "--checkpoint", checkpoint)
@@ -244,7 +243,7 @@ def test_an_entry_that_the_graph_cannot_contain_is_a_finding(gpt2, tmp_path: Pat
     assert (code, [name for name in rows if name.startswith("config.json")]) == (0, [])
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.parametrize("kind", ["onnx", "pt2", "aoti", "savedmodel", "litert", "stablehlo"])
 def test_what_export_writes_conforms_whole_and_in_steps(kind: str, gpt2, tmp_path: Path) -> None:
     checkpoint, _ = gpt2
@@ -259,8 +258,9 @@ def test_what_export_writes_conforms_whole_and_in_steps(kind: str, gpt2, tmp_pat
         assert (code, "--allow-code opens it" in said) == (2, True)
 
 
-@pytest.mark.parametrize("kind", second_of(KINDS, ("onnx",)))
-@pytest.mark.parametrize("family", second_of(FAMILIES, ("bert", "llama", "gemma2")))
+@pytest.mark.conformance
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_is_exported_to_every_format(family: str, kind: str, tmp_path: Path) -> None:
     file = tmp_path / f"model{KINDS[kind].suffix}"
     new.write(family, tmp_path / "folder", seed=1)
@@ -270,7 +270,7 @@ def test_every_family_is_exported_to_every_format(family: str, kind: str, tmp_pa
     assert code == 0, said
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_a_manifest_of_another_function_is_refused(gpt2, tmp_path: Path) -> None:
     checkpoint, _ = gpt2
     file = tmp_path / "model.onnx"
@@ -284,7 +284,7 @@ def test_a_manifest_of_another_function_is_refused(gpt2, tmp_path: Path) -> None
         assert (code, "must have the function" in told) == (2, True)
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_the_function_that_is_the_whole_model_is_chosen_by_name(gpt2, tmp_path: Path) -> None:
     checkpoint, original = gpt2
     file = Path(shutil.copy(original, tmp_path / "model.onnx"))

@@ -128,7 +128,7 @@ def changed(folder, changes):
     return config, said
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_the_changed_entry_alone_is_a_finding(exported):
     family, folder, found = exported
     config, said = changed(folder, {})
@@ -216,7 +216,7 @@ def by_litert(folder, path):
     return path / "model.tflite"
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.parametrize("made", [by_torch_export, by_jax_export, by_saved_model, by_litert])
 def test_every_format_shows_its_constants(made, gemma, tmp_path):
     found = constants(made(gemma, tmp_path))
@@ -448,7 +448,7 @@ def test_a_function_s_numbers_are_those_that_its_caller_gives(tmp_path):
     assert [value for _, value in found.epsilons] == [0.25] and [dtype for _, dtype in found.casts] == ["double"]
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_a_saved_model_as_text_shows_its_constants(tmp_path):
     tf = pytest.importorskip("tensorflow")
     from google.protobuf import text_format

@@ -24,7 +24,7 @@ def written(name: str, folder: Path, dtype: str = "float64") -> tuple[Path, Expo
     return path, export.write(model, MODELS[name], "stablehlo", path, dtype)
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_the_whole_model_takes_any_sizes_and_gives_nan_for_ids_out_of_range(tmp_path: Path) -> None:
     path, exported = written("gpt2", tmp_path, "float32")
     assert exported.ids == {"tokens": "nan", "positions": "nan"}
@@ -38,7 +38,7 @@ def test_the_whole_model_takes_any_sizes_and_gives_nan_for_ids_out_of_range(tmp_
     assert np.isnan(artefact.run("forward", given)["logits_btv"][0, 32]).all()
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.parametrize("name", MODELS)
 def test_every_function_is_the_reference_s(name: str, tmp_path: Path) -> None:
     path, exported = written(name, tmp_path)
@@ -62,7 +62,7 @@ def test_every_function_is_the_reference_s(name: str, tmp_path: Path) -> None:
         np.testing.assert_allclose(logits, wanted_steps(name, given, SPLITS), rtol=0, atol=EXACT)
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_half_precision_is_that_of_the_file(dtype: str, tmp_path: Path) -> None:
     path, _ = written("llama", tmp_path, dtype)

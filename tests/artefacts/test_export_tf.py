@@ -28,7 +28,7 @@ def written(kind: str, name: str, folder: Path, dtype: str) -> tuple[Path, Expor
     return path, export.write(model, MODELS[name], kind, path, dtype)
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize(("kind", "dtype"), [("savedmodel", "float64"), ("litert", "float32")])
 def test_every_function_is_the_reference_s(kind: str, dtype: str, name: str, tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_every_function_is_the_reference_s(kind: str, dtype: str, name: str, tmp
     np.testing.assert_allclose(artefact.run("forward", given)[right], wanted(name, given)[right], rtol=0, atol=ATOL[dtype])
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.parametrize(("kind", "dtype"), [("savedmodel", "bfloat16"), ("savedmodel", "float16"), ("litert", "float16")])
 def test_half_precision(kind: str, dtype: str, tmp_path: Path) -> None:
     """LiteRT stores float16, and computes in float32."""
@@ -79,7 +79,7 @@ def test_half_precision(kind: str, dtype: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(found.astype(float), wanted("gpt2", given)["logits_btv"], rtol=0, atol=ATOL[dtype])
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_sinusoids_of_a_litert_model_end_where_its_manifest_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("ai_edge_litert")
     monkeypatch.setattr(export, "POSITIONS", 12)

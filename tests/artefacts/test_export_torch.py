@@ -68,7 +68,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 SECOND = [(name, kind) for name in MODELS for kind in ("pt2", "onnx") if (name, kind) not in (("gpt2", "pt2"), ("bert", "onnx"))]
-FILES = [("gpt2", "pt2"), *(pytest.param(*one, marks=pytest.mark.second) for one in SECOND)]
+FILES = [("gpt2", "pt2"), *(pytest.param(*one, marks=pytest.mark.conformance) for one in SECOND)]
 
 
 @pytest.mark.parametrize(("name", "kind"), FILES)
@@ -85,7 +85,7 @@ def test_a_file_gives_what_the_reference_gives_at_every_shape(name: str, kind: s
             np.testing.assert_allclose(logits, wanted_steps(name, given, splits), rtol=0, atol=EXACT)
 
 
-@pytest.mark.parametrize("kind", ["pt2", pytest.param("onnx", marks=pytest.mark.second)])
+@pytest.mark.parametrize("kind", ["pt2", pytest.param("onnx", marks=pytest.mark.conformance)])
 def test_ids_out_of_range_are_refused_as_the_manifest_says(kind: str, exported: Any) -> None:
     out = exported("gpt2", kind)
     forward = opened(out)

@@ -159,7 +159,7 @@ class Dropping:
         path.with_suffix(".stablehlo").write_bytes(jax.export.export(jax.jit(apply))(shape).serialize())
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.parametrize("kind", ["pt2", "savedmodel", "litert", "stablehlo"])
 @pytest.mark.parametrize("training", [True, False])
 def test_every_format_shows_what_is_drawn_at_random(kind: str, training: bool, tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_every_format_shows_what_is_drawn_at_random(kind: str, training: bool, t
         assert [*randomness.findings(found, randomness.live(found, {"train"}))]
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_a_function_that_a_saved_model_offers_twice_is_one(tmp_path: Path) -> None:
     tf = pytest.importorskip("tensorflow")
 

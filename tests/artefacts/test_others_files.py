@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 from invoke import invoke
-from tiers import second_of
 
 from reference_numpy import preset
 from rosettaformer.artefacts import meanings
@@ -37,8 +36,6 @@ TABLE = dict.fromkeys(CONFORM, "conforms") | {
     "llama-static.onnx": "conforms at its sizes",
 }
 FINE = ("pass", "told", "not shown", "not covered")
-SECOND = ("transformer-dynamo.onnx", "bert-keras.tflite", "gpt2-keras", "gpt2-dynamo.onnx", "gpt2-export.pt2", "llama-keras.pt2",
-          "llama-static.pt2", "llama-static.onnx", "llama-flax.stablehlo", "bert-int8.onnx")  # fmt: skip
 LOWER = [name for name in TABLE if "int8" in name or "float16" in name]
 
 
@@ -76,19 +73,21 @@ def judged(exports, name: str, folder: Path, planted: bool = False) -> tuple[str
     return said, found
 
 
-@pytest.mark.parametrize("name", second_of(TABLE, SECOND))
+@pytest.mark.conformance
+@pytest.mark.parametrize("name", TABLE)
 def test_a_file_has_its_verdict(name: str, exports, tmp_path: Path) -> None:
     said, found = judged(exports, name, tmp_path)
     assert found == TABLE[name], said
 
 
-@pytest.mark.parametrize("name", second_of(LOWER, ("bert-int8.onnx",)))
+@pytest.mark.conformance
+@pytest.mark.parametrize("name", LOWER)
 def test_a_kernel_of_a_lower_precision_that_is_three_times_as_large_differs(name: str, exports, tmp_path: Path) -> None:
     said, _ = judged(exports, name, tmp_path, planted=True)
     assert f"more than {'int8' if 'int8' in name else 'float16'} explains" in said
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_the_table_has_every_file(exports) -> None:
     assert TABLE.keys() == exports.FILES.keys()
 

@@ -13,7 +13,6 @@ import onnx
 from invoke import invoke
 from onnx import helper, numpy_helper
 from onnx_faults import FAULTS, exported, faulty
-from tiers import second_of
 
 from reference_numpy import parameters, preset
 from rosettaformer.artefacts.constants import constants
@@ -35,9 +34,6 @@ SQUARE = preset("gpt2_small").replace(
     model_width=8, heads=2, key_value_heads=2, key_size=4, value_size=4, feed_forward_width=12, target_vocabulary=19, decoder_layers=3,
     max_positions=16,
 )  # fmt: skip
-# one of each kind is in the second tier, the others are with every proof
-SECOND = ("rms_norm_epsilon", "rotary_pairs", "no_causal_mask", "batch_in_a_shape", "transposed_kernel", "exchanged_layers", "fixed_sizes",
-          "gelu_of_tanh", "window_of_one_more")  # fmt: skip
 KERNELS = [f"decoder.layers.{layer}.{part}.kernel" for layer in range(3) for part in ("self_attention.output", "feed_forward.hidden")]
 
 
@@ -92,13 +88,15 @@ def checked(path: Path, file: Path) -> tuple[int, dict[str, dict]]:
     return found.code, {row["case"]: row for row in json.loads(file.with_suffix(".json").read_text())["results"]}
 
 
-@pytest.mark.parametrize("base", second_of(sorted({base for base, _ in FAULTS.values()} - {"gpt2.fixed", "gpt2.float64"}), ("gemma2",)))
+@pytest.mark.conformance
+@pytest.mark.parametrize("base", sorted({base for base, _ in FAULTS.values()} - {"gpt2.fixed", "gpt2.float64"}))
 def test_an_export_without_a_fault_conforms(base: str, folder: Path) -> None:
     code, rows = checked(*exported(base, folder))
     assert code == 0, [row["message"] for row in rows.values()]
 
 
-@pytest.mark.parametrize("name", second_of(FAULTS, SECOND))
+@pytest.mark.conformance
+@pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_is_caught_and_named(name: str, folder: Path) -> None:
     path, file = faulty(name, folder)
     code, rows = checked(path, file)

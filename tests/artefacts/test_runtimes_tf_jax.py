@@ -162,7 +162,7 @@ def test_a_damaged_saved_model_is_refused(tmp_path: Path) -> None:
     refused(path, r"variables.index.*no such")
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_what_keras_exports_is_opened(tmp_path: Path) -> None:
     keras = pytest.importorskip("keras")
     model = keras.Sequential([keras.Input((2,), name="x"), keras.layers.Dense(3)])
@@ -354,7 +354,7 @@ def test_a_parser_that_does_not_end_is_ended(tmp_path: Path, monkeypatch: pytest
     refused(tmp_path / "model.stablehlo", "parser.*within")
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_a_damaged_stablehlo_export_is_refused(tmp_path: Path) -> None:
     jax = pytest.importorskip("jax")
     shape = jax.ShapeDtypeStruct((2, 2), np.float32)

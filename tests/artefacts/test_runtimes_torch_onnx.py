@@ -597,7 +597,7 @@ def test_a_program_says_what_it_takes_and_runs(container: str, sound: Path, tmp_
     answers(artefact, "input", [1, 1])
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_a_package_is_opened_where_its_code_is_allowed(program: Any, tmp_path: Path, refuses: Callable[[Path, str], None]) -> None:
     """It is refused otherwise; its sizes are looked at, which its code does not; and nothing is left of what torch unpacks."""
     path = Path(torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "m.pt2")))

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 from backends import FOUR, of_four
+from kinds import every
 from messages import mentions
-from tiers import every
 
 from reference_numpy import TransformerConfig, parameters, preset
 from rosettaformer.conformance.case import Case
@@ -301,13 +301,13 @@ SLOW = (
 )
 
 
-MEANT_IN_TIERS = [
+OF_EVERY_KIND = [
     *of_four([name for name in MEANT if name not in SLOW]),
-    *(pytest.param(who, name, marks=pytest.mark.exhaustive) for name in SLOW for who in FOUR),
+    *(pytest.param(who, name, marks=pytest.mark.conformance) for name in SLOW for who in FOUR),
 ]
 
 
-@pytest.mark.parametrize(("answer", "name"), MEANT_IN_TIERS, indirect=["answer"])
+@pytest.mark.parametrize(("answer", "name"), OF_EVERY_KIND, indirect=["answer"])
 def test_what_looks_bad_has_its_meaning(answer: Answer, name: str) -> None:
     found, expected = answer(MEANT[name]), components.answer(MEANT[name])
     assert found.keys() == expected.keys()

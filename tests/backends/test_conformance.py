@@ -1,57 +1,62 @@
 """The shared output-equivalence tests: every case, in every dtype, on every port; and the other mode of each port on its core."""
 
+from collections.abc import Callable
+
 import pytest
 from conforming import conform
-from tiers import later
+from expectations import suite
+from kinds import conformance
 
 from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.ports.port import PORTS
 from rosettaformer.conformance.reference.components import COMPONENTS, SEARCHES, is_layout
 
-CASES = [case for case in all_cases() if not is_layout(case.component)]
+CASES = [case for case in suite() if not is_layout(case.component)]
 CORE = [case for case in CASES if case.core]
-# Of each component; what `test_decoding` has in the first tier, and large random arrays, later.
+# One of each component but searches, which `test_decoding` has, and large random arrays.
 FIRST = [*{case.component: case for case in reversed(CORE) if case.component not in (*SEARCHES, "initialise")}.values()]
 OTHERS = [case for case in CORE if case.id not in {first.id for first in FIRST}]
 FLOAT64 = [(port, "float64") for port in PORTS]
 OTHER_MODE = {"torch": "compiled", "tf": "compiled", "jax": "eager"}
 OTHER_MODE_CASES = ("transformer/left_padding", "decoder_layer/left_padding", "scaled_dot_product_attention/bias_minus_infinity")
-exhaustive = pytest.mark.exhaustive
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.parametrize(
     ("port", "dtype"),
-    [("torch", "float32"), *(pytest.param(port, dtype, marks=exhaustive) for port, dtype in (("torch", "bfloat16"), *FLOAT64))],
+    [
+        ("torch", "float32"),
+        *(pytest.param(port, dtype, marks=pytest.mark.conformance) for port, dtype in (("torch", "bfloat16"), *FLOAT64)),
+    ],
 )
-def test_every_case_conforms(port: str, dtype: str) -> None:
+def test_every_case_conforms(port: str, dtype: str, record_property: Callable[[str, object], None]) -> None:
     """The tightest tolerance is that of float64; `rosettaformer check --full` runs every case in every dtype."""
-    conform(CASES, port, [dtype], here=False)
+    record_property("cases compared", conform(CASES, port, [dtype], here=False))
 
 
 @pytest.mark.parametrize(
     ("port", "cases"),
-    [("torch", CORE), *((port, FIRST) for port in ("tf", "jax")), *(later((port, OTHERS)) for port in ("tf", "jax"))],
+    [("torch", CORE), *((port, FIRST) for port in ("tf", "jax")), *(conformance((port, OTHERS)) for port in ("tf", "jax"))],
     ids=["torch", "tf", "jax", "tf-others", "jax-others"],
 )
-def test_core_cases_conform(port: str, cases: list[Case]) -> None:
-    conform(cases, port, ["float32"])
+def test_core_cases_conform(port: str, cases: list[Case], record_property: Callable[[str, object], None]) -> None:
+    record_property("cases compared", conform(cases, port, ["float32"]))
 
 
-@pytest.mark.parametrize("dtype", [later("bfloat16"), pytest.param("float16", marks=exhaustive)])
+@pytest.mark.parametrize("dtype", [conformance("bfloat16"), pytest.param("float16", marks=pytest.mark.conformance)])
 @pytest.mark.parametrize("port", PORTS)
-def test_core_cases_conform_in_half_precision(port: str, dtype: str) -> None:
-    conform(CORE, port, [dtype])
+def test_core_cases_conform_in_half_precision(port: str, dtype: str, record_property: Callable[[str, object], None]) -> None:
+    record_property("cases compared", conform(CORE, port, [dtype]))
 
 
-@exhaustive
+@pytest.mark.conformance
 def test_core_cases_conform_as_xla_compiles_them_for_everyone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XLA_FLAGS", raising=False)
     conform(CORE, "jax", ["float32"], here=False)
 
 
-@exhaustive
+@pytest.mark.conformance
 @pytest.mark.parametrize("port", PORTS)
 def test_the_other_mode_conforms(port: str) -> None:
     cases = [case for case in CASES if case.id in OTHER_MODE_CASES]

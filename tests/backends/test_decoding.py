@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from backends import PORTS, Backend, random_parameters
-from tiers import later
+from kinds import conformance
 
 from reference_numpy import TransformerConfig, decoding, parameters, preset, sampling, transformer
 from rosettaformer.conformance.case import numpy_dtype
@@ -84,7 +84,7 @@ def graphs(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> Any:
     return lambda searcher: len(names)
 
 
-@pytest.mark.parametrize("backend", [later("torch"), later("tf"), "jax"], indirect=True)
+@pytest.mark.parametrize("backend", [conformance("torch"), conformance("tf"), "jax"], indirect=True)
 def test_graphs_serve_other_lengths_other_numbers_and_other_weights(backend: Backend, graphs: Callable[[Any], int]) -> None:
     arrays, others = (random_parameters(CONFIG, seed=seed) for seed in (3, 4))
     with backend.wide():
@@ -103,10 +103,10 @@ def test_graphs_serve_other_lengths_other_numbers_and_other_weights(backend: Bac
         assert graphs(searcher) == before + (backend.name != "torch")  # its graphs serve every length, those of the others 16
 
 
-@pytest.mark.parametrize("start", ["first_token", "row"])
+@pytest.mark.parametrize("start", [conformance("first_token"), "row"])
 @pytest.mark.parametrize(
     ("backend", "compiled"),
-    [*((port, None) for port in PORTS), later(("tf", True)), pytest.param("torch", True, marks=pytest.mark.exhaustive)],
+    [*((port, None) for port in PORTS), conformance("tf", True), conformance("torch", True)],
     indirect=["backend"],
 )
 def test_searches_of_prompts_of_different_lengths_are_the_reference_s(backend: Backend, start: str, compiled: bool | None) -> None:
@@ -131,7 +131,7 @@ def test_an_answer_that_outgrows_the_positions_is_an_error(backend: Backend) -> 
         found(backend, searcher, "greedy_search", None, *PROMPTS.values(), **options, min_new_tokens=6)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.conformance
 def test_the_other_mode_gives_the_same_answers(backend: Backend) -> None:
     """Compiled where the conformance cases are eager, and eager where they are compiled."""
     arrays = random_parameters(CONFIG)
@@ -152,7 +152,7 @@ def test_a_snapshot_has_the_weights_of_its_time_and_drops_nothing(backend: Backe
         backend.weights.load(model, others, config)
 
 
-@pytest.mark.parametrize("backend", ["torch", "tf", later("jax")], indirect=True)
+@pytest.mark.parametrize("backend", ["torch", "tf", conformance("jax")], indirect=True)
 def test_a_row_of_a_cache_takes_its_past_with_it_and_projections_of_one_input_are_one_product(backend: Backend) -> None:
     arrays, x = random_parameters(CONFIG, "float32"), np.random.default_rng(0).standard_normal((2, 3, 12)).astype(np.float32)
     layer = backend.part("programs.fused").fused(backend.loaded(CONFIG, arrays)).decoder.layers[0]

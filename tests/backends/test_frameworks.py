@@ -5,19 +5,18 @@ from pathlib import Path
 import pytest
 from framework_actions import FRAMEWORKS, Action, actions_of
 from frameworks import row
-from tiers import every
+from kinds import every
 
 ALL = [action for framework in FRAMEWORKS for action in actions_of(framework) or ()]
 PAGE = Path(__file__).parents[2] / "docs" / "frameworks.md"
 
 
-@pytest.mark.sample
 @pytest.mark.parametrize("action", every(2, [each for each in ALL if each.sample]), ids=lambda each: f"{each.framework}-{each.name}")
 def test_a_sample_of_the_actions_has_the_outcome_of_the_table(action: Action) -> None:
     action.check()
 
 
-@pytest.mark.exhaustive
+@pytest.mark.conformance
 @pytest.mark.parametrize("action", ALL, ids=lambda each: f"{each.framework}-{each.name}")
 def test_every_action_has_the_outcome_of_the_table(action: Action) -> None:
     action.check()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from expectations import suite
 from training_runs import TINY, log, process, train
 
 from reference_numpy import preset
@@ -20,7 +21,7 @@ from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.ports.port import PORTS
 from rosettaformer.conformance.reference.components import SEARCHES, forward_of, is_layout
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.product]
 DEVICE = "cuda"
 
 
@@ -84,7 +85,7 @@ def test_EMPTY_rows_are_zero_with_every_kernel_of_torch_forward_and_backward(bac
 def test_every_case_conforms_on_cuda(port: str, device: str, dtypes: tuple[str, ...]) -> None:
     """The numbers of the GPU's kernels, in every dtype and in TF32; without one only devices and shapes are seen."""
     need(port)
-    results = runner.run(all_cases(), [port], dtypes, devices=[device])
+    results = runner.run(suite(), [port], dtypes, devices=[device])
     assert [result for result in results if result.status not in ("pass", "empty", "unsupported")] == []
     assert any(result.status == "pass" for result in results)
 
@@ -104,7 +105,7 @@ def test_the_whole_model_and_its_searches_conform_compiled_on_cuda(port: str) ->
     """Programs that are compiled for the GPU and run there, searches to their end: on the meta device a search can take one step."""
     need(port)
     whole = ("transformer", "classify", "masked_language_logits", "states", "decode_in_steps", *SEARCHES)
-    cases = [case for case in all_cases() if case.component in whole and case.core]
+    cases = [case for case in suite() if case.component in whole and case.core]
     results = runner.run(cases, [port], ("float32", "bfloat16"), devices=[DEVICE], modes=["compiled"], limit=600)
     assert [result for result in results if result.status not in ("pass", "empty")] == []
     assert {result.component for result in results} == set(whole)

@@ -6,11 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 from backends import PORTS, Backend
-from tiers import later
+from expectations import suite
+from kinds import conformance, every
 
 from reference_numpy import int8, parameters
 from rosettaformer.conformance.case import Case
-from rosettaformer.conformance.cases import all_cases, of_components
+from rosettaformer.conformance.cases import of_components
 from rosettaformer.conformance.compare import compare
 from rosettaformer.conformance.reference import int8 as expected_int8
 from rosettaformer.conformance.reference.components import SEARCHES
@@ -18,16 +19,10 @@ from rosettaformer.conformance.reference.near_ties import followed
 from rosettaformer.conformance.reference.orders import ORDERS, order
 from rosettaformer.conformance.reference.tolerance import Answer, expect, expectation
 
-SEARCHED = [case for case in of_components(all_cases(), SEARCHES) if not case.excluded]
+SEARCHED = [case for case in of_components(suite(), SEARCHES) if not case.excluded]
 NAMES = "pre_norm gpt2_left_padding gemma olmo2 phi3_beyond encoder_and_decoder skip_padding_ragged long_text"
-WHOLE = [case for case in of_components(all_cases(), ["transformer"]) if case.name in NAMES.split()]
-# In the first tier; the ports that compile each of them anew take the others only in the last.
-REST = {"torch": pytest.mark.second, "tf": pytest.mark.exhaustive, "jax": pytest.mark.exhaustive}
-FEW = {
-    "torch": ("sample/plain", "greedy_search/tied"),
-    "tf": ("greedy_search/gpt2", "greedy_search/quick"),
-    "jax": ("beam_search/grouped_pre_norm",),
-}
+WHOLE = [case for case in of_components(suite(), ["transformer"]) if case.name in NAMES.split()]
+FEW = {"torch": ("sample/plain", "greedy_search/tied"), "tf": ("greedy_search/gpt2",), "jax": ()}
 
 
 def problem(rows: int, inputs: int, outputs: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -85,8 +80,8 @@ def difference(backend: Backend, x: np.ndarray, kernel: np.ndarray, bias: np.nda
     return float(np.abs(y - found.reference).max() / found.bound)
 
 
-@pytest.mark.parametrize("sizes", [(1, 12, 7), (2, 128, 128), (2, 512, 128), (8, 64, 200), (40, 33, 48)])
-@pytest.mark.parametrize("with_bias", [True, later(False)])
+@pytest.mark.parametrize("sizes", every(3, map(pytest.param, [(1, 12, 7), (2, 128, 128), (2, 512, 128), (40, 33, 48), (8, 64, 200)])))
+@pytest.mark.parametrize("with_bias", [True, conformance(False)])
 def test_INT8_projection_is_the_reference_s(backend: Backend, sizes: tuple[int, int, int], with_bias: bool) -> None:
     x, kernel, bias = problem(*sizes)
     assert difference(backend, x, kernel, bias if with_bias else None) <= 1
@@ -162,7 +157,7 @@ def ratios(case: Case, got: dict[str, np.ndarray], ask: Answer) -> Iterator[tupl
 @pytest.mark.parametrize(
     ("name", "case"),
     [
-        pytest.param(name, case, id=f"{case.id}-{name}", marks=() if case.id in FEW[name] else REST[name])
+        pytest.param(name, case, id=f"{case.id}-{name}", marks=() if case.id in FEW[name] else pytest.mark.conformance)
         for case in SEARCHED
         for name in PORTS
     ],
@@ -186,9 +181,7 @@ def logits_of(backend: Backend, case: Case, dtype: Any, compiled: bool) -> dict[
 
 
 # Costs 2 CPU s each: a copy of a small model, in JAX compiled.
-@pytest.mark.parametrize(
-    "case", [case if case.name in ("pre_norm", "gemma") else later(case) for case in WHOLE], ids=lambda case: case.name
-)
+@pytest.mark.parametrize("case", [case if case.name == "pre_norm" else conformance(case) for case in WHOLE], ids=lambda case: case.name)
 def test_whole_passes_of_a_copy_are_the_reference_s(backend: Backend, case: Case) -> None:
     """In int8 as near to the definition, and to the model itself, as the reference in int8 is; else within the tolerance."""
     case = case.at("float32")
@@ -200,7 +193,7 @@ def test_whole_passes_of_a_copy_are_the_reference_s(backend: Backend, case: Case
                 assert not comparison.incomparable and comparison.excess <= 1, f"{dtype}, {output}: {comparison.message}"
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.parametrize("name", ["torch", "tf"])
 def test_compiled_is_eager(name: str) -> None:
     """JAX's searches are compiled above."""
@@ -210,7 +203,7 @@ def test_compiled_is_eager(name: str) -> None:
     np.testing.assert_allclose(eager["log_p_bn"], graph["log_p_bn"], atol=1e-2)
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_a_program_of_torch_multiplies_without_python(monkeypatch: pytest.MonkeyPatch) -> None:
     backend, case = Backend("torch"), SEARCHED[0].at("float32")
     monkeypatch.setattr(backend.framework.compiler.config, "force_disable_caches", True)
@@ -243,7 +236,7 @@ def test_what_cannot_be_int8_is_refused(backend: Backend) -> None:
             fused(model, "int16")
 
 
-@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("tied", [True, conformance(False)])
 def test_every_kernel_is_int8_and_all_else_float32(backend: Backend, tied: bool) -> None:
     config = next(case.config for case in SEARCHED if case.config.tie_logits is tied and case.config.encoder_layers)
     with backend.wide():

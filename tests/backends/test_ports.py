@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from backends import PORTS, Backend
 from conforming import conform
-from tiers import every, later
+from kinds import conformance, every
 
 from reference_numpy import parameters, preset, sites
 from rosettaformer.conformance.case import DTYPES, Case, numpy_dtype
@@ -27,8 +27,8 @@ GRADIENTS = [case for case in all_cases(grad=True) if forward_of(case.component)
 @pytest.mark.parametrize(
     ("port", "whole"),
     [
-        *(pytest.param(port, False, marks=pytest.mark.sample) for port in ("torch", "tf")),
-        *(pytest.param(port, True, marks=pytest.mark.exhaustive) for port in PORTS),
+        *((port, False) for port in ("torch", "tf")),
+        *(pytest.param(port, True, marks=pytest.mark.conformance) for port in PORTS),
     ],
 )
 def test_gradients_conform(port: str, whole: bool) -> None:
@@ -104,7 +104,7 @@ def test_every_site_drops_in_training_alone(backend: Backend, component: str, ra
     np.testing.assert_array_equal(called(backend, module, *x, training=False), expected)
 
 
-@pytest.mark.parametrize("backend", ["torch", "tf", later("jax")], indirect=True)
+@pytest.mark.parametrize("backend", ["torch", "tf", conformance("jax")], indirect=True)
 def test_given_masks_are_applied_in_every_mode_and_other_sites_follow_the_mode(backend: Backend) -> None:
     rng = np.random.default_rng(0)
     model = backend.loaded(CONFIG, parameters.initialise(CONFIG, 0, np.float32))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from backends import PORTS, Backend
 from invoke import invoke
-from tiers import every
+from kinds import every
 
 from rosettaformer import checkpoints
 from rosettaformer.conformance.case import DTYPES, Case, numpy_dtype
@@ -100,10 +100,10 @@ def test_the_module_itself_conforms_in_float32(model: Any, file: Path) -> None:
     assert compare(tolerance.expect(_case(file, "float32"))["output"], own.astype(numpy_dtype("float32"))).excess <= 1
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.parametrize(
     ("ports", "dtypes"),
-    [pytest.param(("torch",), ("float32",), marks=pytest.mark.sample), pytest.param(PORTS, DTYPES, marks=pytest.mark.exhaustive)],
+    [(("torch",), ("float32",)), pytest.param(PORTS, DTYPES, marks=pytest.mark.conformance)],
     ids=["one", "all"],
 )
 def test_check_runs_the_whole_model_on_the_checkpoint(file: Path, ports: tuple[str, ...], dtypes: tuple[str, ...]) -> None:

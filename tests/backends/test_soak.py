@@ -2,14 +2,14 @@
 
 import pytest
 from conforming import conform
+from kinds import every
 from random_cases import random_case
-from tiers import every
 
 from rosettaformer.conformance.case import DTYPES
 from rosettaformer.conformance.ports.port import PORTS
 
 
-@pytest.mark.parametrize("many", [pytest.param(False, marks=pytest.mark.sample), pytest.param(True, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("many", [False, pytest.param(True, marks=pytest.mark.evidence)])
 @pytest.mark.parametrize("port", every(3, PORTS))
 def test_random_configurations_conform(port: str, many: bool, request: pytest.FixtureRequest) -> None:
     cases = [random_case(seed) for seed in range(request.config.getoption("--soak") if many else 2)]

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 from backends import FOUR, PORTS, Backend
+from kinds import conformance, every
 from messages import mentions
-from tiers import every, later
 
 from reference_numpy import TransformerConfig, parameters, preset, sites
 from reference_numpy.recipe import PAPER, Recipe
@@ -120,17 +120,17 @@ VARIANTS = {
     "classes": (preset("bert_base", **ALONE, encoder_layers=1, classes=4, masked_language_head=False), FULL),
     "decoder-only": (preset("gpt2_small", **ALONE, decoder_layers=1), FULL),
 }
-IN_TIERS = [pytest.param(port, name, marks=pytest.mark.exhaustive) for port in PORTS for name in ("tied", "no-dropout")]
-IN_TIERS += [later((port, name)) if port == "jax" and name != "untied-decay-clip-parts" else (port, name)
+IN_KINDS = [pytest.param(port, name, marks=pytest.mark.conformance) for port in PORTS for name in ("tied", "no-dropout")]
+IN_KINDS += [conformance((port, name)) if port != "torch" and name != "untied-decay-clip-parts" else (port, name)
              for port in PORTS for name in ("untied-decay-clip-parts", "classes", "decoder-only")]  # fmt: skip
 
 
-@pytest.mark.parametrize(("backend", "name"), IN_TIERS, indirect=["backend"])
+@pytest.mark.parametrize(("backend", "name"), IN_KINDS, indirect=["backend"])
 def test_steps_are_those_of_the_reference(backend: Backend, name: str) -> None:
     equals_the_reference(begin(backend, *VARIANTS[name]), *VARIANTS[name])
 
 
-@pytest.mark.exhaustive
+@pytest.mark.conformance
 @pytest.mark.parametrize("port", PORTS)
 def test_the_other_mode_gives_the_same_steps(port: str) -> None:
     """Compiled where the other tests are eager, and eager where they are compiled; with random keep masks the same twice."""
@@ -182,8 +182,7 @@ port, compiled, device, folder = sys.argv[1:]
 print(*test_training.steps_from(2, port, compiled == "True", device, pathlib.Path(folder)))
 """
 RESUMED = [(port, COMPILES[port], "cpu") for port in ("torch",)]
-RESUMED += [pytest.param("jax", COMPILES["jax"], "cpu", marks=pytest.mark.second)]
-RESUMED += [pytest.param(*each, "cpu", marks=pytest.mark.exhaustive) for each in (("tf", COMPILES["tf"]), ("torch", True), ("tf", True))]
+RESUMED += [conformance(*each, "cpu") for each in (("jax", COMPILES["jax"]), ("tf", COMPILES["tf"]), ("torch", True), ("tf", True))]
 RESUMED += [pytest.param(port, compiled, "cuda", marks=pytest.mark.gpu) for port in ("torch", "jax") for compiled in {True, port == "jax"}]
 
 
@@ -196,6 +195,7 @@ def threads() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+@pytest.mark.product
 @pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize(("port", "compiled", "device"), RESUMED)
 def test_a_run_resumed_in_another_process_has_the_same_bits(tmp_path: Path, port: str, compiled: bool, device: str) -> None:
@@ -208,7 +208,7 @@ def test_a_run_resumed_in_another_process_has_the_same_bits(tmp_path: Path, port
     assert bits(dict(np.load(tmp_path / "end0.npz"))) == bits(dict(np.load(tmp_path / "end2.npz")))
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_random_masks_are_a_function_of_seed_and_step_alone(each: Any, run: Any) -> None:
     state, other = run.state(), begin(each, seed=1)
 
@@ -256,7 +256,7 @@ def test_evaluation_drops_nothing(each: Any, run: Any) -> None:
     assert found == still.loss(*batch())
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_a_batch_without_labels_changes_nothing(run: Any) -> None:
     before, (source, target) = run.state(), (np.zeros_like(token) for token in batch())
     assert float(run.train_step(source, target)) == 0
@@ -310,7 +310,7 @@ def test_bad_input_is_refused_before_anything_changes(each: Any, run: Any) -> No
         begin(each, dtype="float16")
 
 
-@pytest.mark.parametrize("each", ["torch", "tf", later("jax")], indirect=True)
+@pytest.mark.parametrize("each", ["torch", "tf", conformance("jax")], indirect=True)
 def test_searches_are_of_the_parameters_as_they_are_now_and_copy_them_once(each: Any, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     copies: list[int] = []
     searcher = each.part("decoding").Searcher

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 from backends import PORTS, Backend
+from kinds import conformance
 from test_training import CONFIG, FULL, RECIPE, STILL, UNTIED, batch, begin, bits, equals_the_reference
-from tiers import later
 
 from reference_numpy import TransformerConfig, parameters, sites, transformer
 
@@ -116,18 +116,18 @@ def equals(backend: Backend, config: TransformerConfig, source: Any, target: Any
         close(found[name], array, err_msg=name)
 
 
-def in_tiers() -> Iterator[Any]:
-    """Every pattern with one kind of model and every kind with one pattern, in JAX most of them later; all others in the last tier."""
+def in_kinds() -> Iterator[Any]:
+    """In torch every pattern with one kind of model and every kind with one pattern, elsewhere few; the others are conformance."""
     for port in PORTS:
         for name in CONFIGS:
             for pattern in PATTERNS:
                 few = pattern == "mixed" or CONFIGS[name] == TIED
-                first = few if port != "jax" else pattern == "mixed" and CONFIGS[name] in (TIED, OTHERS)
-                marks = () if first else pytest.mark.second if few else pytest.mark.exhaustive
+                first = few if port == "torch" else pattern == "mixed" and CONFIGS[name] in (TIED, OTHERS)
+                marks = () if first else pytest.mark.conformance
                 yield pytest.param(port, name, pattern, marks=marks)
 
 
-@pytest.mark.parametrize(("backend", "name", "pattern"), [*in_tiers()], indirect=["backend"])
+@pytest.mark.parametrize(("backend", "name", "pattern"), [*in_kinds()], indirect=["backend"])
 def test_every_pattern_of_padding_gives_what_the_reference_gives(backend: Backend, name: str, pattern: str) -> None:
     config = CONFIGS[name]
     source, target = tokens(pattern, config)
@@ -214,9 +214,8 @@ def test_a_shape_of_rows_has_few_counts_of_tokens_which_are_those_of_both_sides_
 VARIANTS = {"parts": (UNTIED, FULL), "tied": (CONFIG, RECIPE)}
 RUNS = [
     *((port, False, "cpu", "parts") for port in ("torch", "tf")),
-    *(later(each) for each in (("torch", False, "cpu", "tied"), ("jax", True, "cpu", "parts"))),
-    *(pytest.param(port, True, "cpu", "parts", marks=pytest.mark.exhaustive) for port in ("torch", "tf")),
-    pytest.param("jax", True, "cpu", "tied", marks=pytest.mark.exhaustive),
+    *(conformance(port, True, "cpu", "parts") for port in PORTS),
+    *(conformance(port, port == "jax", "cpu", "tied") for port in ("torch", "jax")),
     *(
         pytest.param(port, compiled, "cuda", "parts", marks=pytest.mark.gpu)
         for port in ("torch", "jax")

@@ -5,7 +5,8 @@ import re
 import numpy as np
 import pytest
 from backends import PORTS, Backend
-from tiers import every
+from expectations import suite
+from kinds import every
 
 from reference_numpy import TransformerConfig, parameters, preset
 from rosettaformer.conformance.case import DTYPES, numpy_dtype
@@ -124,10 +125,9 @@ def test_a_module_of_any_kind_is_loaded_by_a_table_of_its_own(backend: Backend) 
 
 def test_square_kernels_are_not_transposed(backend: Backend) -> None:
     """A kernel whose layouts all have the same shape still arrives in the right one: the outputs tell."""
-    from rosettaformer.conformance.cases import all_cases
     from rosettaformer.conformance.compare import compare
     from rosettaformer.conformance.reference import tolerance
 
-    case = next(case for case in all_cases() if case.id == "multi_head_attention/square").at("float32")
+    case = next(case for case in suite() if case.id == "multi_head_attention/square").at("float32")
     assert len({value.shape for name, value in case.parameters.items() if name.endswith("kernel")}) == 2
     assert compare(tolerance.expect(case)["output"], backend.adapter.run(case)).excess <= 1

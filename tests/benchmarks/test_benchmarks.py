@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from invoke import invoke, refused
+from kinds import conformance
 from messages import mentions
-from tiers import later
 
 from reference_numpy import decoding, parameters
 from reference_numpy.training import Trainer
@@ -34,7 +34,11 @@ FORWARD, TRAINING, GREEDY, BEAM, ENCODER = (TASKS[name] for name in ("W1", "W2",
 BERT, GPT2, LLAMA = TASKS["W8"], TASKS["W9"], [tiny(task) for task in WORKLOADS["W11"]]
 FRAMEWORKS = {"torch": "torch", "tf": "tensorflow", "jax": "jax"}
 # The tasks whose rows are run, by the beginning of their names
-RUN = ["W1 20 %", later("W1"), *(pytest.param(f"W{number}", marks=pytest.mark.exhaustive) for number in (2, 3, 4, 6, 7, 8, 9, 10, 11))]
+RUN = [
+    "W1 20 %",
+    conformance("W1"),
+    *(pytest.param(f"W{number}", marks=pytest.mark.conformance) for number in (2, 3, 4, 6, 7, 8, 9, 10, 11)),
+]
 Peers = Callable[[str], Any]
 
 
@@ -217,7 +221,7 @@ def test_rows_of_padding_are_not_compared_but_zeros_with_skip_padding(measured: 
     assert ("skip_padding" in results[1].message) == skips
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_with_padding_ours_are_timed_with_skip_padding_too(peers: Peers, framework: str) -> None:
     for task in WORKLOADS["W1"]:
@@ -358,7 +362,7 @@ def test_memory_is_that_of_a_call_in_a_thread_too(server: worker.Server) -> None
         assert server.memory(0) == pytest.approx(8, abs=2)
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_tensorflow_counts_the_memory_of_a_call() -> None:
     tf = pytest.importorskip("tensorflow")
     from rosettaformer.benchmarks.peers.tf import memory
@@ -387,7 +391,7 @@ def test_a_call_is_timed_after_another_where_that_matters(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("name", RUN)
-@pytest.mark.parametrize("framework", [later(name) if name == "tf" else name for name in FRAMEWORKS])
+@pytest.mark.parametrize("framework", [conformance(name) if name == "tf" else name for name in FRAMEWORKS])
 def test_our_rows_and_the_stock_layers_give_the_references_answers(peers: Peers, measured: Any, framework: str, name: str) -> None:
     tasks = [task for task in WORKLOADS[name.split()[0]] if task.name.startswith(name)]
     for task in (dataclasses.replace(tiny(task), memory="") for task in tasks):
@@ -415,9 +419,11 @@ OPTIONAL = {  # package -> the framework whose rows need it, and how their names
 }
 
 
-@pytest.mark.parametrize("package", [pytest.param(one, marks=pytest.mark.exhaustive) if one == "keras_hub" else one for one in OPTIONAL])
+@pytest.mark.parametrize("package", [pytest.param(one, marks=pytest.mark.conformance) if one == "keras_hub" else one for one in OPTIONAL])
 @pytest.mark.parametrize(
-    "task", [GREEDY, later(BEAM), BERT, GPT2, *LLAMA], ids=["greedy", "beam", "BERT", "GPT-2", *(f"Llama {task.kind}" for task in LLAMA)]
+    "task",
+    [GREEDY, conformance(BEAM), BERT, GPT2, *LLAMA],
+    ids=["greedy", "beam", "BERT", "GPT-2", *(f"Llama {task.kind}" for task in LLAMA)],
 )
 def test_optional_peers_give_the_references_answers_or_those_of_the_asked_length(
     peers: Peers, measured: Any, task: Task, package: str
@@ -436,7 +442,7 @@ def test_optional_peers_give_the_references_answers_or_those_of_the_asked_length
     assert compared == {row.name for row in given if task.published or "Marian" in row.name}
 
 
-@pytest.mark.exhaustive
+@pytest.mark.conformance
 def test_kerashub_is_a_peer_on_jax_too() -> None:
     """In a process of its own, since Keras has one backend a process."""
     for package in ("keras_hub", "jax"):
@@ -460,7 +466,7 @@ def test_forward_passes_of_other_models_are_timed_and_not_compared(peers: Peers,
     ]
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_processes_measure_and_everything_is_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     out = {name: tmp_path / f"numbers.{name}" for name in ("json", "md", "png")}
     arguments = ["--json", str(out["json"]), "--markdown", str(out["md"]), "--data", str(tmp_path / "data")]
@@ -486,7 +492,7 @@ def test_processes_measure_and_everything_is_written(monkeypatch: pytest.MonkeyP
     assert len([*(tmp_path / "data").iterdir()]) == 4
 
 
-@pytest.mark.exhaustive
+@pytest.mark.conformance
 def test_scaling_is_measured_and_drawn(measured: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
 
@@ -608,7 +614,7 @@ def test_a_mistake_is_one_line(arguments: tuple[str, ...], message: str) -> None
     assert refused("bench", *arguments) == f"Error: {message}\n"
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_a_mistake_in_the_process_of_a_framework_is_one_line(peers: Peers) -> None:
     peers("torch")
     import torch

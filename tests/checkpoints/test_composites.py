@@ -10,8 +10,8 @@ from decoder_folders import all_in_float64
 from decoder_folders import loaded as loaded_text
 from hugging_face_folders import Drawn, assert_close, made, ours, theirs, tokens
 from invoke import invoke
+from kinds import conformance
 from model_folders import edit
-from tiers import later
 
 from rosettaformer import checkpoints
 from rosettaformer.checkpoints import CheckpointError, container
@@ -63,7 +63,7 @@ def renamed(folder: Path, old: str, new: str) -> None:
     container.write(folder / "model.safetensors", tensors, {"format": "pt"})
 
 
-@pytest.mark.parametrize("kind", ["gemma3", *map(later, [*MODELS][1:])])
+@pytest.mark.parametrize("kind", ["gemma3", *map(conformance, [*MODELS][1:])])
 def test_the_text_model_gives_the_librarys_own_numbers(tmp_path: Path, kind: str) -> None:
     """Of the whole model as far as float32 goes, in which the library rotates, and of the text model that is written."""
     library, given = saved(kind, tmp_path / "a"), tokens(TEXT["vocab_size"], "left")
@@ -80,7 +80,7 @@ def test_the_text_model_gives_the_librarys_own_numbers(tmp_path: Path, kind: str
     assert_close({"output": ours(checkpoint, "ForCausalLM", every)["output"]}, {"output": logits.numpy()}, every["mask"], 1e-5)
 
 
-@pytest.mark.parametrize("kind", [later("gemma3"), "qwen2_vl"])
+@pytest.mark.parametrize("kind", [conformance("gemma3"), "qwen2_vl"])
 def test_every_prefix_and_form_says_the_same(tmp_path: Path, kind: str) -> None:
     saved(kind, tmp_path)
     first = checkpoints.load(tmp_path)

@@ -6,7 +6,6 @@ import io
 import json
 import struct
 import tarfile
-import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -40,7 +39,6 @@ ALONE = (
 CONVERT = "convert FILE new --from torch-transformer --to canonical --preset semillero --set heads=3"
 COMMANDS = (*ALONE, CONVERT)
 GIVEN: dict[str, Any] = {"settings": {"heads": 3}, "preset": "semillero", "ignore": ["pe"], **NAMES}
-SECONDS = 2
 
 
 def zipped(*members: str) -> bytes:
@@ -123,9 +121,7 @@ def line_of(command: str, path: Path) -> list[str]:
 def refused(command: str, path: Path) -> str:
     """What a command says of a file: one line, with exit code 2, soon, and nothing written."""
     before = sorted(path.parent.iterdir())
-    start = time.process_time()
     said = invoke(*line_of(command, path))
-    assert time.process_time() - start < SECONDS
     assert (said.code, said.out) == (2, "")
     assert said.err.startswith(f"Error: {path}") and said.err.count("\n") == 1, said.err
     assert sorted(path.parent.iterdir()) == before
@@ -362,14 +358,14 @@ def test_names_without_a_norm_are_no_size_0(tmp_path: Path) -> None:
         checkpoints.load(path, "torch-transformer", preset="semillero")
 
 
-@pytest.mark.exhaustive
+@pytest.mark.conformance
 @pytest.mark.parametrize("model", MODELS)
 def test_the_stored_names_are_those_of_the_library(model: str) -> None:
     pytest.importorskip("transformers")
     assert saved_names(model) == LISTED[model]
 
 
-@pytest.mark.exhaustive
+@pytest.mark.conformance
 def test_files_that_the_libraries_write_are_told(tmp_path: Path) -> None:
     """What stands above in bytes, from the hands of those who define it."""
     torch, tf, keras = (pytest.importorskip(name) for name in ("torch", "tensorflow", "keras"))

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from forked import Forks
 from invoke import invoke
+from kinds import conformance
 from model_folders import byte_pairs
-from tiers import later
 
 from rosettaformer import archives, cli
 from rosettaformer.checkpoints import CheckpointError, pickled
@@ -173,13 +173,12 @@ def survive(family: str, seed: int, base: Path, copy: Path, command: Forks) -> N
         assert ".py:" not in found.err, (last, str(value)[:40], line, found)
 
 
-@pytest.mark.sample
-@pytest.mark.parametrize("family", ["llama", later("gemma2"), later("bert")])
+@pytest.mark.parametrize("family", ["llama", conformance("gemma2"), conformance("bert")])
 def test_an_entry_that_no_model_has_is_one_message(family: str, bases: dict[str, Path], tmp_path: Path, command: Forks) -> None:
     survive(family, 0, bases[family], tmp_path / "copy", command)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.conformance
 @pytest.mark.parametrize("family", FAMILIES)
 def test_entries_that_no_model_has_are_one_message(family: str, bases: dict[str, Path], tmp_path: Path, command: Forks) -> None:
     for seed in range(40):

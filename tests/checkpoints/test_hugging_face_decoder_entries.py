@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from decoder_folders import KINDS, all_in_float64, class_of, entries_by_field
 from hugging_face_folders import Drawn, assert_close, made, ours, theirs, tokens
+from kinds import conformance
 from model_folders import edit
-from tiers import later
 
 from rosettaformer import checkpoints
 from rosettaformer.checkpoints.hugging_face.family import HARMLESS
@@ -133,7 +133,7 @@ def computed(folder: Path, kind: str, given: dict[str, Any]) -> dict[str, Any] |
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("family", "step"), [one for family in KINDS for one in ((family, 10), later((family, 1)))])
+@pytest.mark.parametrize(("family", "step"), [one for family in KINDS for one in ((family, 10), conformance((family, 1)))])
 def test_an_entry_is_honoured_or_refused_by_its_name(tmp_path: Path, family: str, step: int) -> None:
     """step: of the flips one in so many, others for every family."""
     model, given, wrong, read = model_of(family), tokens(31, "left"), [], 0

@@ -25,7 +25,7 @@ from decoder_folders import (
 )
 from hugging_face_folders import Drawn, assert_close, cases, made, ours, real, saved, theirs
 from hugging_face_folders import loaded as loaded_in
-from tiers import exhaustive, later
+from kinds import conformance
 
 from rosettaformer import checkpoints
 from rosettaformer.checkpoints.hugging_face import FAMILIES
@@ -84,12 +84,8 @@ def rmse(error: np.ndarray) -> float:
 @pytest.mark.parametrize(
     ("family", "dtype", "names"),
     [("gemma2", "float64", ("torch",))]
-    + [later((family, "float64", FOUR)) if family in FIRST else later((family, "float64", FOUR[:2])) for family in KINDS]
-    + [
-        later((family, dtype, FOUR)) if family in ("llama", "gemma3_text", "phi3") else exhaustive(family, dtype, FOUR)
-        for family in KINDS
-        for dtype in ("float32", "bfloat16")
-    ],
+    + [conformance((family, "float64", FOUR)) if family in FIRST else conformance((family, "float64", FOUR[:2])) for family in KINDS]
+    + [conformance(family, dtype, FOUR) for family in KINDS for dtype in ("float32", "bfloat16")],
     ids=str,
 )
 def test_a_long_text_gives_the_librarys_numbers(tmp_path: Path, family: str, dtype: str, names: tuple[str, ...]) -> None:
@@ -147,8 +143,8 @@ def products_rounded() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("family", "name"),
     [("gemma2", "numpy")]
-    + [later((family, name)) for family in FIRST for name in FOUR if (family, name) != ("gemma2", "numpy")]
-    + [later((family, "numpy")) for family in KINDS if family not in FIRST and FAMILIES[family].fixed["norm"] == "rms"],
+    + [conformance((family, name)) for family in FIRST for name in FOUR if (family, name) != ("gemma2", "numpy")]
+    + [conformance((family, "numpy")) for family in KINDS if family not in FIRST and FAMILIES[family].fixed["norm"] == "rms"],
 )
 def test_a_decoder_rounds_where_the_library_does(tmp_path: Path, family: str, name: str) -> None:
     """In bfloat16 hidden states are the library's nearly to the bit, but for rotation, logits of attention and biases, of which a kernel

@@ -120,7 +120,7 @@ def test_files_of_torch_save_are_read_where_there_are_no_safetensors(tmp_path: P
         assert_same_bits(checkpoints.load(folder).parameters, wanted.parameters)
 
 
-@pytest.mark.parametrize("seeds", [pytest.param(range(4), marks=pytest.mark.sample), pytest.param(range(24), marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("seeds", [range(4), pytest.param(range(24), marks=pytest.mark.conformance)])
 @pytest.mark.parametrize("family", ["bert", "gpt2"])
 def test_random_folders_of_torch_save_without_a_model_type(tmp_path: Path, family: str, seeds: range) -> None:
     """Every class, dtype and activation; the tensors are those of the safetensors, whose numbers are those of transformers."""

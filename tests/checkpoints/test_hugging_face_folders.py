@@ -311,7 +311,7 @@ def memory_of(*arguments: object) -> int:
     return 1024 * int(subprocess.run(line, check=True, capture_output=True, text=True).stdout.split()[-1])
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_converting_takes_the_memory_of_a_few_tensors(tmp_path: Path) -> None:
     """A third of 300 MB of float32 beside what the command takes anyway; there and back, each tensor alone."""
     arrays = {name: np.broadcast_to(np.float32(0.5), shape) for name, shape in parameters.shapes(LARGE).items()}

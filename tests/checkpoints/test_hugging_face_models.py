@@ -10,7 +10,7 @@ from checkpoint_models import assert_same_bits
 from decoder_folders import FIRST, KINDS
 from decoder_folders import drawn as drawn_decoder
 from hugging_face_folders import ENCODERS, assert_close, cases, drawn, loaded, ours, saved, sides_of, theirs, tokens_of
-from tiers import later
+from kinds import conformance
 
 from rosettaformer import checkpoints
 from rosettaformer.checkpoints import canonical
@@ -22,13 +22,11 @@ torch = pytest.importorskip("torch")
 
 DRAWN = [(family, seed) for family in (*ENCODERS, "gpt2") for seed in range(12)]
 SAMPLE = [("bert", 0), ("bert", 1), ("bert", 2), ("roberta", 0), ("roberta", 1), ("distilbert", 4), ("gpt2", 0), ("gpt2", 1)]
-EITHER = pytest.mark.parametrize(
-    "models", [pytest.param(SAMPLE, marks=pytest.mark.sample), pytest.param(DRAWN, marks=pytest.mark.exhaustive)], ids=["some", "all"]
-)
+EITHER = pytest.mark.parametrize("models", [SAMPLE, pytest.param(DRAWN, marks=pytest.mark.conformance)], ids=["some", "all"])
 
 
 @EITHER
-@pytest.mark.parametrize("backend", [*FOUR[:2], *map(later, FOUR[2:])])
+@pytest.mark.parametrize("backend", [*FOUR[:2], *map(conformance, FOUR[2:])])
 def test_a_folder_gives_the_librarys_own_numbers(tmp_path: Path, models: list[tuple[str, int]], backend: str) -> None:
     for family, seed in models:
         model = drawn(family, seed)
@@ -41,7 +39,7 @@ def test_a_folder_gives_the_librarys_own_numbers(tmp_path: Path, models: list[tu
             assert_close(ours(checkpoint, model.kind, given, backend), theirs(library, given), given["mask"])
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @EITHER
 @pytest.mark.parametrize("backend", PORTS)
 def test_a_folder_is_judged_in_float32(tmp_path: Path, models: list[tuple[str, int]], backend: str) -> None:
@@ -62,10 +60,13 @@ def test_a_folder_is_judged_in_float32(tmp_path: Path, models: list[tuple[str, i
 @pytest.mark.parametrize(
     "models",
     [
-        pytest.param(SAMPLE, marks=pytest.mark.sample),
-        pytest.param(DRAWN, marks=pytest.mark.exhaustive),
-        *(([(family, seed) for seed in range(2)] if family in FIRST else later([(family, seed) for seed in range(2)])) for family in KINDS),
-        *(later([(family, seed) for seed in range(2, 10)]) for family in KINDS),
+        SAMPLE,
+        pytest.param(DRAWN, marks=pytest.mark.conformance),
+        *(
+            ([(family, seed) for seed in range(2)] if family in FIRST else conformance([(family, seed) for seed in range(2)]))
+            for family in KINDS
+        ),
+        *(conformance([(family, seed) for seed in range(2, 10)]) for family in KINDS),
     ],
     ids=["some", "all", *KINDS, *(f"{family} more" for family in KINDS)],
 )
@@ -94,7 +95,7 @@ def test_a_folder_that_is_written_again_loads_strictly_and_gives_the_same_bits(t
             np.testing.assert_array_equal(array, theirs(after, given)[name])
 
 
-@pytest.mark.parametrize("family", ["bert", "gpt2", *map(later, [*ENCODERS][1:])])
+@pytest.mark.parametrize("family", ["bert", "gpt2", *map(conformance, [*ENCODERS][1:])])
 def test_a_model_that_came_from_no_folder_is_written_as_one(tmp_path: Path, family: str) -> None:
     """Without anything that is said beside the config."""
     model = drawn(family, 0)

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from checkpoint_models import CONFIG, CONVERT, FROM_TORCH, random_parameters
 from forked import Forks
+from kinds import conformance
 from messages import mentions
-from tiers import later
 
 from reference_numpy import parameters
 from rosettaformer.checkpoints import canonical, container
@@ -34,7 +34,7 @@ def sparse(path: Path, tensors: dict[str, tuple[int, ...]], metadata: dict[str, 
     return path
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.parametrize("name", ["w", "logits.bias", "source_embedding.table"])
 def test_a_sparse_tensor_of_forty_gigabytes_is_not_read(command: Forks, tmp_path: Path, name: str) -> None:
     shapes = {key: array.shape for key, array in random_parameters(CONFIG).items()} | {name: (FORTY // 400, 100)}
@@ -64,14 +64,14 @@ def test_a_foreign_file_of_forty_gigabytes_is_listed(command: Forks, tmp_path: P
     assert "no torch.nn.Transformer" in command.run("convert", tmp_path / "a.safetensors", tmp_path / "b", *FROM_TORCH).assert_refused()
 
 
-@pytest.mark.exhaustive
+@pytest.mark.conformance
 def test_more_than_a_hundred_thousand_tensors(command: Forks, tmp_path: Path) -> None:
     path = sparse(tmp_path / "a.safetensors", {f"tensor_{index}": (1,) for index in range(100_001)}, canonical.metadata(CONFIG))
     for arguments in (("inspect", path), ("convert", path, tmp_path / "b", *FROM_TORCH)):
         assert mentions(command.run(*arguments).assert_refused(), "100000 … holds 100001")
 
 
-@pytest.mark.exhaustive
+@pytest.mark.conformance
 @pytest.mark.parametrize("prefix", ["x.", "encoder.layers.0.self_attn."])
 def test_ninety_nine_thousand_tensors_are_compared_with_the_models(command: Forks, tmp_path: Path, prefix: str) -> None:
     fewer = {f"{prefix}tensor_{index}": (1,) for index in range(99_000)}
@@ -86,7 +86,7 @@ def test_ninety_nine_thousand_tensors_are_compared_with_the_models(command: Fork
     assert listed.code == 0 and "and 98000 more" in listed.out
 
 
-@pytest.mark.parametrize("files", [9_000, 90_000, pytest.param(200_000, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("files", [9_000, 90_000, pytest.param(200_000, marks=pytest.mark.conformance)])
 def test_an_index_of_very_many_files(command: Forks, tmp_path: Path, files: int) -> None:
     weight_map = {f"encoder.layers.{index}.w": f"{index}.safetensors" for index in range(files)}
     path = tmp_path / "model.safetensors.index.json"
@@ -106,10 +106,8 @@ def test_an_index_of_very_many_tensors_in_few_files(command: Forks, tmp_path: Pa
     assert "not hold" in command.run("inspect", path).assert_refused()
 
 
-@pytest.mark.parametrize("part", ["[", '{"a":', later("[],"), " ", '"', "1"])
-@pytest.mark.parametrize(
-    "size", [pytest.param(10_000_000, marks=pytest.mark.sample), pytest.param(40_000_000, marks=pytest.mark.exhaustive)]
-)
+@pytest.mark.parametrize("part", ["[", '{"a":', conformance("[],"), " ", '"', "1"])
+@pytest.mark.parametrize("size", [10_000_000, pytest.param(40_000_000, marks=pytest.mark.conformance)])
 def test_an_index_of_one_thing_repeated(command: Forks, tmp_path: Path, part: str, size: int) -> None:
     path = tmp_path / "model.safetensors.index.json"
     path.write_text("[" + part * (size // len(part)))

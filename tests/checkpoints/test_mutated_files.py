@@ -16,13 +16,14 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from checkpoint_models import CHOICES, CONFIG, CONVERT, FLAGS, FROM_TORCH, NAMES, random_parameters
+from expectations import suite
 from forked import Forks, Outcome
 from mutations import mutate
 from training_runs import MODEL, TINY, edit, tree
 
 from rosettaformer import checkpoints
 from rosettaformer.checkpoints import canonical, container
-from rosettaformer.conformance.cases import all_cases, case_files
+from rosettaformer.conformance.cases import case_files
 from rosettaformer.conformance.reference import components
 from rosettaformer.training.checkpoint_store import Store
 
@@ -145,7 +146,7 @@ def _run(path: Path, command: Forks) -> None:
 
 
 def _results(path: Path) -> None:
-    cases = [case.at("float32") for case in all_cases() if case.component == "softmax" and "float32" in case.dtypes]
+    cases = [case.at("float32") for case in suite() if case.component == "softmax" and "float32" in case.dtypes]
     given = path / "given"
     for case in cases:
         target = given / case_files.answer_path(case)
@@ -210,8 +211,8 @@ def _failures(seeds: dict[str, range], bases: Path, path: Path, command: Forks) 
 FAST = [name for name in KINDS if name not in WEIGHTS]
 
 
-@pytest.mark.second
-@pytest.mark.parametrize("names", [FAST, pytest.param([*WEIGHTS], marks=pytest.mark.exhaustive)], ids=["fast", "slow"])
+@pytest.mark.conformance
+@pytest.mark.parametrize("names", [FAST, pytest.param([*WEIGHTS], marks=pytest.mark.conformance)], ids=["fast", "slow"])
 def test_unmutated_files_are_read(names: list[str], bases: Path, tmp_path: Path, command: Forks) -> None:
     for name in names:
         kind, copy = KINDS[name], tmp_path / name
@@ -222,12 +223,11 @@ def test_unmutated_files_are_read(names: list[str], bases: Path, tmp_path: Path,
             kind.right(copy, bases / kind.base, found)
 
 
-@pytest.mark.sample
 def test_a_few_mutated_files_of_every_kind(bases: Path, tmp_path: Path, command: Forks) -> None:
     assert not _failures(dict.fromkeys(FAST, range(1)), bases, tmp_path, command)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.conformance
 @pytest.mark.parametrize("name", KINDS)
 def test_hundreds_of_mutated_files(name: str, bases: Path, tmp_path: Path, command: Forks) -> None:
     """300 and some, of all kinds together."""

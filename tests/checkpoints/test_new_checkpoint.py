@@ -13,8 +13,8 @@ import pytest
 from checkpoint_models import assert_same_bits
 from hugging_face_folders import assert_close, ours, theirs
 from invoke import refused, succeeded
+from kinds import conformance, every
 from messages import mentions
-from tiers import every, later
 
 from reference_numpy import TransformerConfig
 from rosettaformer import checkpoints
@@ -55,7 +55,9 @@ def _prompts(config: TransformerConfig, length: int) -> dict[str, np.ndarray]:
     return {"ids": ids, "mask": mask} | ({"segments": rng.integers(0, config.segments, ids.shape)} if config.segments else {})
 
 
-@pytest.mark.parametrize(("family", "lengths"), [("gpt2", (SHORT,)), *(later((family, (SHORT, LONG))) for family in FAMILIES)], ids=str)
+@pytest.mark.parametrize(
+    ("family", "lengths"), [("gpt2", (SHORT,)), *(conformance((family, (SHORT, LONG))) for family in FAMILIES)], ids=str
+)
 def test_the_library_loads_it_and_gives_the_references_numbers(tmp_path: Path, family: str, lengths: tuple[int, ...]) -> None:
     """Strictly; logits, hidden states and maps of attention in float64, of short texts and of those beyond 500 tokens."""
     pytest.importorskip("transformers")

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from hugging_face_folders import Drawn, assert_close, loaded, made, ours, theirs, tokens_of
 from invoke import invoke
+from kinds import conformance
 from model_folders import edit, likely_pieces
-from tiers import later
 
 from rosettaformer import checkpoints
 from rosettaformer.checkpoints import CheckpointError, container
@@ -164,7 +164,7 @@ def test_the_padding_id_marks_the_padding_of_a_model_that_counts_by_it(tmp_path:
 SIZES = {"vocab_size": 40, "hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 10}
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_a_pooler_beside_the_head_of_a_roberta_is_not_read(tmp_path: Path) -> None:
     """As folders of earlier versions have it; the numbers are those of the library, which does not read it."""
     pytest.importorskip("transformers")
@@ -190,7 +190,7 @@ def test_a_pooler_beside_the_head_of_a_roberta_is_not_read(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     ("command", "kind"),
-    [("embed", "RobertaModel"), *map(later, [("classify", "RobertaForSequenceClassification"), ("embed", "DistilBertModel")])],
+    [("embed", "RobertaModel"), *map(conformance, [("classify", "RobertaForSequenceClassification"), ("embed", "DistilBertModel")])],
 )
 def test_the_commands_run_on_an_encoder(tmp_path: Path, command: str, kind: str) -> None:
     pytest.importorskip("transformers")

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 from invoke import invoke, refused
+from kinds import conformance
 from messages import each_mentions
-from tiers import later
 
 from rosettaformer.checkpoints import container, unsupported
 from rosettaformer.checkpoints.hugging_face import FAMILIES
@@ -60,7 +60,7 @@ def test_no_supported_family_is_listed() -> None:
         unsupported.refuse(family)
 
 
-@pytest.mark.parametrize("command", [COMMANDS[0], COMMANDS[3], *map(later, (*COMMANDS[1:3], *COMMANDS[4:]))])
+@pytest.mark.parametrize("command", [COMMANDS[0], COMMANDS[3], *map(conformance, (*COMMANDS[1:3], *COMMANDS[4:]))])
 def test_every_command_says_what_is_missing_and_what_judges_the_model(mixtral: Path, command: str) -> None:
     found = invoke(*(str(mixtral) + word[3:] if word.startswith("DIR") else word for word in command.split()))
     said = " ".join((found.out + found.err).split())
@@ -82,7 +82,7 @@ def test_inspect_prints_what_it_can_and_the_problem(mixtral: Path) -> None:
     assert description["problems"] == [unsupported.reason("mixtral", {"num_local_experts": 8}, mixtral)]
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_the_named_command_judges_such_a_model(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     sizes = {"vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}

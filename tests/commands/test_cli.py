@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from expectations import suite
 from invoke import invoke, refused
 from messages import mentions
 
@@ -25,7 +26,6 @@ from rosettaformer.commands import explain as explain_command
 from rosettaformer.commands.declared import parameter_lines
 from rosettaformer.commands.list import KINDS
 from rosettaformer.conformance.case import DTYPES, SUITE_RELEASE
-from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.cases.build import parameters_of
 from rosettaformer.conformance.cases.case_files import answer_path
 from rosettaformer.conformance.catalogue import all_defects
@@ -93,7 +93,7 @@ def test_a_wrong_port_exits_1_and_every_report_names_what_is_wrong(tmp_path: Pat
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names.values())
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_a_run_that_compared_nothing_fails() -> None:
     result = invoke("check", "wrong_port", "--component", "softmax")
     assert (result.code, "nothing was compared" in result.out) == (1, True)
@@ -110,7 +110,7 @@ def test_k_chooses_cases_and_dtypes() -> None:
     assert len(result.err.splitlines()) == 2
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_x_stops_at_the_first_failure_that_is_not_declared(tmp_path: Path) -> None:
     def statuses(*options: object) -> list[str]:
         found = invoke("check", "wrong_port", *NORM, "-x", "--json", "-", *options)
@@ -249,7 +249,7 @@ def layer_norm(case):
 """
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_declared_deviations_do_not_fail_and_stale_ones_do(tmp_path: Path) -> None:
     port, file = tmp_path / "nearly.py", tmp_path / "deviations.toml"
     port.write_text(NEARLY)
@@ -270,14 +270,14 @@ def test_declared_deviations_do_not_fail_and_stale_ones_do(tmp_path: Path) -> No
     assert "(nearest: layer_norm/batch_0)" in refused(*arguments("layer_norm/batch_9"))
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_results_of_which_some_are_missing_do_not_conform_unless_it_is_allowed(tmp_path: Path) -> None:
-    case = next(case for case in all_cases() if case.id == "layer_norm/plain").at("float32")
+    case = next(case for case in suite() if case.id == "layer_norm/plain").at("float32")
     path = tmp_path / answer_path(case)
     path.parent.mkdir(parents=True)
     container.write(path, components.answer(case), {})
     arguments = ("check", "--results", tmp_path, "--component", "layer_norm")
-    asked = sum(len(case.dtypes) for case in all_cases() if case.component == "layer_norm")
+    asked = sum(len(case.dtypes) for case in suite() if case.component == "layer_norm")
     missing = invoke(*arguments)
     assert (missing.code, f"1 of {asked} given" in missing.out) == (1, True)
     allowed = invoke(*arguments, "--allow-incomplete")
@@ -328,7 +328,7 @@ def test_wrong_usage_is_one_message_and_exit_2(arguments: tuple[str, ...], messa
     assert mentions(refused("check", *arguments), message)
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_doctor_says_what_is_there() -> None:
     result = invoke("doctor", "--json")
     assert result.code == 0
@@ -341,7 +341,7 @@ def test_doctor_says_what_is_there() -> None:
         assert set(port["about"]["modes"]) == {"eager", "compiled"}
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_a_missing_framework_is_reported_as_missing_with_the_install_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for package in ("torch", "tensorflow", "jax"):
         (tmp_path / package).mkdir()
@@ -417,7 +417,7 @@ def test_what_tensorflow_says_when_it_is_imported_is_not_news(capfd: pytest.Capt
     assert capfd.readouterr().err == "no such file\n"
 
 
-@pytest.mark.exhaustive
+@pytest.mark.conformance
 def test_a_backend_of_tensorflow_says_nothing() -> None:
     pytest.importorskip("tensorflow")
     code = "from rosettaformer.backends import imported; imported('tf', 'impl_tf')"

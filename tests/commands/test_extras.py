@@ -70,8 +70,8 @@ MODEL = preset("gpt2_small").replace(**SIZES, decoder_layers=1, source_vocabular
 ORDINARY = ("",)
 
 
-@pytest.mark.second
-@pytest.mark.parametrize("extra", [pytest.param(extra, marks=[] if extra in ORDINARY else pytest.mark.exhaustive) for extra in WORKS])
+@pytest.mark.conformance
+@pytest.mark.parametrize("extra", [pytest.param(extra, marks=[] if extra in ORDINARY else pytest.mark.conformance) for extra in WORKS])
 def test_an_extra_makes_what_it_names_work(tmp_path: Path, extra: str) -> None:
     if lacking := missing(extra):
         pytest.skip(f"{lacking} is not installed")
@@ -144,7 +144,7 @@ def test_every_message_takes_its_command_from_one_function() -> None:
     assert [path.name for path, text in texts.items() if "pip install" in text] == ["extras.py"]
 
 
-@pytest.mark.exhaustive
+@pytest.mark.conformance
 def test_the_package_installs_with_all_of_its_files_and_trains_to_the_end(tmp_path: Path) -> None:
     """`pip install '.[train]'`, not editable, from a copy of the checkout."""
     source = tmp_path / "source"

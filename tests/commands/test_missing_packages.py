@@ -4,7 +4,6 @@ import json
 import pickle
 import re
 import sys
-import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +14,6 @@ from invoke import invoke
 from rosettaformer import extras
 from rosettaformer.cli import COMMANDS
 
-AT_ONCE = 2.0  # seconds
 TORCH, TF, JAX = ("torch",), ("tensorflow", "keras"), ("jax", "flax")
 TRAIN = "train --task reverse --out out --backend numpy"
 MODEL = "{} folder --backend numpy"
@@ -84,10 +82,8 @@ def test_a_missing_package_is_found_before_any_work(line: str, place: Path, monk
         monkeypatch.setitem(sys.modules, package, None)
     before = sorted(path.name for path in place.iterdir())
     invoke(line.split()[0], "--help")  # imports the command
-    started = time.process_time()
     found = invoke(*line.split(), folder=place)
     assert (found.code, found.out) == (3, ""), found
-    assert time.process_time() - started < AT_ONCE
     assert sorted(path.name for path in place.iterdir()) == before
     (named,) = re.findall(r"pip install (.*)", found.err)
     assert f"[{extra}]" in named if extra else "rosettaformer" not in named

@@ -50,7 +50,7 @@ def test_training_says_how_long_it_will_take(monkeypatch: pytest.MonkeyPatch) ->
     assert stream.getvalue().splitlines()[-1].endswith("about 21 min left")
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_vectors_say_at_the_start_how_many_cases_they_are(tmp_path: Path) -> None:
     found = succeeded("vectors", "export", "vectors", "--component", "softmax", folder=tmp_path)
     assert found.err.count("\n") == 1 and found.err.startswith("writing vectors, ")

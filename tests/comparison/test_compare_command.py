@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 from invoke import invoke, refused
+from kinds import every
 from messages import mentions, naming
-from tiers import every
 
 from rosettaformer.comparison import axes
 from rosettaformer.comparison.matching import layer_matching, weight_layout
@@ -39,7 +39,7 @@ def _frameworks() -> None:
     pytest.importorskip("torch")
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_equal_models_are_equal_in_everything_but_what_drops_at_random_in_training(tmp_path: Path) -> None:
     report = compared("conv_torch.py:trained", "conv_torch.py:Net", *IMAGE, "--time", "eager", "--rounds", "1", code=0, folder=tmp_path)
     assert report["verdict"] == "equal"
@@ -80,19 +80,18 @@ def _planted(name: str, folder: Path) -> None:
     assert mentions(report["sentences"][1], said)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.conformance
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_difference_is_found_in_its_layer(name: str, tmp_path: Path) -> None:
     _planted(name, tmp_path)
 
 
-@pytest.mark.sample
 @pytest.mark.parametrize("name", every(3, SAMPLE))
 def test_some_planted_differences_are_found_in_their_layers(name: str, tmp_path: Path) -> None:
     _planted(name, tmp_path)
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_of_torchvisions_and_kerass_residual_blocks_the_place_of_the_stride_is_found(tmp_path: Path) -> None:
     pytest.importorskip("keras")
     report = compared("bottleneck_torch.py:net", "bottleneck_keras.py:net", *LARGE, *FORWARD, code=1, folder=tmp_path)
@@ -106,7 +105,7 @@ TOKENS = ("--input", "ids: b=3 t=7 int64 <19")
 ROWS = ("--input", "x: b=4 d=5 float32")
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_layers_of_one_name_are_one_also_by_the_table_and_other_shapes_no_divergence(tmp_path: Path) -> None:
     report = compared("foreign_torch.py:Small", "foreign_torch.py:stock", *TOKENS, code=0, folder=tmp_path)
     assert report["verdict"] == "equal"
@@ -120,14 +119,14 @@ def test_layers_of_one_name_are_one_also_by_the_table_and_other_shapes_no_diverg
     assert next(row for row in report["layers"] if row["left"] == "position")["verdict"] == "equal"
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_a_tie_that_cannot_be_carried_is_said() -> None:
     left, right = MODELS / "foreign_torch.py:Small", MODELS / "foreign_torch.py:tied"
     said = refused("compare", left, right, *TOKENS, "-q")
     assert "token.weight and head.weight" in said
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_closures_have_the_weights_that_are_carried_and_what_has_no_float64_is_judged_in_float32(tmp_path: Path) -> None:
     assert compared("foreign_torch.py:Closure", "foreign_torch.py:Closure", *ROWS, code=0, folder=tmp_path)["verdict"] == "equal"
     report = compared("foreign_torch.py:Closure", "foreign_torch.py:other_closure", *ROWS, *FORWARD, code=1, folder=tmp_path)
@@ -140,7 +139,7 @@ def test_closures_have_the_weights_that_are_carried_and_what_has_no_float64_is_j
     assert any("--dtype float32 leaves it out" in note for note in narrow["notes"])
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.parametrize("file", ["conv_nnx.py", "conv_linen.py"])
 def test_a_convolutional_network_in_torch_and_flax_is_equal(file: str, tmp_path: Path) -> None:
     pytest.importorskip("flax")
@@ -172,14 +171,14 @@ def test_torch_s_side_is_plain_arithmetic() -> None:
     np.testing.assert_allclose(side.run(inputs, "float64")[-1].outputs[0], wanted, rtol=0, atol=1e-12)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.conformance
 def test_a_side_that_flattens_channels_first_is_seen(tmp_path: Path) -> None:
     pytest.importorskip("flax")
     report = compared("conv_torch.py:trained", "conv_nnx_planted.py:Flattened", *IMAGE, *FORWARD, code=0, folder=tmp_path)
     assert any("flatten" in note for note in report["notes"])
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_a_residual_network_in_torch_and_keras_is_equal(tmp_path: Path) -> None:
     pytest.importorskip("keras")
     report = compared("resnet_torch.py:net", "resnet_keras.py:ResNet", *LARGE, code=0, folder=tmp_path)
@@ -188,7 +187,7 @@ def test_a_residual_network_in_torch_and_keras_is_equal(tmp_path: Path) -> None:
     assert not wrong
 
 
-@pytest.mark.exhaustive
+@pytest.mark.conformance
 @pytest.mark.parametrize("family", ["gpt2", "bert"])
 def test_a_folder_of_hugging_face_is_equal_in_torch_and_jax(family: str, tmp_path: Path) -> None:
     pytest.importorskip("transformers")
@@ -201,7 +200,7 @@ def test_a_folder_of_hugging_face_is_equal_in_torch_and_jax(family: str, tmp_pat
     assert found.out.startswith("equal"), found.out
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_concatenated_channels_are_followed(tmp_path: Path) -> None:
     """All axes of up.conv's input have 16 elements, so that no shape tells which are the channels."""
     pytest.importorskip("flax")
@@ -212,7 +211,7 @@ def test_concatenated_channels_are_followed(tmp_path: Path) -> None:
     assert first(report) == ("up.up", "up.conv")
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.parametrize(("right", "code"), [("Net", 0), ("narrow", 1)])
 def test_a_layer_that_pads_itself_is_compared_as_it_runs(right: str, code: int, tmp_path: Path) -> None:
     pytest.importorskip("flax")
@@ -223,7 +222,7 @@ def test_a_layer_that_pads_itself_is_compared_as_it_runs(right: str, code: int, 
         assert "dilation [4] on the left, [2] on the right" in report["sentences"][1]
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.parametrize(("right", "code"), [("Net", 0), ("far", 1)])
 def test_layers_in_private_attributes_are_seen(right: str, code: int, tmp_path: Path) -> None:
     pytest.importorskip("keras")
@@ -234,7 +233,7 @@ def test_layers_in_private_attributes_are_seen(right: str, code: int, tmp_path: 
     assert first(report) == ("_blocks.0._norm",) if code else report["first"] is None
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_components_of_ports_are_called_with_their_own_arguments_and_mistakes_found_in_their_layers(tmp_path: Path) -> None:
     """The tutorial's layers have other argument names, a mask in another polarity and all projections in one parameter."""
     report = compared("../ports/torch_nn_transformer.py", "../ports/tutorial.py", "--component", "encoder_layer", code=0, folder=tmp_path)
@@ -261,7 +260,7 @@ PORTS = [
 ]
 
 
-@pytest.mark.exhaustive
+@pytest.mark.conformance
 @pytest.mark.parametrize(("left", "right", "component"), PORTS)
 def test_components_of_correct_ports_are_equal(left: str, right: str, component: str, tmp_path: Path) -> None:
     for module in ("keras_hub", "transformers", "flax"):
@@ -273,7 +272,7 @@ def test_components_of_correct_ports_are_equal(left: str, right: str, component:
     assert found.out.count("agree to rounding") == 4, found.out
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_weights_of_a_file_are_given_to_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(MODELS))
     from private_torch import Net
@@ -295,7 +294,7 @@ def test_a_missing_framework_ends_with_3_and_says_how_to_install_it(tmp_path: Pa
     assert "[torch]'" in found.err
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_what_is_found_before_a_side_ends_is_not_lost(tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     found = invoke("compare", MODELS / "conv_torch.py:Net", MODELS / "planted.py:Mortal", *IMAGE, "-q", "--json", report)
@@ -336,13 +335,12 @@ def test_what_names_nothing_is_refused_before_any_work(arguments: tuple[object, 
         ("conv_torch.py:Net", "planted.py:Hang", (*IMAGE, "--limit", "8"), "no answer within 8 s"),
     ],
 )  # fmt: skip
-@pytest.mark.exhaustive
+@pytest.mark.conformance
 def test_a_side_that_fails_is_one_message(left: str, right: str, options: tuple[object, ...], said: str) -> None:
     assert mentions(" ".join(refused("compare", MODELS / left, MODELS / right, *options).split()), said)
 
 
-@pytest.mark.second
-@pytest.mark.sample
+@pytest.mark.conformance
 def test_a_side_whose_process_ends_is_one_message() -> None:
     assert "exit code 7" in refused("compare", MODELS / "conv_torch.py:Net", MODELS / "planted.py:Crash", *IMAGE)
 

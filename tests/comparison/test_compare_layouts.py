@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from kinds import conformance
 from sides_in_process import sides_in_process
-from tiers import later
 
 from rosettaformer.comparison import run
 from rosettaformer.comparison.report import comparison_text, layouts
@@ -43,8 +43,8 @@ def place(report: dict[str, Any]) -> tuple[str, ...]:
     return (found["left"],) if found["what"] == "layer" else (found["after"][0], found["before"][0])
 
 
-PAIRS = [("nnx", "Series", 0), *map(later, [("nnx", "Series", 1), ("keras", "Series", 0), ("keras", "Series", 1)])]
-PAIRS += [later((framework, model, number)) for framework in ("nnx", "keras") for model in ("Image", "Dense") for number in (0, 1)]
+PAIRS = [("nnx", "Series", 0), *map(conformance, [("nnx", "Series", 1), ("keras", "Series", 0), ("keras", "Series", 1)])]
+PAIRS += [conformance((framework, model, number)) for framework in ("nnx", "keras") for model in ("Image", "Dense") for number in (0, 1)]
 
 
 @pytest.mark.parametrize(("framework", "model", "number"), PAIRS)
@@ -55,7 +55,7 @@ def test_a_convolution_anywhere_leaves_equal_models_equal(framework: str, model:
     assert all(len(row["forced"]) == 2 for row in report["layers"] if row["leaf"] and row["left"] not in padded)
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.parametrize("planted", PLACES)
 @pytest.mark.parametrize(("framework", "model", "number"), [("nnx", "Series", 1), ("keras", "Series", 0), ("nnx", "Image", 1)])
 def test_a_difference_behind_a_convolution_is_found_in_its_layer(framework: str, model: str, number: int, planted: str) -> None:
@@ -63,7 +63,7 @@ def test_a_difference_behind_a_convolution_is_found_in_its_layer(framework: str,
     assert (report["verdict"], place(report)) == ("differs", PLACES[planted])
 
 
-@pytest.mark.parametrize(("model", "number"), [("Series", 0), *map(later, [("Series", 1), ("Image", 1), ("Dense", 1)])])
+@pytest.mark.parametrize(("model", "number"), [("Series", 0), *map(conformance, [("Series", 1), ("Image", 1), ("Dense", 1)])])
 def test_a_transposed_output_differs_and_is_called_transposed(model: str, number: int) -> None:
     report = compared("nnx", model, INPUTS[model][number], gradients=True, right={"turned": True})
     order = [0, 2, 1, 3] if model == "Dense" else [0, 2, 1]
@@ -72,7 +72,7 @@ def test_a_transposed_output_differs_and_is_called_transposed(model: str, number
     assert {row["verdict"] for row in report["gradients"]} <= {"equal", "rounding"}  # the cotangents are transposed alike
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_outputs_of_one_convention_are_compared_as_they_are_and_rows_and_columns_are_never_exchanged() -> None:
     report = compared("torch", "Dense", SQUARE_IMAGE, right={"turned": True})
     assert (report["verdict"], report["outputs"][0]["transposed"]) == ("differs", [0, 1, 3, 2])
@@ -83,7 +83,7 @@ def test_outputs_of_one_convention_are_compared_as_they_are_and_rows_and_columns
         assert (report["verdict"], report["first"] and place(report)) == [("equal", None), ("differs", ("norm",))][number]
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.parametrize("declared", ["x: b=3 t=14 d=5 float32", "x: b=2 t=24 d=5 float32"])
 def test_channels_that_are_declared_by_another_name_are_known_by_the_convolution(declared: str) -> None:
     """Both sides are given `b t d`, and torch's transposes it itself."""

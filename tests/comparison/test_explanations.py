@@ -6,8 +6,8 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from kinds import conformance
 from sides_in_process import sides_in_process
-from tiers import later
 
 from reference_numpy import attention
 from rosettaformer.comparison import run
@@ -45,7 +45,7 @@ QUICK = ("known part", "the other's input")
 
 
 @pytest.mark.usefixtures("sides_in_process")
-@pytest.mark.parametrize("name", [name if name in QUICK else later(name) for name in EXPLAINERS])
+@pytest.mark.parametrize("name", [name if name in QUICK else conformance(name) for name in EXPLAINERS])
 def test_an_explanation_that_fails_is_left_out_and_the_verdict_stays(name: str) -> None:
     pytest.importorskip("torch")
     where, function, models = EXPLAINERS[name]
@@ -78,7 +78,7 @@ SIZES = [
 ]
 
 
-@pytest.mark.parametrize("axes", ["bhtk for q and k", later("bhtk"), later("bthk")])
+@pytest.mark.parametrize("axes", ["bhtk for q and k", conformance("bhtk"), conformance("bthk")])
 @pytest.mark.parametrize(("b", "t", "h", "g", "k"), SIZES)
 def test_attention_is_read_whichever_axes_have_one_size(b: int, t: int, h: int, g: int, k: int, axes: str) -> None:
     """Queries and keys that are normed by head come as `b h t k`, and values as `b t d`."""

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kinds import conformance
 from sides_in_process import sides_in_process
-from tiers import later
 
 from rosettaformer.comparison import run
 from rosettaformer.comparison.report import comparison_text
@@ -60,7 +60,7 @@ def compared(left: str, right: str, *inputs: str) -> dict[str, Any]:
     return {"verdict": comparison_text.verdict(report)} | report
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.parametrize("kind", ["LlamaModel", "GPT2Model"])
 def test_hidden_states_are_compared_with_hidden_states(kind: str, tmp_path: Path) -> None:
     folder = saved(kind, tmp_path / "folder")
@@ -72,7 +72,7 @@ def test_hidden_states_are_compared_with_hidden_states(kind: str, tmp_path: Path
     assert "gradients" not in report
 
 
-@pytest.mark.parametrize("kind", [name if name == "GPTNeoXForCausalLM" else later(name) for name in UNSUPPORTED])
+@pytest.mark.parametrize("kind", [name if name == "GPTNeoXForCausalLM" else conformance(name) for name in UNSUPPORTED])
 def test_families_that_are_not_converted_are_compared(kind: str, tmp_path: Path) -> None:
     folder = saved(kind, tmp_path / "folder")
     own = tmp_path / f"{tmp_path.name}_own.py"  # a name for each test, which shares its process with others
@@ -82,7 +82,7 @@ def test_families_that_are_not_converted_are_compared(kind: str, tmp_path: Path)
     assert report["verdict"] == "equal" and all(len(row["forced"]) == 2 for row in report["layers"] if row["leaf"] and not row["note"])
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.parametrize("length", [2, 8, 16])
 def test_a_changed_scale_is_found_though_the_length_is_the_number_or_the_size_of_heads(length: int, tmp_path: Path) -> None:
     folder = saved("Gemma3ForCausalLM", tmp_path / "folder")

@@ -157,7 +157,7 @@ def test_inputs_are_placed_by_name_by_meaning_and_in_order() -> None:
         arguments.placed({"a": True, "b": True}, {"a": ids})
 
 
-@pytest.mark.second  # two processes of torch
+@pytest.mark.conformance  # two processes of torch
 def test_what_cannot_be_matched_is_written_to_be_filled(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     names = tmp_path / "names.toml"

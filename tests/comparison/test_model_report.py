@@ -79,7 +79,7 @@ def theirs(model: Any, numbers: dict[str, Any]) -> Any:
         return rounded(model)(**inputs, output_attentions=True, output_hidden_states=True)
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_attention_and_layers_are_those_of_transformers_and_their_errors_plain_numpys(encoder: Any) -> None:
     model, folder, page, numbers = encoder
     answer = theirs(model, numbers)
@@ -114,7 +114,7 @@ def test_attention_and_layers_are_those_of_transformers_and_their_errors_plain_n
     assert min(row["noise"] / row["largest"] for row in half) > 1000 * max(row["noise"] / row["largest"] for row in rows)
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_the_matrix_is_that_of_the_check_on_one_page_with_figures_that_names_nothing_outside(encoder: Any) -> None:
     _, _, page, numbers = encoder
     matrix = numbers["matrix"]
@@ -140,7 +140,7 @@ def test_the_matrix_is_that_of_the_check_on_one_page_with_figures_that_names_not
     assert len(page) < 1e6
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_loss_and_gradient_norm_are_those_of_autograd(decoder: Any) -> None:
     model, _, page, numbers = decoder
     ids = torch.tensor(numbers["inputs"]["target"])
@@ -217,7 +217,7 @@ def test_bad_input_is_one_message_before_any_work(tmp_path: Path) -> None:
     assert not out.exists()
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_a_run_shows_what_it_recorded(tmp_path: Path) -> None:
     run = tmp_path / "run"
     train(run, "--steps", "6", "--validate-every", "3")
@@ -371,7 +371,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Any:
         return model, folder, *report(folder, "--text", TEXT, "--quick", "--backend", "numpy,torch,transformers", folder=folder)
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_a_quick_report_about_a_llama_has_transformers_in_every_section_that_it_can_answer(llama: Any) -> None:
     model, _, page, numbers = llama
     asked = {"numpy", "torch", "transformers"}
@@ -407,7 +407,7 @@ def made(folder: Path, library: Path, **options: Any) -> Report:
         return report_making.make(subject, Options(names=("numpy", "transformers"), dtypes=("float32",), **options))
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.parametrize("kind", ["LlamaForCausalLM", "Qwen3ForCausalLM", "Gemma2ForCausalLM"])
 def test_a_decoder_of_transformers_that_differs_is_named_and_one_that_does_not_is_not(kind: str, tmp_path: Path) -> None:
     own, other = tmp_path / "own", tmp_path / "other"
@@ -423,7 +423,7 @@ def test_a_decoder_of_transformers_that_differs_is_named_and_one_that_does_not_i
     assert all(place.found["transformers"].excess > 1 for place in bad.layers.outputs[1:])  # type: ignore[union-attr]
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_the_likeliest_tokens_of_each_mask_are_shown_and_a_folder_that_transformers_cannot_load_is_said(tmp_path: Path) -> None:
     folder, broken = tmp_path / "own", tmp_path / "broken"
     for one in (folder, broken):
@@ -463,7 +463,7 @@ def reading(browser: Any) -> list[list[str]]:
     return [[cell.get_property("textContent") for cell in row.find_elements("css selector", "th, td")] for row in rows]
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_keys_choose_a_head_and_a_weight(browser: Any, encoder: Any) -> None:
     from selenium.webdriver.common.keys import Keys
 
@@ -493,7 +493,7 @@ def test_keys_choose_a_head_and_a_weight(browser: Any, encoder: Any) -> None:
         assert float(units.split()[0]) == pytest.approx(abs(wanted) / one["noise"][1], abs=0.51 * step / one["noise"][1] + 0.006)
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_a_map_of_the_reference_and_a_difference_of_every_implementation_and_a_cell_of_the_matrix_opens_its_cases(browser: Any) -> None:
     script = """
         return [...document.querySelectorAll("#maps canvas")].map((canvas) => {
@@ -512,7 +512,7 @@ def test_a_map_of_the_reference_and_a_difference_of_every_implementation_and_a_c
     assert browser.find_element("id", "cases-title").text == "pool"
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.parametrize("width", [390, 768, 1440])
 def test_no_width_scrolls_the_page_sideways_and_a_number_of_the_matrix_takes_one_line(browser: Any, width: int) -> None:
     tallest = "return Math.max(...[...document.querySelectorAll('.matrix td[data-short]')].map((cell) => cell.offsetHeight))"

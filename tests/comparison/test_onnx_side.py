@@ -66,7 +66,7 @@ def net(tmp_path: Path, change: float = 0.0, names: str = "scopes", operator: st
     return tmp_path / "net.onnx"
 
 
-@pytest.mark.parametrize("names", ["scopes", *(pytest.param(names, marks=pytest.mark.second) for names in ("paths", "none"))])
+@pytest.mark.parametrize("names", ["scopes", *(pytest.param(names, marks=pytest.mark.conformance) for names in ("paths", "none"))])
 def test_layers_are_the_scopes_of_nodes(names: str, tmp_path: Path) -> None:
     """Whatever the exporter has named; a difference is named by its layer."""
     file = net(tmp_path, names=names)
@@ -81,7 +81,7 @@ def test_layers_are_the_scopes_of_nodes(names: str, tmp_path: Path) -> None:
     assert (code, where) == (1, ("outer",)) and "outer.weight holds other numbers" in said
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_what_a_file_cannot_be_asked_is_refused(tmp_path: Path) -> None:
     file = net(tmp_path)
     options = ("--input", "x: b=5 i=4 float32")
@@ -92,7 +92,7 @@ def test_what_a_file_cannot_be_asked_is_refused(tmp_path: Path) -> None:
     assert "layers" in refused("compare", tmp_path / "net.tflite", MODULE, *options)
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_an_operator_without_float64_is_told(tmp_path: Path) -> None:
     file = net(tmp_path, operator="Erf")
     code, report = compare(file, file, tmp_path, "--input", "x: b=5 i=4 float32")
@@ -100,7 +100,7 @@ def test_an_operator_without_float64_is_told(tmp_path: Path) -> None:
     assert not any("no float64" in note for note in report["notes"])
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_an_optimised_graph_that_differs_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from rosettaformer.comparison.models.onnx_model import OnnxModel
 
@@ -115,7 +115,7 @@ def test_an_optimised_graph_that_differs_is_told(tmp_path: Path, monkeypatch: py
     assert any("optimises" in note for note in model.notes)
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.parametrize("beside", ["transformers:{}", "{}@torch", "{}@jax"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_an_export_is_equal_to_its_model(family: str, beside: str, folder: Path, tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ PLACES = {
 }
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.parametrize(("family", "what"), [(family, what) for family, places in PLACES.items() for what in places])
 def test_a_difference_in_a_graph_is_found_where_it_is(family: str, what: str, folder: Path, tmp_path: Path) -> None:
     path, file = exported(family, folder)
@@ -180,7 +180,7 @@ def test_a_difference_in_a_graph_is_found_where_it_is(family: str, what: str, fo
     assert all(row["shape"][-1] == rows[0]["shape"][-1] and math.isfinite(row["free"]["units"]) for row in rows)
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.parametrize("dynamic", [True, False])
 def test_our_own_decoder_is_equal_as_a_file(dynamic: bool, folder: Path, tmp_path: Path) -> None:
     """Its tokens are the target, which others call input_ids; a file of fixed sizes is run at these."""

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 from invoke import invoke
+from kinds import every
 from messages import mentions
 from published_pairs import FLAX, MODELS, OTHERWISE, PAIRS, PLANTED, WITHOUT_FLAX, compare, report_of, told
 from sides_in_process import sides_in_process
-from tiers import every, second_of
 
 from rosettaformer.comparison.matching import rename_table
 
@@ -32,7 +32,7 @@ def is_compared(report: dict[str, Any]) -> bool:
     return gradients == trained and all(step["rows"] for step in report["steps"].values())
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.parametrize("family", PAIRS)
 def test_equal_models_of_two_libraries_are_equal(family: str, tmp_path: Path) -> None:
     """The table that is shipped is the one that is written: it holds for every number of layers."""
@@ -53,7 +53,7 @@ def seeded(family: str, seed: int) -> tuple[str, ...]:
     return () if PAIRS[family].startswith("planted") else ("--set", f"seed={seed}")
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.parametrize("family", OTHERWISE)
 def test_what_a_library_fixes_is_named(family: str, tmp_path: Path) -> None:
     assert compare(f"torch.py:{family}", "keras", family, tmp_path, *FORWARD).code == 1
@@ -61,14 +61,15 @@ def test_what_a_library_fixes_is_named(family: str, tmp_path: Path) -> None:
     assert where == (OTHERWISE[family][0],) and OTHERWISE[family][1] in said
 
 
-@pytest.mark.parametrize("name", second_of(PLANTED, [*PLANTED][::4]))
+@pytest.mark.conformance
+@pytest.mark.parametrize("name", PLANTED)
 def test_a_difference_between_two_libraries_is_found_where_it_is_and_named(name: str, tmp_path: Path) -> None:
     found = compare(f"planted.py:{name}", "keras", name.partition("_")[0], tmp_path, *FORWARD)
     assert found.code == 1, found
     assert PLANTED[name].is_named(report_of(tmp_path)), told(report_of(tmp_path))
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.parametrize("seed", [4, 10])
 @pytest.mark.parametrize("family", ["llama", "gemma", "bert", "gpt2"])
 def test_models_of_random_sizes_are_equal(family: str, seed: int, tmp_path: Path) -> None:
@@ -77,7 +78,7 @@ def test_models_of_random_sizes_are_equal(family: str, seed: int, tmp_path: Path
     assert found.code == 0, found
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.skipif(not FLAX.is_dir(), reason="the Flax models of transformers 4 are not installed; the Makefile says how")
 @pytest.mark.parametrize("family", BESIDE_FLAX)
 def test_flax_models_are_equal(family: str, tmp_path: Path) -> None:
@@ -86,7 +87,7 @@ def test_flax_models_are_equal(family: str, tmp_path: Path) -> None:
     assert report_of(tmp_path)["first"] is None
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.skipif(not FLAX.is_dir(), reason="the Flax models of transformers 4 are not installed; the Makefile says how")
 @pytest.mark.parametrize("name", ["llama_rotary", "gpt2_scale", "bart_activation"])
 def test_a_difference_from_a_flax_model_is_named(name: str, tmp_path: Path) -> None:
@@ -124,7 +125,7 @@ def test_odd_models_that_can_be_compared_are(name: str) -> None:
     assert found.code == 0, found
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.usefixtures("sides_in_process")
 @pytest.mark.parametrize(
     ("model", "said"),
@@ -135,7 +136,7 @@ def test_counters_in_int32_and_variables_without_names(model: str, said: str) ->
     assert found.code == 0 and mentions(found.out, said), found
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.usefixtures("sides_in_process")
 def test_constants_are_a_sides_own_and_settings_of_what_holds_a_place_are_said(tmp_path: Path) -> None:
     """The frequencies of rotary positions are a buffer that no state holds."""
@@ -161,7 +162,7 @@ def test_a_side_may_be_in_a_module(tmp_path: Path) -> None:
         assert found.code == 2 and mentions(found.err, said), found
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.parametrize("name", ENDS)
 def test_a_side_that_ends_its_process_is_one_message(name: str) -> None:
     refused(MODELS / f"odd.py:{name}", MODELS / "odd.py:Plain")
@@ -181,7 +182,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.parametrize(("other", "count"), [("keras-hub:{}", 20), ("{}@jax", 21), ("{}@torch", 21)])
 def test_folders_are_matched_by_their_numbers(other: str, count: int, folder: Path, tmp_path: Path) -> None:
     pytest.importorskip("keras_hub" if other.startswith("keras") else "flax")
@@ -192,7 +193,7 @@ def test_folders_are_matched_by_their_numbers(other: str, count: int, folder: Pa
     assert report["first"] is None and len(report["gradients"]) == count
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.parametrize("library", ["transformers", "keras-hub"])
 def test_a_folder_that_a_library_cannot_load_is_one_message(library: str, tmp_path: Path) -> None:
     pytest.importorskip(library.replace("-", "_"))
@@ -201,7 +202,7 @@ def test_a_folder_that_a_library_cannot_load_is_one_message(library: str, tmp_pa
         assert found.code == 2 and mentions(found.err, said) and "Traceback" not in found.err
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.parametrize(("left", "right", "code"), [("Own", "Stock", 0), ("Stock", "Own", 0), ("Scaled", "Stock", 1)])
 def test_four_dense_layers_are_one_attention(left: str, right: str, code: int, tmp_path: Path) -> None:
     pytest.importorskip("torch")

@@ -8,8 +8,8 @@ from unittest import mock
 import numpy as np
 import pytest
 from expectations import all_by_id
+from kinds import conformance, every
 from messages import each_mentions
-from tiers import exhaustive
 
 from reference_numpy import inputs, layers, softmax, transformer
 from reference_numpy.parameters import flatten, nest
@@ -159,7 +159,7 @@ TRAINING = [
 ]
 
 
-@pytest.mark.parametrize(("component", "id_", "plain"), TRAINING, ids=[f"{component} {id_}" for component, id_, _ in TRAINING])
+@pytest.mark.parametrize(("component", "id_", "plain"), every(2, TRAINING), ids=[f"{component} {id_}" for component, id_, _ in TRAINING])
 def test_a_mistake_of_training_is_named(component: str, id_: str, plain: Plain) -> None:
     assert _named(component, plain) == {id_} - {""}
 
@@ -359,10 +359,10 @@ MODELS: dict[str, tuple[str, tuple[str, ...], str, Plain]] = {
         _feed_forward,
     ),
 }  # fmt: skip
-SLOW = [exhaustive(name) for name in SEARCHES if name != "greedy, right"]
+SLOW = [conformance(name) for name in SEARCHES if name != "greedy, right"]
 
 
-@pytest.mark.parametrize("name", [*MODELS, "greedy, right", *SLOW])
+@pytest.mark.parametrize("name", [*every(2, MODELS), "greedy, right", *SLOW])
 def test_a_mistake_of_a_model_or_a_search_is_named(name: str) -> None:
     component, cases, ids, plain = {**MODELS, **SEARCHES}[name]
     named = _named(component, plain, cases, "float32" if name in SEARCHES else "float64")

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from expectations import store
+from expectations import store, suite
 from in_process import InProcess
-from tiers import later
+from kinds import conformance
 
 from rosettaformer.conformance import runner
 from rosettaformer.conformance.case import DTYPES
@@ -72,10 +72,10 @@ def softmax(case):
 FIRST = ("squares that underflow in float32 alone", "nothing is compared")
 
 
-@pytest.mark.parametrize("name", [name if name in FIRST else later(name) for name in PORTS])
+@pytest.mark.parametrize("name", [name if name in FIRST else conformance(name) for name in PORTS])
 def test_a_port_conforms_where_it_has_no_finding_and_nowhere_else(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text, expression, verdicts = PORTS[name]
-    extra = next(case.name for case in all_cases() if case.component == "softmax" and not case.core and not case.catches)
+    extra = next(case.name for case in suite() if case.component == "softmax" and not case.core and not case.catches)
     port = tmp_path / "a_port.py"
     port.write_text(IMPORTS + text.replace("ONE", repr(extra)))
     monkeypatch.setattr(runner, "open_worker", InProcess)
@@ -87,7 +87,7 @@ def test_a_port_conforms_where_it_has_no_finding_and_nowhere_else(name: str, tmp
     assert {finding.verdict for finding in found} <= (verdicts or set())
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_an_entry_of_which_nothing_fails_is_a_finding_and_no_other(tmp_path: Path, in_process: Callable[[], None]) -> None:
     in_process()
     port = tmp_path / "a_port.py"

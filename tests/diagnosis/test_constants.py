@@ -9,8 +9,8 @@ from unittest import mock
 import numpy as np
 import pytest
 from expectations import all_by_id
+from kinds import conformance, every
 from messages import mentions
-from tiers import every, later
 
 from reference_numpy import attention, embedding, feed_forward, layers, loss, normalization, softmax
 from rosettaformer.conformance.diagnosis.hypotheses import Hypotheses
@@ -102,7 +102,7 @@ def test_a_planted_constant_is_found_with_its_value(id_: str) -> None:
     assert str(combination[0].place or "") == PLANTED[id_][-1]
 
 
-@pytest.mark.parametrize("component", ["layer_norm", "multi_head_attention", "encoder_layer", later("transformer")])
+@pytest.mark.parametrize("component", ["layer_norm", "multi_head_attention", "encoder_layer", conformance("transformer")])
 def test_noise_has_no_constant_and_a_correct_port_none(component: str) -> None:
     cases = [case.at("float64") for case in all_by_id().values() if case.component == component and not case.excluded][:2]
     noise = np.random.default_rng(0)

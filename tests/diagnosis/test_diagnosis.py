@@ -12,13 +12,13 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from expectations import suite
 from in_process import InProcess
 from invoke import invoke
+from kinds import conformance, every
 from messages import mentions
-from tiers import every, exhaustive, later
 
 from rosettaformer.conformance.case import DTYPES
-from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.diagnosis import diagnose, examination, examined_port, parts
 from rosettaformer.conformance.diagnosis.deadline import Deadline, TimeIsUp
 from rosettaformer.conformance.diagnosis.examined_port import Subject
@@ -50,6 +50,7 @@ def port(written: Write, monkeypatch: pytest.MonkeyPatch) -> Write:
     return written
 
 
+@pytest.mark.product
 def test_a_wrong_formula_is_named_with_its_fix_and_a_correct_port_gets_no_finding() -> None:
     findings = diagnose(str(TESTS / "ports" / "numpy_wrong_norm.py")).findings
     assert [(finding.component, finding.verdict, finding.explanations) for finding in findings] == [
@@ -341,13 +342,12 @@ LOWER_DTYPE = {
     "a mistake of a search that no float64 case shows": "float32",
 }
 PAIRS = ("two mistakes in one function", "a name and another constant")
-SLOW = ("how much padding there is", "the wrong query is not explained by what draws", "a mistake at one place")
-EXHAUSTIVE = ("a name and another constant", "a mistake of a search that no float64 case shows")
+SLOW = ("how much padding there is", "the wrong query is not explained by what draws", "a mistake at one place",
+        "a name and another constant", "a mistake of a search that no float64 case shows")  # fmt: skip
 
 
 @pytest.mark.parametrize("name", [
-    *every(2, [name for name in ONE_FINDING if name not in (*SLOW, *EXHAUSTIVE)]), *map(later, SLOW),
-    *map(exhaustive, EXHAUSTIVE),
+    *every(2, [name for name in ONE_FINDING if name not in SLOW]), *map(conformance, SLOW),
 ])  # fmt: skip
 def test_a_port_of_functions_has_one_finding(port: Write, name: str) -> None:
     verdict, explanations, says, says_not, text = ONE_FINDING[name]
@@ -396,7 +396,7 @@ def layer_norm(case):
 
 
 def test_a_search_is_asked_first_in_the_dtype_of_its_cases(port: Write) -> None:
-    asked = [case for case in all_cases() if not case.excluded]
+    asked = [case for case in suite() if not case.excluded]
     every = [case for case in asked if case.component == "greedy_search"]
     with contextlib.closing(Subject(port(SEARCH), "", 60.0, (), Deadline())) as examined_port:
         assert examined_port.dtypes_of("greedy_search")[:2] == ["float32", "float64"]
@@ -440,7 +440,7 @@ dtypes = ("float64",)
 def test_what_no_case_tells_apart_has_no_fix_and_stays_so_in_the_whole(port: Write, masked: bool) -> None:
     """Cases that all have a mask: without one it shows whether there is no causal mask, or none beside a mask."""
     names = ("post_ragged", "pre_ragged", "final_norm", "pre_norm")
-    declared = {(case.id, "float64") for case in all_cases() if case.name not in names}
+    declared = {(case.id, "float64") for case in suite() if case.name not in names}
     text = WITHOUT_CAUSAL_MASK.replace("MASKED", str(masked))
     part, whole = diagnose(port(text), pairs=False, gradients=False, declared=declared).findings
     if masked:
@@ -455,7 +455,7 @@ def test_what_no_case_tells_apart_has_no_fix_and_stays_so_in_the_whole(port: Wri
         assert "asked again without a mask" in part.text
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_what_is_known_of_a_part_does_not_hide_what_the_whole_does_besides(port: Write) -> None:
     text = """
 from unittest import mock
@@ -476,8 +476,8 @@ dtypes = ("float64",)
     assert mentions(whole.text, "encoder_layer … NRM1 … log-softmax")
 
 
-@pytest.mark.second
-@pytest.mark.parametrize(("scale", "verdict"), [("False", "follows"), exhaustive("not config.scale_embedding", "partly")])
+@pytest.mark.conformance
+@pytest.mark.parametrize(("scale", "verdict"), [("False", "follows"), conformance("not config.scale_embedding", "partly")])
 def test_what_the_parts_come_to_is_said_of_the_whole(port: Write, scale: str, verdict: str) -> None:
     text = f"""
 from impl_torch import port
@@ -494,13 +494,14 @@ components = {{"transformer": build}}
     assert set(findings[2].explanations[0]) == {"EMB1", "NRM2"}
 
 
+@pytest.mark.conformance
 def test_declared_deviations_are_left_out() -> None:
-    declared = {(case.id, dtype) for case in all_cases() for dtype in DTYPES}
+    declared = {(case.id, dtype) for case in suite() for dtype in DTYPES}
     assert diagnose(str(TESTS / "support" / "wrong_port.py"), declared=declared).findings == []
     assert diagnose(str(TESTS / "support" / "wrong_port.py"), declared={("softmax/plain", "float64")}).findings != []
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_stock_keras_attention_is_taken_apart() -> None:
     (finding,) = diagnose(str(TESTS / "ports" / "keras_multi_head_attention.py"), ["multi_head_attention"], gradients=False).findings
     assert finding.verdict == "partly"
@@ -508,7 +509,7 @@ def test_stock_keras_attention_is_taken_apart() -> None:
     assert "multi_head_attention/left_padding" in finding.text
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_a_part_that_nothing_explains_is_named_by_its_place(port: Write) -> None:
     text = """
 from impl_torch import port
@@ -530,7 +531,7 @@ config = {"encoder_layers": 2}
     assert findings[1].text.startswith("encoder: follows from layers.1.feed_forward")
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_what_contains_a_part_that_nothing_explains_follows_from_it_and_from_nothing_else(port: Write) -> None:
     text = """
 true = normalization.layer_norm
@@ -554,7 +555,7 @@ dtypes = ("float64",)
     assert second.verdict != "follows"
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_a_mistake_is_named_besides_rows_that_are_nan(port: Write) -> None:
     text = """
 from unittest import mock
@@ -614,6 +615,7 @@ MOST = {
 }
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("component", WRONG)
 def test_the_first_sentence_waits_for_the_expectation_of_one_case(written: Write, monkeypatch: pytest.MonkeyPatch, component: str) -> None:
     runs: list[str] = []
@@ -639,7 +641,7 @@ def test_the_first_sentence_waits_for_the_expectation_of_one_case(written: Write
     assert before <= MOST[component]
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_three_defects_in_a_torch_model_are_found_through_its_modules() -> None:
     findings = diagnose(str(TESTS / "ports" / "handwritten_torch.py")).findings
     whole = findings[-1]
@@ -649,13 +651,13 @@ def test_three_defects_in_a_torch_model_are_found_through_its_modules() -> None:
     assert "    jax: " not in whole.text  # the fix is torch's
 
 
-@pytest.mark.second
-@pytest.mark.parametrize("gradients", [pytest.param(False, marks=pytest.mark.sample), pytest.param(True, marks=pytest.mark.exhaustive)])
+@pytest.mark.conformance
+@pytest.mark.parametrize("gradients", [False, pytest.param(True, marks=pytest.mark.conformance)])
 def test_the_same_model_without_them_gets_no_finding(gradients: bool) -> None:
     assert diagnose(str(TESTS / "ports" / "handwritten_torch_correct.py"), gradients=gradients).findings == []
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_a_wrong_gradient_is_found_where_the_output_is_right(port: Write) -> None:
     text = """
 from impl_torch.feed_forward import FeedForward
@@ -689,6 +691,7 @@ def test_the_command_prints_and_writes_the_findings_and_says_that_it_was_stopped
     assert (found.code, found.out.count("stopped: ")) == (1, 1)
 
 
+@pytest.mark.product
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

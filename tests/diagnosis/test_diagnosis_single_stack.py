@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 from in_process import InProcess
-from tiers import every
 
 from rosettaformer.conformance.diagnosis import Diagnosis, diagnose, examined_port
 
@@ -182,7 +181,6 @@ def wrong(model, config):
         block.mlp.act = torch.nn.GELU()
 """),
 }  # fmt: skip
-SAMPLE = ("segments dropped", "c_attn read head by head")
 
 
 def _diagnosis(folder: Path, family: str, component: str, mistake: str) -> Diagnosis:
@@ -191,10 +189,8 @@ def _diagnosis(folder: Path, family: str, component: str, mistake: str) -> Diagn
     return diagnose(str(file), [component], pairs=False, gradients=False)
 
 
-REST = [pytest.param(name, marks=pytest.mark.exhaustive) for name in MISTAKES if name not in SAMPLE]
-
-
-@pytest.mark.parametrize("name", [*every(2, SAMPLE), *REST])
+@pytest.mark.conformance
+@pytest.mark.parametrize("name", MISTAKES)
 def test_a_mistake_in_a_model_of_transformers_gets_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr(examined_port, "open_worker", InProcess)
     family, component, names, place, mistake = MISTAKES[name]
@@ -207,13 +203,13 @@ def test_a_mistake_in_a_model_of_transformers_gets_its_name(tmp_path: Path, monk
         assert diagnosis.divergences[0].sentence.startswith(f"{place}: "), diagnosis.divergences[0].sentence
 
 
-@pytest.mark.second
-@pytest.mark.parametrize("family", ["bert", pytest.param("gpt2", marks=pytest.mark.exhaustive)])
+@pytest.mark.conformance
+@pytest.mark.parametrize("family", ["bert", pytest.param("gpt2", marks=pytest.mark.conformance)])
 def test_the_same_model_without_a_mistake_gets_none(family: str) -> None:
     assert diagnose(str(PORTS / f"transformers_{family}.py"), pairs=False, gradients=False).findings == []
 
 
-@pytest.mark.exhaustive
+@pytest.mark.conformance
 @pytest.mark.parametrize("family", ["bert", "gpt2"])
 def test_its_gradients_are_right_and_all_parts_are_walked(family: str) -> None:
     diagnosis = diagnose(str(PORTS / f"transformers_{family}.py"), pairs=False)

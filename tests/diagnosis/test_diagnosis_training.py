@@ -37,7 +37,7 @@ components = {"transformer": lambda config, dtype: Copied(config)}
 """
 
 
-@pytest.mark.exhaustive
+@pytest.mark.conformance
 def test_a_mistake_that_only_gradients_show_is_named(tmp_path: Path) -> None:
     """Logits are tied by copying."""
     pytest.importorskip("torch")

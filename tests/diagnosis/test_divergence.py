@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 from in_process import InProcess
+from kinds import conformance
 from messages import mentions
 from rich.console import Console
-from tiers import exhaustive, later
 
 from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.cases import all_cases
@@ -155,7 +155,9 @@ def rows(found: Divergence) -> dict[str, Row]:
     return {row.path: row for row in found.rows}
 
 
-@pytest.mark.parametrize(("port", "dtype"), [("torch", "float64"), later(("jax", "float32")), *(exhaustive(*each) for each in OTHERS)])
+@pytest.mark.parametrize(
+    ("port", "dtype"), [("torch", "float64"), conformance(("jax", "float32")), *(conformance(*each) for each in OTHERS)]
+)
 def test_our_own_ports_do_not_diverge_and_show_every_component(port: str, dtype: str) -> None:
     needs(port)
     found = diverged(port, WHOLE, dtype)
@@ -169,7 +171,7 @@ def test_our_own_ports_do_not_diverge_and_show_every_component(port: str, dtype:
         assert max(row.free.excess, row.forced.excess) <= 1, row
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.parametrize(("mistake", "dtype"), [("", "float64"), ("sequence first", "float64"), ("sequence first", "float32")])
 def test_a_correct_model_under_other_names_and_sequence_first_does_not_diverge(written: Write, mistake: str, dtype: str) -> None:
     found = handwritten(mistake, dtype)
@@ -191,8 +193,8 @@ def test_a_correct_model_under_other_names_and_sequence_first_does_not_diverge(w
         ),
         ("handwritten", "position", "", "encoder.positional_encoding"),
         ("handwritten", "raises", "decoder.layers.0.feed_forward", "(ZeroDivisionError: division by zero)"),
-        exhaustive("tf", "epsilon of a layer", "layers.1.feed_forward_norm", "x allowed)"),
-        later(("jax", "epsilon of a layer", "layers.1.feed_forward_norm", "x allowed)")),
+        conformance("tf", "epsilon of a layer", "layers.1.feed_forward_norm", "x allowed)"),
+        conformance(("jax", "epsilon of a layer", "layers.1.feed_forward_norm", "x allowed)")),
     ],
 )  # fmt: skip
 def test_the_component_that_is_wrong_is_named(written: Write, kind: str, mistake: str, path: str, words: str) -> None:
@@ -247,7 +249,7 @@ def test_a_component_that_fails_within_one_that_agrees_is_none_and_the_same_embe
     assert "source_embedding" in {failure.path for failure in found.failures}
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.parametrize(
     ("mistake", "path"),
     [("cross query", "decoder.layers.0"), ("raises", "decoder.layers.0.feed_forward"), ("float32 positions", ""), ("halves", "")],
@@ -263,7 +265,7 @@ def test_what_the_next_step_undoes_is_not_named_where_something_else_is_wrong(wr
         assert rows(found)[name].message.find("undoes it") > 0
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_what_cannot_be_forced_or_has_several_calls_is_known_as_far_as_it_goes(written: Write) -> None:
     found = handwritten("flattened", "float64")
     row = rows(found)["decoder.layers.0.feed_forward"]
@@ -278,7 +280,7 @@ def test_what_cannot_be_forced_or_has_several_calls_is_known_as_far_as_it_goes(w
     assert {"source_embedding", "encoder.layers.1.feed_forward_norm", "logits"} <= set(found.untraced)
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.parametrize(("mistake", "problem"), [("crashes", "crash … signal 11"), ("hangs", "hang: no answer within 5 s")])
 def test_a_port_that_crashes_or_hangs_is_known_as_far_as_it_came(written: Write, mistake: str, problem: str) -> None:
     found = diverged(written("handwritten", mistake), WHOLE, "float64", 5, open_worker)
@@ -291,7 +293,7 @@ def test_a_port_that_crashes_or_hangs_is_known_as_far_as_it_came(written: Write,
     assert "decoder.layers.1" in found.untraced
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_a_port_that_crashes_in_a_forced_run_is_asked_again(written: Write) -> None:
     found = diverged(written("handwritten", "crashes when forced"), WHOLE, "float64", start=open_worker)
     assert (found.first, found.problem, len(found.rows)) == (None, "", ROWS)
@@ -318,16 +320,16 @@ def _backward(port: str, name: str, dtype: str) -> Backward:
         return backward(worker, divergence(worker, asked(worker, name), dtype), asked(worker, name))
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.parametrize(
     ("port", "case", "dtype"),
     [
         ("torch", WHOLE, "float32"),
-        exhaustive("tf", "transformer/keras_lab", "float32"),
-        exhaustive("torch", WHOLE, "float64"),
-        exhaustive("torch", "transformer/keras_lab", "float64"),
-        exhaustive("torch", "transformer/keras_lab", "bfloat16"),
-        exhaustive("jax", "transformer/keras_lab", "float64"),
+        conformance("tf", "transformer/keras_lab", "float32"),
+        conformance("torch", WHOLE, "float64"),
+        conformance("torch", "transformer/keras_lab", "float64"),
+        conformance("torch", "transformer/keras_lab", "bfloat16"),
+        conformance("jax", "transformer/keras_lab", "float64"),
     ],
 )
 def test_the_gradients_of_our_own_ports_do_not_diverge(port: str, case: str, dtype: str) -> None:
@@ -340,14 +342,14 @@ def test_the_gradients_of_our_own_ports_do_not_diverge(port: str, case: str, dty
     assert found.rows[-1].path == "source_embedding"
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.parametrize(
     ("kind", "mistake", "dtype", "path"),
     [
-        exhaustive("handwritten", "detached", "float64", "encoder.layers.1.self_attention"),
+        conformance("handwritten", "detached", "float64", "encoder.layers.1.self_attention"),
         ("handwritten", "detached", "float32", "encoder.layers.1.self_attention"),
-        exhaustive("tf", "detached in tf", "float32", "layers.1.feed_forward"),
-        exhaustive("jax", "detached in jax", "float64", "layers.1.feed_forward"),
+        conformance("tf", "detached in tf", "float32", "layers.1.feed_forward"),
+        conformance("jax", "detached in jax", "float64", "layers.1.feed_forward"),
     ],
 )
 def test_a_gradient_that_is_stopped_is_found_where_it_stops(written: Write, kind: str, mistake: str, dtype: str, path: str) -> None:

@@ -82,7 +82,7 @@ def test_a_place_is_no_narrower_than_the_answers_that_fail_show() -> None:
     assert found.place.holds(Site("decoder.layers.0.self_attention", (("decoder", 2),)))
 
 
-@pytest.mark.exhaustive
+@pytest.mark.conformance
 def test_a_mistake_everywhere_is_named_with_one_that_is_at_one_place() -> None:
     cases = [all_by_id()["encoder/grouped_heads_gelu_no_bias"].at("float64")]
     planted = DEFECTS["NRM1"], replace(DEFECTS["FFN1"], place=Place("layers.0"))

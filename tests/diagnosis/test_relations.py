@@ -12,9 +12,9 @@ import pytest
 from expectations import all_by_id, expect
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kinds import conformance, every
 from messages import mentions
 from random_cases import COMPONENTS, random_case
-from tiers import every, later
 
 from reference_numpy import attention, feed_forward, layers, stacks
 from rosettaformer.conformance.case import Case
@@ -73,7 +73,7 @@ def _softmax(x: np.ndarray, axis: int = -1) -> np.ndarray:
 
 # another division of a model is made of the same parts
 FORWARD = [
-    pytest.param(name, marks=pytest.mark.exhaustive if components.is_layout(name) else ()) for name in components.FORWARD
+    pytest.param(name, marks=pytest.mark.conformance if components.is_layout(name) else ()) for name in components.FORWARD
 ]  # fmt: skip
 
 
@@ -83,9 +83,9 @@ def test_a_correct_port_gets_none(component: str) -> None:
     assert describe(cases, [components.answer(case) for case in cases], clean=clean) == []
 
 
-@pytest.mark.parametrize("component", every(5, [later(one) if one.values[0] == "transformer" else one for one in FORWARD]))
-@pytest.mark.parametrize("size", [pytest.param(1e-3, marks=pytest.mark.sample), *(
-    pytest.param(size, marks=pytest.mark.exhaustive) for size in (1e-11, 1e-9, 1e-7, 1e-3, 0.1, 10.0))])  # fmt: skip
+@pytest.mark.parametrize("component", every(5, [conformance(one) if one.values[0] == "transformer" else one for one in FORWARD]))
+@pytest.mark.parametrize("size", [1e-3, *(
+    pytest.param(size, marks=pytest.mark.conformance) for size in (1e-11, 1e-9, 1e-7, 1e-3, 0.1, 10.0))])  # fmt: skip
 def test_noise_gets_none_that_says_all_of_the_output(component: str, size: float) -> None:
     cases, clean = _suite(component)
     rng = np.random.default_rng(0)
@@ -108,7 +108,7 @@ def test_noise_gets_none_that_says_all_of_the_output(component: str, size: float
         assert part < 1 or {one.kind for one in found} <= {"rounding"}
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @few
 @given(SEEDS, st.sampled_from(COMPONENTS), st.sampled_from([1e-10, 1e-6, 1e-2, 1.0]))
 def test_noise_on_random_configurations_gets_none(seed: int, component: str, size: float) -> None:
@@ -137,7 +137,7 @@ PLANTS: dict[str, tuple[str, Plant]] = {
 }
 
 
-@pytest.mark.parametrize("name", every(5, PLANTS))
+@pytest.mark.parametrize("name", every(15, PLANTS))
 @few
 @given(SEEDS, st.sampled_from(["layer_norm", "feed_forward", "multi_head_attention", "encoder_layer", "decoder_layer", "transformer"]))
 def test_a_planted_relation_is_found_on_random_configurations(name: str, seed: int, component: str) -> None:
@@ -150,7 +150,7 @@ def test_a_planted_relation_is_found_on_random_configurations(name: str, seed: i
     assert any(mentions(one.sentence, words) for one in found), found
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @few
 @given(SEEDS)
 def test_the_first_positions_alone_are_wrong(seed: int) -> None:
@@ -160,7 +160,7 @@ def test_the_first_positions_alone_are_wrong(seed: int) -> None:
     assert "but the first 2" in describe(cases, answers)[0].sentence
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_residuals_biases_activations_and_steps_are_named() -> None:
     def without(parameters: Any, config: Any, name: str, x: np.ndarray, y: np.ndarray, keep: Any) -> np.ndarray:
         if name != "feed_forward":
@@ -223,7 +223,7 @@ def test_heads_weights_masks_and_axes_are_named() -> None:
         assert any("its axis 1 in reverse order" in one.sentence for one in _said("layer_norm", lambda case, y: y[:, ::-1]))
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_nan_in_the_rows_that_are_padding() -> None:
     def nan(case: Case, value: np.ndarray) -> np.ndarray:
         padding = case.inputs["target"] == case.config.padding_id

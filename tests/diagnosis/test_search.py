@@ -1,19 +1,19 @@
 """The search behind diagnosis: from outputs alone it names what was put in, and nothing else."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
 import mutation
 import numpy as np
 import pytest
-from expectations import all_by_id, expect
+from expectations import all_by_id, expect, suite
+from kinds import every
 from messages import each_mentions, mentions
-from tiers import later
 
 from reference_numpy import normalization
 from rosettaformer.conformance.case import DTYPES, Case
-from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.catalogue import Alteration, all_defects
 from rosettaformer.conformance.catalogue.settings import all_settings
 from rosettaformer.conformance.diagnosis import altered, explanation
@@ -25,17 +25,16 @@ from rosettaformer.conformance.reference import components
 DEFECTS = all_defects()
 # those of searches, whose cases are in float32, are planted in test_alterations
 SETTINGS = {id_: one for id_, one in all_settings().items() if one.component not in components.SEARCHES}
-EVERY = 16  # one of n settings is in the second tier, one of 3 n in the first
 one_process = pytest.mark.xdist_group("mutation")  # these share hypotheses that take minutes
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @one_process
 @pytest.mark.parametrize(
     "ids",
     [
-        pytest.param(["ATT3", "NRM2", "PE2"], marks=pytest.mark.sample),
-        pytest.param([one.id for one in mutation.observable()][::12], marks=pytest.mark.exhaustive),
+        ["ATT3", "NRM2", "PE2"],
+        pytest.param([one.id for one in mutation.observable()][::12], marks=pytest.mark.conformance),
     ],
     ids=["3", "a twelfth"],
 )
@@ -48,7 +47,7 @@ def test_a_defect_is_named_from_the_outputs_of_its_component_and_never_wrongly_f
 
 
 @one_process
-@pytest.mark.exhaustive
+@pytest.mark.conformance
 def test_pairs_in_different_components_are_named_from_logits() -> None:
     namings = [mutation.name("transformer", pair, pairs=True) for pair in mutation.random_pairs(3)]
     assert sum(naming.among for naming in namings) >= 2
@@ -66,7 +65,7 @@ def _under_a_condition(mistake: Any) -> Search:
     return Search(Hypotheses(cases, DEFECTS.values(), SETTINGS.values()), answers)
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_what_goes_wrong_under_a_condition_is_named_and_what_no_alteration_does_is_not() -> None:
     named = _under_a_condition(DEFECTS["FFN5"])
     assert named.explain() == []
@@ -77,19 +76,15 @@ def test_what_goes_wrong_under_a_condition_is_named_and_what_no_alteration_does_
         assert _under_a_condition(mutation.larger(place, factor)).where_failing() == []
 
 
-@pytest.mark.second
-@pytest.mark.parametrize("count", [pytest.param(1, marks=pytest.mark.sample), pytest.param(2, marks=pytest.mark.exhaustive)])
+@pytest.mark.conformance
+@pytest.mark.parametrize("count", [1, pytest.param(2, marks=pytest.mark.conformance)])
 def test_a_mistake_that_the_catalogue_does_not_have_gets_no_name(count: int) -> None:
     assert mutation.false_names(count) == []
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_correct_configurations_get_no_name() -> None:
     assert mutation.false_alarms(mutation.CONFIGURATIONS) == []
-
-
-TIERS = [later(id_) if index % 3 else id_ for index, id_ in enumerate(list(SETTINGS)[::EVERY])]
-REST = [pytest.param(id_, marks=pytest.mark.exhaustive) for index, id_ in enumerate(SETTINGS) if index % EVERY]
 
 
 def searched(setting: Alteration, component: str) -> Search:
@@ -100,17 +95,20 @@ def searched(setting: Alteration, component: str) -> Search:
     return Search(candidates, [answer for answer in answers if answer])
 
 
-@pytest.mark.parametrize("id_", [*TIERS, *REST])
-def test_every_setting_alters_some_case_and_is_found_where_no_defect_is_the_same(id_: str) -> None:
+@pytest.mark.parametrize("id_", every(48, SETTINGS))
+def test_every_setting_alters_some_case_and_is_found_where_no_defect_is_the_same(
+    id_: str, record_property: Callable[[str, object], None]
+) -> None:
     setting = SETTINGS[id_]
     searches = (searched(setting, component) for component in (setting.component, *mutation.MODELS))  # some show in whole models only
     search = next((search for search in searches if search.failing), None)
     assert search, "the setting alters no case"
     named = {one.id for (one,) in search.explain()}
     assert id_ in named or (named and named <= DEFECTS.keys())
+    record_property("mutants named", 1)
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_several_that_cannot_be_told_apart_are_all_named_with_what_would_separate_them() -> None:
     candidates = mutation.hypotheses("transformer", "float64")
     search = Search(candidates, mutation.as_port((DEFECTS["ATT13"],), candidates.probes))
@@ -119,7 +117,7 @@ def test_several_that_cannot_be_told_apart_are_all_named_with_what_would_separat
     softmax = all_by_id()["softmax/large_masked"].at("float64")
     assert separates(softmax, (DEFECTS["ATT12"],), (DEFECTS["ATT13"],))
     assert not separates(softmax, (DEFECTS["ATT13"],), (DEFECTS["ATT13"],))
-    text = explanation.explained([(DEFECTS["ATT13"],), (DEFECTS["ATT12"],)], "all 17 cases", [case.at("float64") for case in all_cases()])
+    text = explanation.explained([(DEFECTS["ATT13"],), (DEFECTS["ATT12"],)], "all 17 cases", [case.at("float64") for case in suite()])
     first, *others = text.splitlines()
     names = f"{DEFECTS['ATT13'].name} or {DEFECTS['ATT12'].name}"
     assert mentions(first, f"{names} … all 17 cases")
@@ -141,13 +139,13 @@ def test_what_two_alterations_answer_alike_is_seen_without_an_expectation() -> N
 
 
 def test_pairs_are_tried_and_named_in_one_order_and_never_of_one_number() -> None:
-    cases = [case.at("float64") for case in all_cases() if case.component == "layer_norm"]
+    cases = [case.at("float64") for case in suite() if case.component == "layer_norm"]
     pair = mutation.larger("normalization.layer_norm", 1.5), mutation.larger("normalization.layer_norm", 1.25)
     search = Search(Hypotheses(cases, pair), mutation.as_port(pair, cases))
     assert all(search.explains(each) for each in (pair, pair[::-1]))
     assert search.pairs() == [pair]
     pair = DEFECTS["LOS1"], mutation.larger("embedding.logits", 1.25)
-    losses = [case.at("float64") for case in all_cases() if case.id in ("training_loss/guide", "training_loss/sapiens")]
+    losses = [case.at("float64") for case in suite() if case.id in ("training_loss/guide", "training_loss/sapiens")]
     for cases, named in ((losses, [pair]), (losses[:1], [])):
         search = Search(Hypotheses(cases, pair), mutation.as_port(pair, cases))
         assert search.explains(pair)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from expectations import store
+from kinds import conformance, every
 from messages import mentions
-from tiers import every, later
 
 from reference_numpy.sharding import Mesh
 from rosettaformer.commands.explain import explain
@@ -68,8 +68,8 @@ def _title(fault: Fault) -> str:
     return f"{fault.id}-{fault.title[:30]}"
 
 
-@pytest.mark.parametrize("fault", [one if one in FIRSTS else later(one) for one in HYPOTHESES], ids=_title)
-def test_a_fault_is_named(fault: Fault) -> None:
+@pytest.mark.parametrize("fault", [one if one in FIRSTS else conformance(one) for one in HYPOTHESES], ids=_title)
+def test_a_fault_is_named(fault: Fault, record_property: Callable[[str, object], None]) -> None:
     found = _of(fault, SHOWN_BY.get(fault.id, OLMO), MESHES.get(fault.id, MESH))
     wanted = next((ids for words, ids in ALIKE.items() if words in fault.title), (fault.id,))
     if wanted is None:
@@ -78,6 +78,7 @@ def test_a_fault_is_named(fault: Fault) -> None:
     assert found is not None and found.ids == wanted
     assert found.verdict == Verdict.EXPLAINED and f"{fault.id} (" in found.text
     assert any(f"explain {fault.id}" in line for line in found.lines)  # the reference has no framework
+    record_property("mutants named", 1)
 
 
 @pytest.mark.parametrize("place", every(3, ["decoder.layers.1.feed_forward", "feed_forward", "self_attention"]))
@@ -89,7 +90,7 @@ def test_a_fault_at_one_place_is_named_there(place: str) -> None:
     assert f"{first}" in found.lines
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_a_fault_may_be_in_several_norms_alone() -> None:
     place = "feed_forward_norm and self_attention_norm"  # without the last one of all
     fault = dataclasses.replace(all_faults()["SHD17"], place=place)
@@ -105,7 +106,8 @@ WHOLE = [
 ]
 
 
-@pytest.mark.parametrize(("place", "whole", "layout"), map(later, WHOLE))
+@pytest.mark.conformance
+@pytest.mark.parametrize(("place", "whole", "layout"), WHOLE)
 def test_a_fault_is_named_where_tables_are_whole(place: str, whole: tuple[str, ...], layout: str) -> None:
     fault = dataclasses.replace(all_faults()["SHD1"], place=place)
     found = said(_replies(OLMO, lambda case: answer(case, fault.operations, whole)))
@@ -113,7 +115,7 @@ def test_a_fault_is_named_where_tables_are_whole(place: str, whole: tuple[str, .
     assert said(_replies(OLMO, lambda case: answer(case, whole=whole))) is None
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_a_tied_table_is_whole_in_both_its_uses() -> None:
     whole = ("embeddings", "logits")
     found = said(_replies(("transformer_vjp/sharded_gpt2",), lambda case: answer(case, all_faults()["SHD1"].operations, whole)))
@@ -218,7 +220,7 @@ def test_rows_of_the_first_part_alone_may_be_right() -> None:
     assert found is not None and "part" in found.text
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.parametrize(("id_", "fact"), [("SHD24", "update"), ("SHD4", "is wrong")])
 def test_steps_of_training_go_wrong_before_or_after_the_first_one(id_: str, fact: str) -> None:
     ids = ("training_steps/sharded_paper_keep",)

@@ -4,20 +4,19 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+from kinds import conformance
 from sharded_ports import PORTS, cases_of, judged, planted, replies
-from tiers import exhaustive, later
 
 from rosettaformer.conformance.catalogue.sharded import all_faults
 from rosettaformer.conformance.diagnosis.sharding import said
 
 MESHES = [
-    later(("jax_decoder.py", "data=2,model=4")),
-    later(("torch_decoder.py", "data=2,model=2")),
-    later(("jax_steps.py", "data=2")),
-    *(exhaustive("jax_decoder.py", mesh) for mesh in ("data=3", "model=2", "data=4,model=2")),
-    *(exhaustive("torch_decoder.py", mesh) for mesh in ("data=3", "model=4", "data=2,replicate")),
+    conformance(("jax_decoder.py", "data=2,model=4")),
+    conformance(("torch_decoder.py", "data=2,model=2")),
+    conformance(("jax_steps.py", "data=2")),
+    *(conformance("jax_decoder.py", mesh) for mesh in ("data=3", "model=2", "data=4,model=2")),
+    *(conformance("torch_decoder.py", mesh) for mesh in ("data=3", "model=4", "data=2,replicate")),
 ]
-SAMPLE = ("column_input", "norm_of_part", "whole_tables")
 
 
 @pytest.mark.parametrize(("port", "mesh"), MESHES)
@@ -27,14 +26,15 @@ def test_a_right_port_is_not_accused(port: str, mesh: str, tmp_path: Path) -> No
     assert all(reply.outputs for reply in found)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.conformance
 def test_a_right_port_whose_tables_are_whole_is_not_accused(tmp_path: Path) -> None:
     one = planted()["whole_tables"]
     found, what = judged(dataclasses.replace(one, edits=one.edits[1:]), tmp_path)  # without the mistake
     assert what is None and all(reply.outputs for reply in found)
 
 
-@pytest.mark.parametrize("name", [later(name) if name in SAMPLE else exhaustive(name) for name in planted()])
+@pytest.mark.conformance
+@pytest.mark.parametrize("name", planted())
 def test_a_mistake_is_caught_and_named(name: str, tmp_path: Path) -> None:
     found, what = judged(planted()[name], tmp_path)
     assert any(reply.wrong for reply in found) and what is not None

@@ -4,29 +4,24 @@ from pathlib import Path
 
 import pytest
 import wild
-from tiers import later
 
 from rosettaformer.conformance import runner
 from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.status import FAILURES
 
+pytestmark = pytest.mark.evidence
 MISTAKES = wild.mistakes()
 EVERY = 20
-SLOW = ("decoder_attention_norms_exchanged", "padding_hides_queries")
-SAMPLE = [
-    pytest.param(mistake, id=mistake.id, marks=pytest.mark.exhaustive if index % 2 else ())
-    for index, mistake in enumerate(MISTAKES[EVERY // 2 :: EVERY])
-]
+SAMPLE = [pytest.param(mistake, id=mistake.id) for mistake in MISTAKES[EVERY // 2 :: EVERY]]
 
 
-@pytest.mark.parametrize("mistake", [later(one) if one.id in SLOW else one for one in SAMPLE])
+@pytest.mark.parametrize("mistake", SAMPLE)
 def test_a_mistake_is_named_or_described(mistake: wild.Mistake, tmp_path: Path) -> None:
     """`make evidence STEP=wild` takes all."""
     said = wild.say(mistake, tmp_path)
     assert said.accepted and not said.wrong
 
 
-@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "file", sorted({mistake.file for mistake in MISTAKES} | {f"second/{mistake.file}" for mistake in wild.mistakes(wild.FOLDER / "second")})
 )

@@ -7,7 +7,7 @@ from unittest import mock
 import numpy as np
 import pytest
 from expectations import all_by_id
-from tiers import every
+from kinds import every
 
 from reference_numpy import attention, feed_forward, normalization
 from reference_numpy.parameters import nest
@@ -70,7 +70,7 @@ def test_a_correct_layer_fails_nowhere_and_noise_gets_no_wiring() -> None:
     assert _search(lambda case: _layer(case, "") + 1e-6 * noise.standard_normal(case.inputs["x_btd"].shape)).explain() == []
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_a_wiring_of_one_layer_is_found_at_its_place() -> None:
     case = all_by_id()["transformer/semillero"].at("float64")
     true, calls = normalization.layer_norm, []

@@ -22,7 +22,7 @@ def measured() -> Measured:
 @pytest.fixture(scope="session")
 def guide(tmp_path_factory: pytest.TempPathFactory, measured: Measured) -> Path:
     """The site with the figures of made-up results, of forward passes in torch alone, and with the effects of two defects: the core cases
-    are run by other tests, and the command in the second tier."""
+    are run by other tests, and the command in a test of kind conformance."""
     out = tmp_path_factory.mktemp("guide") / "site"
     known = {identity: defects.effects(identity) for identity in ("MHA11", "NRM1")}
     with (

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from browser import brightness, offline, prefer, violations, visited, wide
 from invoke import refused
+from kinds import conformance, every
 from selenium.webdriver.common.keys import Keys
-from tiers import every, later
 from tutorials import all_pages, followed
 
 from rosettaformer.checkpoints.hugging_face import FAMILIES
@@ -34,8 +34,8 @@ KINDS = ("index.html", "glossary.html", "components/index.html", "components/lay
          "translate/index.html", "translate/pytorch-to-flax.html", "translate/pytorch-to-flax-attention.html",
          "defects/index.html", "defects/MHA11.html", "models/index.html", "models/bert.html", "tutorials/index.html",
          "tutorials/add-a-backend.html", "tutorials/the-port-file.html")  # fmt: skip
-QUICK = ("index.html", "components/layer_norm.html", "defects/MHA11.html")  # in the first tier
-PLACES = [(1440, "light"), (390, "dark")]  # widths and schemes in the first tier
+QUICK = ("index.html", "components/layer_norm.html", "defects/MHA11.html")
+PLACES = [(1440, "light"), (390, "dark")]  # widths and schemes
 OTHERS = [(1440, "dark"), (768, "light"), (768, "dark"), (390, "light")]
 pytestmark = pytest.mark.xdist_group("guide")  # measured and built once
 
@@ -128,7 +128,7 @@ def test_a_link_that_leads_nowhere_is_found_and_a_folder_of_other_files_kept(tmp
     assert (tmp_path / "thesis.tex").read_text() == "all of it"
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_the_command_measures_and_writes_the_same_pages(guide: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "rosettaformer", "guide", "--out", str(tmp_path / "site")]
     made = subprocess.run(command, capture_output=True, text=True)
@@ -448,7 +448,7 @@ def test_contents_stay_in_view_mark_the_section_that_is_read_and_lead_on_to_the_
         assert driver.current_url.endswith("components/layer_norm.html")
 
 
-@pytest.mark.parametrize("width", [1440, later(768), 390])
+@pytest.mark.parametrize("width", [1440, conformance(768), 390])
 def test_no_button_covers_code_and_code_that_is_cut_off_says_so(driver: Any, guide: Path, width: int) -> None:
     script = """return [...document.querySelectorAll("figure.code")].filter(one => one.checkVisibility()).map(figure => {
       const [button, pre] = [figure.querySelector(".copy").getBoundingClientRect(), figure.querySelector("pre")];
@@ -542,8 +542,8 @@ def test_light_and_dark(driver: Any, guide: Path) -> None:
     prefer(driver, "light")
 
 
-@pytest.mark.parametrize("places", [PLACES, later(OTHERS)], ids=["some", "others"])
-@pytest.mark.parametrize("kind", [kind if kind in QUICK else later(kind) for kind in KINDS])
+@pytest.mark.parametrize("places", [PLACES, conformance(OTHERS)], ids=["some", "others"])
+@pytest.mark.parametrize("kind", [kind if kind in QUICK else conformance(kind) for kind in KINDS])
 def test_no_page_is_wider_than_its_window_and_axe_finds_no_violation(
     driver: Any, guide: Path, kind: str, places: list[tuple[int, str]]
 ) -> None:
@@ -566,10 +566,10 @@ def shown(driver: Any) -> list[str]:
     return [panel.get_attribute("data-tab") for panel in panels]
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.parametrize(
     "name",
-    ["gpt2", "llama3", pytest.param("bert", marks=pytest.mark.exhaustive), pytest.param("transformer", marks=pytest.mark.exhaustive)],
+    ["gpt2", "llama3", pytest.param("bert", marks=pytest.mark.conformance), pytest.param("transformer", marks=pytest.mark.conformance)],
 )
 def test_the_models_snippets_agree_with_the_libraries(name: str) -> None:
     file = ROOT / "rosettaformer" / "guide" / "snippets" / "models" / f"{name}.py"
@@ -623,7 +623,7 @@ def rows_of(guide: Path, model: str) -> dict[str, str]:
     return dict(re.findall(r'<tr id="key-(\w+)">(.*?)</tr>', text, re.DOTALL))
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_a_models_table_holds_every_tensor_that_the_library_stores(guide: Path) -> None:
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     torch = pytest.importorskip("torch")

@@ -14,8 +14,9 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from browser import offline, wide
+from expectations import suite
+from kinds import conformance
 from made_up_run import made_up
-from tiers import later
 
 from reference_numpy import TransformerConfig, layout
 from rosettaformer.conformance.cases import all_cases
@@ -152,7 +153,7 @@ def test_what_frameworks_have_exists_with_these_defaults(framework: str) -> None
                 assert signature is not None and repr(signature.parameters[name].default) == value, (entry.name, name)
 
 
-@pytest.mark.parametrize("framework", ["torch", "tf", later("jax")])
+@pytest.mark.parametrize("framework", ["torch", "tf", conformance("jax")])
 def test_what_is_said_of_what_frameworks_have_holds(framework: str) -> None:
     column = {"torch": "pytorch", "tf": "keras", "jax": "flax"}[framework]
     names = snippets.namespace("numpy") | snippets.namespace(column)
@@ -303,7 +304,7 @@ class Texts(HTMLParser):
         self.text += data
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_pages_say_what_the_cases_give_and_how_many_are_core(guide: Path) -> None:
     text = re.sub('<a class="word".*?>(.*?)</a>', r"\1", (guide / "components/multi_head_attention.html").read_text(encoding="utf-8"))
     cases = cases_of()["multi_head_attention"]
@@ -326,7 +327,7 @@ def test_native_names_find_their_component(index: dict[str, set[tuple[str, str]]
     assert ("key_value_heads", "#key_value_heads") in index["components/config.html"]
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_no_equation_is_cut_off(guide: Path) -> None:
     script = """return [...document.querySelectorAll(".equation > math")].filter(math => {
       const box = math.parentElement, leaves = [...math.querySelectorAll("mi, mo, mn")];
@@ -382,7 +383,7 @@ def test_columns_are_chosen_and_tabs_are_walked_by_keyboard(guide: Path) -> None
 def test_every_mask_of_the_cases_is_at_a_site_with_its_axes_and_its_rate() -> None:
     above = {"encoder": "encoder.", "decoder": "decoder.", "encoder_layer": "encoder.layers.N.", "decoder_layer": "decoder.layers.N."}
     table, seen = {one.path: one for one in sites.all_sites()}, set()
-    for case in all_cases():
+    for case in suite():
         for name, mask in case.inputs.items():
             if name.startswith("keep.") and case.component != "random_dropout":
                 path = above.get(case.component, "") + re.sub(r"\.\d+\.", ".N.", name.removeprefix("keep."))

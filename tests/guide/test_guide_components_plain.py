@@ -17,7 +17,7 @@ import expectations
 import numpy as np
 import pytest
 from in_process import InProcess
-from tiers import later
+from kinds import conformance
 
 from rosettaformer.conformance import runner
 from rosettaformer.conformance.result import Result
@@ -79,7 +79,7 @@ def require(results: list[Result], components: Iterable[str]) -> Counter[str]:
 EVERY = [(framework, WITH) for framework in FRAMEWORKS[:3]] + [("flax", WITH[start::3]) for start in range(3)] + [DECODER]
 
 
-@pytest.mark.parametrize("framework, components", [later(part) for part in EVERY])
+@pytest.mark.parametrize("framework, components", [conformance(part) for part in EVERY])
 def test_every_plain_version_passes_every_case_that_it_covers(framework: str, components: tuple[str, ...]) -> None:
     cases = [case for case in expectations.all_by_id().values() if case.component in components]
     results = runner.run(cases, (str(FOLDER / f"port_{framework}.py"),), ("float64",), store=expectations.store())

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from expectations import suite
 
 pytest.importorskip("jinja2")
 pytest.importorskip("pygments")
 
 from reference_numpy import preset, rotary
 from rosettaformer.conformance import runner
-from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.catalogue import all_defects
 from rosettaformer.conformance.reference.components import COMPONENTS
 from rosettaformer.guide.components.decisions import governing
@@ -102,7 +102,7 @@ def keras_name(name: str) -> str:
     return ".".join([*(KERAS.get(part, part) for part in module.split(".")), last])
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.parametrize("framework", ["keras", "flax"])
 def test_the_whole_layer_that_is_written_is_the_encoder_layer(framework: str, tmp_path: Path) -> None:
     code = ROWS["whole-layer"].cells[framework].code.partition("\nlayer = ")[0]
@@ -110,7 +110,7 @@ def test_the_whole_layer_that_is_written_is_the_encoder_layer(framework: str, tm
     port = tmp_path / "port.py"
     own = {"framework": "jax", "more": ", nnx.Rngs(0)"} if framework == "flax" else {"framework": "tf", "more": ""}
     port.write_text("\n".join([*IMPORTS[framework], code, LAYER.format(weights=weights, **own)]))
-    cases = [case for case in all_cases() if case.component == "encoder_layer"]
+    cases = [case for case in suite() if case.component == "encoder_layer"]
     results = runner.run(cases, [str(port)], ["float32"])
     statuses = {result.case.rpartition("/")[2]: result.status for result in results if result.status != "not covered"}
     assert statuses.pop("left_padding") == "differs"  # a query that may attend to nothing averages the values

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from evidence import HOUSE
-from tutorials import SNIPPETS, all_pages, change, every_page, followed, run, session
+from kinds import conformance
+from tutorials import HOUSE, SNIPPETS, all_pages, change, every_page, followed, run, session
 
 from rosettaformer.conformance.report.summary import Summary
 from rosettaformer.guide import evidence, site
@@ -31,7 +31,7 @@ NEEDS = {
     "add-a-backend": (),
     "add-a-component": ("torch", "tensorflow", "flax"),
 }
-# the blocks of commands that the ordinary tier runs; all files are written and changed
+# the blocks of commands that the product test runs; all files are written and changed
 SOME = {
     "port-pytorch": ("attention", "diagnose", "model", "folder", "convert", "compare"),
     "port-keras": (),
@@ -41,15 +41,13 @@ SOME = {
     "port-llama-flax": ("rotation_again", "folder", "compare"),
     "add-a-component": ("proof", "cases", "defect"),
 }
-TIERS = [
-    *(pytest.param(name, True, marks=pytest.mark.exhaustive) for name in SOME),
-    *(pytest.param(name, False, marks=pytest.mark.sample) for name in SOME if not SOME[name]),
-    *(pytest.param(name, False, marks=(pytest.mark.sample, pytest.mark.second)) for name in SOME if SOME[name]),
-    *(pytest.param(name, True, marks=pytest.mark.second) for name in NEEDS if name not in SOME),
+RUNS = [
+    *(conformance(name, True) for name in NEEDS),
+    *((name, False) for name in SOME if not SOME[name]),
 ]
 
 
-@pytest.mark.parametrize(("name", "full"), TIERS)
+@pytest.mark.parametrize(("name", "full"), RUNS)
 def test_the_commands_of_a_page_end_and_name_bugs_as_it_says(name: str, full: bool, tmp_path: Path) -> None:
     for needed in NEEDS[name] if full or SOME[name] else ():
         if importlib.util.find_spec(needed) is None:
@@ -177,7 +175,7 @@ print(sorted(path.name for path in Path("shards").glob("*.safetensors"))[-1], le
 """
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_llama_in_flax_loads_what_the_library_writes_and_compiles_two_programs_to_generate(tmp_path: Path) -> None:
     """One file and several, a tied head, half precision; one program for the prompt, and one for all tokens after it."""
     for needed in NEEDS["port-llama-flax"]:

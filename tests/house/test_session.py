@@ -8,7 +8,7 @@ from evidence import HOUSE
 from session import prepared
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_the_session_of_porting_goes_from_red_to_green(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     codes = {"new-port": 1, "diagnose": 1, "check": 0}

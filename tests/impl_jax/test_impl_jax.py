@@ -157,8 +157,8 @@ def test_memory_grows_with_the_length_not_with_its_square() -> None:
     assert bytes_of(8192) < 2.5 * bytes_of(4096)
 
 
-@pytest.mark.second
-@pytest.mark.parametrize("padding_id", [pytest.param(0, marks=pytest.mark.exhaustive), None])
+@pytest.mark.conformance
+@pytest.mark.parametrize("padding_id", [pytest.param(0, marks=pytest.mark.conformance), None])
 def test_one_exported_program_serves_every_batch_and_length(padding_id: int | None) -> None:
     model, _ = loaded(small(padding_id=padding_id))
     graph, state = nnx.split(model)

@@ -9,6 +9,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from expectations import suite
 
 jax = pytest.importorskip("jax")
 nnx = pytest.importorskip("flax.nnx")
@@ -27,7 +28,6 @@ from reference_numpy import parameters, preset  # noqa: E402
 from reference_numpy.recipe import PAPER  # noqa: E402
 from reference_numpy.strategy import Strategy  # noqa: E402
 from rosettaformer.conformance.case import Case  # noqa: E402
-from rosettaformer.conformance.cases import all_cases  # noqa: E402
 from rosettaformer.conformance.ports.adapters.jax import Adapter  # noqa: E402
 from rosettaformer.conformance.reference.components import OWN, SEARCHES, without_other_layouts  # noqa: E402
 
@@ -77,13 +77,13 @@ def test_a_question_for_devices_is_seen(question: str) -> None:
 
 def components() -> Iterator[Case]:
     seen = {*NO_PROGRAM}
-    for case in without_other_layouts(all_cases(), OWN):
+    for case in without_other_layouts(suite(), OWN):
         if case.core and case.component not in seen:
             seen.add(case.component)
             yield case
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_every_component() -> None:
     adapter = Adapter(port)
     for case in components():

@@ -8,13 +8,14 @@ import pytest
 jax = pytest.importorskip("jax")
 
 from jax_on_eight import MODELS, begin, in_process, outcomes, trains  # noqa: E402
-from jax_sharding_checks import CHECKS, LAST, LATER, tier  # noqa: E402
-from tiers import exhaustive, later  # noqa: E402
+from jax_sharding_checks import CHECKS, LATER  # noqa: E402
+from kinds import conformance  # noqa: E402
 
 from impl_jax.programs.traffic import traffic  # noqa: E402
 
-TIERS = {LATER: later, LAST: exhaustive, "": str}
-NAMES = [TIERS[tier(name)](name) for name in CHECKS]
+pytestmark = pytest.mark.product
+
+NAMES = [conformance(name) if name.startswith(LATER) else name for name in CHECKS]
 PROGRAM = """HloModule jit_step, is_scheduled=true
 
 %add (x: f32[], y: f32[]) -> f32[] {
@@ -34,17 +35,17 @@ ENTRY %main (p: f64[16,2]) -> f64[16,4] {
 
 
 @cache
-def found(of: str) -> dict[str, str]:
-    """What became of the checks of a tier, which share a process."""
-    return outcomes(name for name in CHECKS if tier(name) == of)
+def found(later: bool) -> dict[str, str]:
+    """What became of the checks of a kind, which share a process."""
+    return outcomes(name for name in CHECKS if name.startswith(LATER) == later)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_on_eight_devices(name: str) -> None:
-    assert not (error := found(tier(name))[name]), error
+    assert not (error := found(name.startswith(LATER))[name]), error
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_two_processes_train_together_and_each_reads_its_own_part_of_a_state() -> None:
     with socket.socket() as free:
         free.bind(("localhost", 0))

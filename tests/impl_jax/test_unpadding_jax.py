@@ -24,7 +24,7 @@ def wide() -> Iterator[None]:
         yield
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_operation_by_operation_padding_is_left_out_too() -> None:
     """And a target of rows beside a flat source; a function without a driver is called as it is."""
     source, target = tokens("mixed", TIED)
@@ -36,7 +36,7 @@ def test_operation_by_operation_padding_is_left_out_too() -> None:
     close(unpadded(model.encode, least=0)(source), model.encode(source))
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_rows_of_padding_are_zeros_also_where_nothing_lies_flat() -> None:
     source, target = tokens("mixed", TIED)
     model = BACKEND.loaded(TIED, arrays(TIED))

@@ -266,7 +266,7 @@ def test_the_chunks_are_those_of_the_tensor_s_device_where_it_has_one(monkeypatc
     assert found[4:] == [4, 4, None, 4]
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_memory_grows_with_the_length_not_with_its_square():
     def bytes_of(length):
         x = tf.random.stateless_normal((1, length, 8, 16), (0, 1))

@@ -22,6 +22,8 @@ tf = pytest.importorskip("tensorflow")
 from impl_tf.programs.compiled import compiled  # noqa: E402
 from impl_tf.programs.sharding import Replicas, draw, logical_devices  # noqa: E402
 
+pytestmark = pytest.mark.product
+
 HOUSE = Path(__file__).resolve().parents[2]
 SCRIPT = Path(__file__).with_name("on_replicas.py")
 CLOSE = 1e-9
@@ -74,52 +76,52 @@ def test_steps_on_two_devices_are_those_of_the_reference_and_what_is_missing_is_
     assert len(outcome["refused"]) == 3 and all(map(mentions, outcome["refused"], refused))
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.parametrize("name", ["tied", "parts", "no-dropout", "classes", "decoder-only", "llama"])
 def test_ten_steps_of_every_model_are_those_of_the_reference(name: str) -> None:
     """The paper's with tied tables and padding, BERT, GPT-2 and one like Llama; decay, clipping and microbatches among them."""
     are_close(f"steps {name} rows={6 if name == 'parts' else 5}")
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_frequencies_follow_the_longest_row_of_the_whole_batch() -> None:
     """Which is on the second replica; in microbatches that of each part, as the reference's."""
     are_close("steps dynamic rows=6", "steps longrope", "followed dynamic", "followed longrope")
 
 
-@pytest.mark.exhaustive
+@pytest.mark.conformance
 def test_frequencies_follow_the_longest_row_as_xla_compiles_them() -> None:
     are_close("steps dynamic rows=6 compiled=1 count=3", "followed longrope mode=compiled")
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_replicas_without_rows_add_nothing() -> None:
     are_close("steps tied 2 rows=1 count=3", "steps llama 4 count=3")
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_random_keep_masks_are_the_same_on_every_mesh() -> None:
     are_close("drawn tied 1 2 4")
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_a_state_goes_on_on_another_mesh() -> None:
     are_close("continued no-dropout")
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.parametrize("data", [0, 2], ids=["alone", "mesh"])
 def test_layers_that_compute_again_give_the_same(data: int) -> None:
     are_close(f"recomputed tied {data}")
 
 
-@pytest.mark.exhaustive
+@pytest.mark.conformance
 @pytest.mark.parametrize("action", ["steps tied", "drawn tied 1 2", "recomputed tied 0", "recomputed tied 2"])
 def test_what_xla_compiles_gives_the_same(action: str) -> None:
     are_close(f"{action} compiled=1")
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.parametrize("workers", [0, 2])
 def test_float32_is_within_its_derived_tolerance(workers: int) -> None:
     """Losses and parameters of ten steps of the paper's model, and the gradients of a Llama's and the paper's loss."""
@@ -129,36 +131,36 @@ def test_float32_is_within_its_derived_tolerance(workers: int) -> None:
         assert 0 < excess <= 1, (action, excess)
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_two_workers_give_the_reference_s_steps_and_each_knows_its_place() -> None:
     outcome = found("group", "steps parts rows=6", workers=2)
     assert outcome["group"] == [0, 2, True, False]
     assert outcome["steps parts rows=6"] < CLOSE
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_two_workers_answer_the_judge_and_one_may_have_no_rows() -> None:
     are_close("steps llama rows=1 count=3", "steps longrope count=3", "judged 2 60", workers=2)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.conformance
 def test_two_workers_give_the_same_as_xla_compiles_it() -> None:
     are_close("steps decoder-only compiled=1", workers=2)
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_a_worker_that_is_killed_is_one_clear_error_within_thirty_seconds() -> None:
     message, seconds = found("killed", workers=2)["killed"]
     assert "TF_CONFIG" in message
     assert seconds < 30
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_components_and_steps_that_the_judge_asks_are_the_reference_s() -> None:
     are_close("judged 2 30", "judged 3 40 first=7", "training_steps decoder-only")
 
 
-@pytest.mark.exhaustive
+@pytest.mark.conformance
 @pytest.mark.parametrize("first", range(4))
 def test_every_component_that_the_judge_asks_is_the_reference_s(first: int) -> None:
     are_close(f"judged 2 4 first={first}")
@@ -180,7 +182,7 @@ def test_masks_of_some_rows_are_rows_of_the_whole_masks() -> None:
     assert len({mask.tobytes()[:60] for mask in whole.values()}) == len(whole)
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_masks_are_the_same_as_xla_compiles_them() -> None:
     run = compiled(lambda place: draw(CONFIG, 0, place, 3, 7, 5))
     for site, mask in run(tf.constant([2, 4], tf.int64)).items():

@@ -50,7 +50,7 @@ def test_the_first_update_is_made_at_step_1():
     assert float(optimizer.adam(Noam(512, 4000), 0.9, 0.98, 1e-9).learning_rate) == float(noam(1, 512, 4000))
 
 
-@pytest.mark.exhaustive
+@pytest.mark.conformance
 def test_fit_trains_with_our_optimiser_and_schedule():
     model = Transformer(CONFIG.replace(dropout_rate=0.1))
     source, target = keras.Input((7,), dtype="int64"), keras.Input((5,), dtype="int64")

@@ -23,7 +23,7 @@ def model() -> Any:
     return BACKEND.loaded(OTHERS, arrays(OTHERS))
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.parametrize("jit_compile", [False, True], ids=["graph", "xla"])
 def test_a_graph_leaves_out_padding_and_gives_the_same(model: Any, jit_compile: bool) -> None:
     (source, target), run = tokens("mixed", OTHERS), compiled(model, jit_compile, least=0)

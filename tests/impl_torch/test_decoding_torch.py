@@ -158,7 +158,7 @@ def test_searches_under_autocast() -> None:
     torch.testing.assert_close(found["log_p_bn"][:, 0], plain["log_p_bn"][:, 0], rtol=0, atol=0.1)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.conformance
 @pytest.mark.parametrize("library", ["the processor's", "onednn"])
 def test_a_program_is_compiled_once_for_all_weights_and_lengths_and_has_large_kernels_packed(
     library: str, monkeypatch: pytest.MonkeyPatch

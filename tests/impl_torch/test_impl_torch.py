@@ -110,7 +110,7 @@ def test_states_need_a_model_in_evaluation() -> None:
         Transformer(encoder_config(classes=3)).train().states(tokens(3, 5))
 
 
-@pytest.mark.exhaustive
+@pytest.mark.conformance
 def test_compiled_equals_eager() -> None:
     module = Transformer(CONFIG).eval()
     run = compiled(module)

@@ -5,7 +5,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from tiers import every, later
+from kinds import conformance, every
 
 from reference_numpy import TransformerConfig, decoding, layout, parameters, preset, transformer
 from reference_numpy import cache as steps
@@ -92,7 +92,7 @@ def mixture(seed: int) -> TransformerConfig:
 
 
 CONFIGS = [*map(config_of, VARIANTS), *map(mixture, range(24))]
-NAMED = pytest.mark.parametrize("config", every(4, [pytest.param(config, id=name) for name, config in zip(
+NAMED = pytest.mark.parametrize("config", every(8, [pytest.param(config, id=name) for name, config in zip(
     [*VARIANTS, *map(str, range(24))], CONFIGS, strict=True)]))  # fmt: skip
 
 
@@ -191,7 +191,7 @@ def test_a_search_is_the_reference_s(search: str, config: TransformerConfig) -> 
     searched(config, Searcher(model_of(config, values)), values, search)
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.parametrize("name", ["gemma3", "encoder", "dynamic"])
 def test_a_program_of_a_step_serves_windows_and_rotations(name: str) -> None:
     config = config_of(name)
@@ -358,7 +358,7 @@ def test_a_component_is_given_positions(component: str) -> None:
     assert not torch.allclose(function(**given), function(**given, **{name: 2 * place}))
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.parametrize("name", ["gemma3", "longrope", "dynamic", "encoder"])
 def test_one_graph_serves_every_length(name: str) -> None:
     torch.compiler.reset()
@@ -373,7 +373,7 @@ def test_one_graph_serves_every_length(name: str) -> None:
     assert traced.frame_count == 1
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.parametrize("name", ["gemma2", "yarn"])
 def test_a_compiled_model_is_the_eager_one(name: str) -> None:
     config = config_of(name)
@@ -395,7 +395,7 @@ def test_an_exported_model_serves_every_length(name: str) -> None:
         close(program(None, tokens), model(None, tokens))
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_onnx_runtime_gives_the_numbers_of_a_model_with_windows_and_rotations() -> None:
     onnxruntime, _ = pytest.importorskip("onnxruntime"), pytest.importorskip("onnxscript")
     config = config_of("gemma3")
@@ -408,7 +408,7 @@ def test_onnx_runtime_gives_the_numbers_of_a_model_with_windows_and_rotations() 
     close(torch.from_numpy(found), model(None, tokens).detach())
 
 
-@pytest.mark.parametrize("size", [9, later(3)])
+@pytest.mark.parametrize("size", [9, conformance(3)])
 def test_a_window_that_hides_nothing_leaves_the_kernel_its_triangle(size: int) -> None:
     """A mask would take the fused kernel's own, which skips what is later."""
     config = config_of("mistral").replace(window=9)

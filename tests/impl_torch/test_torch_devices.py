@@ -9,11 +9,11 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from expectations import suite
 
 from reference_numpy import TransformerConfig, preset
 from reference_numpy.parameters import flatten, nest
 from rosettaformer.conformance.case import Case
-from rosettaformer.conformance.cases import all_cases
 
 torch = pytest.importorskip("torch")
 
@@ -35,7 +35,7 @@ MODELS = {
 # They seed the generator of a device, give a number of the host, or loop until they have read a value; `test_gpu` has them.
 ELSEWHERE = {"initialise", "random_dropout", "noam", "greedy_search", "sample", "beam_search"}
 FIRST: dict[str, Case] = {}
-for each in all_cases():
+for each in suite():
     if each.core and each.component in port.components and each.component not in ELSEWHERE:
         FIRST.setdefault(each.component, each)
 

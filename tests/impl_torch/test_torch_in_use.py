@@ -25,7 +25,7 @@ from impl_torch.programs.unpadding import unpadded  # noqa: E402
 from impl_torch.transformer import Transformer  # noqa: E402
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.parametrize("padding_id", [0, None])
 def test_one_graph_serves_every_batch_and_every_length(padding_id: int | None) -> None:
     torch.compiler.reset()
@@ -65,7 +65,7 @@ def _bias(attn_mask: Any, dtype: Any) -> Any:
 KERNELS = [_minus_infinity, _lowest_number]
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_an_exported_graph_needs_no_kernel_that_zeroes_empty_rows(kernel: Callable[..., Any]) -> None:
     class Elsewhere(torch.fx.Interpreter):

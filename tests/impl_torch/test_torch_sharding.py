@@ -23,6 +23,8 @@ from reference_numpy.parameters import initialise  # noqa: E402
 from reference_numpy.recipe import PAPER  # noqa: E402
 from reference_numpy.sharding import Mesh  # noqa: E402
 
+pytestmark = pytest.mark.product
+
 CONFIG = preset("tiny", source_vocabulary=23, target_vocabulary=23, encoder_layers=1, decoder_layers=1, dropout_rate=0.2)
 HERE = Path(__file__).parent
 MODELS = ("paper", "untied", "classes", "gpt2", "llama", "qwen3", "gemma2", "gemma3", "olmo2", "olmo2 with layer norms", "few tokens",
@@ -69,19 +71,19 @@ def test_four_processes_of_two_axes(mesh: str, check: str) -> None:
     assert not wrong(mesh, FIRST)[check]
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.parametrize(("mesh", "check"), in_groups(SECOND))
 def test_other_meshes(mesh: str, check: str) -> None:
     assert not wrong(mesh, SECOND[mesh])[check]
 
 
-@pytest.mark.exhaustive
+@pytest.mark.conformance
 @pytest.mark.parametrize(("mesh", "check"), in_groups(dict.fromkeys(SECOND, ALL)))
 def test_every_check_on_every_mesh(mesh: str, check: str) -> None:
     assert not wrong(mesh, ALL)[check]
 
 
-@pytest.mark.exhaustive
+@pytest.mark.conformance
 @pytest.mark.parametrize("mesh", ["data=2,model=2", "model=4", "data=4"])
 @pytest.mark.parametrize("part", range(12))
 def test_every_case_of_the_suite(mesh: str, part: int) -> None:

@@ -52,7 +52,7 @@ def test_a_step_has_its_own_random_numbers_and_leaves_torch_s_settings_alone(mon
     assert float(begin(BACKEND).train_step(*batch())) == loss
 
 
-@pytest.mark.exhaustive
+@pytest.mark.conformance
 def test_more_shapes_than_torch_keeps_by_itself_have_a_graph_each(monkeypatch: pytest.MonkeyPatch) -> None:
     compile_: Callable[..., Any] = torch.compile
     traced = CompileCounter()

@@ -65,7 +65,7 @@ def test_rows_stay_where_hooks_see_them(model: Any) -> None:
     assert seen == [(2, 16, CONFIG.model_width)]
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.parametrize(
     "batches", [((16, 8, 3), (16, 1, 1), (9, 9, 9), (16, 12, 0)), ((1,), (5,), (1, 16))], ids=["many", "one token first"]
 )
@@ -80,7 +80,7 @@ def test_one_graph_serves_every_number_of_tokens(model: Any, batches: tuple[tupl
     assert len(batches) == 3 or counters["stats"]["unique_graphs"] == 1
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_random_masks_of_flat_tokens_follow_from_seed_and_step_in_one_graph() -> None:
     config, runs = CONFIG.replace(dropout_rate=0.3), []
     batches = [(ragged(seed, (16, 3)), ragged(seed, lengths)) for seed, lengths in enumerate([(4, 9), (16, 1), (0, 0), (16, 12)])]

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from backends import FOUR, PORTS
 from invoke import refused, succeeded
+from kinds import conformance
 from model_folders import FOUR_NEEDS, bert, gpt2
 from test_attention_page import held
-from tiers import later
 
 from rosettaformer.inference.attention_page import LEVELS
 
@@ -39,7 +39,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any, Path, A
     return encoder, bert(encoder, kind="BertModel"), decoder, gpt2(decoder)
 
 
-@pytest.mark.parametrize("backend", [*FOUR[:2], *map(later, PORTS[1:])])
+@pytest.mark.parametrize("backend", [*FOUR[:2], *map(conformance, PORTS[1:])])
 def test_the_weights_are_those_of_transformers(backend: str, models: tuple[Path, Any, Path, Any]) -> None:
     pytest.importorskip(FOUR_NEEDS[backend])
     encoder, model, decoder, other = models

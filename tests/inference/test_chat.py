@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from decoder_tokenizers import OF_FAMILY, STYLES, decoder, saved_tokenizer
 from invoke import invoke, refused, succeeded
+from kinds import conformance
 from model_folders import NUMPY, edit
-from tiers import later
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -78,7 +78,7 @@ ENDLESS = {
 }
 
 
-@pytest.mark.parametrize("name", [name if name in ("loops", "many brackets") else later(name) for name in ENDLESS])
+@pytest.mark.parametrize("name", [name if name in ("loops", "many brackets") else conformance(name) for name in ENDLESS])
 def test_a_template_without_an_end_is_one_message_in_time(folder: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     edit(folder, "tokenizer_config.json", chat_template=ENDLESS[name])
     tokenizer = opened(folder)
@@ -109,7 +109,7 @@ def answered(folder: Path, model: Any, messages: list[dict[str, Any]], **options
     return found[ids.shape[1] :].tolist(), whole.removeprefix(before)
 
 
-@pytest.mark.parametrize("family", ["llama", *map(later, ("qwen3", "gemma2", "phi3", "mistral"))])
+@pytest.mark.parametrize("family", ["llama", *map(conformance, ("qwen3", "gemma2", "phi3", "mistral"))])
 def test_generate_answers_a_chat_as_transformers_does(tmp_path: Path, family: str) -> None:
     """Messages of the user and a conversation, in one batch; only the answers are printed."""
     model = decoder(tmp_path, family, 3)

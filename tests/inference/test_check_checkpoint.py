@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 from invoke import invoke, succeeded
+from kinds import conformance
 from model_folders import bert, gpt2
-from tiers import later
 
 from reference_numpy import parameters, preset
 from rosettaformer.checkpoints import save
@@ -73,8 +73,8 @@ def test_padding_is_the_padding_id_where_there_is_one(tmp_path: Path) -> None:
     ("made", "choices", "components"),
     [
         (gpt2, {"tokenizer": False, "n_positions": 24}, {"transformer": 4, "states": 4, "decode_in_steps": 1, "greedy_search": 1}),
-        later((bert, {"kind": "BertForMaskedLM", "num_hidden_layers": 1}, {"masked_language_logits": 5, "states": 5})),
-        later((bert, {"num_hidden_layers": 1}, {"pool": 5, "classify": 5, "states": 5})),
+        conformance((bert, {"kind": "BertForMaskedLM", "num_hidden_layers": 1}, {"masked_language_logits": 5, "states": 5})),
+        conformance((bert, {"num_hidden_layers": 1}, {"pool": 5, "classify": 5, "states": 5})),
     ],
 )
 def test_a_folder_of_hugging_face_conforms(
@@ -86,7 +86,7 @@ def test_a_folder_of_hugging_face_conforms(
     assert Counter(result["component"] for result in results) == components
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_what_a_port_fixes_and_the_checkpoint_has_is_said(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     port = Path(__file__).parents[1] / "ports" / "torch_nn_transformer.py"

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from backends import FOUR, PORTS
 from invoke import invoke, refused, succeeded
+from kinds import conformance
 from model_folders import FOUR_NEEDS, NUMPY, bert, edit, gpt2
-from tiers import later
 
 from rosettaformer.inference.attention import inputs_of
 from rosettaformer.inference.folder import open_folder
@@ -56,7 +56,7 @@ def assert_alike(model: tuple[Path, Any], lines: list[str] = LINES, function: Ca
     np.testing.assert_allclose(probabilities(classified(model[0], lines)), function(wanted(model, lines)), rtol=1e-5)
 
 
-@pytest.mark.parametrize("backend", [*FOUR[:2], *map(later, PORTS[1:])])
+@pytest.mark.parametrize("backend", [*FOUR[:2], *map(conformance, PORTS[1:])])
 def test_probabilities_are_those_of_transformers(model: tuple[Path, Any], backend: str) -> None:
     """Of texts and pairs, long ones and empty ones, alone and in batches."""
     pytest.importorskip(FOUR_NEEDS[backend], reason=f"{FOUR_NEEDS[backend]} is not installed")

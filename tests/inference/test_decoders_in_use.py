@@ -11,9 +11,9 @@ from checkpoint_models import assert_same_bits
 from decoder_folders import KINDS, sparse
 from decoder_tokenizers import STYLES, decoder, saved_tokenizer
 from invoke import invoke, succeeded
+from kinds import conformance
 from model_folders import NUMPY, edit
 from test_attention_page import held
-from tiers import later
 
 from rosettaformer.checkpoints import view
 from rosettaformer.inference.attention_page import LEVELS
@@ -35,7 +35,7 @@ SAID = {
     [
         "llama",
         "gemma3_text",
-        *map(later, ("mistral", "qwen2", "qwen3", "gemma", "gemma2", "phi3", "smollm3", "starcoder2", "gpt_neo", "opt", "glm")),
+        *map(conformance, ("mistral", "qwen2", "qwen3", "gemma", "gemma2", "phi3", "smollm3", "starcoder2", "gpt_neo", "opt", "glm")),
     ],
 )
 def test_texts_are_continued_as_transformers_continues_them(tmp_path: Path, family: str) -> None:
@@ -104,7 +104,7 @@ def test_a_folder_goes_through_a_canonical_file_with_its_tokenizer_and_templates
     assert succeeded("generate", folder, *NUMPY, *words).out == succeeded("generate", back, *NUMPY, *words).out
 
 
-@pytest.mark.parametrize("family", ["gemma3_text", *map(later, ("mistral", "qwen3", "phi3"))])
+@pytest.mark.parametrize("family", ["gemma3_text", *map(conformance, ("mistral", "qwen3", "phi3"))])
 def test_the_page_of_attention_shows_the_weights_of_transformers(tmp_path: Path, family: str) -> None:
     """With windows, and more tokens than the positions of the training."""
     model, out = decoder(tmp_path, family, 0).double(), tmp_path / "page.html"
@@ -117,7 +117,7 @@ def test_the_page_of_attention_shows_the_weights_of_transformers(tmp_path: Path,
     np.testing.assert_allclose(one["weights"], weights, rtol=0, atol=0.501 / LEVELS + 1e-6)  # it rotates in float32
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.parametrize("family", ["gemma2", "smollm3"])
 def test_a_report_of_a_decoder_conforms(tmp_path: Path, family: str) -> None:
     decoder(tmp_path, family, 3)
@@ -126,7 +126,7 @@ def test_a_report_of_a_decoder_conforms(tmp_path: Path, family: str) -> None:
     assert "conform" in found.out.lower()
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_a_billion_parameters_are_in_memory_once(tmp_path: Path, dtype: str) -> None:
     """In PyTorch, from a sparse file of 2 GB in bfloat16 to the first tokens; of float32 fewer, for the same memory."""

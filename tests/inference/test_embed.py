@@ -126,6 +126,7 @@ def test_a_model_without_the_pooler_of_its_class_is_read(folder: Path) -> None:
     assert "takes no leave_out" in refused("check", "--checkpoint", file, "--leave-out", "pooler", "torch")
 
 
+@pytest.mark.evidence
 @pytest.mark.parametrize("backend", ["numpy", "torch", "tf", "jax"])
 def test_the_sentences_of_a_pretrained_model_in_every_backend(tmp_path: Path, backend: str, pretrained: Any) -> None:
     """all-MiniLM-L6-v2, with a text that is cut to its 256 positions."""

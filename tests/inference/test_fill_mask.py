@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from backends import FOUR, PORTS
 from invoke import invoke, refused, succeeded
+from kinds import conformance
 from model_folders import FOUR_NEEDS, NUMPY, bert, edit
-from tiers import later
 
 NONE = "a text must have a mask, [MASK] within the 24 positions of the model; got "
 TEXTS = [
@@ -53,7 +53,7 @@ def test_tokens_are_those_of_the_pipeline(model: tuple[Path, Any], top_k: int) -
     assert_alike(filled(model[0], TEXTS, *NUMPY, "--top-k", top_k, "--batch-size", 1), wanted, 1e-10)
 
 
-@pytest.mark.parametrize("backend", [*FOUR[:2], *map(later, PORTS[1:])])
+@pytest.mark.parametrize("backend", [*FOUR[:2], *map(conformance, PORTS[1:])])
 def test_every_backend_gives_the_same(model: tuple[Path, Any], backend: str) -> None:
     pytest.importorskip(FOUR_NEEDS[backend], reason=f"{FOUR_NEEDS[backend]} is not installed")
     assert_alike(filled(model[0], TEXTS, "--backend", backend), model[1](TEXTS), 1e-5)

@@ -81,9 +81,7 @@ def random_settings(rng: np.random.Generator) -> tuple[list[list[int]], dict[str
 
 
 @pytest.mark.filterwarnings("ignore:Unfeasible length")
-@pytest.mark.parametrize(
-    ("models", "trials"), [pytest.param(1, 10, marks=pytest.mark.sample), pytest.param(6, 40, marks=pytest.mark.exhaustive)]
-)
+@pytest.mark.parametrize(("models", "trials"), [(1, 10), pytest.param(6, 40, marks=pytest.mark.conformance)])
 def test_the_ids_of_greedy_search_and_beams_are_those_of_transformers(tmp_path: Path, models: int, trials: int) -> None:
     """With every penalty and option, several ends, and prompts of different lengths; of beams with their scores."""
     for seed in range(models):

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 from invoke import refused, succeeded
+from kinds import conformance
 from model_folders import NUMPY, bert, edit, gpt2, modern
 from onnx_exports import export_with_cache
-from tiers import exhaustive, later
 
 from reference_numpy import TransformerConfig, parameters, transformer
 from rosettaformer import checkpoints
@@ -226,7 +226,7 @@ RUN = {"pt2": 6, "onnx": 6, "aoti": 6, "savedmodel": 6, "litert": 6, "stablehlo"
 
 @pytest.mark.parametrize(
     ("kind", "family"),
-    [exhaustive(kind, family) if kind == "aoti" else later((kind, family)) for kind in KINDS for family in ("gpt2", "mistral")],
+    [conformance(kind, family) for kind in KINDS for family in ("gpt2", "mistral")],
 )
 def test_a_file_of_every_format_continues_as_its_checkpoint(kind: str, family: str, tmp_path: Path) -> None:
     """Mistral's layer rotates, and attends to three tokens."""
@@ -250,7 +250,7 @@ def test_a_file_of_every_format_continues_as_its_checkpoint(kind: str, family: s
         assert "is of another model.step.onnx" in refused("generate", bare, "--artefact", file, *PROMPTS)
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_a_model_that_others_exported_with_a_cache_continues_as_transformers(tmp_path: Path) -> None:
     for package in ("torch", "onnxscript", "onnxruntime"):
         pytest.importorskip(package)

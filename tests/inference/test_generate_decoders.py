@@ -9,8 +9,8 @@ import pytest
 from decoder_folders import FIRST as OLDER
 from decoder_folders import KINDS, drawn, rope
 from hugging_face_folders import Drawn, made
+from kinds import conformance
 from model_folders import FOUR_NEEDS
-from tiers import exhaustive, later
 
 from rosettaformer.checkpoints import view
 from rosettaformer.inference.generation import Answer, generate
@@ -25,7 +25,7 @@ SEARCHES: dict[str, dict[str, Any]] = {
     "penalty": {"max_new_tokens": 12, "repetition_penalty": 1.4},
     "runs": {"max_new_tokens": 14, "no_repeat_ngram_size": 2},
 }
-FIRST = ("llama", "gemma3_text", "phi3")  # of the first tier
+FIRST = ("llama", "gemma3_text", "phi3")  # run by `make test`
 
 
 class Pair:
@@ -71,9 +71,8 @@ def searches(pair: Pair, model: Model, names: Any = tuple(SEARCHES)) -> None:
 @pytest.mark.parametrize(
     ("family", "seed"),
     [(family, 0) for family in FIRST]
-    + [later((family, seed)) for family in OLDER for seed in range(4) if seed or family not in FIRST]
-    + [later((family, 0)) for family in KINDS if family not in OLDER]
-    + [exhaustive(family, seed) for family in KINDS if family not in OLDER for seed in (1, 2, 3)],
+    + [conformance((family, seed)) for family in OLDER for seed in range(4) if seed or family not in FIRST]
+    + [conformance(family, seed) for family in KINDS if family not in OLDER for seed in range(4)],
 )
 def test_every_search_is_that_of_transformers(tmp_path: Path, family: str, seed: int) -> None:
     """With windows and original lengths shorter than the texts, every kind of rotary positions, and prompts padded on the left."""
@@ -81,14 +80,14 @@ def test_every_search_is_that_of_transformers(tmp_path: Path, family: str, seed:
     searches(pair, pair.open())
 
 
-# of the first tier: a family on each framework
+# run by `make test`: a family on each framework
 OF_BACKENDS = {"torch": "qwen3", "tf": "mistral", "jax": "smollm3"}
 
 
 @pytest.mark.parametrize(
     ("backend", "family"),
-    [(backend, family) if first == family else later((backend, family)) for backend, first in OF_BACKENDS.items() for family in OLDER]
-    + [exhaustive(backend, family) for backend in OF_BACKENDS for family in KINDS if family not in OLDER],
+    [(backend, family) if first == family else conformance((backend, family)) for backend, first in OF_BACKENDS.items() for family in OLDER]
+    + [conformance(backend, family) for backend in OF_BACKENDS for family in KINDS if family not in OLDER],
 )
 def test_every_backend_gives_the_tokens_of_transformers(tmp_path: Path, backend: str, family: str) -> None:
     pytest.importorskip(FOUR_NEEDS[backend], reason=f"{FOUR_NEEDS[backend]} is not installed")
@@ -106,7 +105,7 @@ LONG = {
 
 
 @pytest.mark.parametrize(
-    ("backend", "name"), [("numpy", name) for name in LONG] + [later((backend, name)) for backend in OF_BACKENDS for name in LONG]
+    ("backend", "name"), [("numpy", name) for name in LONG] + [conformance((backend, name)) for backend in OF_BACKENDS for name in LONG]
 )
 def test_a_prompt_may_be_longer_than_what_is_read_at_a_time(tmp_path: Path, backend: str, name: str) -> None:
     """And than the positions of the training, which are no limit; in one step where frequencies depend on the length of a call."""

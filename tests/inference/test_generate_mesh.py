@@ -14,9 +14,9 @@ import pytest
 from decoder_folders import FIRST, drawn
 from hugging_face_folders import Drawn, made
 from invoke import heed_interrupts, invoke, marked, refused
+from kinds import conformance
 from mesh_answers import Job, answers, found_by
 from model_folders import modern
-from tiers import exhaustive, later
 
 from reference_numpy import preset
 from reference_numpy.sharding import Mesh
@@ -87,7 +87,7 @@ MESHES = ("model=4", "data=2,model=2", "data=4")
 
 @pytest.mark.parametrize(
     ("mesh", "seed"),
-    [later((mesh, seed)) if seed == index else exhaustive(mesh, seed) for index, mesh in enumerate(MESHES) for seed in range(4)],
+    [conformance(mesh, seed) for mesh in MESHES for seed in range(4)],
 )
 def test_four_processes_give_the_answers_of_one(tmp_path: Path, mesh: str, seed: int) -> None:
     """Every family: with fewer groups than processes, windows, every kind of rotary positions, tied or not; and fewer prompts than rows."""
@@ -95,7 +95,7 @@ def test_four_processes_give_the_answers_of_one(tmp_path: Path, mesh: str, seed:
     assert_all_alike("torch", 4, [job(path, mesh) for path in own] + [job(path, mesh, prompts=PROMPTS[:1]) for path in own[:2]])
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.parametrize("mesh", ["data=2,model=2", "data=1,model=4", "data=4,model=1"])
 def test_devices_of_jax_give_the_answers_of_one(tmp_path: Path, mesh: str) -> None:
     pytest.importorskip("jax")
@@ -122,7 +122,7 @@ def trained(mesh: str, **changes: Any) -> Job:
     return {"config": config.to_dict(), "mesh": mesh, "source": source.tolist(), "settings": settings}
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.parametrize("backend", ["torch", "jax"])
 def test_a_trainer_on_a_mesh_searches_as_on_one_device(backend: str) -> None:
     """As validation does; PyTorch with a part of the model in each process, and some of the rows."""
@@ -151,7 +151,7 @@ def words(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.parametrize("launcher", [(), ("-m", "torch.distributed.run", "--nproc-per-node", "2")])
 def test_the_command_prints_once_what_it_prints_on_one_device(words: Path, launcher: tuple[str, ...]) -> None:
     """Lines of standard input, which one process reads; started by itself, with a bad line, and by torchrun, which reports exit codes."""
@@ -168,7 +168,7 @@ def test_the_command_prints_once_what_it_prints_on_one_device(words: Path, launc
     assert "Error" not in found.stderr.decode() if launcher else found.stderr.decode() == wanted.err
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_a_process_that_ends_ends_all_with_one_message(words: Path, tmp_path: Path, number: signal.Signals) -> None:
     """A process of two is killed, or the command is interrupted, while it answers."""
@@ -190,7 +190,7 @@ def test_a_process_that_ends_ends_all_with_one_message(words: Path, tmp_path: Pa
     assert marked(f"ROSETTAFORMER_LAUNCHER={begun.pid}") == []
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_an_output_that_nobody_reads_ends_all(words: Path, tmp_path: Path) -> None:
     (tmp_path / "lines.txt").write_text("the fox\n" * 5000)
     begun = subprocess.Popen((*COMMAND, words, tmp_path / "lines.txt", "--mesh", "data=2"), stdout=subprocess.PIPE, stderr=subprocess.PIPE)

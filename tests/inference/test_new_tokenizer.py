@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from invoke import refused, succeeded
-from tiers import every
+from kinds import every
 
 pytest.importorskip("transformers")
 
@@ -23,7 +23,7 @@ def opened(folder: Path, family: str, **options: object) -> Tokenizer:
     return Tokenizer(folder, entries["vocab_size"], entries)
 
 
-@pytest.mark.parametrize("size", ["tiny", pytest.param("small", marks=pytest.mark.second)])
+@pytest.mark.parametrize("size", ["tiny", pytest.param("small", marks=pytest.mark.conformance)])
 @pytest.mark.parametrize("family", every(3, FAMILIES))
 def test_it_fits_the_model(family: str, size: str, tmp_path: Path) -> None:
     made = opened(tmp_path / "model", family, size=size)

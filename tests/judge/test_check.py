@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from invoke import invoke, refused
+from kinds import conformance
 from messages import mentions
-from tiers import exhaustive, later
 
 from rosettaformer.conformance import runner
 from rosettaformer.conformance.case import DTYPES
@@ -18,6 +18,8 @@ from rosettaformer.conformance.cases import all_cases, of_components
 from rosettaformer.conformance.ports import process
 from rosettaformer.conformance.reference.components import is_layout
 from rosettaformer.conformance.reference.expectation_store import Store, digest
+
+pytestmark = pytest.mark.product
 
 CORE = [case for case in all_cases() if case.core and not is_layout(case.component)]
 NUMPY = "from reference_numpy import softmax as s\n\ndef softmax(case):\n    return s.softmax(**case.inputs)\n"
@@ -40,7 +42,7 @@ def port(tmp_path: Path) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize(("options", "dtypes"), [exhaustive((), DTYPES), later((("--quick",), ("float32",)))])
+@pytest.mark.parametrize(("options", "dtypes"), [conformance((), DTYPES), conformance((("--quick",), ("float32",)))])
 def test_our_ports_are_compared_on_every_core_case(options: tuple[str, ...], dtypes: tuple[str, ...]) -> None:
     pytest.importorskip("torch")
     result = invoke("check", "torch", *options, "--json", "-")
@@ -57,7 +59,7 @@ def test_quick_chooses_among_the_cases_of_any_port(port: str) -> None:
     assert [(row["case"], row["dtype"]) for row in json.loads(result.out)["results"]] == [(case, "float32") for case in core]
 
 
-@pytest.mark.parametrize(("options", "modes"), [((), ("eager", "compiled")), later((("--mode", "eager"), ("eager",)))])
+@pytest.mark.parametrize(("options", "modes"), [((), ("eager", "compiled")), conformance((("--mode", "eager"), ("eager",)))])
 def test_full_runs_every_mode_or_those_that_are_named(tmp_path: Path, options: tuple[str, ...], modes: tuple[str, ...]) -> None:
     (tmp_path / "two_modes.py").write_text(f"{NUMPY}\nmodes = ('eager', 'compiled')\n")
     result = invoke("check", tmp_path / "two_modes.py", "--full", "--component", "softmax", "--dtype", "float64", *options, "--json", "-")
@@ -110,7 +112,7 @@ def test_equal_programs_compile_once_in_a_new_folder_or_the_user_s(tmp_path: Pat
     assert folder.exists() == own
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_an_xla_that_does_not_know_the_quick_flags_compiles_as_always(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("jax")
     monkeypatch.setattr(process, "QUICK_XLA", "--xla_no_such_flag=true")

@@ -10,18 +10,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from expectations import suite
 from messages import mentions
 from safetensors.numpy import load_file, save_file
 
 import rosettaformer
 from rosettaformer.conformance import runner
 from rosettaformer.conformance.case import Case
-from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.cases.case_files import write_cases
 from rosettaformer.conformance.ports import command
 from rosettaformer.conformance.reference import components
 
-CASES = all_cases()
+pytestmark = pytest.mark.product
+
+CASES = suite()
 PLAIN = next(case for case in CASES if case.id == "layer_norm/plain")
 TEMPLATE = (Path(rosettaformer.__file__).parent / "templates" / "command_port.py").read_text()
 # name of a case -> what a command does with it, the status, and what the message has

@@ -5,12 +5,11 @@ import itertools
 
 import numpy as np
 import pytest
-from expectations import all_by_id, expect
+from expectations import all_by_id, expect, suite
+from kinds import every
 from messages import mentions
-from tiers import every
 
 from rosettaformer.conformance.case import Case, numpy_dtype
-from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.compare import compare
 from rosettaformer.conformance.reference import components, near_ties, tolerance
 from rosettaformer.conformance.reference.orders import shuffled
@@ -72,7 +71,7 @@ def test_booleans_are_compared_exactly_and_integers_of_any_width() -> None:
     assert compare(Expectation(ids, ids.dtype, 0, 0, 0), ids.astype(np.int32)).excess == 0
 
 
-MODELS = [case for case in all_cases() if case.component == "transformer"]
+MODELS = [case for case in suite() if case.component == "transformer"]
 
 
 @pytest.mark.parametrize("case", every(2, MODELS), ids=lambda case: case.name)
@@ -86,7 +85,7 @@ def test_noise_is_positive_and_of_the_size_of_the_dtype(case) -> None:
 
 @functools.cache
 def _reference() -> list[tuple[Case, dict[str, np.ndarray]]]:
-    return [(case, components.answer(case)) for case in all_cases() if case.id != "positional_encoding/far" and "large" not in case.name]
+    return [(case, components.answer(case)) for case in suite() if case.id != "positional_encoding/far" and "large" not in case.name]
 
 
 @pytest.mark.parametrize("name", every(6, tolerance.ORDERS | tolerance.TF32_ORDERS))
@@ -170,10 +169,10 @@ def test_exact_zeros_are_compared_and_of_empty_outputs_shape_and_dtype() -> None
 
 EMPTY = ("embedding/batch_0", "scaled_dot_product_attention/batch_0", "scaled_dot_product_attention_vjp/batch_0", "layer_norm/batch_0")
 OF_SMALL_TABLES = {"source_segment_embedding.table.largest"}
-EVERY = [pytest.param(case, id=case.id, marks=() if case.core else pytest.mark.exhaustive) for case in all_by_id().values()]
+EVERY = [pytest.param(case, id=case.id, marks=() if case.core else pytest.mark.conformance) for case in all_by_id().values()]
 
 
-@pytest.mark.parametrize("case", every(5, EVERY))
+@pytest.mark.parametrize("case", every(10, EVERY))
 def test_every_case_of_the_suite_is_comparable_and_zeros_do_not_pass_where_they_are_wrong(case: Case) -> None:
     """Batches of no rows are empty. Parts of gradients in half-precision dtypes may show nothing, and so may the largest number of a small
     table of random ones; no output of a forward component does.
@@ -192,7 +191,7 @@ def test_every_case_of_the_suite_is_comparable_and_zeros_do_not_pass_where_they_
 HALF_TOO = ("transformer_vjp/semillero", "encoder_vjp/pre_norm_no_final_norm", "training_loss_vjp/keep")
 
 
-@pytest.mark.parametrize("case", every(2, [each for each in EVERY if each.values[0].component.endswith("_vjp")]))
+@pytest.mark.parametrize("case", every(6, [each for each in EVERY if each.values[0].component.endswith("_vjp")]))
 def test_the_reference_in_an_order_that_the_tolerance_does_not_know_passes(case: Case) -> None:
     """The tolerance of gradients has random orders in it, so another one passes; in half precision three models stand for all."""
     dtypes = [dtype for dtype in case.dtypes if case.id in HALF_TOO or dtype in ("float64", "float32")]

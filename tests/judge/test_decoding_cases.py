@@ -10,7 +10,7 @@ import mutation
 import numpy as np
 import pytest
 from expectations import all_by_id
-from tiers import every, exhaustive, later
+from kinds import conformance, every
 
 from reference_numpy.beams import Beam
 from rosettaformer.conformance import runner
@@ -52,7 +52,7 @@ class Margins(Chooser):
         return stops(live, kept)
 
 
-@pytest.mark.parametrize("case_id", every(8, [later(one) if one == "sample/everything" else one for one in SEARCHES]))
+@pytest.mark.parametrize("case_id", every(8, [conformance(one) if one == "sample/everything" else one for one in SEARCHES]))
 def test_no_choice_of_a_search_is_near_a_tie(case_id: str) -> None:
     margins = Margins()
     components.answer(CASES[case_id], chosen_by(margins))
@@ -103,7 +103,7 @@ def test_answers_end_at_different_times_and_differ_between_rows_and_strategies_a
     json.dumps(case_files.row_of(CASES["decode_in_steps/prompt_first"]))
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_ports_that_fix_a_config_have_the_cases_too() -> None:
     for fixed in (
         {"padding_id": 0},
@@ -116,7 +116,7 @@ def test_ports_that_fix_a_config_have_the_cases_too() -> None:
                 components.answer(case)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.conformance
 def test_a_port_of_functions_answers_every_case_in_another_process() -> None:
     rows = runner.run(list(CASES.values()), [PORT], ["float32"])
     assert {row.status for row in rows} == {"pass"}
@@ -156,8 +156,8 @@ def test_partial_functions_belong_to_their_module_and_only_what_takes_compiled_i
 
 
 @pytest.mark.parametrize(("id_", "component"), [
-    later(("CAU3", "decode_in_steps")), ("GEN4", "truncate"), ("GEN7", "penalise"),
-    exhaustive("GEN3", "sample"),
+    conformance(("CAU3", "decode_in_steps")), ("GEN4", "truncate"), ("GEN7", "penalise"),
+    conformance("GEN3", "sample"),
 ])  # fmt: skip
 def test_diagnosis_names_a_defect_from_what_decoding_gives(id_: str, component: str) -> None:
     defect = all_defects()[id_]

@@ -2,7 +2,7 @@
 
 import dataclasses
 import itertools
-from collections.abc import Collection, Iterable
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from expectations import all_by_id, expect
-from tiers import exhaustive, later
+from kinds import conformance, every
 
 from rosettaformer.conformance import catalogue
 from rosettaformer.conformance.case import Case
@@ -59,13 +59,6 @@ def _dear(case: Case) -> bool:
     return not case.core and bool(components.forward_of(case.component))
 
 
-def _of(ids: Iterable[tuple[str, ...]], always: Collection[tuple[str, ...]] = ()) -> list[Any]:
-    """Parameters of a test that begin with the id of a case: what takes long is exhaustive and of the others every third is in the first
-    tier, but for what is always run."""
-    found = [exhaustive(*each) if _dear(CASES[each[0]]) and each not in always else pytest.param(*each) for each in ids]
-    return [later(one) if index % 3 and one.values not in always else one for index, one in enumerate(found)]
-
-
 @cache
 def _expected(case_id: str, dtype: str) -> tuple[Case, dict[str, tolerance.Expectation]]:
     case = CASES[case_id].at(dtype)
@@ -96,17 +89,22 @@ def test_a_case_claims_the_defect_and_one_of_them_is_a_whole_model(id_: str) -> 
     assert id_ in NOT_IN_A_MODEL or any(case_id.partition("/")[0] in MODELS for case_id in claiming)
 
 
-@pytest.mark.parametrize(("case_id", "id_"), _of(CLAIMS, FIRST))
-def test_a_case_catches_the_defects_that_it_claims(case_id: str, id_: str) -> None:
+@pytest.mark.parametrize(("case_id", "id_"), [claim if claim in FIRST else conformance(claim) for claim in CLAIMS])
+def test_a_case_catches_the_defects_that_it_claims(case_id: str, id_: str, record_property: Callable[[str, object], None]) -> None:
     assert _catches(case_id, DEFECTS[id_])
+    record_property("mutants caught", int((case_id, id_) in FIRST))
 
 
+@pytest.mark.conformance
 @pytest.mark.parametrize(("id_", "variant"), VARIANTS)
-def test_a_case_that_claims_a_defect_catches_each_of_its_variants(id_: str, variant: str) -> None:
+def test_a_case_that_claims_a_defect_catches_each_of_its_variants(
+    id_: str, variant: str, record_property: Callable[[str, object], None]
+) -> None:
     defect = next(one for one in DEFECTS[id_].hypotheses if one.variant == variant)
     claiming = sorted((case_id for case_id, claimed in CLAIMS if claimed == id_), key=lambda case_id: _dear(CASES[case_id]))
     resized = (case for case_id, case in _of_port().items() if case_id in claiming)
     assert any(_catches(case_id, defect) for case_id in claiming) or any(effect(defect, case, expect(case)).times >= 10 for case in resized)
+    record_property("mutants caught", 1)
 
 
 @cache
@@ -132,7 +130,8 @@ def test_every_defect_has_a_whole_page_and_a_variant_is_the_defect_under_another
         assert one.replaces == defect.variants[one.variant]
 
 
-@pytest.mark.parametrize("case_id", _of((case_id,) for case_id in CASES))
+@pytest.mark.conformance
+@pytest.mark.parametrize("case_id", CASES)
 def test_an_unobservable_defect_passes_every_case(case_id: str) -> None:
     for id_, defect in DEFECTS.items():
         assert id_ in OBSERVABLE or not defect.replaces or _excess(case_id, defect, "float32") <= 1, id_
@@ -168,7 +167,7 @@ def test_an_id_in_two_families_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_p
         records.families.__wrapped__()
 
 
-@pytest.mark.parametrize("component", COMPONENTS)
+@pytest.mark.parametrize("component", every(4, COMPONENTS))
 def test_the_reference_is_finite_in_every_dtype_wherever_it_is_in_float64(component: str) -> None:
     for case in (case for case in CASES.values() if case.component == component and not _dear(case)):
         exact = components.answer(case)
@@ -230,7 +229,7 @@ def _differ(case_id: str, one: str, other: str, dtype: str) -> bool:
     return False
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_no_two_defects_are_the_same_alteration() -> None:
     claiming: dict[str, list[str]] = {id_: [] for id_ in OBSERVABLE}
     for case_id, id_ in CLAIMS:

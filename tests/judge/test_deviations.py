@@ -4,10 +4,10 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+from expectations import suite
 from messages import each_mentions, mentions
 
 from rosettaformer.conformance import deviations
-from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.report.summary import Summary
 from rosettaformer.conformance.result import Result
 from rosettaformer.conformance.status import FAILURES
@@ -20,7 +20,7 @@ dtype = "float16"
 reason = "computed in one pass"
 link = "https://example.org/1"
 """
-CASES = all_cases()
+CASES = suite()
 
 
 def row(case: str = "layer_norm/large_mean", status: str = "differs", **changes: object) -> Result:

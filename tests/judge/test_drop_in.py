@@ -13,7 +13,7 @@ from code_blocks import HOUSE
 from hub_folders import FOLDERS, REFUSED, table
 from in_process import InProcess
 from invoke import invoke
-from tiers import later
+from kinds import conformance
 
 from rosettaformer.checkpoints.hugging_face import FAMILIES, new
 from rosettaformer.conformance import runner
@@ -62,7 +62,7 @@ def test_the_class_of_ones_own_is_the_end_of_a_port_that_is_run() -> None:
     assert "strict=True" in end and f"```python\nRENAMED = {{\n{end}```\n" in PAGES["like.md"]
 
 
-@pytest.mark.parametrize("port", [later(port) if port != "jax_port" else port for port in CONFORMING])
+@pytest.mark.parametrize("port", [conformance(port) if port != "jax_port" else port for port in CONFORMING])
 def test_a_port_conforms(port: str, tmp_path: Path) -> None:
     needs, names, count = CONFORMING[port]
     pytest.importorskip(needs)
@@ -70,7 +70,7 @@ def test_a_port_conforms(port: str, tmp_path: Path) -> None:
     assert (len(results), statuses(results)) == (count, {"pass"}), results
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_the_command_conforms(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     line = f"command:{shlex.quote(sys.executable)} {shlex.quote(str(PORTS / 'command_port.py'))}"
@@ -78,7 +78,7 @@ def test_the_command_conforms(tmp_path: Path) -> None:
     assert (len(results), statuses(results)) == (len(PROMPTS), {"pass"}), results
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.parametrize("family", FAMILIES)
 def test_kerashub_conforms_with_the_entries_that_the_page_names_and_needs_each(
     family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -110,7 +110,7 @@ def test_kerashub_conforms_with_the_entries_that_the_page_names_and_needs_each(
             assert FOLDERS[family][without].status in found, (family, without, found)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.conformance
 def test_diagnosis_names_the_causes_that_the_page_quotes(tmp_path: Path) -> None:
     pytest.importorskip("keras_hub", reason="keras_hub is not installed")
     settings = {name: entry.value for name, entry in FOLDERS["bert"].items() if name != "hidden_act"}

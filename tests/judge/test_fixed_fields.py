@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from tiers import every
+from kinds import every
 
 from reference_numpy import preset
 from rosettaformer.conformance.cases import all_cases, decoders, decoding, searches, single_stack
@@ -41,7 +41,7 @@ def test_a_decoder_only_port_is_asked_all_of_generation(name: str) -> None:
     assert not [case.id for case in cases if case.component in CHOICES and case.excluded]
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.parametrize("name", DECODERS)
 def test_what_a_decoder_only_port_is_asked_of_generation_is_not_vacuous(name: str) -> None:
     cases = all_cases(DECODERS[name][0])

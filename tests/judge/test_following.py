@@ -1,15 +1,14 @@
 """Near ties of the searches: the judge follows a port's choice where rounding alone may have made it, and fails any other."""
 
 import dataclasses
-import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from expectations import all_by_id, expect
+from kinds import conformance
 from messages import mentions
-from tiers import exhaustive, later
 
 from reference_numpy import sampling
 from reference_numpy.beams import Beam
@@ -188,7 +187,7 @@ def _at_the_edge(cut: str) -> Case:
     return dataclasses.replace(case, inputs=dict(case.inputs) | {cut: float(p[order_[:2]].sum())})
 
 
-@pytest.mark.parametrize("cut", [later("strategy.top_k"), "strategy.top_p"])
+@pytest.mark.parametrize("cut", [conformance("strategy.top_k"), "strategy.top_p"])
 def test_a_token_at_the_edge_of_a_cut_may_be_left_or_not(cut: str) -> None:
     case = _at_the_edge(cut)
     differing = 0
@@ -216,7 +215,7 @@ def test_errors_of_all_scores_add_up_in_a_draw() -> None:
         assert replay.could_choose(2, 0, scores_bv, again, 0.01) == drawn
 
 
-@pytest.mark.parametrize("cut", ["nothing", "top_k", later("top_p")])
+@pytest.mark.parametrize("cut", ["nothing", "top_k", conformance("top_p")])
 def test_what_any_error_of_the_scores_draws_might_be_drawn(cut: str) -> None:
     """Random tables of scores that lie near the edge of a cut, and random errors of them."""
     rng, error, differing = np.random.default_rng(1), 1e-3, 0
@@ -242,7 +241,7 @@ def test_what_any_error_of_the_scores_draws_might_be_drawn(cut: str) -> None:
     assert differing or cut == "nothing"
 
 
-@pytest.mark.parametrize("name", ["n_best", *map(exhaustive, ("alpha_0", "prefix", "penalties"))])
+@pytest.mark.parametrize("name", ["n_best", *map(conformance, ("alpha_0", "prefix", "penalties"))])
 def test_beams_that_tie_may_live_or_die(name: str) -> None:
     case = of_two(SEARCHES[f"beam_search/{name}"], 4)
     other = Other(NEAR)
@@ -295,15 +294,13 @@ def test_a_search_with_the_choices_of_another_scores_alike_and_ids_are_of_any_in
     assert judged(case, answer | {"token_bn": answer["token_bn"].astype(np.int32)}).status == "pass"
 
 
-@pytest.mark.parametrize("component", ["greedy_search", pytest.param("beam_search", marks=pytest.mark.exhaustive)])
-def test_long_answers_are_followed_quickly(component: str) -> None:
+@pytest.mark.parametrize("component", ["greedy_search", pytest.param("beam_search", marks=pytest.mark.conformance)])
+def test_long_answers_are_followed(component: str) -> None:
     case = of_two(SEARCHES[f"{component}/plain" if component == "greedy_search" else BEAMS.id], **{"strategy.max_new_tokens": 64})
     case = case.at("float32")
     answer = chosen(case, Other(NEAR))
     expected = tolerance.expect(case)
-    start = time.perf_counter()
     assert judge(ROW, "outputs", answer, near_ties.followed(case, expected, answer)).status == "pass"
-    assert time.perf_counter() - start < 20
 
 
 MALFORMED = {
@@ -322,6 +319,7 @@ def test_what_is_no_answer_is_not_followed(what: str) -> None:
     assert judged(case, MALFORMED[what](components.answer(case))).status == "differs"
 
 
+@pytest.mark.product
 def test_a_run_follows_a_port() -> None:
     cases = [dataclasses.replace(case, dtypes=DTYPES) for case in (of_two(PLAIN), of_two(BEAMS))] + [SEARCHES["sample/everything"]]
     rows = runner.run(cases, [PORT], ["float32", "bfloat16"])

@@ -59,6 +59,7 @@ def test_one_number_is_compared_by_its_error_alone_and_no_output_has_no_gradient
     assert compare(expected, np.asarray(expected.reference + 1.2 * expected.bound, np.float32)).excess > 1
 
 
+@pytest.mark.product
 def test_a_port_that_shares_no_formula_with_the_reference_conforms_and_check_puts_gradients_and_exits_by_them() -> None:
     asked = ("layer_norm_vjp", "softmax_vjp", "cross_entropy")
     options = [word for name in asked for word in ("--component", name)]

@@ -1,10 +1,10 @@
 """The last line of a report, and which skipped comparisons need only code in the port."""
 
 import pytest
+from expectations import suite
 
 from rosettaformer.commands.list import _components
 from rosettaformer.comparison.report import comparison_text
-from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.ports.port import ON_ONE_DEVICE, _filled, undefined, without
 from rosettaformer.conformance.report.grouping import Reason, reasons
 from rosettaformer.conformance.report.summary import Summary
@@ -69,7 +69,7 @@ def test_a_comparison_of_nothing_is_not_equal() -> None:
 
 
 def test_a_search_is_given_every_field_of_its_strategy() -> None:
-    case = next(case for case in all_cases() if case.component == "greedy_search")
+    case = next(case for case in suite() if case.component == "greedy_search")
     filled = _filled(case).inputs
     assert filled["strategy.temperature"] == 1.0
     assert filled["strategy.max_new_tokens"] == case.inputs["strategy.max_new_tokens"]

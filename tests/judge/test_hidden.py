@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from tiers import every
+from kinds import every
 
 from rosettaformer.conformance import runner
 from rosettaformer.conformance.cases import all_cases, fitted
@@ -37,6 +37,7 @@ def reasons(config: dict[str, object], *components: str) -> dict[str, str]:
     return {case.id: reason for case in cases if not case.excluded and (reason := hidden.reason(case))}
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("config", every(2, [{"epsilon": 1e30}, {"model_width": 1}]))
 def test_a_norm_that_is_its_offset_whatever_it_is_given_does_not_conform(tmp_path: Path, config: dict[str, object]) -> None:
     results = runner.run(NORMS, [port(tmp_path, config)], ["float32"])
@@ -49,6 +50,7 @@ def test_a_norm_that_is_its_offset_whatever_it_is_given_does_not_conform(tmp_pat
     assert Summary(results).verdict == "nothing was compared"
 
 
+@pytest.mark.product
 def test_what_fails_fails_although_the_config_hides_things(tmp_path: Path) -> None:
     name = port(tmp_path, {"epsilon": 1e30})
     Path(name).write_text(Path(name).read_text().replace(".copy()", " + 1"))
@@ -57,7 +59,7 @@ def test_what_fails_fails_although_the_config_hides_things(tmp_path: Path) -> No
     assert "not shown" not in statuses
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_one_case_is_judged_alike(tmp_path: Path) -> None:
     single = Single(port(tmp_path, {"epsilon": 1e30}))
     try:

@@ -12,14 +12,16 @@ from pathlib import Path
 
 import hostile_ports
 import pytest
+from expectations import suite
 from invoke import marked
 from rich.console import Console
 
 from rosettaformer.conformance import compare, result, runner
-from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.report import junit, matrix
 from rosettaformer.conformance.report.summary import Summary
 from rosettaformer.processes import wire
+
+pytestmark = pytest.mark.product
 
 LIMIT = 3.0
 LATER = 20.0  # seconds after the limit at which a run must have ended on a busy machine; one that hangs never ends
@@ -30,7 +32,7 @@ COUNT = 200
 
 def _case(component: str):
     """A case of the component that no constant answers, evaluated twice."""
-    cases = [case for case in all_cases() if case.component == component and case.core and "float64" in case.dtypes]
+    cases = [case for case in suite() if case.component == component and case.core and "float64" in case.dtypes]
     return dataclasses.replace(cases[0], twice=True)
 
 
@@ -73,12 +75,11 @@ def _run(folder: Path, ports: Sequence[tuple[str, str, str, str]], monkeypatch: 
     assert not marked(f"{MARK}={mark}")
 
 
-@pytest.mark.sample
 def test_a_sample_of_hostile_ports_passes_nothing_and_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _run(tmp_path, hostile_ports.SAMPLE, monkeypatch)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.conformance
 def test_200_hostile_ports_pass_nothing_and_end_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ports = list(dict.fromkeys([*hostile_ports.SAMPLE, *hostile_ports.generated(COUNT)]))
     assert len(ports) >= COUNT

@@ -18,6 +18,8 @@ from rosettaformer.conformance.report import html
 from rosettaformer.conformance.report.summary import Summary
 from rosettaformer.conformance.result import Result
 
+pytestmark = pytest.mark.product
+
 PORT = "command:./my port & <co>"
 HOSTILE = "</script><script>document.title = 'taken'</script><b id='bold'>bold</b>"
 

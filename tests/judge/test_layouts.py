@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 from expectations import all_by_id
+from kinds import every
 from own_modules import adapter, document, verdict
-from tiers import every
 
 from reference_numpy import layout, parameters
 from rosettaformer.conformance import runner
@@ -103,6 +103,7 @@ def test_a_mistake_in_it_is_seen_where_it_is(tmp_path: Path, right: str, wrong: 
     assert {case.component for case in cases if verdict(case, own.answer) == "differs"} == seen
 
 
+@pytest.mark.product
 @needs_torch
 def test_a_port_that_has_none_of_these_components_is_not_asked_them() -> None:
     cases = [CASES["layer_norm/plain"], *(CASES[name] for name in CASES if name.partition("/")[0] in LAYOUTS)]
@@ -280,7 +281,7 @@ def test_tables_of_attention_and_of_norms_are_one_and_within_a_part_more_steps_m
         assert Names({table: (scale,)}).table(component, alone) == (scale,)
 
 
-@pytest.mark.parametrize("kind", ["torch", "nnx", "linen", "tf"])
+@pytest.mark.parametrize("kind", every(4, ["torch", "nnx", "linen", "tf"]))
 def test_the_end_of_a_name_is_found_in_every_framework(kind: str) -> None:
     """And its gradient."""
 

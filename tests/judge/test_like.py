@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 from in_process import InProcess
+from kinds import conformance
 from messages import mentions, naming
-from tiers import later
 from whole_models import PLAIN, SLOW, in_this_process, judged, models, quick, written
 
 from rosettaformer.checkpoints import load
@@ -37,8 +37,8 @@ def _of(results: Mapping[str, Result], status: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("family", "dtype", "long"), [
-    ("qwen3", "float32", False), *(later(("qwen3", dtype, True)) for dtype in DTYPES),
-    *((family, "float32", False) if family == "bert" else later((family, "float32", False)) for family in FAMILIES
+    ("qwen3", "float32", False), *(conformance(("qwen3", dtype, True)) for dtype in DTYPES),
+    *(conformance(family, "float32", False) for family in FAMILIES
       if family != "qwen3"),
 ])  # fmt: skip
 def test_a_port_that_gives_everything_conforms(family: str, dtype: str, long: bool) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from kinds import conformance, every
 from messages import mentions
-from tiers import every, later
 from whole_models import PLAIN, models
 
 from rosettaformer.conformance import runner
@@ -17,6 +17,8 @@ from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.cases import prompts
 from rosettaformer.conformance.result import Result
 from rosettaformer.conformance.status import UNSTARTED
+
+pytestmark = pytest.mark.product
 
 NAMES = ("short", "one_token", "batch", "medium", "right_padding", "left_padding")
 COMMAND = """
@@ -62,7 +64,7 @@ def _judged(folder: Path, does: Mapping[str, str], describe: str = "pass", cases
     return {result.case.partition("/")[2]: result for result in results}
 
 
-@pytest.mark.parametrize("family", ["qwen3", later("bert")])
+@pytest.mark.parametrize("family", ["qwen3", conformance("bert")])
 def test_a_command_that_gives_logits_conforms_and_is_called_once_for_a_dtype(tmp_path: Path, family: str) -> None:
     """In bfloat16 it writes float32; gradients, states and steps it cannot give."""
     cases = [case for case in models(family) if case.name in ("short", "left_padding", "steps", "two_segments")]

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 from decoder_folders import KINDS
-from tiers import exhaustive
+from kinds import conformance
 from whole_models import PLAIN, in_this_process, judged, models
 
 import rosettaformer
 from rosettaformer.checkpoints.hugging_face import FAMILIES
 from rosettaformer.conformance.case import Case
 
-pytestmark = pytest.mark.second
+pytestmark = pytest.mark.conformance
 pytest.importorskip("torch")
 TEMPLATE = Path(rosettaformer.__file__).parent / "templates" / "like_port.py"
 PORTS = PLAIN.parent
@@ -70,7 +70,7 @@ def load(folder):
 """
 
 
-@pytest.mark.parametrize("family", [family if family in ("gemma3_text", "gpt2", "bert") else exhaustive(family) for family in FAMILIES])
+@pytest.mark.parametrize("family", [family if family in ("gemma3_text", "gpt2", "bert") else conformance(family) for family in FAMILIES])
 def test_the_librarys_own_model_conforms_in_float64(tmp_path: Path, family: str) -> None:
     """Of a decoder since Llama the library's source computes in float64 what it says is to be in float32."""
     pytest.importorskip("transformers")

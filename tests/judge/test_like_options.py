@@ -9,8 +9,8 @@ from xml.etree import ElementTree
 
 import pytest
 from invoke import invoke, refused, succeeded
+from kinds import conformance, every
 from messages import mentions
-from tiers import every, later
 from whole_models import PLAIN, in_this_process, quick, written
 
 import rosettaformer.conformance.single  # noqa: F401 - NumPy cannot be loaded again after the run in this process
@@ -107,6 +107,7 @@ def test_a_model_that_cannot_be_loaded_is_said_once(tmp_path: Path) -> None:
     assert (tmp_path / "log.txt").read_text() == "xxxx"  # a dtype each
 
 
+@pytest.mark.conformance
 def test_a_model_that_cannot_be_loaded_in_one_dtype_is_examined_in_the_others(tmp_path: Path) -> None:
     port = written(tmp_path, further="assert 'float64' not in folder")
     quick = ("--component", "transformer", "--no-gradients", "--limit", 600)
@@ -157,7 +158,7 @@ def test_check_says_which_cases_fail_and_another_seed_is_another_model(tmp_path:
     assert others["transformer/left_padding_alone-float32"]["error"] != rows["transformer/left_padding_alone-float32"]["error"]
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_the_report_for_a_browser_holds_the_diagnosis(tmp_path: Path) -> None:
     pytest.importorskip("jinja2")
     port = written(tmp_path, **INTERLEAVED)
@@ -195,7 +196,7 @@ def test_a_report_for_servers_has_a_row_for_each_case(tmp_path: Path) -> None:
     assert len(rows) == 2 and len([row for row in rows if row.find("failure") is not None]) == 1, [row.attrib for row in rows]
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_deviations_are_accepted_and_a_stale_one_is_not(tmp_path: Path) -> None:
     port = written(tmp_path, WRONG)
     (tmp_path / "deviations.toml").write_text(ENTRY.format(port=port))
@@ -206,7 +207,9 @@ def test_deviations_are_accepted_and_a_stale_one_is_not(tmp_path: Path) -> None:
     assert code == 1 and "stale" in {row["status"] for row in rows.values()}
 
 
-@pytest.mark.parametrize(("own", "shards"), [("float32", None), ("bfloat16", 40_000), later(("float16", 40_000)), later(("float64", None))])
+@pytest.mark.parametrize(
+    ("own", "shards"), [("float32", None), ("bfloat16", 40_000), conformance(("float16", 40_000)), conformance(("float64", None))]
+)
 def test_a_folder_of_ones_own_is_given_itself_in_its_dtype(tmp_path: Path, own: str, shards: int | None) -> None:
     """And written anew in the others."""
     new.write("olmo2", tmp_path / "mine", seed=5, dtype=own, max_shard_bytes=shards)
@@ -230,7 +233,7 @@ def transformer(case):
 """
 
 
-@pytest.mark.parametrize("port", ["file", later("torch"), later("tf"), later("jax")])
+@pytest.mark.parametrize("port", ["file", conformance("torch"), conformance("tf"), conformance("jax")])
 def test_a_port_of_components_is_asked_the_same(tmp_path: Path, port: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if port == "file":
         (tmp_path / "by_components.py").write_text(COMPONENTS)
@@ -251,7 +254,7 @@ NAMED = {
 }
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.parametrize("changes", NAMED)
 def test_diagnose_names_a_mistake_and_where_it_begins(tmp_path: Path, changes: str) -> None:
     family, id_, words = NAMED[changes]
@@ -262,7 +265,7 @@ def test_diagnose_names_a_mistake_and_where_it_begins(tmp_path: Path, changes: s
     assert mentions(finding["text"], f"transformer: {words} … {id_}")
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_diagnose_finds_nothing_in_a_right_port(tmp_path: Path) -> None:
     found = invoke("diagnose", PLAIN, "--like", "gpt2", "--component", "transformer")
     assert found.code == 0 and "nothing to explain" in found.out, found
@@ -278,7 +281,7 @@ def test_conforms(case):
 """
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_the_plug_in_makes_a_test_of_each_case(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     written(pytester.path, WRONG)
@@ -305,7 +308,7 @@ def test_a_new_port_names_its_file_and_its_family(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["qwen3_port.py"]
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_a_new_port_conforms_and_one_wrong_line_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("transformers")
     monkeypatch.chdir(tmp_path)

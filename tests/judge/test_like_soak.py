@@ -7,7 +7,7 @@ import decoder_folders
 import hugging_face_folders
 import numpy as np
 import pytest
-from tiers import later
+from kinds import conformance
 from whole_models import in_this_process, judged
 
 import rosettaformer
@@ -37,15 +37,15 @@ def settings(family: str, seed: int) -> dict[str, Any]:
     return kept | {names.get("max_positions", "max_position_embeddings"): longest if learned else 64}
 
 
-@pytest.mark.parametrize("many", [pytest.param(False, marks=pytest.mark.sample), pytest.param(True, marks=pytest.mark.exhaustive)])
-@pytest.mark.parametrize("family", [later(family) for family in FAMILIES])
+@pytest.mark.parametrize("many", [False, pytest.param(True, marks=pytest.mark.evidence)])
+@pytest.mark.parametrize("family", [conformance(family) for family in FAMILIES])
 def test_random_models_conform(
     family: str, many: bool, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("transformers")
     in_this_process(monkeypatch)
     wrong = {}
-    for seed in range(request.config.getoption("--soak") if many else 1):
+    for seed in range(request.config.getoption("--soak") // 8 if many else 1):
         folder = tmp_path / str(seed)
         folder.mkdir()
         dtypes = DTYPES if many else DTYPES[:1]

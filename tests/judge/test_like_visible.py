@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from kinds import every
 from mutants import mutants_of
-from tiers import every, later, second_of
 from visibility import DTYPE, ENOUGH, hidden, model
 
 from reference_numpy.fields import is_number
@@ -47,7 +47,7 @@ def _not_shown(name: str, changes: Callable[[str], Changes]) -> dict[str, float]
     return found if not (found and other) else {title: found[title] for title in found.keys() & hidden(other, changes(other)).keys()}
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.parametrize("name", SCALED)
 def test_every_branch_of_a_rotary_scaling_shows(name: str) -> None:
     """Among them the ends of a ramp, what is beyond them, and the length at which factors change."""
@@ -55,6 +55,7 @@ def test_every_branch_of_a_rotary_scaling_shows(name: str) -> None:
     assert not _not_shown(name, lambda _: _mutants(*functions))
 
 
+@pytest.mark.conformance
 def test_a_ramp_that_no_wave_is_on_is_found() -> None:
     """llama3 scaling, as a large base and a small head make it; the built-in checkpoint has waves on the ramp and beyond both ends."""
     settings = {"rope_parameters.rope_theta": 500000.0, "rope_parameters.low_freq_factor": 1.0, "rope_parameters.high_freq_factor": 4.0}
@@ -63,7 +64,8 @@ def test_a_ramp_that_no_wave_is_on_is_found() -> None:
     assert not hidden("llama", mutants)
 
 
-@pytest.mark.parametrize("name", second_of(new.names(), ("llama", "bert", "phi3", "gemma2")))
+@pytest.mark.conformance
+@pytest.mark.parametrize("name", new.names())
 @pytest.mark.parametrize("module", MODULES)
 def test_every_operation_shows(name: str, module: str) -> None:
     assert not _not_shown(name, lambda own: _mutants(*_called(own, module)))
@@ -85,7 +87,8 @@ def _called(name: str, module: str) -> list[str]:
     return [f"{module}.{function}" for function in functions if function in called]
 
 
-@pytest.mark.parametrize("name", second_of(new.names(), ("llama", "bert", "phi3", "gemma2", "gpt2")))
+@pytest.mark.conformance
+@pytest.mark.parametrize("name", new.names())
 def test_every_alteration_of_the_catalogue_shows(name: str) -> None:
     every_one = (*all_defects().values(), *all_settings().values())
     chosen = [each for one in every_one if not (one.rounding or one.random or one.of_case) for each in one.hypotheses]
@@ -117,7 +120,7 @@ AT_EACH_CALL: dict[str, dict[str, Callable[..., Any]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", every(4, new.names()))
+@pytest.mark.parametrize("name", every(12, new.names()))
 def test_a_change_in_one_place_of_one_layer_shows(name: str) -> None:
     """Epsilon and scale of each norm, window and causality of each layer, each cap, each rotation."""
     for function, changes in AT_EACH_CALL.items():
@@ -156,7 +159,7 @@ SIZES = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", every(4, new.names()))
+@pytest.mark.parametrize("name", every(12, new.names()))
 def test_every_number_of_the_config_shows(name: str) -> None:
     """Two per cent more of it, or one more; of YaRN, which rounds, twice as much."""
     assert not _not_shown(name, _numbers)
@@ -199,7 +202,8 @@ def test_steps_pass_the_original_length_one_by_one(name: str) -> None:
     assert compare(tolerance.expect(steps.at(DTYPE))["output"], at_once.astype(DTYPE)).excess > ENOUGH
 
 
-@pytest.mark.parametrize("name", [*map(later, new.names())])
+@pytest.mark.conformance
+@pytest.mark.parametrize("name", new.names())
 def test_every_operation_of_a_cache_shows(name: str) -> None:
     """In steps, with windows that are not full yet and with full ones."""
     if model(name).cases[0].config.decoder_layers:

@@ -255,7 +255,7 @@ def _bytes(pid: int) -> int:
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:")), 0)
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.skipif(not Path(f"/proc/{os.getpid()}/smaps_rollup").exists(), reason="Linux alone says what memory processes have")
 def test_twelve_bytes_a_parameter_are_enough(tmp_path: Path) -> None:
     (tmp_path / "port.py").write_text(PORT)

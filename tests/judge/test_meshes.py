@@ -14,8 +14,8 @@ from expectations import store
 from fingerprints import FINGERPRINTS
 from in_process import InProcess
 from invoke import invoke, refused, succeeded
+from kinds import conformance
 from messages import mentions
-from tiers import later
 
 from reference_numpy import parameters
 from reference_numpy.recipe import Recipe
@@ -99,7 +99,7 @@ def test_every_gradient_and_parameter_can_be_compared_and_a_share_of_it_shows() 
             assert not one.incomparable and one.bound < 1e-9 * one.largest, name
 
 
-@pytest.mark.parametrize("name", ["bert_keep", *map(later, ("paper_keep", "microbatches"))])
+@pytest.mark.parametrize("name", ["bert_keep", *map(conformance, ("paper_keep", "microbatches"))])
 def test_steps_are_those_of_a_trainer(name: str) -> None:
     case = CASES[f"training_steps/sharded_{name}"]
     found = components.answer(case)
@@ -115,7 +115,7 @@ def test_steps_are_those_of_a_trainer(name: str) -> None:
     assert all(np.array_equal(found[key], value) for key, value in after.items())
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.parametrize("name", ["bert_keep", "paper_keep", "microbatches", "gpt2_keep"])
 def test_everything_that_steps_are_given_counts(name: str) -> None:
     case = CASES[f"training_steps/sharded_{name}"]
@@ -128,7 +128,7 @@ def test_everything_that_steps_are_given_counts(name: str) -> None:
             assert any(np.abs(other[each] - found[each]).max() > 1e-6 for each in found), key
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.parametrize("name", [name for name in CASES if name.startswith("training_steps")])
 def test_ten_steps_are_known_to_ten_digits(name: str) -> None:
     for dtype, digits in (("float64", 10), ("float32", 4)):
@@ -172,7 +172,7 @@ def test_losses_of_steps_may_be_numbers_of_any_kind() -> None:
     assert found["losses"].dtype == np.float32 and found["parameters.a"].dtype == np.float64
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_config_fields_that_a_port_fixes_are_those_of_the_cases() -> None:
     meshes = [TWO, Mesh(model=4)]
     found = fitted(mesh_cases(meshes), {"epsilon": 1e-2, "heads": 6, "key_value_heads": 6})
@@ -291,7 +291,7 @@ def test_load_is_given_the_mesh_and_loads_once_for_each() -> None:
     assert adapter.takes_mesh and loaded == [("where/float64", TWO), ("where/float64", Mesh(model=2))]
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_a_port_of_a_whole_model_is_given_the_mesh() -> None:
     words = ["--like", "qwen3", "--mesh", "data=2", "--dtype", "float64", "-k", "short or training or batch"]
     found = succeeded("check", PORTS / "mesh_whole.py", *words)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from expectations import store
-from tiers import exhaustive
+from kinds import conformance
 
 from reference_numpy.sharding import Mesh
 from rosettaformer.conformance import runner
@@ -31,7 +31,7 @@ def _wrong(results: list[Result]) -> list[Any]:
     return [(row.case, row.dtype, row.status, row.message) for row in results if row.status not in (Status.PASS, Status.NOT_COVERED)]
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.parametrize("port", MESHES)
 def test_a_port_on_a_mesh_equals_the_reference(port: str) -> None:
     cases = [case for case in mesh_cases([Mesh.parse(QUICK[port])]) if case.id in SOME]
@@ -39,7 +39,7 @@ def test_a_port_on_a_mesh_equals_the_reference(port: str) -> None:
     assert not _wrong(results) and any(row.status == Status.PASS for row in results)
 
 
-@pytest.mark.parametrize(("port", "mesh"), [exhaustive(port, mesh) for port, meshes in MESHES.items() for mesh in meshes])
+@pytest.mark.parametrize(("port", "mesh"), [conformance(port, mesh) for port, meshes in MESHES.items() for mesh in meshes])
 def test_every_case_of_a_port_on_a_mesh_equals_the_reference(port: str, mesh: str) -> None:
     results = runner.run(mesh_cases([Mesh.parse(mesh)]), [port], ["float64", "float32"], quick_compile=True, store=store())
     assert not _wrong(results)

@@ -210,7 +210,7 @@ WRONG = {
 }
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.usefixtures("real")
 @pytest.mark.parametrize("fault", WRONG)
 def test_two_processes_of_torch_answer_and_what_one_does_is_a_row(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,7 +228,7 @@ def test_two_processes_of_torch_answer_and_what_one_does_is_a_row(fault: str, mo
     assert {*found.values()} == {("pass", "")}  # the next case has new processes
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.usefixtures("real")
 def test_processes_that_disagree_are_a_row_and_none_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAULT", "apart")

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from expectations import all_by_id
 from in_process import InProcess
+from kinds import conformance, every
 from messages import each_mentions
 from own_modules import adapter, blocks, document, norm, verdict
-from tiers import every, exhaustive
 
 from reference_numpy import layout, parameters, preset
 from rosettaformer.conformance import runner
@@ -213,7 +213,7 @@ def transformer(case):
     assert np.array_equal(port.answer(case), components.answer(case)["output"]) == (status == "pass")
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_a_tutorial_is_one_file() -> None:
     """The core of every component and its gradient."""
     pytest.importorskip("torch")
@@ -228,7 +228,7 @@ def test_a_tutorial_is_one_file() -> None:
     assert each_mentions(reasons, ["embedding … ids", "positions 0, 1, 2", "transformer … skip_padding"])
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_the_documents_ports_differ_where_they_say_and_nowhere_else(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     (tmp_path / "tutorial_port.py").write_text(document("tutorial_port"))
@@ -268,15 +268,15 @@ MISTAKES = {
 }
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.parametrize(
     ("mistake", "first", "dtype"),
     [
         ("", None, "float32"),
-        exhaustive("", None, "float64"),
+        conformance("", None, "float64"),
         ("positions", "encoder.positional_encoding", "float64"),
-        exhaustive("scaled first", "", "float32"),
-        exhaustive("norm", "encoder.layers.0.self_attention_norm", "float32"),
+        conformance("scaled first", "", "float32"),
+        conformance("norm", "encoder.layers.0.self_attention_norm", "float32"),
     ],
 )
 def test_a_tutorial_is_traced_by_its_tables(tmp_path: Any, mistake: str, first: str | None, dtype: str) -> None:
@@ -404,13 +404,13 @@ def test_not_covered_within_a_keras_layer_is_its_own_words() -> None:
 LINEN = Path(__file__).parents[1] / "ports/wild/linen_seq2seq.py"
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.parametrize(
     ("right", "wrong", "first", "last"),
     [
         ("", "", None, None),
-        exhaustive(" / np.sqrt(depth).astype(query.dtype)", "", "layers.0.self_attention", None),
-        exhaustive("return x + drop()(y)", "return inputs + drop()(y)", "layers.0", None),
+        conformance(" / np.sqrt(depth).astype(query.dtype)", "", "layers.0.self_attention", None),
+        conformance("return x + drop()(y)", "return inputs + drop()(y)", "layers.0", None),
         ('name="mlp")(y)', 'name="mlp")(jax.lax.stop_gradient(y))', None, "layers.1"),
     ],
 )

@@ -5,11 +5,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from rosettaformer import ports
 
 HOUSE = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.product
 def test_the_module_for_port_files_is_light_and_names_everything_it_offers() -> None:
     heavy = ("torch", "tensorflow", "keras", "jax", "flax", "rich", "click", "jinja2")
     script = f"import sys, rosettaformer.ports; print([name for name in {heavy!r} if name in sys.modules])"

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from expectations import all_by_id
 from invoke import heed_interrupts, invoke, marked
+from kinds import conformance, every
 from messages import mentions
-from tiers import every, later
 
 from rosettaformer.conformance import runner
 from rosettaformer.conformance.case import Case
@@ -23,6 +23,8 @@ from rosettaformer.conformance.ports.port import unavailable
 from rosettaformer.conformance.ports.process import Process
 from rosettaformer.conformance.report.summary import Summary
 from rosettaformer.extras import install
+
+pytestmark = pytest.mark.product
 
 HOUSE = Path(__file__).resolve().parents[2]
 PLAIN = all_by_id()["layer_norm/plain"]
@@ -96,7 +98,7 @@ def test_a_port_that_dies_while_its_fork_holds_the_pipes_is_a_crash_at_once(tmp_
     assert not marked(mark)
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_a_port_that_takes_no_question_hangs_until_the_limit(tmp_path: Path) -> None:
     text = "def before(case): threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGSTOP)).start()"
     large = dataclasses.replace(PLAIN, parameters=dict(PLAIN.parameters) | {"other": PLAIN.inputs["x_btd"].repeat(2000)})
@@ -122,7 +124,7 @@ def test_ports_read_no_questions_may_name_text_by_enumerations_and_return_what_c
     assert status == "differs" and mentions(message, "1073748896 … 80000000000")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, later(signal.SIGTERM), signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGINT, conformance(signal.SIGTERM), signal.SIGKILL])
 def test_the_command_leaves_nothing_when_it_is_ended(tmp_path: Path, mark: str, number: signal.Signals) -> None:
     port = _port(tmp_path, "from pathlib import Path\ndef before(case):\n    Path(__file__).with_name('here').touch()\n    time.sleep(600)")
     command = [sys.executable, "-m", "rosettaformer", "check", port, "--component", "layer_norm", "--dtype", "float64"]

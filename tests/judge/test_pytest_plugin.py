@@ -11,6 +11,8 @@ import pytest
 import rosettaformer.conformance.single  # noqa: F401 - NumPy cannot be loaded again after the run in this process
 from rosettaformer.pytest_plugin import parametrize_with_cases
 
+pytestmark = pytest.mark.product
+
 pytest_plugins = ["pytester"]
 
 NORM = """
@@ -72,7 +74,7 @@ def test_every_case_is_a_test_with_a_nice_id(suite) -> None:
     result.stdout.fnmatch_lines(["*test_conforms[[]layer_norm/plain-float32[]] PASSED*"])
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_options_choose_the_cases_and_what_is_not_covered_is_one_skip_for_each_component(suite) -> None:
     result = suite('components=["layer_norm", "softmax"], dtypes=["float64"], modes=["eager"], core=True', "", "-v")
     result.stdout.fnmatch_lines(["*layer_norm/large_mean-float64-eager*PASSED*", "*SKIPPED*not covered: *softmax*"])
@@ -94,7 +96,7 @@ def test_options_choose_the_cases_and_what_is_not_covered_is_one_skip_for_each_c
     result.stdout.fnmatch_lines(["SKIPPED*not covered: *token_encoder (* cases)"])
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_a_failure_is_one_clear_message_a_port_that_cannot_start_fails_and_a_missing_framework_skips(suite) -> None:
     result = suite(ONE, "y = y + (case.name == 'plain')")
     assert result.parseoutcomes()["failed"] == 1
@@ -111,7 +113,7 @@ def test_a_failure_is_one_clear_message_a_port_that_cannot_start_fails_and_a_mis
     result.stdout.fnmatch_lines(["*missing: pip install *[[]torch[]]'*"])
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.parametrize(
     ("fault", "message"),
     [("__import__('os')._exit(7)", "crash *exit code 7"), ("__import__('time').sleep(60)", "hang *no answer within 2 s")],
@@ -135,7 +137,7 @@ def test_a_declared_deviation_is_expected_to_fail(suite, pytester: pytest.Pytest
     result.stdout.fnmatch_lines(["XFAIL*known to be off (https://example.org/1)*"])
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_a_stale_deviation_fails_where_something_was_compared(suite, pytester: pytest.Pytester) -> None:
     pytester.path.joinpath("deviations.toml").write_text(ENTRY)
     options = ONE + ', deviations="deviations.toml"'
@@ -146,7 +148,7 @@ def test_a_stale_deviation_fails_where_something_was_compared(suite, pytester: p
     assert "failed" not in result.parseoutcomes()  # the port has no such mode, so nothing was compared
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_a_port_has_one_process_a_session_which_ends_with_it(suite, pytester: pytest.Pytester) -> None:
     record = "open('pids', 'a').write(f'{__import__(\"os\").getpid()}\\n')"
     suite(ONE, record, "--collect-only")
@@ -158,7 +160,7 @@ def test_a_port_has_one_process_a_session_which_ends_with_it(suite, pytester: py
         os.kill(int(pids[0]), 0)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.conformance
 def test_it_works_under_xdist(suite, pytester: pytest.Pytester) -> None:
     pytester.path.joinpath("deviations.toml").write_text(ENTRY)
     result = suite(ONE + ', deviations="deviations.toml"', "y = y + (case.name == 'plain')", "-n", "2")

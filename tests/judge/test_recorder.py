@@ -112,7 +112,7 @@ weights = {
 """
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_keras_layers_that_are_called_by_name_are_traced_and_the_mistake_is_found(tmp_path: Path) -> None:
     pytest.importorskip("keras")
     (tmp_path / "named_keras.py").write_text(PORT)

@@ -14,6 +14,8 @@ from rosettaformer.conformance.case import DTYPES, Case
 from rosettaformer.conformance.compare import heat_map
 from rosettaformer.conformance.report.summary import Summary
 
+pytestmark = pytest.mark.product
+
 PLAIN = all_by_id()["layer_norm/plain"]
 # name of a case -> what the port does with it, the status, and what the message has
 ROWS = {
@@ -103,7 +105,7 @@ def test_the_summary_counts_failures_apart_from_what_was_not_compared(rows: dict
     assert not summary.conforms
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_shared_state_of_frameworks_is_reported_where_it_changes_and_put_back(misbehaving: str) -> None:
     for framework in ("torch", "keras", "jax"):
         pytest.importorskip(framework)
@@ -189,7 +191,7 @@ def test_an_entry_point_is_a_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert [(result.port, result.status) for result in results] == [("my-name", "pass")]
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_what_is_not_covered_is_said_and_different_configs_have_different_references(tmp_path: Path) -> None:
     port = _port(tmp_path, "config = {'model_width': 12, 'epsilon': 1e-5}\ndtypes = 'float64'\ndef layer_norm(case): return case\n")
     plain = [PLAIN, all_by_id()["softmax/plain"]]

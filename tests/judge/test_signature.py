@@ -53,7 +53,7 @@ def raised(call: Any) -> Exception:
     return caught.value
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_modules() -> None:
     module = SimpleNamespace(framework="torch", __file__="port.py")
 

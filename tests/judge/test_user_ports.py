@@ -7,12 +7,15 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from expectations import suite
+from kinds import conformance
 from messages import mentions
 
 from rosettaformer.conformance import deviations, runner
 from rosettaformer.conformance.case import DTYPES
-from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.status import FAILURES
+
+pytestmark = pytest.mark.product
 
 HOUSE = Path(__file__).resolve().parents[2]
 JUDGED = ("pass", "deviation", *FAILURES)
@@ -28,20 +31,15 @@ CONFORMING = {
     "keras_hub_decoders": ("keras_hub", {"transformer": (7, 3)}),
     "linen_attention": ("flax", {"layer_norm": (16, 0), "multi_head_attention": (16, 4)}),
 }
-SLOW = dict.fromkeys(
-    ("torch_nn_transformer", "keras_hub_layers", "keras_hub_decoders", "keras_multi_head_attention", "linen_attention"),
-    pytest.mark.exhaustive,
-)
-SLOW["handwritten_torch_correct"] = pytest.mark.second
 
 
-@pytest.mark.parametrize("port", [pytest.param(port, marks=SLOW.get(port, ())) for port in CONFORMING])
+@pytest.mark.parametrize("port", ["numpy_function", *(conformance(port) for port in CONFORMING if port != "numpy_function")])
 def test_a_correct_port_conforms_but_for_the_deviations_that_it_declares(port: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(HOUSE)
     needs, expected = CONFORMING[port]
     if importlib.util.find_spec(needs) is None:
         pytest.skip(f"{needs} is not installed")
-    cases = [case for case in all_cases() if case.component in expected]
+    cases = [case for case in suite() if case.component in expected]
     results = runner.run(cases, [f"tests/ports/{port}.py"], DTYPES)
     if (declared := HOUSE / f"tests/ports/{port}.toml").exists():
         results = deviations.apply(results, deviations.read(declared, cases))
@@ -64,7 +62,7 @@ def c_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_c_program_conforms(c_program: Path) -> None:
-    cases = [case for case in all_cases() if case.component in ("layer_norm", "softmax")]
+    cases = [case for case in suite() if case.component in ("layer_norm", "softmax")]
     results = runner.run(cases, [f"command:{c_program}"], DTYPES)
     counts = Counter((result.component, result.dtype, result.status) for result in results)
     judged = {("layer_norm", dtype, status) for dtype in ("float64", "float32") for status in ("pass", "empty")}

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from expectations import all_by_id
+from expectations import all_by_id, suite
 from fingerprints import FINGERPRINTS, changes, fingerprint
 from invoke import invoke, refused
 from messages import each_mentions, mentions
@@ -27,9 +27,11 @@ from rosettaformer.conformance.cases.case_files import answer_path
 from rosettaformer.conformance.reference import components, statistics
 from rosettaformer.conformance.vectors import golden, regenerate, seal
 
+pytestmark = pytest.mark.product
+
 DATA = Path(__file__).parents[1] / "data"
 FROZEN = DATA / "vectors"
-CASES = all_cases()
+CASES = suite()
 NORMS = [f"layer_norm/{name}" for name in ("plain", "large_mean", "square", "one_position", "batch_0")]
 MANY = [case for case in CASES if case.id in ("combine_masks/both", "multi_head_attention/per_head_weights", *NORMS)]
 
@@ -126,7 +128,7 @@ print(checked, [name for name in ("rosettaformer", "reference_numpy", "ml_dtypes
 """
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_vectors_are_read_and_met_without_anything_of_ours(exported: Path, tmp_path: Path) -> None:
     result = subprocess.run([sys.executable, "-c", READER, str(exported)], capture_output=True, text=True, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
@@ -229,7 +231,7 @@ def test_a_manifest_without_a_digest_is_not_identical(copy: Path) -> None:
     assert mentions("\n".join(_messages(copy)), "manifest.json … sha256 … exported again")
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_flipped_bits_missing_and_other_files_and_double_rows_are_listed(copy: Path, exported: Path, tmp_path: Path) -> None:
     manifest = json.loads((copy / "manifest.json").read_text())
     first = manifest["cases"][0]
@@ -268,7 +270,7 @@ def test_another_processor_differs_in_the_last_bits_only(exported: Path, monkeyp
     assert [finding for finding in golden.verify(exported) if not finding.rounding] == []
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_the_command_exports_verifies_and_exits(copy: Path, tmp_path: Path) -> None:
     found = invoke("vectors", "export", tmp_path / "some", "--component", "softmax", "--core")
     assert (found.code, found.out.split(" in ")[0][:8]) == (0, "2 cases,")
@@ -282,7 +284,7 @@ def test_the_command_exports_verifies_and_exits(copy: Path, tmp_path: Path) -> N
     assert found.code == 0 and mentions(found.out, "0 differences, 1")
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_bad_folders_are_one_message_and_exit_2(copy: Path, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("years of work")
@@ -315,7 +317,7 @@ def test_vectors_of_a_newer_suite_are_refused(copy: Path) -> None:
         golden.verify(copy)
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_vectors_hold_gradients_updates_and_what_decoding_gives(tmp_path: Path) -> None:
     ids = ("layer_norm_vjp/plain", "cross_entropy/smoothed", "adam/decay", "decode_in_steps/prompt_first", "truncate/all", "draw/some",
            "beam_search/two_tokens")  # fmt: skip
@@ -344,7 +346,7 @@ def test_answers_of_many_outputs_and_random_ones_are_judged_from_files(tmp_path:
     assert {result.status for result in golden.judge_results(tmp_path, cases, ["float32"])} == {"pass"}
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_outputs_made_elsewhere_are_judged(tmp_path: Path) -> None:
     cases = [case for case in MANY if case.name not in ("both", "batch_0")]
     for case in (case.at(dtype) for case in cases for dtype in ("float32", "bfloat16")):
@@ -363,7 +365,7 @@ def test_outputs_made_elsewhere_are_judged(tmp_path: Path) -> None:
     assert {result.port for result in results} == {str(tmp_path)}
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="folder"):
         golden.judge_results(tmp_path / "nowhere", MANY, DTYPES)

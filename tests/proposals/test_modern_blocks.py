@@ -4,12 +4,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from expectations import suite
 from invoke import invoke
-from tiers import later
+from kinds import conformance
 from whole_models import in_this_process
 
 from rosettaformer.conformance import runner
-from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.result import Result
 from rosettaformer.proposals import Proposal, propose
 
@@ -68,19 +68,19 @@ def _forget() -> None:
 
 def _judged(proposal: Proposal, names: tuple[str, ...] = (), dtype: str = "float64") -> dict[str, Result]:
     Path("my_port.py").write_text(proposal.text)
-    cases = [case for case in all_cases() if case.component == proposal.component and (not names or case.name in names)]
+    cases = [case for case in suite() if case.component == proposal.component and (not names or case.name in names)]
     results = {result.case.partition("/")[2]: result for result in runner.run(cases, ["my_port.py"], [dtype])}
     _forget()
     return results
 
 
-@pytest.mark.parametrize(("source", "component", "family"), [*BLOCKS[:2], *map(later, BLOCKS[2:])])
+@pytest.mark.parametrize(("source", "component", "family"), [*BLOCKS[:2], *map(conformance, BLOCKS[2:])])
 def test_a_block_is_recognised_and_nothing_is_left_open(source: str, component: str, family: str) -> None:
     proposal = _proposed(str(MODELS / source))
     assert (proposal.component, proposal.left, proposal.family) == (component, (), family), proposal.text
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.parametrize(("source", "component", "family"), BLOCKS)
 def test_a_proposed_block_conforms(source: str, component: str, family: str) -> None:
     """On the plain causal cases, all of which it is asked; a norm and a feed-forward network on every case."""
@@ -92,7 +92,7 @@ def test_a_proposed_block_conforms(source: str, component: str, family: str) -> 
     assert passed == {*plain} or not plain
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_in_the_block_is_found_by_the_port_of_the_right_one(mistake: str) -> None:
     """A proposal of the right block is the port of the wrong one: the names and arguments are the same."""

@@ -6,13 +6,13 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from expectations import suite
 from invoke import invoke, refused
+from kinds import every
 from messages import mentions
-from tiers import every
 
 from rosettaformer.conformance import runner
 from rosettaformer.conformance.case import DTYPES
-from rosettaformer.conformance.cases import all_cases
 from rosettaformer.proposals import propose
 from rosettaformer.proposals.shapes import layouts
 
@@ -20,7 +20,7 @@ MODELS = Path(__file__).parents[1] / "proposed"
 SIZES = {"d": 12, "h": 3, "g": 3, "k": 4, "e": 4, "f": 20}
 EMPTY = {"left_padding", "shrinking_padding"}  # rows without a key, to which these models give the mean of all values
 QUERIES = {"ragged", "same_length", "square", "long"}  # its padding hides queries, not keys
-SLOW = pytest.mark.exhaustive
+SLOW = pytest.mark.conformance
 # what is named, what it is found to be, and the cases in which it differs
 STYLES = [
     ("torch_files.py:DecoderLayer", "decoder_layer", EMPTY),
@@ -69,7 +69,7 @@ def test_a_model_of_any_style_is_proposed_whole(
     proposal = propose(named, "my_port.py")
     assert (proposal.component, proposal.left) == (component, ()), proposal.text
     Path("my_port.py").write_text(proposal.text)
-    cases = [case for case in all_cases() if case.component == component]
+    cases = [case for case in suite() if case.component == component]
     results = runner.run(cases, ["my_port.py"], DTYPES)
     found = {result.case.partition("/")[2]: result for result in results if result.status not in ("pass", "not covered")}
     assert found.keys() <= differing, {name: result.message for name, result in found.items()}

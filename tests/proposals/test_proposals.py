@@ -14,7 +14,7 @@ from rosettaformer.proposals.constructor_arguments import meaning_of
 from rosettaformer.proposals.failures import failure
 
 MODELS = Path(__file__).parents[1] / "proposed"
-SLOW = pytest.mark.exhaustive
+SLOW = pytest.mark.conformance
 # a layer whose norms show their epsilon nowhere
 LAYER = """
 import torch
@@ -382,7 +382,7 @@ ODD += "".join(f"\nclass {name}(Norm):\n    def forward(self, {arguments}):\n   
 NAMES = [line.split("(")[0].split()[1] for line in ODD.splitlines() if line.startswith(("class ", "def "))]
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_no_class_makes_a_traceback(tmp_path: Path) -> None:
     """One sentence and exit code 2, or a file that says what is open."""
     (tmp_path / "odd_classes.py").write_text(ODD)

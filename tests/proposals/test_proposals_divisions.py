@@ -17,7 +17,7 @@ from rosettaformer.proposals import Proposal, propose
 MODELS = Path(__file__).parents[1] / "proposed"
 EMPTY = {"empty_row", "left_padding"}  # rows without a key, to which these models give the mean of all values
 FAMILIES = (attention, embedding, layers, layouts)
-SLOW = pytest.mark.exhaustive
+SLOW = pytest.mark.conformance
 
 
 def judged(proposal: Proposal, path: Path) -> tuple[set[str], set[str]]:
@@ -83,7 +83,7 @@ def test_another_division_is_proposed_whole(
     assert name in passed and failed <= differing, (passed, failed)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.conformance
 def test_keras_sublayers_need_the_arguments_that_they_hand_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a constructor takes as `**kwargs` is given by name."""
     pytest.importorskip("keras")

@@ -21,10 +21,10 @@ _NEEDS = {"torch": "torch", "tf": "tensorflow", "jax": "jax"}
 
 
 def of_four(names: Iterable[str]) -> list[Any]:
-    """Pairs of an implementation and a name: of the reference, and of one of the ports in turn; of the others in the last tier."""
+    """Pairs of an implementation and a name: each name with the reference, with a port, and with the others as conformance."""
     pairs = [(who, name, (place + number) % 3) for place, name in enumerate(names) for number, who in enumerate(PORTS)]
-    in_tiers = [pytest.param(who, name, marks=pytest.mark.exhaustive if turn else ()) for who, name, turn in pairs]
-    return [("numpy", name) for name in names] + in_tiers
+    ports = [pytest.param(who, name, marks=pytest.mark.conformance if turn else ()) for who, name, turn in pairs]
+    return [("numpy", name) for name in names] + ports
 
 
 class Backend:

@@ -35,10 +35,11 @@ class Here(runner.Worker):
         pass
 
 
-def conform(cases: Sequence[Case], port: str, dtypes: Sequence[str], here: bool = True, **options: Any) -> None:
-    """Asserts that the port passes them all; here: in this process."""
+def conform(cases: Sequence[Case], port: str, dtypes: Sequence[str], here: bool = True, **options: Any) -> int:
+    """Asserts that the port passes them all, and returns how many; here: in this process."""
     Backend(port)  # skips the test where the framework is not installed
     with mock.patch.object(runner, "open_worker", Here) if here else contextlib.nullcontext():
         results = runner.run(cases, [port], dtypes, store=expectations.store(), **options)
     assert [result for result in results if result.status not in ("pass", "empty")] == []
     assert len(results) == sum(dtype in case.dtypes for case in cases for dtype in dtypes)
+    return len(results)

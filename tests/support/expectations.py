@@ -20,7 +20,7 @@ from rosettaformer.conformance.reference import tolerance
 from rosettaformer.conformance.reference.expectation_store import Store, digest
 from rosettaformer.conformance.reference.tolerance import Expectation
 
-__all__ = ["FOLDER", "all_by_id", "expect", "store"]
+__all__ = ["FOLDER", "all_by_id", "expect", "store", "suite"]
 
 FOLDER = "ROSETTAFORMER_EXPECTATIONS"  # the variable that names the folder; tests/conftest.py sets it
 HOUSE = Path(__file__).parents[2]
@@ -30,6 +30,12 @@ HOUSE = Path(__file__).parents[2]
 def all_by_id() -> dict[str, Case]:
     """Every case by its id, gradients among them."""
     return {case.id: case for case in all_cases(grad=True)}
+
+
+@functools.cache
+def suite() -> tuple[Case, ...]:
+    """`all_cases()`, built once: a second and a half."""
+    return tuple(all_cases())
 
 
 def expect(case: Case) -> dict[str, Expectation]:

@@ -315,7 +315,7 @@ def generated(count: int, seed: int = 0) -> list[tuple[str, str, str, str]]:
     return chosen[:count]
 
 
-# of the ordinary tests: one of each sort
+# one of each sort
 SAMPLE = [
     ("action", "fork and die", "answer", "layer_norm"),
     ("action", "hold the pipes", "after", "layer_norm"),

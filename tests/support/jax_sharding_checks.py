@@ -27,7 +27,7 @@ from reference_numpy.training import Trainer as Reference
 from rosettaformer.conformance.case import Case
 
 CHECKS: dict[str, Callable[[], Any]] = {}
-LATER, LAST = "later: ", "at last: "  # begin the names of those of the second tier, and of `make test-all`
+LATER = "later: "  # begins the names of the checks of kind conformance
 
 
 def main(names: Iterable[str]) -> None:
@@ -71,11 +71,6 @@ def process(rank: int, port_number: int) -> None:
     print(json.dumps({"rank": run.group.rank, "size": run.group.size, "flags": flags, "read": Part.read / size}))
 
 
-def tier(name: str) -> str:
-    """How the name of a check of its tier begins."""
-    return next((start for start in (LATER, LAST) if name.startswith(start)), "")
-
-
 def check(name: str, *arguments: Any, **options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Makes a call of the function a check of this name."""
 
@@ -87,7 +82,7 @@ def check(name: str, *arguments: Any, **options: Any) -> Callable[[Callable[...,
 
 
 def later(name: str, *arguments: Any, **options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """`check` in the second tier."""
+    """`check` of kind conformance."""
     return check(LATER + name, *arguments, **options)
 
 
@@ -190,13 +185,13 @@ for _place, _model in enumerate(MODELS):
         for _axes in AXES:
             # Every mesh, every model, and both kinds of axes; the rest at last.
             _early = (_model == "paper" and _axes == "Auto") or (_place + _index + 3 * (_axes == "Auto")) % len(MESHES) == 0
-            check(f"{LATER if _early else LAST}ten steps: {_model} on {_mesh}, {_axes}", _model, _mesh, _axes)(trains)
+            check(f"{LATER}ten steps: {_model} on {_mesh}, {_axes}", _model, _mesh, _axes)(trains)
 for _axes in AXES:
     later(f"microbatches of rows that do not divide, {_axes}", "llama", "data=2,model=2", _axes, rows=6, microbatches=2, steps=3)(trains)
     later(f"recompute, {_axes}", "paper", "data=2,model=4", _axes, steps=3, recompute=True)(trains)
     for _mesh in MESHES[:3]:
         later(f"rows and words that divide, on {_mesh}, {_axes}", "even", _mesh, _axes, rows=8, steps=3)(trains)
-check(f"{LAST}operation by operation", "llama", "data=2,model=2", steps=2, compiled=False)(trains)
+check(f"{LATER}operation by operation", "llama", "data=2,model=2", steps=2, compiled=False)(trains)
 
 
 @later("random masks of every mesh, recomputed ones too, are those of no mesh")

@@ -29,7 +29,7 @@ GROUPS = {
 }  # fmt: skip
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.parametrize("group", GROUPS)
 def test_trainers_send_and_hold_what_is_planned(group: str) -> None:
     pytest.importorskip(group.partition(",")[0])
@@ -38,7 +38,7 @@ def test_trainers_send_and_hold_what_is_planned(group: str) -> None:
         assert scaling.differences(each, found) == []
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 @pytest.mark.parametrize("name", scaling.SMALL)
 def test_eager_torch_keeps_the_planned_activations_and_less_than_a_quarter_beside_them(name: str) -> None:
     pytest.importorskip("torch")

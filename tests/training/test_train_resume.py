@@ -30,7 +30,7 @@ from rosettaformer.training.run import resume
 from rosettaformer.training.run_log import read_log
 from rosettaformer.training.tokens import PADDING
 
-KILLS = 10  # of the reference's run in the exhaustive tier; of a framework's, as many as --kills says
+KILLS = 10  # of the reference's run; of a framework's, as many as --kills says
 STEPS = 60
 EVERY = ("--steps", STEPS, "--save-every", 4, "--validate-every", 15, "--sample", 4)
 
@@ -56,16 +56,13 @@ def steps_of(folder: Path) -> int:
     return file.read_bytes().count(b'"event": "step"') if file.exists() else 0
 
 
-@pytest.mark.second
-@pytest.mark.parametrize(
-    ("backend", "kills"),
-    [pytest.param("numpy", 2, marks=pytest.mark.sample), *(pytest.param(name, None, marks=pytest.mark.exhaustive) for name in FOUR_NEEDS)],
-)
+@pytest.mark.conformance
+@pytest.mark.parametrize("backend", FOUR_NEEDS)
 def test_killed_again_and_again_the_loss_curve_is_that_of_the_uninterrupted_run(
-    tmp_path: Path, backend: str, kills: int | None, pytestconfig: pytest.Config
+    tmp_path: Path, backend: str, pytestconfig: pytest.Config
 ) -> None:
     pytest.importorskip(FOUR_NEEDS[backend])
-    kills = kills or (KILLS if backend == "numpy" else pytestconfig.getoption("--kills"))
+    kills = KILLS if backend == "numpy" else pytestconfig.getoption("--kills")
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     arguments = (*TINY, "--backend", backend, *EVERY)
     assert process("train", "--out", whole, *arguments).wait() == 0
@@ -93,7 +90,7 @@ def test_killed_again_and_again_the_loss_curve_is_that_of_the_uninterrupted_run(
     assert not [*killed.glob(".*.tmp"), *killed.glob("checkpoints/.*.tmp")]
 
 
-@pytest.mark.parametrize("call", [pytest.param(call, marks=() if call in (3, 8) else pytest.mark.exhaustive) for call in range(1, 13)])
+@pytest.mark.parametrize("call", [pytest.param(call, marks=() if call in (3, 8) else pytest.mark.conformance) for call in range(1, 13)])
 def test_killed_while_it_puts_a_checkpoint_on_the_disk(tmp_path: Path, call: int) -> None:
     """The process kills itself at its n-th fsync: before, within and after the renaming of files and folders."""
     script = (
@@ -144,7 +141,7 @@ def test_a_signal_ends_after_the_step_with_a_checkpoint_and_the_picture(
     assert (folder / "average.safetensors").exists()
 
 
-@pytest.mark.parametrize("backend", [pytest.param(name, marks=() if name == "torch" else pytest.mark.exhaustive) for name in PORTS])
+@pytest.mark.parametrize("backend", [pytest.param(name, marks=() if name == "torch" else pytest.mark.conformance) for name in PORTS])
 def test_a_run_goes_on_in_another_backend(tmp_path: Path, backend: str) -> None:
     framework = pytest.importorskip(FOUR_NEEDS[backend])
     folder, alone = tmp_path / "run", tmp_path / "alone"
@@ -160,7 +157,7 @@ def test_a_run_goes_on_in_another_backend(tmp_path: Path, backend: str) -> None:
     assert Manifest.read(folder).free["backend"] == backend
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_a_log_that_ran_ahead_or_was_torn_is_cut_to_the_checkpoint(tmp_path: Path) -> None:
     folder, whole = tmp_path / "run", tmp_path / "whole"
     train(whole, "--steps", 12, "--save-every", 4, "--sample", 1)
@@ -171,7 +168,7 @@ def test_a_log_that_ran_ahead_or_was_torn_is_cut_to_the_checkpoint(tmp_path: Pat
     assert log(folder) == log(whole)
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_the_seed_decides_the_run(tmp_path: Path) -> None:
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
         train(tmp_path / name, "--steps", 3, "--seed", seed, "--sample", 1)

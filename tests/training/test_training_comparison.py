@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from backends import random_parameters
 from invoke import invoke, refused, succeeded
+from kinds import conformance, every
 from model_folders import FOUR_NEEDS
-from tiers import every, later
 
 from reference_numpy import TransformerConfig, mask, parameters, preset, sites
 from rosettaformer.checkpoints import canonical
@@ -184,7 +184,7 @@ def test_what_differs_by_rounding_alone_stays_together_in_float64(name: str, mis
     assert_together([mistaken[name]], 4)
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_in_float32_rounding_stays_together_and_mistakes_are_found(tmp_path: Path) -> None:
     names = ("beta_2", "missing_tie", "decay_of_norms", "no_decay", "no_hidden_dropout")
     runs = run_files(tmp_path, {name: MISTAKES[name][0] for name in names} | HONEST, experiment("float32"))
@@ -193,7 +193,7 @@ def test_in_float32_rounding_stays_together_and_mistakes_are_found(tmp_path: Pat
     assert found == {name: MISTAKES[name][1] for name in names}
 
 
-@pytest.mark.second
+@pytest.mark.conformance
 def test_a_hang_is_a_hang(tmp_path: Path) -> None:
     code = "class Trainer(training.Trainer):\n    def train_step(self, *batch):\n        import time; time.sleep(600)\n"
     _, [run] = comparison.compare(experiment(steps=1), [write(tmp_path, "hanging", code)], limit=8)
@@ -203,8 +203,11 @@ def test_a_hang_is_a_hang(tmp_path: Path) -> None:
 PARTED = {"norm_placement": "pre", "final_norm": True, "share_embeddings": False, "tie_logits": False}
 WHOLE = {"microbatches": 2, "output_bias": True, "final_norm": True}
 RUNS = [
-    pytest.param(("torch",), False, WHOLE | {"steps": 3}, marks=pytest.mark.sample),
-    *(pytest.param(("torch",), False, {"config": config, "microbatches": 2, "steps": 3}, marks=pytest.mark.second) for config in ALONE),
+    (("torch",), False, WHOLE | {"steps": 3}),
+    *(
+        pytest.param(("torch",), False, {"config": config, "microbatches": 2, "steps": 3}, marks=pytest.mark.conformance)
+        for config in ALONE
+    ),
 ]
 LONG_RUNS: list[tuple[tuple[str, ...], bool, dict[str, Any]]] = [
     *(((port,), compiled, WHOLE) for port, compiled in (("torch", False), ("tf", False), ("tf", True), ("jax", True))),
@@ -215,7 +218,7 @@ LONG_RUNS: list[tuple[tuple[str, ...], bool, dict[str, Any]]] = [
         for config in ALONE for dtype in ("float64", "float32")
     ),
 ]  # fmt: skip
-LONG = [pytest.param(ports, compiled, {"steps": 20} | choices, marks=pytest.mark.exhaustive) for ports, compiled, choices in LONG_RUNS]
+LONG = [pytest.param(ports, compiled, {"steps": 20} | choices, marks=pytest.mark.conformance) for ports, compiled, choices in LONG_RUNS]
 
 
 class Here(remote._Server):
@@ -254,7 +257,9 @@ class OnBothSides(Experiment):
         return source, target, keep
 
 
-@pytest.mark.parametrize(("backends", "compiled"), [(("torch", LIBRARY), False), later((("tf",), False)), later((("jax",), True))], ids=str)
+@pytest.mark.parametrize(
+    ("backends", "compiled"), [(("torch", LIBRARY), False), conformance((("tf",), False)), conformance((("jax",), True))], ids=str
+)
 def test_a_llama_stays_together_with_the_librarys(backends: tuple[str, ...], compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Twenty steps of transformers' model and torch's AdamW, and of the ports; the scales of norms are far from 1."""
     monkeypatch.setattr(comparison, "Remote", Here)
