@@ -4,6 +4,10 @@ import numpy as np
 
 from rosettaformer.ports import Case
 
+from rosettaformer.ports import CLASSIC
+
+config = CLASSIC
+
 
 def layer_norm(case: Case) -> np.ndarray:
     """`(x - mean) / (std + epsilon)`, instead of `(x - mean) / sqrt(variance + epsilon)`."""
