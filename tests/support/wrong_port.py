@@ -2,9 +2,7 @@
 
 import numpy as np
 
-from rosettaformer.ports import Case
-
-from rosettaformer.ports import CLASSIC
+from rosettaformer.ports import CLASSIC, Case
 
 config = CLASSIC
 
