@@ -187,7 +187,7 @@ def test_a_defect_is_preferred_to_an_equal_setting_and_what_alters_nothing_left_
 LAYER_NORM = [
     case
     for case in all_by_id().values()
-    if case.component == "layer_norm" and case.config.norm_offset and not case.config.norm_one_plus_scale
+    if case.component == "layer_norm" and (case.config.norm_offset, case.config.norm_one_plus_scale) == (True, False)
 ]
 
 
