@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from expectations import expect, store
 
+from rosettaformer.conformance import limits
 from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.cases import all_cases
-from rosettaformer.conformance.diagnosis import examined_port, hypotheses, parts
+from rosettaformer.conformance.diagnosis import hypotheses, parts
 from rosettaformer.conformance.diagnosis.divergence import teacher
 
 MADE: dict[str, Sequence[Case]] = {}
@@ -24,7 +25,7 @@ def cases_once(*given: Any) -> Sequence[Case]:
 
 @pytest.fixture(autouse=True)
 def one_store(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(examined_port, "all_cases", cases_once)
+    monkeypatch.setattr(limits, "all_cases", cases_once)
     monkeypatch.setattr(parts, "Store", store)
     monkeypatch.setattr(hypotheses, "Store", store)
     monkeypatch.setattr(teacher, "tolerance", SimpleNamespace(**{**vars(teacher.tolerance), "expect": expect}))

@@ -18,6 +18,8 @@ pytest_plugins = ["pytester"]
 NORM = """
 import numpy as np
 
+config = {"norm_offset": True, "norm_one_plus_scale": False}
+
 def layer_norm(case):
     x = case.inputs["x_btd"].astype(np.float64)
     mean = x.mean(-1, keepdims=True)

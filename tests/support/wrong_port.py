@@ -2,7 +2,9 @@
 
 import numpy as np
 
-from rosettaformer.ports import Case
+from rosettaformer.ports import CLASSIC, Case
+
+config = CLASSIC
 
 
 def layer_norm(case: Case) -> np.ndarray:

@@ -50,8 +50,7 @@ class Checked:
     def shortage(self, fixed: list[Case]) -> str:
         """What `check` says if too little was shown; empty if enough was.
 
-        fixed: the cases with the config that the port fixes, which may hide what they are about; none if it fixes nothing. suite: the
-        version of the suite up to which it is asked.
+        fixed: the cases with the config that the port fixes, which may hide what they are about; none if it fixes nothing.
         """
         hidden = Hidden(fixed, all_cases(grad=True) if fixed else ())
         own = {case.id: case for case in fixed}
