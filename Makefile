@@ -5,7 +5,7 @@ INSTALLED := $(VENV)/.installed
 TOOL := PYTHONPATH=tests:tests/support:tests/backends $(BIN)/python tools
 
 .PHONY: help check test test-second test-all lint soak bench clean \
-  api artefacts docs field-bugs files fingerprints frameworks keras-hub matrix meshes mutation performance published scaling session sharding-faults tables tutorials wild
+  api artefacts docs field-bugs files fingerprints keras-hub matrix meshes mutation performance published scaling session sharding-faults tables tutorials wild
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -43,7 +43,7 @@ soak: $(INSTALLED)  ## 200 random configurations on every port, 300 whole models
 	$(BIN)/python -m pytest tests/backends/test_soak.py --soak 200
 	$(BIN)/python -m pytest tests/judge/test_like_soak.py --soak 25
 
-docs: api files performance scaling tables matrix meshes artefacts session tutorials frameworks keras-hub field-bugs sharding-faults published mutation wild  ## every document that is made: hours; the targets below are its parts
+docs: api files performance scaling tables matrix meshes artefacts session tutorials keras-hub field-bugs sharding-faults published mutation wild  ## every document that is made: hours; the targets below are its parts
 
 api: $(INSTALLED)  ## docs/api.md
 	$(TOOL)/api.py
@@ -74,9 +74,6 @@ session: $(INSTALLED)  ## the console sessions of docs/porting.md and docs/like.
 
 tutorials: $(INSTALLED)  ## what the commands of the guide's tutorials print
 	$(TOOL)/tutorials.py
-
-frameworks: $(INSTALLED)  ## what users do in each framework, run and compared: docs/frameworks.md
-	$(TOOL)/frameworks.py docs/frameworks.md
 
 keras-hub: $(INSTALLED)  ## KerasHub's decoders beside the reference, on every backend of Keras: docs/keras-hub.md, two minutes
 	$(TOOL)/keras_hub_page.py docs/keras-hub.md

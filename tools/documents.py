@@ -16,7 +16,6 @@ DOCUMENTS = {
     "docs/compare.md": "published",
     "docs/field-bugs.md": "field-bugs",
     "docs/files.md": "files",
-    "docs/frameworks.md": "frameworks",
     "docs/keras-hub.md": "keras-hub",
     "docs/like.md": "session",
     "docs/meshes.md": "meshes",
@@ -29,7 +28,7 @@ DOCUMENTS = {
 }
 # Evidence that takes long to make. Each document states the suite version of its run, which may be an earlier one.
 SLOW = (
-    "docs/artefacts.md", "docs/compare.md", "docs/field-bugs.md", "docs/frameworks.md", "docs/meshes.md", "docs/mutation.md",
+    "docs/artefacts.md", "docs/compare.md", "docs/field-bugs.md", "docs/meshes.md", "docs/mutation.md",
     "docs/scaling.md", "docs/sharding-faults.md", "docs/wild.md",
 )  # fmt: skip
 LINE = re.compile(r"Made by `make ([\w-]+)` with suite version (\d+)\.")
