@@ -11,7 +11,8 @@ nnx = pytest.importorskip("flax.nnx")
 
 import jax.numpy as jnp  # noqa: E402
 from flax import linen  # noqa: E402
-from user_models import CONFIG, PAIR, SEARCH, SOURCE, TARGET, Models, differs, reference, same, values  # noqa: E402
+from test_use_jax import CLOSE, MODELS, loaded, loss, right  # noqa: E402
+from user_models import CONFIG, PAIR, SEARCH, SOURCE, TARGET, differs, reference, same, values  # noqa: E402
 
 from impl_jax import cache, weights  # noqa: E402
 from impl_jax.attention import MultiHeadAttention  # noqa: E402
@@ -21,13 +22,6 @@ from impl_jax.layers import DecoderLayer, EncoderLayer  # noqa: E402
 from impl_jax.programs.compiled import compiled  # noqa: E402
 from impl_jax.transformer import Transformer  # noqa: E402
 from reference_numpy import parameters  # noqa: E402
-
-MODELS, CLOSE = Models("jax"), 2e-4
-loaded, right = partial(MODELS.loaded, dtype="float32"), MODELS.right
-
-
-def loss(model: Any) -> Any:
-    return model.training_loss(*PAIR, smoothing=0.1)
 
 
 def searched(model: Any, searcher: Any = None) -> None:
@@ -179,6 +173,7 @@ def test_an_adapter_is_called_everywhere_trained_and_merged() -> None:
     right(model)
 
 
+@pytest.mark.second
 def test_adapters_in_place_of_a_projection_and_around_the_logits() -> None:
     model, untied = loaded(), loaded(CONFIG.replace(tie_logits=False))
     linear = nnx.LoRALinear(8, 12, lora_rank=2, rngs=nnx.Rngs(4))

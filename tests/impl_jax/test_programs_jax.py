@@ -12,14 +12,12 @@ nnx = pytest.importorskip("flax.nnx")
 
 import jax.numpy as jnp  # noqa: E402
 from jax.experimental import checkify  # noqa: E402
-from test_use_jax import loaded, loss, right_gradients  # noqa: E402
-from user_models import CONFIG, GPT2, PAIR, TARGET, Models, reference, same, values  # noqa: E402
+from test_use_jax import CLOSE, loaded, loss, right, right_gradients  # noqa: E402
+from user_models import CONFIG, GPT2, PAIR, TARGET, reference, same, values  # noqa: E402
 
 from impl_jax.layers import EncoderLayer  # noqa: E402
 from impl_jax.programs.compiled import compiled  # noqa: E402
 
-MODELS, CLOSE = Models("jax"), 2e-4
-right = MODELS.right
 INTEGERS = [jnp.asarray(x, jnp.int32) for x in PAIR]
 
 
@@ -65,6 +63,7 @@ def test_gradients_of_a_module_and_of_a_state() -> None:
     right_gradients(jax.jit(jax.grad(jax.checkpoint(of)))(state))
 
 
+@pytest.mark.second
 def test_vmap_over_batches_and_over_models() -> None:
     model = loaded()
     pair = [np.stack([ids, ids[::-1]]) for ids in PAIR]

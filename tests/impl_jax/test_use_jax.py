@@ -122,6 +122,7 @@ def test_indices_out_of_range_are_nan_in_a_program() -> None:
     same(jax.jit(cross_entropy)(logits, label, label >= 0), np.log(3), 1e-6)
 
 
+@pytest.mark.second
 def test_steps_of_optax_are_the_reference_s() -> None:
     right_gradients(trained(optax.sgd(0.1)), -0.1, values())
     right_gradients(trained(optax.MultiSteps(optax.sgd(0.1), 2), 2), -0.1, values())
@@ -174,6 +175,7 @@ def test_frozen_parts_stay() -> None:
     right(model)
 
 
+@pytest.mark.second
 def test_modes_and_seeds_decide_what_drops() -> None:
     model, run = loaded(DROPPING), nnx.jit(lambda model: model(*PAIR))
     same(run(model), reference(), CLOSE)

@@ -7,7 +7,8 @@ import pytest
 
 tf = pytest.importorskip("tensorflow")
 
-from user_models import CONFIG, LABELS, MASK, PAIR, SEARCH, SOURCE, TARGET, Models, differs, reference, same, tree, values  # noqa: E402
+from test_use_tf import MODELS, loaded, ready, right  # noqa: E402
+from user_models import CONFIG, LABELS, MASK, PAIR, SEARCH, SOURCE, TARGET, differs, reference, same, tree, values  # noqa: E402
 
 from impl_tf import weights  # noqa: E402
 from impl_tf.decoding import Searcher  # noqa: E402
@@ -18,8 +19,6 @@ from impl_tf.stacks import Encoder  # noqa: E402
 from impl_tf.transformer import Transformer  # noqa: E402
 from reference_numpy import layers  # noqa: E402
 
-MODELS = Models("tf")
-loaded, right = MODELS.loaded, MODELS.right
 X = np.random.default_rng(1).standard_normal((4, 8, 8))
 
 
@@ -172,8 +171,7 @@ def test_adapters_are_trained_searched_exported_and_saved(tmp_path: Any) -> None
         if layer.name in ("query", "value"):
             layer.trainable = True
             layer.enable_lora(2)
-    model.compile(keras.optimizers.SGD(0.5), keras.losses.SparseCategoricalCrossentropy(True), jit_compile=False)
-    model.fit(PAIR, LABELS, batch_size=4, verbose=0)
+    ready(model).fit(PAIR, LABELS, batch_size=4, verbose=0)
     assert {x.name for x in model.trainable_variables} == {"bias", "lora_kernel_a", "lora_kernel_b"}
     differs(model(*PAIR), reference())
     right(model)

@@ -14,33 +14,22 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import torch.distributed as dist  # noqa: E402
+from test_use_torch import IDS, close, loaded, right, trained  # noqa: E402
 from torch.distributed.checkpoint import state_dict as states  # noqa: E402
 from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method  # noqa: E402
 from torch.distributed.tensor import Replicate  # noqa: E402
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
-from user_models import CONFIG, SOURCE, TARGET, UNTIED, Models  # noqa: E402
+from user_models import CONFIG, UNTIED  # noqa: E402
 
-from impl_torch import loss, weights  # noqa: E402
+from impl_torch import weights  # noqa: E402
 from impl_torch.decoding import Searcher  # noqa: E402
+from impl_torch.loss import cross_entropy, teacher_forcing  # noqa: E402
 from impl_torch.transformer import Transformer  # noqa: E402
 
-MODELS = Models("torch")
-loaded, right = MODELS.loaded, MODELS.right
-IDS = torch.from_numpy(SOURCE), torch.from_numpy(TARGET)
 OTHER = IDS[1].flip(0).clone()  # the second process' target, with another number of labels
 OTHER[:2, 2:] = 0
-close = functools.partial(torch.testing.assert_close, rtol=1e-9, atol=1e-9)
-
-
-def trained(model: Any, objective: Callable[[], Any] | None = None) -> Any:
-    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
-    for _ in range(2):
-        optimizer.zero_grad()
-        (objective() if objective else model.training_loss(*IDS, 0.1)).backward()
-        optimizer.step()
-    return model
 
 
 def layers(model: Any) -> list[Any]:
@@ -68,7 +57,7 @@ def both_batches() -> Any:
     """A model trained on the batches of both processes as one."""
     model = loaded()
     rows = torch.cat([IDS[0], IDS[0]]), torch.cat([IDS[1], OTHER])
-    return trained(model, lambda: model.training_loss(*rows, 0.1))(*IDS)
+    return trained(model, loss=lambda: model.training_loss(*rows, 0.1))(*IDS)
 
 
 def own_target() -> tuple[Any, Any]:
@@ -98,9 +87,8 @@ def tables() -> None:
 
 def fsdp_training() -> None:
     model = sharded(loaded())
-    right(model)
     target, total = own_target()
-    trained(model, lambda: model.training_loss(IDS[0], target, 0.1, total=total))
+    trained(model, loss=lambda: model.training_loss(IDS[0], target, 0.1, total=total))
     close(model(*IDS), both_batches())
     right(model)
 
@@ -109,7 +97,6 @@ def fsdp_loading() -> None:
     model, other = sharded(loaded(seed=1)), loaded()
     model(*IDS)
     weights.load(model, weights.export(other, CONFIG), CONFIG)
-    close(model(*IDS), other(*IDS))
     close(trained(model)(*IDS), trained(other)(*IDS))
     with torch.device("meta"):
         model = sharded(Transformer(CONFIG).double())
@@ -160,10 +147,10 @@ def ddp() -> None:
     target, total = own_target()
 
     def objective() -> Any:
-        input_bt, label_bt = loss.teacher_forcing(target)
-        return loss.cross_entropy(model(IDS[0], input_bt), label_bt, label_bt != 0, 0.1, total)
+        input_bt, label_bt = teacher_forcing(target)
+        return cross_entropy(model(IDS[0], input_bt), label_bt, label_bt != 0, 0.1, total)
 
-    trained(model, objective)
+    trained(model, loss=objective)
     close(model.module(*IDS), both_batches())
 
 

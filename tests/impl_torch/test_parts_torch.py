@@ -1,35 +1,21 @@
 """What users change in models of the PyTorch port: replaced parts, adapters, quantized weights."""
 
 import copy
-from functools import partial
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from test_use_torch import IDS, MODELS, close, loaded, right, trained  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn.utils import parametrizations, prune  # noqa: E402
-from user_models import CONFIG, SOURCE, TARGET, UNTIED, Models  # noqa: E402
+from user_models import CONFIG, UNTIED  # noqa: E402
 
 from impl_torch import weights  # noqa: E402
 from impl_torch.decoding import Searcher  # noqa: E402
 from impl_torch.embedding import Embedding  # noqa: E402
 from impl_torch.programs.unpadding import unpadded  # noqa: E402
-
-MODELS = Models("torch")
-loaded, right = MODELS.loaded, MODELS.right
-IDS = torch.from_numpy(SOURCE), torch.from_numpy(TARGET)
-close = partial(torch.testing.assert_close, rtol=1e-9, atol=1e-9)
-
-
-def trained(model: Any, optimizer: Any = None) -> Any:
-    optimizer = optimizer or torch.optim.AdamW(model.parameters(), 1e-2)
-    for _ in range(2):
-        optimizer.zero_grad()
-        model.training_loss(*IDS, 0.1).backward()
-        optimizer.step()
-    return model
 
 
 def test_a_replaced_table_is_used_and_one_that_does_not_scale_is_refused() -> None:

@@ -8,19 +8,16 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from test_use_torch import IDS, close, loaded, right, trained  # noqa: E402
 from torch.export import Dim, export  # noqa: E402
 from torch.func import functional_call, grad, jvp, stack_module_state, vmap  # noqa: E402
 from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402
 from torch.utils._pytree import tree_map  # noqa: E402
-from user_models import CONFIG, SOURCE, TARGET, Models  # noqa: E402
+from user_models import CONFIG, SOURCE, TARGET  # noqa: E402
 
 from impl_torch.cache import decode_step, start_cache  # noqa: E402
 
-MODELS = Models("torch")
-loaded, right = MODELS.loaded, MODELS.right
-IDS = torch.from_numpy(SOURCE), torch.from_numpy(TARGET)
 SHORTER: dict[str, Any] = {"source": SOURCE[:3, :6], "target": TARGET[:3, :4]}
-close = partial(torch.testing.assert_close, rtol=1e-9, atol=1e-9)
 
 
 def squares(model: Any, given: Any, *ids: Any) -> Any:
@@ -85,10 +82,7 @@ def test_compiled_layers_train() -> None:
     model = loaded()
     for layer in (*model.encoder.layers, *model.decoder.layers):
         layer.compile(backend="aot_eager")
-    optimizer = torch.optim.SGD(model.parameters(), 1e-2)
-    model.training_loss(*IDS).backward()
-    optimizer.step()
-    right(model)
+    right(trained(model))
 
 
 def exported(model: Any) -> Any:
