@@ -99,8 +99,11 @@ def on_replicas(strategy: Any) -> list[str]:
     gradients = parameters.flatten(pulled)
     for name, array in weights.export(model, CONFIG).items():
         same(array, values()[name] - RATE * gradients[name])
+    model = made(Own)
+    with strategy.scope():
+        model.compile(keras.optimizers.SGD(RATE), jit_compile=False)
     try:
-        made(Own).fit(*PAIR, batch_size=4, verbose=0)
+        model.fit(*PAIR, batch_size=4, verbose=0)
     except ValueError as error:
         return [str(error)]
     return []
