@@ -72,7 +72,7 @@ def on_replicas(strategy: Any) -> list[str]:
         with strategy.scope():
             model = kind(CONFIG, dtype="float64") if kind else loaded()
             weights.load(model, values(), CONFIG)
-            return ready(model)
+            return model if kind else ready(model)
 
     rows = tf.data.Dataset.from_tensor_slices((MAPPING, LABELS)).batch(4)
     for given, options in (((PAIR, LABELS), {"batch_size": 4}), ((rows,), {})):
