@@ -118,6 +118,7 @@ def exported(config: Any, *shapes: Any, **options: Any) -> Any:
     return lambda *given: again.call(*(jnp.asarray(each, jnp.int32) for each in given))
 
 
+@pytest.mark.second
 def test_exported_programs_of_symbolic_shapes_are_nan_beyond_a_table() -> None:
     run = exported(GPT2, jax.export.symbolic_shape("b, t"))
     same(run(TARGET), reference(GPT2), CLOSE)

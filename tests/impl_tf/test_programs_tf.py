@@ -20,6 +20,7 @@ FREE = tf.TensorSpec([None, None], tf.int64)
 SHORTER: dict[str, Any] = {"source": SOURCE[:2, :6], "target": TARGET[:2, :4]}
 
 
+@pytest.mark.second
 def test_one_trace_serves_every_shape() -> None:
     model = loaded()
     run = tf.function(lambda source, target: model(source, target), input_signature=[FREE, FREE])
@@ -29,6 +30,7 @@ def test_one_trace_serves_every_shape() -> None:
     right(model, tf.function(model, jit_compile=True))
 
 
+@pytest.mark.second
 def test_saved_models_serve_every_shape(tmp_path: Any) -> None:
     model = loaded()
     loaded().export(tmp_path / "own", verbose=False)

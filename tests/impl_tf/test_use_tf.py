@@ -167,6 +167,7 @@ def test_fit_with_settings(name: str) -> None:
     stepped(model)
 
 
+@pytest.mark.second
 def test_fit_and_evaluate_weigh_and_mask() -> None:
     weight = (LABELS % 2).astype("float64")
     model = ready(loaded(), metrics=["sparse_categorical_accuracy"])
@@ -208,6 +209,7 @@ class Own(Transformer):
         return {"cross_entropy": total}
 
 
+@pytest.mark.second
 def test_a_train_step_and_a_loop_of_one_s_own() -> None:
     model = Own(CONFIG, dtype="float64")
     weights.load(model, values(), CONFIG)
@@ -233,6 +235,7 @@ def moved(before: Any, after: Any) -> dict[str, bool]:
     return {name: bool((x != new[name]).any()) for name, x in old.items() if not name.endswith("key.bias")}
 
 
+@pytest.mark.second
 def test_frozen_parts_stay_and_nothing_drops_in_evaluation() -> None:
     model = loaded()
     model.encoder.trainable = False
@@ -292,6 +295,7 @@ def test_recomputation_drops_the_same_again(mode: str) -> None:
         same(one, other)
 
 
+@pytest.mark.second
 def test_copies_and_files_have_the_numbers(tmp_path: Any) -> None:
     model = loaded()
     for again in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):

@@ -102,6 +102,7 @@ def test_an_exported_model_serves_every_shape(padding_id: int | None) -> None:
     right(model, run, **SHORTER)
 
 
+@pytest.mark.second
 @torch.no_grad()
 def test_one_exported_step_serves_every_position() -> None:
     class Step(torch.nn.Module):
