@@ -73,9 +73,11 @@ class Said:
 
 
 def mistakes(folder: Path = FOLDER) -> list[Mistake]:
-    """All of them."""
+    """All of them: tables by file and id; `components` is the whole model where a table has none."""
     with open(folder / "mistakes.toml", "rb") as file:
-        return [Mistake(**each) for each in tomllib.load(file)["mistake"]]
+        tables = tomllib.load(file)
+    whole = {"components": ["transformer"]}
+    return [Mistake(id=name, file=port, **whole | each) for port, of in tables.items() for name, each in of.items()]
 
 
 def second() -> list[Mistake]:

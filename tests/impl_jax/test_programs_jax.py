@@ -1,0 +1,128 @@
+"""Users' programs of the JAX port: transformations, checks of JAX, and jax.export."""
+
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+jax = pytest.importorskip("jax")
+nnx = pytest.importorskip("flax.nnx")
+
+import jax.numpy as jnp  # noqa: E402
+from jax.experimental import checkify  # noqa: E402
+from test_use_jax import CLOSE, loaded, loss, right, right_gradients  # noqa: E402
+from user_models import CONFIG, GPT2, PAIR, TARGET, reference, same, values  # noqa: E402
+
+from impl_jax.layers import EncoderLayer  # noqa: E402
+from impl_jax.programs.compiled import compiled  # noqa: E402
+
+INTEGERS = [jnp.asarray(x, jnp.int32) for x in PAIR]
+
+
+def call(model: Any, *ids: Any) -> Any:
+    return model(*ids)
+
+
+PROGRAMS: dict[str, Any] = {
+    "nnx.jit of the model": nnx.jit, "jax.jit of the model": jax.jit,
+    "the model is an argument": lambda model: partial(nnx.jit(call), model),
+    "the model is a pytree": lambda model: partial(jax.jit(call), model),
+    "cached_partial": lambda model: nnx.cached_partial(nnx.jit(call), model),
+}  # fmt: skip
+
+
+@pytest.mark.conformance
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_of_the_model(name: str) -> None:
+    model = loaded()
+    right(model, PROGRAMS[name](model))
+
+
+@pytest.mark.conformance
+def test_a_program_of_a_state_is_compiled_before_its_first_call() -> None:
+    graph, state = nnx.split(loaded())
+    run = jax.jit(lambda state, *ids: nnx.merge(graph, state)(*ids)).lower(state, *PAIR).compile()
+    same(run(state, *PAIR), reference(), CLOSE)
+
+
+@pytest.mark.conformance
+def test_one_compiled_model_serves_several_threads() -> None:
+    run = compiled(loaded())
+    with ThreadPoolExecutor(4) as pool:
+        for logits in pool.map(lambda _: run(*PAIR), range(4)):
+            same(logits, reference(), CLOSE)
+
+
+@pytest.mark.conformance
+def test_gradients_of_a_module_and_of_a_state() -> None:
+    graph, state = nnx.split(loaded())
+    of = lambda state: loss(nnx.merge(graph, state))  # noqa: E731
+    right_gradients(nnx.jit(nnx.value_and_grad(nnx.remat(loss)))(loaded())[1])
+    right_gradients(jax.jit(jax.grad(jax.checkpoint(of)))(state))
+
+
+@pytest.mark.conformance
+def test_vmap_over_batches_and_over_models() -> None:
+    model = loaded()
+    pair = [np.stack([ids, ids[::-1]]) for ids in PAIR]
+    found = jax.jit(jax.vmap(lambda *ids: model(*ids)))(*pair)
+    for one in (found[0], found[1][::-1]):
+        same(one, reference(), CLOSE)
+    graph, state = nnx.split(model)
+    twice = lambda x: jnp.stack([x, 2 * x if jnp.issubdtype(x.dtype, jnp.floating) else x])  # noqa: E731
+    found = jax.jit(jax.vmap(lambda state: nnx.merge(graph, state)(*PAIR)))(jax.tree.map(twice, state))
+    same(found[1], reference(arrays={name: 2 * x for name, x in values().items()}), 5e-3)
+
+
+@pytest.mark.conformance
+def test_layers_that_are_stacked_are_scanned() -> None:
+    @nnx.split_rngs(splits=3)
+    @nnx.vmap
+    def stacked(rngs: Any) -> Any:
+        return EncoderLayer(CONFIG, rngs=rngs)
+
+    @nnx.scan(in_axes=(0, nnx.Carry), out_axes=nnx.Carry)
+    def run(layer: Any, x: Any) -> Any:
+        return layer(x)
+
+    layers, x = stacked(nnx.Rngs(0)), jnp.ones((2, 3, 8)) * jnp.arange(8)
+    graph, state = nnx.split(layers)
+    found = run(layers, x)
+    for index in range(3):
+        x = nnx.merge(graph, jax.tree.map(lambda part, index=index: part[index], state))(x)
+    same(found, x, 1e-5)
+
+
+@pytest.mark.conformance
+def test_a_model_passes_the_checks_of_jax() -> None:
+    model, run = loaded(), nnx.jit(call)
+    with jax.checking_leaks(), jax.numpy_dtype_promotion("strict"):
+        same(compiled(model)(*INTEGERS), reference(), CLOSE)
+    run(model, *INTEGERS)
+    with jax.transfer_guard("disallow"):
+        logits = run(model, *INTEGERS)
+    same(logits, reference(), CLOSE)
+    error, logits = checkify.checkify(jax.jit(lambda *ids: model(*ids)), errors=checkify.nan_checks)(*PAIR)
+    error.throw()
+    same(logits, reference(), CLOSE)
+
+
+def exported(config: Any, *shapes: Any, **options: Any) -> Any:
+    """The program of a call, written and read again."""
+    model = loaded(config)
+    run = jax.jit(lambda *given: model(*given) if config.encoder_layers else model(None, *given))
+    program = jax.export.export(run, **options)(*(jax.ShapeDtypeStruct(shape, jnp.int32) for shape in shapes))
+    again = jax.export.deserialize(program.serialize())
+    return lambda *given: again.call(*(jnp.asarray(each, jnp.int32) for each in given))
+
+
+@pytest.mark.conformance
+def test_exported_programs_of_symbolic_shapes_are_nan_beyond_a_table() -> None:
+    run = exported(GPT2, jax.export.symbolic_shape("b, t"))
+    same(run(TARGET), reference(GPT2), CLOSE)
+    assert np.isnan(run(np.ones((1, 17)))).any()
+    assert np.isfinite(run(np.ones((1, 16)))).all()
+    run = exported(GPT2, jax.export.symbolic_shape("b, t", constraints=["t <= 16"]))
+    same(run(TARGET), reference(GPT2), CLOSE)

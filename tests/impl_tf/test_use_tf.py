@@ -1,0 +1,331 @@
+"""Users' everyday work with the TensorFlow port: calls, `fit`, files and precision."""
+
+import copy
+import functools
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+tf = pytest.importorskip("tensorflow")
+
+from kinds import conformance  # noqa: E402
+from user_models import (  # noqa: E402  # noqa: E402
+    CLASSES,
+    CONFIG,
+    GPT2,
+    LABELS,
+    MASK,
+    MASKED,
+    PAIR,
+    SOURCE,
+    STATES,
+    TARGET,
+    Models,
+    differs,
+    reference,
+    same,
+    tree,
+    values,
+)
+
+from impl_tf import weights  # noqa: E402
+from impl_tf.framework import keras  # noqa: E402
+from impl_tf.programs.compiled import compiled  # noqa: E402
+from impl_tf.transformer import Transformer  # noqa: E402
+from reference_numpy import parameters, transformer  # noqa: E402
+
+MODELS = Models("tf")
+loaded, right = MODELS.loaded, MODELS.right
+MAPPING = {"source": SOURCE, "target": TARGET}
+QUIET: dict[str, Any] = {"batch_size": 4, "verbose": 0, "shuffle": False}
+RATE = 0.5  # of gradient descent
+
+
+def loss() -> Any:
+    return keras.losses.SparseCategoricalCrossentropy(from_logits=True, dtype="float64")
+
+
+def ready(model: Any, **options: Any) -> Any:
+    """The model, compiled for gradient descent; eager, since a graph takes seconds."""
+    eager = {} if {"run_eagerly", "jit_compile", "steps_per_execution"} & {*options} else {"run_eagerly": True}
+    model.compile(**{"optimizer": keras.optimizers.SGD(RATE), "loss": loss()} | eager | options)
+    return model
+
+
+@functools.cache
+def expected_step() -> dict[str, np.ndarray]:
+    """The reference's parameters after one step of gradient descent on LABELS."""
+    logits = reference()
+    exponent = np.exp(logits - logits.max(-1, keepdims=True))
+    cotangent = (exponent / exponent.sum(-1, keepdims=True) - np.eye(24)[LABELS]) / LABELS.size
+    pulled = transformer.transformer_vjp(tree(), CONFIG, *PAIR, cotangent=cotangent)["parameters"]
+    gradients = parameters.flatten(pulled)
+    return {name: array - RATE * gradients[name] for name, array in values().items()}
+
+
+def stepped(model: Any, tolerance: float = 1e-9) -> None:
+    """The model has taken the reference's step."""
+    found = weights.export(model, CONFIG)
+    for name, array in expected_step().items():
+        same(found[name], array, tolerance)
+
+
+def test_a_model_takes_ids_as_keras_models_do() -> None:
+    model = loaded()
+    for dtype in ("int32", "int64", "uint8"):
+        same(model(SOURCE.astype(dtype), tf.constant(TARGET, dtype)), reference())
+    for one in (list(PAIR), PAIR, MAPPING, MAPPING | {"source_mask_bs": SOURCE != 0}):
+        same(model(one), reference())
+    masks = {"source_mask_bs": MASK, "target_mask_bt": TARGET > 3}
+    right(model, **masks)
+    same(model(MAPPING | masks), reference(**masks))
+    for given in (PAIR, MAPPING, tf.data.Dataset.from_tensor_slices((MAPPING,)).batch(2)):
+        same(model.predict(given, batch_size=2, verbose=0), reference())
+    decoder = loaded(GPT2)
+    for ids in ((TARGET,), (None, TARGET), ({"target": TARGET},)):
+        same(decoder(*ids), reference(GPT2))
+
+
+def test_ids_that_do_not_fit_are_refused_at_every_door() -> None:
+    model, ragged = loaded(), tf.ragged.constant([[1, 2], [3]])
+    doors = [
+        lambda: model(ragged, TARGET[:2]), lambda: model.encode(ragged), lambda: compiled(model)(ragged, TARGET[:2]),
+        lambda: model.predict({"source": ragged, "target": TARGET[:2]}, verbose=0),
+        lambda: model.source_embedding(ragged), lambda: model(tf.sparse.from_dense(SOURCE), TARGET),
+    ]  # fmt: skip
+    for door in doors:
+        with pytest.raises(ValueError, match="dense tensors"):
+            door()
+    for given in (MAPPING | {"source_mask": MASK}, SOURCE):
+        with pytest.raises(ValueError, match="source"):
+            model(given)
+    with pytest.raises(Exception, match=r"not in \[0, 24\)"):
+        tf.function(model)(tf.constant(SOURCE + 500), tf.constant(TARGET))
+
+
+def test_ids_outside_the_table_are_nan_under_xla() -> None:
+    source = SOURCE.copy()
+    source[0, 0], source[1, 2] = 500, -1
+    found = tf.function(loaded().encode, jit_compile=True)(tf.constant(source)).numpy()
+    assert np.isnan(found[:2]).any(axis=(1, 2)).all()
+    same(found[2:], transformer.encode(tree(), CONFIG, SOURCE)[2:])
+
+
+def test_soft_rows_and_their_gradient() -> None:
+    soft, model = tf.one_hot(SOURCE, 24, dtype=tf.float64), loaded(CONFIG.replace(padding_id=None))
+    with tf.GradientTape() as tape:
+        tape.watch(soft)
+        logits = model(soft, TARGET)
+    same(logits, reference(model.config))
+    cotangent = np.ones(logits.shape)
+    pulled = transformer.transformer_vjp(tree(), model.config, soft.numpy(), TARGET, cotangent=cotangent)
+    same(tape.gradient(logits, soft), pulled["source"])
+
+
+def test_one_model_serves_several_threads() -> None:
+    model = loaded()
+    with ThreadPoolExecutor(4) as pool:
+        for logits in pool.map(lambda _: model(*PAIR), range(4)):
+            same(logits, reference())
+
+
+class Generator(keras.utils.PyDataset):
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, index: int) -> Any:
+        return MAPPING, LABELS
+
+
+DATA: dict[str, Any] = {
+    "tuple": lambda: (PAIR, LABELS), "list": lambda: (list(PAIR), LABELS), "dict": lambda: (MAPPING, LABELS),
+    "dataset": lambda: (tf.data.Dataset.from_tensor_slices((MAPPING, LABELS)).batch(4),),
+    "generator": lambda: (Generator(),),
+}  # fmt: skip
+SETTINGS: dict[str, Any] = {
+    "graph": {"jit_compile": False}, "xla": {"jit_compile": True}, "two steps": {"steps_per_execution": 2},
+    "average": {"use_ema": True, "ema_momentum": 0.0}, "accumulated": {"gradient_accumulation_steps": 2},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("data", ["dict", *map(conformance, ("tuple", "list", "dataset", "generator"))])
+def test_fit_takes_the_reference_s_step(data: str) -> None:
+    given, model = DATA[data](), ready(loaded())
+    model.fit(*given, verbose=0, **({} if len(given) == 1 else {"batch_size": 4}))
+    stepped(model)
+
+
+@pytest.mark.conformance
+@pytest.mark.parametrize("name", SETTINGS)
+def test_fit_with_settings(name: str) -> None:
+    options, own = SETTINGS[name], name in ("average", "accumulated")
+    model = ready(loaded(), **({"optimizer": keras.optimizers.SGD(RATE, **options)} if own else options))
+    model.fit(PAIR, LABELS, **QUIET | ({"batch_size": 2} if name == "accumulated" else {}))
+    stepped(model)
+
+
+@pytest.mark.conformance
+def test_fit_and_evaluate_weigh_and_mask() -> None:
+    weight = (LABELS % 2).astype("float64")
+    model = ready(loaded(), metrics=["sparse_categorical_accuracy"])
+    wanted = float(loss()(LABELS, reference())), (reference().argmax(-1) == LABELS).mean()
+    same(model.evaluate(PAIR, LABELS, batch_size=2, verbose=0), wanted, 1e-6)
+    found = ready(loaded()).evaluate(PAIR, LABELS, sample_weight=weight, batch_size=4, verbose=0)
+    same(found, loss()(LABELS, reference(), weight), 1e-6)
+    history = ready(loaded()).fit(MAPPING | {"source_mask_bs": MASK}, LABELS, **QUIET).history
+    same(history["loss"], loss()(LABELS, reference(source_mask_bs=MASK)), 1e-6)
+
+
+@pytest.mark.conformance
+@pytest.mark.parametrize("config", [CLASSES, MASKED, STATES])
+def test_an_encoder_only_model_at_every_door(config: Any, tmp_path: Any) -> None:
+    model, wanted = loaded(config), reference(config)
+    more = {"segment_bs": SOURCE % 2, "source_mask_bs": MASK}
+    found = model.predict({"source": SOURCE} | more, verbose=0)
+    same(found, reference(config, **more))
+    inputs = keras.Input((None,), dtype="int64")
+    for run in (model, keras.Model(inputs, model(inputs)), tf.function(model), compiled(model, jit_compile=False)):
+        same(run(tf.constant(SOURCE)), wanted)
+    assert model.compute_output_shape((4, 8)) == wanted.shape
+    loaded(config).export(tmp_path, verbose=False)
+    served = tf.saved_model.load(tmp_path)
+    same(served.serve(SOURCE[:2, :5]), reference(config, source=SOURCE[:2, :5]))
+    label = np.zeros(wanted.shape) if config is STATES else wanted.argmax(-1)
+    measure = keras.losses.MeanSquaredError(dtype="float64") if config is STATES else loss()
+    before = ready(model, loss=measure, optimizer="adam").evaluate(SOURCE, label, verbose=0)
+    same(before, measure(label, wanted), 1e-6)
+    model.fit(SOURCE, label, epochs=5, verbose=0)
+    assert model.evaluate(SOURCE, label, verbose=0) < before
+
+
+class Own(Transformer):
+    def train_step(self, data: Any) -> Any:
+        with tf.GradientTape() as tape:
+            total = self.training_loss(*data, training=True)
+        self.optimizer.apply(tape.gradient(total, self.trainable_variables), self.trainable_variables)
+        return {"cross_entropy": total}
+
+
+@pytest.mark.conformance
+def test_a_train_step_and_a_loop_of_one_s_own() -> None:
+    model = Own(CONFIG, dtype="float64")
+    weights.load(model, values(), CONFIG)
+    found = ready(model).fit(*PAIR, **QUIET).history["cross_entropy"]
+    same(found, transformer.training_loss(tree(), CONFIG, *PAIR))
+    right(model)
+    model, optimizer = loaded(), keras.optimizers.SGD(RATE)
+
+    @tf.function
+    def step(source: Any, target: Any, label: Any) -> None:
+        with tf.GradientTape() as tape:
+            total = loss()(label, model(source, target, training=True))
+        optimizer.apply(tape.gradient(total, model.trainable_variables), model.trainable_variables)
+
+    optimizer.build(model.trainable_variables)
+    step(*PAIR, LABELS)
+    stepped(model)
+
+
+def moved(before: Any, after: Any) -> dict[str, bool]:
+    """Whether each parameter has changed, except the biases of keys, on which nothing depends."""
+    old, new = (weights.export(model, CONFIG) for model in (before, after))
+    return {name: bool((x != new[name]).any()) for name, x in old.items() if not name.endswith("key.bias")}
+
+
+@pytest.mark.conformance
+def test_frozen_parts_stay_and_nothing_drops_in_evaluation() -> None:
+    model = loaded()
+    model.encoder.trainable = False
+    ready(model).fit(PAIR, LABELS, **QUIET)
+    assert all(name.startswith("encoder.") != changed for name, changed in moved(loaded(), model).items())
+    config, found = CONFIG.replace(dropout_rate=0.5), []
+    for _ in range(2):
+        keras.utils.set_random_seed(5)
+        model = loaded(config)
+        found += [float(model.training_loss(*PAIR, training=True)) for _ in range(2)]
+    assert found[0] == found[2] != found[1] == found[3]
+    same(model.predict(PAIR, verbose=0), reference(config))
+
+
+@pytest.mark.parametrize("name", ["AdamW", *map(conformance, ("Adafactor", "Lion", "Muon", "RMSprop"))])
+def test_optimizers_move_every_parameter_of_a_tied_model(name: str) -> None:
+    optimizer = getattr(keras.optimizers, name)(1e-3)
+    model = ready(loaded(dtype="float32"), optimizer=optimizer)
+    model.train_on_batch(PAIR, LABELS)
+    assert all(moved(loaded(dtype="float32"), model).values())
+    right(model)
+
+
+def test_parameters_are_excluded_from_weight_decay_by_name() -> None:
+    model, spared = loaded(), ("bias", "scale", "offset")
+    optimizer = keras.optimizers.AdamW(0.0625, weight_decay=0.5)
+    optimizer.exclude_from_weight_decay(var_names=[*spared])
+    optimizer.apply([tf.zeros_like(x) for x in model.trainable_variables], model.trainable_variables)
+    for name, array in weights.export(model, CONFIG).items():
+        same(array, values()[name] * (1 if name.endswith(spared) else 1 - 0.0625 * 0.5))
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", conformance("mixed_float16")])
+def test_mixed_policies_train_float32_parameters(policy: str) -> None:
+    model = Transformer(CONFIG, dtype=keras.DTypePolicy(policy))
+    weights.load(model, values(dtype="float32"), CONFIG)
+    dtype = policy.removeprefix("mixed_")
+    assert {x.dtype for x in model.trainable_variables} == {"float32"} and model(*PAIR).dtype.name == dtype
+    same(tf.cast(model(*PAIR), tf.float64), reference(), 0.5)
+    ready(model).fit(PAIR, LABELS, **QUIET)
+    stepped(model, 0.05)
+
+
+@pytest.mark.parametrize("mode", ["full", conformance("list_of_layers")])
+def test_recomputation_drops_the_same_again(mode: str) -> None:
+    config, found = CONFIG.replace(dropout_rate=0.3, attention_dropout_rate=0.2), []
+    for own in (None, mode):
+        with keras.RematScope(mode=own, layer_names=["layers_0"], output_size_threshold=8):
+            model = loaded(config)
+        for index, seed in enumerate(model.non_trainable_variables):
+            seed.assign([index, 0])
+        with tf.GradientTape() as tape:
+            total = model.training_loss(*PAIR, training=True)
+        gradients = tape.gradient(total, model.trainable_variables)
+        found.append([total, *map(tf.convert_to_tensor, gradients)])
+    for one, other in zip(*found, strict=True):
+        same(one, other)
+
+
+@pytest.mark.conformance
+def test_copies_and_files_have_the_numbers(tmp_path: Any) -> None:
+    model = loaded()
+    for again in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
+        same(again(*PAIR), reference())
+    assert keras.models.model_from_json(model.to_json()).config == CONFIG
+    for again in (Transformer.from_config(model.get_config()), keras.models.clone_model(model)):
+        again.build()
+        again.set_weights(model.get_weights())
+        same(again(*PAIR), reference())
+    for name, options in (("a.weights.h5", {}), ("a.weights.json", {"max_shard_size": 1e-5})):
+        model.save_weights(tmp_path / name, **options)
+        again = Transformer(CONFIG, dtype="float64")
+        again.build()
+        again.load_weights(tmp_path / name)
+        same(again(*PAIR), reference())
+    with pytest.raises(ValueError):
+        loaded(CONFIG.replace(feed_forward_width=14)).load_weights(tmp_path / "a.weights.h5")
+
+
+@pytest.mark.conformance
+def test_training_goes_on_from_files(tmp_path: Any) -> None:
+    model = ready(loaded(), optimizer="adam")
+    model.train_on_batch(PAIR, LABELS)
+    model.save(tmp_path / "model.keras")
+    again, third = keras.models.load_model(tmp_path / "model.keras"), ready(loaded(), optimizer="adam")
+    third.optimizer.build(third.trainable_variables)
+    saved, restored = (tf.train.Checkpoint(model=x, optimizer=x.optimizer) for x in (model, third))
+    tf.train.CheckpointManager(saved, str(tmp_path), 1).save()
+    assert tf.train.CheckpointManager(restored, str(tmp_path), 1).restore_or_initialize()
+    for each in (model, again, third):
+        each.train_on_batch(PAIR, LABELS)
+        same(each(*PAIR), model(*PAIR), 1e-6)  # Keras saves the rate in float32
+    differs(model(*PAIR), reference())
