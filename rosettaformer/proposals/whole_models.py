@@ -153,7 +153,7 @@ def _turned(flags: Mapping[str, Any]) -> str:
 def _dialect(dialect: Mapping[str, Any], config: TransformerConfig, inputs_first: bool) -> dict[str, str]:
     """Returns the expressions of a framework: its own words, and how it reads the parameters of linear layers and norms."""
     read, plus = dialect.get("read", ""), "(1 + {})" if config.norm_one_plus_scale else "{}"
-    return {"module": "", "read": "", "parameter": "", "cast": "", "dtype": ""} | dialect | {
+    return dict.fromkeys(("module", "read", "parameter", "close", "cast", "dtype"), "") | dialect | {
         "activation": dialect["activation"][config.activation],
         "kernel": dialect.get("kernel", "self.weight") if inputs_first else dialect.get("transposed", "self.weight.T"),
         "scale": plus.format(f"self.scale{read}"),
