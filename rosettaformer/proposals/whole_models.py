@@ -17,7 +17,6 @@ from ..checkpoints.hugging_face.rotary import GLOBAL, LOCAL, TYPES
 TEMPLATES = Path(__file__).parent.parent / "templates"
 PARTS = ("layers", "rotation", "attention", "model")  # of the text, in their order
 _COMPUTED = {"score_scale": {"query_pre_attn_scalar": 'config["query_pre_attn_scalar"] ** -0.5'}}  # fields by entries that are not equal
-_HEAD = r"masked_language_head\.(hidden|norm|logits)"
 
 
 def written(folder: Path, framework: str, file: str) -> str:
@@ -150,7 +149,7 @@ def _turned(flags: Mapping[str, Any]) -> str:
     return f"{found} if self.rotates[index] else None" if flags["still"] else found
 
 
-def _dialect(dialect: Mapping[str, Any], config: TransformerConfig, inputs_first: bool) -> dict[str, str]:
+def _dialect(dialect: dict[str, Any], config: TransformerConfig, inputs_first: bool) -> dict[str, str]:
     """Returns the expressions of a framework: its own words, and how it reads the parameters of linear layers and norms."""
     read, plus = dialect.get("read", ""), "(1 + {})" if config.norm_one_plus_scale else "{}"
     return dict.fromkeys(("module", "read", "parameter", "close", "cast", "dtype"), "") | dialect | {
