@@ -1,6 +1,7 @@
 """`new-port like`: writes a whole model in plain code, from the config of a checkpoint and the names of its tensors."""
 
 import re
+import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from string import Template
@@ -14,9 +15,8 @@ from ..checkpoints.hugging_face.family import Family
 from ..checkpoints.hugging_face.rotary import GLOBAL, LOCAL, TYPES
 
 TEMPLATES = Path(__file__).parent.parent / "templates"
-FRAMEWORKS = ("torch", "flax", "keras", "numpy")
+PARTS = ("layers", "rotation", "attention", "model")  # of the text, in their order
 _COMPUTED = {"score_scale": {"query_pre_attn_scalar": 'config["query_pre_attn_scalar"] ** -0.5'}}  # fields by entries that are not equal
-_HEAD = r"masked_language_head\.(hidden|norm|logits)"
 
 
 def written(folder: Path, framework: str, file: str) -> str:
@@ -27,14 +27,15 @@ def written(folder: Path, framework: str, file: str) -> str:
     names = _names(family, config)
     flags = config.to_dict() | _flags(config, names)
     values = {"file": file, "family": family.model_type, "title": family.name} | names | _values(family, config, said, flags)
-    values["frequencies"] = _filled("like_rope", flags, values).rstrip() if flags["rotary"] else ""
-    return _filled(f"like_{framework}", flags, values)
+    dialects = tomllib.loads((TEMPLATES / "like.toml").read_text(encoding="utf-8"))
+    values |= _dialect(dialects[framework], config, flags["inputs_first"])
+    return _filled(flags | {name: name == framework for name in dialects}, values)
 
 
-def _filled(template: str, flags: Mapping[str, Any], values: Mapping[str, str]) -> str:
-    """Returns the text of a template: the lines whose conditions (`#: if`, `#: else`, `#: end`) hold, with values for `$names`."""
-    lines = (TEMPLATES / f"{template}.txt").read_text(encoding="utf-8").splitlines()
-    return Template("\n".join(_chosen(lines, dict(flags)))).substitute(values) + "\n"
+def _filled(flags: Mapping[str, Any], values: Mapping[str, str]) -> str:
+    """Returns the lines of the templates whose conditions (`#: if`, `#: else`, `#: end`) hold, with values for `$names`."""
+    parts = [(TEMPLATES / f"like_{part}.txt").read_text(encoding="utf-8") for part in PARTS]
+    return Template("\n".join(_chosen("".join(parts).splitlines(), dict(flags)))).substitute(values) + "\n"
 
 
 def _chosen(lines: list[str], flags: dict[str, Any]) -> Iterator[str]:
@@ -137,7 +138,6 @@ def _of_layers(config: TransformerConfig, said: Mapping[str, Any], flags: Mappin
         "rope": 'config | (config.get("rope_scaling") or config.get("rope_parameters") or {})',
         "ropes": f'[config | config["rope_parameters"][kind] for kind in ("{GLOBAL}", "{LOCAL}")]',
         "rope_kinds": " or ".join(sorted(name for name, own in TYPES.items() if own in flags["scalings"])),
-        **_parameters(config, flags["inputs_first"]),
     }  # fmt: skip
 
 
@@ -149,15 +149,12 @@ def _turned(flags: Mapping[str, Any]) -> str:
     return f"{found} if self.rotates[index] else None" if flags["still"] else found
 
 
-def _parameters(config: TransformerConfig, inputs_first: bool) -> dict[str, str]:
-    """Returns the expressions for the parameters of linear layers and norms; `_value`: as Flax reads them."""
-    turned, plus = "" if inputs_first else ".T", "(1 + {})" if config.norm_one_plus_scale else "{}"
-    return {
-        "kernel": f"self.weight{turned}", "kernel_value": f"self.weight[...]{turned}",
-        "keras_kernel": "self.kernel" if inputs_first else "ops.transpose(self.kernel)",
-        "scale": plus.format("self.scale"), "scale_value": plus.format("self.scale[...]"),
-        **{name: f" + {text}" * config.norm_offset for name, text in (
-            ("offset", "self.offset"), ("offset_value", "self.offset[...]"),
-            ("wide_offset", "wide(self.offset)"), ("wide_offset_value", "wide(self.offset[...])"),
-        )},
+def _dialect(dialect: dict[str, Any], config: TransformerConfig, inputs_first: bool) -> dict[str, str]:
+    """Returns the expressions of a framework: its own words, and how it reads the parameters of linear layers and norms."""
+    read, plus = dialect.get("read", ""), "(1 + {})" if config.norm_one_plus_scale else "{}"
+    return dict.fromkeys(("module", "read", "parameter", "close", "cast", "dtype"), "") | dialect | {
+        "activation": dialect["activation"][config.activation],
+        "kernel": dialect.get("kernel", "self.weight") if inputs_first else dialect.get("transposed", "self.weight.T"),
+        "scale": plus.format(f"self.scale{read}"),
+        "offset": f" + self.offset{read}" * config.norm_offset, "wide_offset": f" + wide(self.offset{read})" * config.norm_offset,
     }  # fmt: skip

@@ -2,10 +2,8 @@
 
 import contextlib
 import io
-import logging
 import re
 import warnings
-from collections.abc import Iterator
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -21,6 +19,7 @@ from torch.utils._pytree import tree_leaves
 from impl_torch.programs import entries
 from reference_numpy import TransformerConfig
 
+from ..runtimes.torch_export import quiet
 from ..signature import Entry, Tensor
 from . import Exported, beside, functions
 
@@ -43,7 +42,8 @@ def write(model: Any, config: TransformerConfig, kind: str, path: Path, dtype: s
     writer = {"onnx": _write_onnx, "pt2": _write_program, "aoti": _write_package}[kind]
     model.eval().requires_grad_(False)
     for name, entry in found.items():
-        with quiet():
+        # the exporters print and log their own steps
+        with quiet(), warnings.catch_warnings(action="ignore"), contextlib.redirect_stdout(io.StringIO()):
             writer(_program(_MODULES[name](model), entry), entry, beside(path, name))
     if kind == "onnx":
         found = {name: _named(entry) for name, entry in found.items()}
@@ -162,16 +162,3 @@ def _widen(model: Any, program: ExportedProgram) -> None:
         if held.dtype == np.float32 and held.size == 1 and (number := exact.get(held.item())) is not None:
             node.attributes.clear()
             node.attributes["value"] = onnx_ir.AttrTensor("value", onnx_ir.tensor(np.full(held.shape, number)))
-
-
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """What the exporters print and log of their own steps is no news."""
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(before)

@@ -25,11 +25,15 @@ class Stock:
     """
 
     name: str
-    framework: str
     difference: str
     defaults: Mapping[str, str] = field(default_factory=dict)
     parameters: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     claims: Sequence[str] = ()
+
+    @property
+    def framework(self) -> str:
+        package = full_name(self.name).partition(".")[0]
+        return {"torch": "torch", "tensorflow": "tf", "keras": "tf"}.get(package, "jax")
 
 
 @functools.cache
