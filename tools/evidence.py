@@ -124,7 +124,7 @@ def build(steps: Sequence[Step], root: Path, at: str) -> Iterator[tuple[str, str
             yield step.name, "already built"
             continue
         folder, started = _part(step, root, at), time.monotonic()
-        if failed := _run(step, folder):
+        if failed := run_step(step, folder):
             yield step.name, f"failed: {failed}; see {folder / 'log.txt'}"
             continue
         shutil.rmtree(folder / KEPT, ignore_errors=True)
@@ -146,7 +146,7 @@ def _part(step: Step, root: Path, at: str) -> Path:
     return folder
 
 
-def _run(step: Step, folder: Path) -> str:
+def run_step(step: Step, folder: Path) -> str:
     """Runs the commands; returns the one that fails, with its exit code."""
     with open(folder / "log.txt", "a", encoding="utf-8") as log:
         for command in step.commands:

@@ -62,10 +62,10 @@ BAD = {
         _case("transformer", source=IDS, target=IDS, target_mask_bt=ALL.astype(np.float64)),
         "target mask … True = … float32",
     ),
-    "mask_shape": (_attention(mask_bhts=np.ones((2, 1, 3, 4), bool)), f"mask {WANTED}; got shape (2, 1, 3, 4)"),
-    "mask_axes": (_attention(mask_bhts=ALL), f"mask {WANTED}; got shape (2, 3)"),
+    "mask_shape": (_attention(mask_bhts=np.ones((2, 1, 3, 4), bool)), f"mask … {WANTED}; got shape (2, 1, 3, 4)"),
+    "mask_axes": (_attention(mask_bhts=ALL), f"mask … {WANTED}; got shape (2, 3)"),
     "mask_dtype": (_attention(mask_bhts=np.ones((2, 1, 3, 3), np.int32)), "mask … True = … int32"),
-    "bias_shape": (_attention(bias_bhts=np.ones((2, 5, 3, 3))), f"bias {WANTED}; got shape (2, 5, 3, 3)"),
+    "bias_shape": (_attention(bias_bhts=np.ones((2, 5, 3, 3))), f"bias … {WANTED}; got shape (2, 5, 3, 3)"),
     "bias_boolean": (_attention(bias_bhts=np.ones((2, 1, 3, 3), bool)), "bias … bool"),
     "mask_of_one_position": (
         _case("transformer", source=IDS, target=IDS, source_mask_bs=ALL[:, :1]),

@@ -192,10 +192,10 @@ BAD = {
     **{
         f"penalise_{name}_{value}": (
             _case("penalise", scores_bv=SCORES, token_bn=TARGET, **{name: value}),
-            f"{name} must be {wanted}; got {value}",
+            f"{name} … {wanted} … {value}",
         )
         for name, wanted, values in (
-            ("no_repeat_ngram", "least 0", (-1, 2.5)),
+            ("no_repeat_ngram", "0", (-1, 2.5)),
             ("repetition_penalty", "greater than 0", (0.0, -1.0, np.nan, np.inf)),
         )
         for value in values

@@ -197,7 +197,8 @@ def test_a_classifier_whose_class_is_not_named(
         return
     advice = f"--leave-out {head} (leave_out"
     tells = f"{head} … {advice}"
-    assert problems_of(folder) == [f"classifier.bias {tells}"]
+    (problem,) = problems_of(folder)
+    assert mentions(problem, f"classifier.bias … {tells}")
     read = checkpoints.load(folder, leave_out=[head]).config
     assert read == CONFIGS["classifier"].replace(classes=0, pooler=pooled)
 

@@ -27,7 +27,11 @@ from rosettaformer.conformance.reference import components, orders, tolerance
 from rosettaformer.conformance.reference.expectation_store import Store
 
 TESTS = Path(__file__).parents[1]
-IMPORTS = "import numpy as np\nfrom reference_numpy import attention, layers, normalization, parameters, softmax as s\n"
+IMPORTS = """import numpy as np
+from reference_numpy import attention, layers, normalization, parameters, softmax as s
+from rosettaformer.ports import CLASSIC
+config = CLASSIC
+"""
 Write = Callable[[str], str]
 
 
@@ -382,7 +386,7 @@ def layer_norm(case):
     crash, rest = diagnose(port(text), pairs=False).findings
     assert (crash.verdict, rest.verdict) == ("error", "described")
     assert "input" in rest.text
-    assert "cases: TypeError: four is too few (a_port.py:6); only where target length is 7 and model_width is 4" in crash.text
+    assert "cases: TypeError: four is too few (a_port.py:8); only where target length is 7 and model_width is 4" in crash.text
     text = """
 def layer_norm(case):
     if case.dtype == "float64":
@@ -679,6 +683,7 @@ components = {"feed_forward": lambda config, dtype: Detached(config)}
     assert diagnose(port(text), gradients=False).findings == []
 
 
+@pytest.mark.product
 def test_the_command_prints_and_writes_the_findings_and_says_that_it_was_stopped(tmp_path: Path) -> None:
     found = invoke("diagnose", TESTS / "support" / "wrong_port.py", "--json", tmp_path / "findings.json")
     assert found.code == 1, found

@@ -4,10 +4,10 @@ import contextlib
 import functools
 import importlib.util
 import io
+import json
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -130,13 +130,13 @@ def written(tmp_path: Path) -> Write:
 
 
 @functools.cache
-def fitted(name: str, config: tuple[tuple[str, Any], ...]) -> Case:
-    return next(case for case in all_cases(dict(config)) if case.id == name)
+def fitted(name: str, config: str) -> Case:
+    return next(case for case in all_cases(json.loads(config)) if case.id == name)
 
 
 def asked(worker: Worker, name: str) -> Case:
     """The case, with the config that the worker's port fixes."""
-    return fitted(name, tuple(worker.greeting[1]["config"].items()))
+    return fitted(name, json.dumps(worker.greeting[1]["config"]))
 
 
 def diverged(port: str, name: str, dtype: str, limit: float = 120.0, start: Callable[..., Worker] = InProcess) -> Divergence:

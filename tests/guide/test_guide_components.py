@@ -239,7 +239,7 @@ ARRAY, FLOAT = np.ndarray | None, float
 @pytest.mark.parametrize(
     ("name", "annotation", "letters"),
     [
-        ("x_btd", ARRAY, "b t d"), ("mask_bhts", ARRAY, "t"), ("pooled_br", ARRAY, "b r"), ("uniform_b", ARRAY, "b"),
+        ("x_btd", ARRAY, "b t d"), ("mask_bhts", ARRAY, "b h t s"), ("pooled_br", ARRAY, "b r"), ("uniform_b", ARRAY, "b"),
         ("dropout_rate", FLOAT, ""), ("learning_rate", FLOAT, ""), ("n_best", int, ""), ("top_p", FLOAT, ""),
         ("beta_1", FLOAT, ""), ("return_weights", bool, ""), ("first_moment", ARRAY, ""), ("source", ARRAY, ""), ("x", ARRAY, ""),
     ],

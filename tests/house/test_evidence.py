@@ -61,7 +61,7 @@ def test_an_interruption_leaves_the_finished_steps_and_an_unknown_step_is_refuse
     def interrupted(*_: object) -> str:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(evidence, "_run", interrupted)
+    monkeypatch.setattr(evidence, "run_step", interrupted)
     assert evidence.main([STEPS[0].name], tmp_path) == evidence.INTERRUPTED
     assert [path.name for path in tmp_path.iterdir()] == [f"{STEPS[0].name}.part"]
     with pytest.raises(SystemExit) as refused:

@@ -183,7 +183,7 @@ def test_adapters_in_place_of_a_projection_and_around_the_logits() -> None:
     untied.logits.lora_b.set_value(jnp.ones((2, 24)) * jnp.arange(24))
     for each in (model, untied):
         searched(each)
-    with pytest.raises(ValueError, match="no array would hold the module's decoder"):
+    with pytest.raises(ValueError, match="decoder"):
         weights.export(model, CONFIG)
 
 

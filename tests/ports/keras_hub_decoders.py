@@ -18,7 +18,6 @@ from reference_numpy import layout
 from rosettaformer.ports import Case, Names, NotCovered
 
 dtypes = ("float32",)
-suite = 9
 # in most backbones a head's size is the width / heads, and scores are scaled by it
 config = {"model_width": 60, "heads": 6, "key_value_heads": 2, "key_size": 10, "value_size": 10, "score_scale": None}
 

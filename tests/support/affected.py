@@ -32,7 +32,7 @@ AFFECTS = {
     "rosettaformer/comparison": "comparison checkpoints judge commands",
     "rosettaformer/conformance": "judge diagnosis backends proposals guide artefacts commands comparison training inference "
     "checkpoints benchmarks house impl_torch impl_tf impl_jax",
-    "rosettaformer/guide": "guide commands",
+    "rosettaformer/guide": "guide commands diagnosis",
     "rosettaformer/inference": "inference checkpoints comparison commands benchmarks diagnosis house judge artefacts backends guide "
     "proposals training",
     "rosettaformer/meshes": "training inference comparison checkpoints",

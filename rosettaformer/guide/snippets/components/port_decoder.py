@@ -10,7 +10,7 @@ import torch
 from rosettaformer.ports import NotCovered
 
 torch.set_default_dtype(torch.float64)
-suite, dtypes = 9, ("float64",)
+dtypes = ("float64",)
 MODEL = {"norm": "rms", "norm_offset": False, "gated_feed_forward": True, "encoder_layers": 0,
          "positions": "rotary", "rotary_layout": "halves", "embedding_norm": False,
          "final_norm": True}  # fmt: skip
