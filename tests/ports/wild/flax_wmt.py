@@ -218,31 +218,12 @@ class Transformer(nn.Module):
 
 framework = "jax"
 dtypes = ("float64", "float32")
-config = CLASSIC | {
-    "encoder_layers": 2,
-    "model_width": 12,
-    "heads": 3,
-    "key_value_heads": 3,
-    "key_size": 4,
-    "value_size": 4,
-    "positions": "sinusoidal",
-    "max_positions": 0,
-    "position_offset": 0,
-    "position_start": "row",
-    "segments": 0,
-    "embedding_norm": False,
-    "activation": "relu",
-    "norm_placement": "pre",
-    "final_norm": True,
-    "scale_embedding": False,
-    "share_embeddings": False,
-    "tie_logits": True,
-    "attention_bias": False,
-    "output_bias": False,
-    "pooler": False,
-    "classes": 0,
-    "masked_language_head": False,
-}
+config = CLASSIC | {"encoder_layers": 2, "model_width": 12, "heads": 3, "key_value_heads": 3,
+    "key_size": 4, "value_size": 4, "positions": "sinusoidal", "max_positions": 0,
+    "position_offset": 0, "position_start": "row", "segments": 0, "embedding_norm": False,
+    "activation": "relu", "norm_placement": "pre", "final_norm": True, "scale_embedding": False,
+    "share_embeddings": False, "tie_logits": True, "attention_bias": False, "output_bias": False,
+    "pooler": False, "classes": 0, "masked_language_head": False}
 
 
 def settings(config, dtype):
@@ -282,19 +263,11 @@ call = {
     "layer_norm": {"x": "x_btd"},
     "feed_forward": {"inputs": "x_btd"},
     "encoder_layer": {"inputs": "x_btd", "encoder_mask": "mask_bhts"},
-    "decoder_layer": {
-        "targets": "x_btd",
-        "encoded": "memory_bsd",
-        "decoder_mask": "self_mask_bhts",
-        "encoder_decoder_mask": "cross_mask_bhts",
-    },
+    "decoder_layer": {"targets": "x_btd", "encoded": "memory_bsd", "decoder_mask": "self_mask_bhts",
+        "encoder_decoder_mask": "cross_mask_bhts"},
     "encoder": {"x": "x_bsd", "encoder_mask": "mask_bhts"},
-    "decoder": {
-        "y": "x_btd",
-        "encoded": "memory_bsd",
-        "decoder_mask": "self_mask_bhts",
-        "encoder_decoder_mask": "cross_mask_bhts",
-    },
+    "decoder": {"y": "x_btd", "encoded": "memory_bsd", "decoder_mask": "self_mask_bhts",
+        "encoder_decoder_mask": "cross_mask_bhts"},
     "transformer": {
         "inputs": lambda inputs: ids(inputs["source"]),
         "targets": lambda inputs: ids(inputs["target"]),
@@ -304,50 +277,22 @@ call = {
 }
 
 weights = {
-    "layer_norm": (
-        ("scale", "scale", "d"),
-        ("offset", "bias", "d"),
-    ),
-    "feed_forward": (
-        ("hidden.kernel", "Dense_0.kernel", "d f"),
-        ("hidden.bias", "Dense_0.bias", "f"),
-        ("output.kernel", "Dense_1.kernel", "f d"),
-        ("output.bias", "Dense_1.bias", "d"),
-    ),
-    "multi_head_attention": (
-        ("query.kernel", "query.kernel", "d h k"),
-        ("key.kernel", "key.kernel", "d g k"),
-        ("value.kernel", "value.kernel", "d g e"),
-        ("output.kernel", "out.kernel", "h e d"),
-    ),
-    "encoder_layer": (
-        ("self_attention", "SelfAttention"),
-        ("self_attention_norm", "LayerNorm_0"),
-        ("feed_forward", "MlpBlock_0"),
-        ("feed_forward_norm", "LayerNorm_1"),
-    ),
-    "decoder_layer": (
-        ("self_attention", "SelfAttention"),
-        ("self_attention_norm", "LayerNorm_0"),
-        ("cross_attention", "CrossAttention"),
-        ("cross_attention_norm", "LayerNorm_1"),
-        ("feed_forward", "MlpBlock_0"),
-        ("feed_forward_norm", "LayerNorm_2"),
-    ),
-    "encoder": (
-        ("layers.0", "encoderblock_0"),
-        ("layers.1", "encoderblock_1"),
-        ("layers.2", "encoderblock_2"),
-        ("final_norm", "encoder_norm"),
-    ),
-    "decoder": (
-        ("layers.0", "encoderdecoderblock_0"),
-        ("layers.1", "encoderdecoderblock_1"),
-        ("layers.2", "encoderdecoderblock_2"),
-        ("final_norm", "encoderdecoder_norm"),
-    ),
-    "transformer": (
-        ("source_embedding.table", "input_embed.embedding", "v d"),
-        ("target_embedding.table", "output_embed.embedding", "v d"),
-    ),
+    "layer_norm": (("scale", "scale", "d"), ("offset", "bias", "d")),
+    "feed_forward": (("hidden.kernel", "Dense_0.kernel", "d f"),
+        ("hidden.bias", "Dense_0.bias", "f"), ("output.kernel", "Dense_1.kernel", "f d"),
+        ("output.bias", "Dense_1.bias", "d")),
+    "multi_head_attention": (("query.kernel", "query.kernel", "d h k"),
+        ("key.kernel", "key.kernel", "d g k"), ("value.kernel", "value.kernel", "d g e"),
+        ("output.kernel", "out.kernel", "h e d")),
+    "encoder_layer": (("self_attention", "SelfAttention"), ("self_attention_norm", "LayerNorm_0"),
+        ("feed_forward", "MlpBlock_0"), ("feed_forward_norm", "LayerNorm_1")),
+    "decoder_layer": (("self_attention", "SelfAttention"), ("self_attention_norm", "LayerNorm_0"),
+        ("cross_attention", "CrossAttention"), ("cross_attention_norm", "LayerNorm_1"),
+        ("feed_forward", "MlpBlock_0"), ("feed_forward_norm", "LayerNorm_2")),
+    "encoder": (("layers.0", "encoderblock_0"), ("layers.1", "encoderblock_1"),
+        ("layers.2", "encoderblock_2"), ("final_norm", "encoder_norm")),
+    "decoder": (("layers.0", "encoderdecoderblock_0"), ("layers.1", "encoderdecoderblock_1"),
+        ("layers.2", "encoderdecoderblock_2"), ("final_norm", "encoderdecoder_norm")),
+    "transformer": (("source_embedding.table", "input_embed.embedding", "v d"),
+        ("target_embedding.table", "output_embed.embedding", "v d")),
 }

@@ -251,12 +251,10 @@ from rosettaformer.ports import CLASSIC, NotCovered  # noqa: E402
 
 framework = "jax"
 dtypes = ("float64", "float32")
-config = CLASSIC | {
-    "encoder_layers": 2,
-    "heads": 4, "key_value_heads": 4, "positions": "sinusoidal", "position_start": "row", "activation": "gelu_erf",
+config = CLASSIC | {"encoder_layers": 2, "heads": 4, "key_value_heads": 4,
+    "positions": "sinusoidal", "position_start": "row", "activation": "gelu_erf",
     "norm_placement": "pre", "final_norm": True, "share_embeddings": True, "tie_logits": True,
-    "attention_bias": False, "output_bias": False,
-}
+    "attention_bias": False, "output_bias": False}
 
 
 def settings(c, dtype):

@@ -240,9 +240,7 @@ def run_transformer(source, target, params, config, source_keep=None, target_kee
     memory = encoder_stack(x, source_mask, subset(params, "encoder"), config)
 
     y = embed_tokens(target, target_keep, target_table, config)
-    y = decoder_stack(
-        y, memory, target_mask, source_mask, subset(params, "decoder"), config
-    )
+    y = decoder_stack(y, memory, target_mask, source_mask, subset(params, "decoder"), config)
 
     if config.tie_logits:
         scores = np.einsum("btd,vd->btv", y, target_table)
@@ -257,16 +255,9 @@ def run_transformer(source, target, params, config, source_keep=None, target_kee
 # port declarations
 
 dtypes = ("float64", "float32")
-config = CLASSIC | {
-    "encoder_layers": 2,
-    "positions": "sinusoidal",
-    "max_positions": 0,
-    "segments": 0,
-    "embedding_norm": False,
-    "pooler": False,
-    "classes": 0,
-    "masked_language_head": False,
-}
+config = CLASSIC | {"encoder_layers": 2, "positions": "sinusoidal", "max_positions": 0,
+    "segments": 0, "embedding_norm": False, "pooler": False, "classes": 0,
+    "masked_language_head": False}
 
 
 def _take(case, *names):
@@ -377,6 +368,4 @@ def transformer(case):
     )
     if np.issubdtype(source.dtype, np.floating) or np.issubdtype(target.dtype, np.floating):
         raise NotCovered("rows of floats")
-    return run_transformer(
-        source, target, case.parameters, case.config, source_keep, target_keep
-    )
+    return run_transformer(source, target, case.parameters, case.config, source_keep, target_keep)
