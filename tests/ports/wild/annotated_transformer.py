@@ -236,8 +236,6 @@ def make_model(src_vocab, tgt_vocab, N_enc=6, N_dec=6, d_model=512, d_ff=2048, h
     return model
 
 
-# ------------------------------------------------------------------ the port
-
 from rosettaformer.ports import CLASSIC, NotCovered  # noqa: E402
 
 framework = "torch"

@@ -169,8 +169,6 @@ class Pooled(nn.Module):
         return self.bert(input_ids, attention_mask, token_type_ids)[1]
 
 
-# The declarations of the port.
-
 framework = "torch"
 dtypes = ("float64", "float32")
 config = CLASSIC | {"model_width": 12, "heads": 3, "key_value_heads": 3, "key_size": 4,

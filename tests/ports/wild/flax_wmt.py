@@ -15,8 +15,6 @@ from rosettaformer.ports import CLASSIC, NotCovered
 
 @struct.dataclass
 class TransformerConfig:
-    """Global hyperparameters used to minimize obnoxious kwarg plumbing."""
-
     vocab_size: int
     output_vocab_size: int
     dtype: Any = jnp.float32
@@ -62,8 +60,6 @@ def attend(query, key, value, mask=None, **kwargs):
 
 
 class AddPositionEmbs(nn.Module):
-    """Adds sinusoidal positional embeddings to the inputs."""
-
     config: TransformerConfig
 
     @nn.compact
@@ -74,8 +70,6 @@ class AddPositionEmbs(nn.Module):
 
 
 class MlpBlock(nn.Module):
-    """Transformer MLP / feed-forward block."""
-
     config: TransformerConfig
 
     @nn.compact
@@ -105,8 +99,6 @@ def norm(cfg, name=None):
 
 
 class Encoder1DBlock(nn.Module):
-    """Transformer encoder layer."""
-
     config: TransformerConfig
 
     @nn.compact
@@ -126,8 +118,6 @@ class Encoder1DBlock(nn.Module):
 
 
 class EncoderDecoder1DBlock(nn.Module):
-    """Transformer encoder-decoder layer."""
-
     config: TransformerConfig
 
     @nn.compact
@@ -154,8 +144,6 @@ class EncoderDecoder1DBlock(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Transformer Model Encoder for sequence to sequence translation."""
-
     config: TransformerConfig
 
     @nn.compact
@@ -166,8 +154,6 @@ class Encoder(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Transformer Model Decoder for sequence to sequence translation."""
-
     config: TransformerConfig
 
     @nn.compact
@@ -180,8 +166,6 @@ class Decoder(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Transformer Model for sequence to sequence translation."""
-
     config: TransformerConfig
 
     def setup(self):
@@ -213,8 +197,6 @@ class Transformer(nn.Module):
         encoded = self.encode(inputs, inputs_mask)
         return self.decode(encoded, inputs_mask, targets, targets_mask)
 
-
-# The declarations of the port.
 
 framework = "jax"
 dtypes = ("float64", "float32")

@@ -131,8 +131,6 @@ class GPT(nn.Module):
         return self.lm_head(x)
 
 
-# The declarations of the port.
-
 framework = "torch"
 dtypes = ("float64", "float32")
 config = CLASSIC | {"model_width": 16, "heads": 4, "key_value_heads": 4, "key_size": 4,

@@ -58,7 +58,6 @@ class Block(nn.Module):
         return x + self.ffn(self.ln2(x))
 
 
-# ---------------------------------------------------------------- declarations
 framework = "torch"
 dtypes = ("float64", "float32")
 config = CLASSIC | {"heads": 6, "key_value_heads": 2, "key_size": 3, "value_size": 3,

@@ -11,8 +11,6 @@ from keras import ops
 from rosettaformer.ports import CLASSIC, NotCovered
 
 
-# --- masks: True where a query may attend ---------------------------------------------------------------------------
-
 def compute_causal_mask(query_length, key_length):
     """`(1, query_length, key_length)`; the last query lines up with the last key."""
     i = ops.expand_dims(ops.arange(query_length) + (key_length - query_length), 1)
@@ -43,8 +41,6 @@ def merge_masks(*masks):
         merged = mask if merged is None else ops.logical_and(merged, mask)
     return merged
 
-
-# --- layers ---------------------------------------------------------------------------------------------------------
 
 def gelu(x):
     return 0.5 * x * (1 + ops.erf(x / math.sqrt(2)))
@@ -271,8 +267,6 @@ class Seq2SeqTransformer(keras.Model):
         logits = ops.matmul(x, ops.transpose(self.target_tokens.embeddings))
         return logits + self.bias if self.output_bias else logits
 
-
-# --- port -----------------------------------------------------------------------------------------------------------
 
 def built(make):
     return lambda config, dtype: make(config, dtype=dtype.name)

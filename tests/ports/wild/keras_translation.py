@@ -250,9 +250,6 @@ class Transformer(keras.Model):
         return logits
 
 
-# ---------------------------------------------------------------------------
-# port declarations
-
 framework = "tf"
 dtypes = ("float64", "float32")
 config = CLASSIC | {"encoder_layers": 2, "model_width": 12, "heads": 3, "key_value_heads": 3,

@@ -176,7 +176,6 @@ class Seq2Seq(nn.Module):
         return F.linear(h, self.tok.weight)
 
 
-# --------------------------------------------------------------------------- the port
 framework = "torch"
 dtypes = ("float64", "float32")
 config = CLASSIC | {"encoder_layers": 2, "model_width": 12, "heads": 4, "key_value_heads": 4,

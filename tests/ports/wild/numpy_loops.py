@@ -9,8 +9,6 @@ config = CLASSIC | {"encoder_layers": 2, "positions": "sinusoidal", "segments": 
 dtypes = ("float64", "float32")
 
 
-# ---------------------------------------------------------------- small things
-
 def pick(params, prefix):
     """The parameters below `prefix`, without the prefix."""
     prefix = prefix + "."
@@ -63,8 +61,6 @@ def sinusoids(pos, width, dtype):
     return table.astype(dtype)
 
 
-# ---------------------------------------------------------------- attention
-
 def attend(Q, K, V, allowed, causal, bias=None):
     """Q (b, h, t, k), K (b, g, s, k), V (b, g, s, e) -> (b, h, t, e) and the weights (b, h, t, s)"""
     groups = Q.shape[1] // K.shape[1]          # query heads that share one key head
@@ -108,8 +104,6 @@ def ffn(p, x, activation):
     hidden = activate(x @ p["hidden.kernel"] + p["hidden.bias"], activation)
     return hidden @ p["output.kernel"] + p["output.bias"]
 
-
-# ---------------------------------------------------------------- layers
 
 def norm_of(p, name, x, c):
     return normalise(x, p[name + ".scale"], p[name + ".offset"], c.epsilon)
@@ -161,8 +155,6 @@ def run_decoder(p, x, memory, self_allowed, cross_allowed, c):
     return x
 
 
-# ---------------------------------------------------------------- the model
-
 def embed(table, ids, c):
     if ids.dtype.kind == "f":
         raise NotCovered("ids only")
@@ -209,8 +201,6 @@ def full_model(p, c, src, tgt, src_real=None, tgt_real=None):
         out = out + p["logits.bias"]
     return out
 
-
-# ---------------------------------------------------------------- the port
 
 def given(case, name):
     return case.inputs.get(name)

@@ -225,7 +225,6 @@ class NMTModel(nn.Module):
         return self.generator(dec_out)
 
 
-# ---- port declarations
 framework = "torch"
 dtypes = ("float64", "float32")
 config = CLASSIC | {"encoder_layers": 2, "model_width": 12, "heads": 3, "key_value_heads": 3,

@@ -177,8 +177,6 @@ class Transformer(nn.Module):
         return self.decoder(trg, enc_src, src_mask, trg_mask)
 
 
-# ---- port declarations -------------------------------------------------------
-
 from rosettaformer.ports import CLASSIC, NotCovered  # noqa: E402
 
 framework = "torch"
