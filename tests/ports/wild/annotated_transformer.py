@@ -206,8 +206,7 @@ class PositionalEncoding(nn.Module):
         pe = torch.zeros(max_len, d_model, dtype=torch.float64)
         position = torch.arange(0, max_len, dtype=torch.float64).unsqueeze(1)
         div_term = torch.exp(
-            torch.arange(0, d_model, 2, dtype=torch.float64) * -(math.log(10000.0) / d_model)
-        )
+            torch.arange(0, d_model, 2, dtype=torch.float64) * -(math.log(10000.0) / d_model))
         pe[:, 0::2] = torch.sin(position * div_term)
         pe[:, 1::2] = torch.cos(position * div_term)
         self.register_buffer("pe", pe.unsqueeze(0), persistent=False)
@@ -226,10 +225,8 @@ def make_model(src_vocab, tgt_vocab, N_enc=6, N_dec=6, d_model=512, d_ff=2048, h
         Encoder(EncoderLayer(d_model, c(attn), c(ff), dropout, eps), N_enc, eps),
         Decoder(DecoderLayer(d_model, c(attn), c(attn), c(ff), dropout, eps), N_dec, eps),
         nn.Sequential(Embeddings(d_model, src_vocab), c(position)),
-        nn.Sequential(Embeddings(d_model, tgt_vocab), c(position)),
-        Generator(d_model, tgt_vocab),
-        pad,
-    )
+        nn.Sequential(Embeddings(d_model, tgt_vocab), c(position)), Generator(d_model, tgt_vocab),
+        pad)
     for p in model.parameters():
         if p.dim() > 1:
             nn.init.xavier_uniform_(p)

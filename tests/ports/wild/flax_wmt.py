@@ -83,15 +83,8 @@ class MlpBlock(nn.Module):
 
 def attention(cfg, name):
     return nn.MultiHeadDotProductAttention(
-        num_heads=cfg.num_heads,
-        qkv_features=cfg.qkv_dim,
-        dtype=cfg.dtype,
-        param_dtype=cfg.dtype,
-        use_bias=False,
-        attention_fn=attend,
-        deterministic=True,
-        name=name,
-    )
+        num_heads=cfg.num_heads, qkv_features=cfg.qkv_dim, dtype=cfg.dtype, param_dtype=cfg.dtype,
+        use_bias=False, attention_fn=attend, deterministic=True, name=name)
 
 
 def norm(cfg, name=None):
@@ -160,8 +153,7 @@ class Decoder(nn.Module):
     def __call__(self, y, encoded, decoder_mask=None, encoder_decoder_mask=None):
         for lyr in range(self.config.num_decoder_layers):
             y = EncoderDecoder1DBlock(config=self.config, name=f"encoderdecoderblock_{lyr}")(
-                y, encoded, decoder_mask, encoder_decoder_mask
-            )
+                y, encoded, decoder_mask, encoder_decoder_mask)
         return norm(self.config, "encoderdecoder_norm")(y)
 
 
@@ -210,18 +202,11 @@ config = CLASSIC | {"encoder_layers": 2, "model_width": 12, "heads": 3, "key_val
 
 def settings(config, dtype):
     return TransformerConfig(
-        vocab_size=config.source_vocabulary,
-        output_vocab_size=config.target_vocabulary,
-        dtype=dtype,
-        emb_dim=config.model_width,
-        num_heads=config.heads,
-        num_encoder_layers=config.encoder_layers,
-        num_decoder_layers=config.decoder_layers,
-        qkv_dim=config.heads * config.key_size,
-        mlp_dim=config.feed_forward_width,
-        epsilon=config.epsilon,
-        pad=config.padding_id,
-    )
+        vocab_size=config.source_vocabulary, output_vocab_size=config.target_vocabulary,
+        dtype=dtype, emb_dim=config.model_width, num_heads=config.heads,
+        num_encoder_layers=config.encoder_layers, num_decoder_layers=config.decoder_layers,
+        qkv_dim=config.heads * config.key_size, mlp_dim=config.feed_forward_width,
+        epsilon=config.epsilon, pad=config.padding_id)
 
 
 components = {

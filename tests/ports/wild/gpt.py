@@ -143,15 +143,10 @@ config = CLASSIC | {"model_width": 16, "heads": 4, "key_value_heads": 4, "key_si
 
 def settings(config):
     return GPTConfig(
-        block_size=config.max_positions,
-        vocab_size=config.target_vocabulary,
-        n_layer=config.decoder_layers,
-        n_head=config.heads,
-        n_embd=config.model_width,
-        n_inner=config.feed_forward_width,
-        layer_norm_epsilon=config.epsilon,
-        pad_token=config.padding_id,
-    )
+        block_size=config.max_positions, vocab_size=config.target_vocabulary,
+        n_layer=config.decoder_layers, n_head=config.heads, n_embd=config.model_width,
+        n_inner=config.feed_forward_width, layer_norm_epsilon=config.epsilon,
+        pad_token=config.padding_id)
 
 
 def build_transformer(config, dtype):

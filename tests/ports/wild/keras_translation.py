@@ -96,8 +96,7 @@ class CausalSelfAttention(BaseAttention):
 
     def call(self, x, attention_mask=None):
         attn_output = self.mha(
-            query=x, value=x, key=x, attention_mask=attention_mask, use_causal_mask=True
-        )
+            query=x, value=x, key=x, attention_mask=attention_mask, use_causal_mask=True)
         x = self.add([x, attn_output])
         x = self.layernorm(x)
         return x
@@ -130,8 +129,7 @@ class EncoderLayer(keras.layers.Layer):
     def __init__(self, *, d_model, num_heads, key_dim, dff, epsilon, dropout_rate=0.1):
         super().__init__()
         self.self_attention = GlobalSelfAttention(
-            num_heads=num_heads, key_dim=key_dim, dropout=dropout_rate, epsilon=epsilon
-        )
+            num_heads=num_heads, key_dim=key_dim, dropout=dropout_rate, epsilon=epsilon)
         self.ffn = FeedForward(d_model, dff, epsilon)
 
     def build(self, x_shape):
@@ -168,11 +166,9 @@ class DecoderLayer(keras.layers.Layer):
     def __init__(self, *, d_model, num_heads, key_dim, dff, epsilon, dropout_rate=0.1):
         super().__init__()
         self.causal_self_attention = CausalSelfAttention(
-            num_heads=num_heads, key_dim=key_dim, dropout=dropout_rate, epsilon=epsilon
-        )
+            num_heads=num_heads, key_dim=key_dim, dropout=dropout_rate, epsilon=epsilon)
         self.cross_attention = CrossAttention(
-            num_heads=num_heads, key_dim=key_dim, dropout=dropout_rate, epsilon=epsilon
-        )
+            num_heads=num_heads, key_dim=key_dim, dropout=dropout_rate, epsilon=epsilon)
         self.ffn = FeedForward(d_model, dff, epsilon)
 
     def build(self, x_shape, context_shape):
@@ -208,31 +204,16 @@ class Decoder(keras.layers.Layer):
 
 class Transformer(keras.Model):
     def __init__(
-        self,
-        *,
-        num_layers_encoder,
-        num_layers_decoder,
-        input_vocab_size,
-        target_vocab_size,
-        d_model,
-        use_bias=True,
-        pad_id=0,
-        **layer_args,
-    ):
+        self, *, num_layers_encoder, num_layers_decoder, input_vocab_size, target_vocab_size,
+        d_model, use_bias=True, pad_id=0, **layer_args):
         super().__init__()
         self.pad_id = pad_id
         self.encoder = Encoder(
-            num_layers=num_layers_encoder,
-            d_model=d_model,
-            vocab_size=input_vocab_size,
-            **layer_args,
-        )
+            num_layers=num_layers_encoder, d_model=d_model, vocab_size=input_vocab_size,
+            **layer_args)
         self.decoder = Decoder(
-            num_layers=num_layers_decoder,
-            d_model=d_model,
-            vocab_size=target_vocab_size,
-            **layer_args,
-        )
+            num_layers=num_layers_decoder, d_model=d_model, vocab_size=target_vocab_size,
+            **layer_args)
         self.final_layer = keras.layers.Dense(target_vocab_size, use_bias=use_bias)
 
     def make_mask(self, tokens, given):
@@ -261,12 +242,7 @@ config = CLASSIC | {"encoder_layers": 2, "model_width": 12, "heads": 3, "key_val
 
 
 def _layer_args(c):
-    return {
-        "num_heads": c.heads,
-        "key_dim": c.key_size,
-        "dff": c.feed_forward_width,
-        "epsilon": c.epsilon,
-    }
+    return {"num_heads": c.heads, "key_dim": c.key_size, "dff": c.feed_forward_width, "epsilon": c.epsilon}
 
 
 def _in_dtype(make):
@@ -319,31 +295,18 @@ def _with_causal(inputs):
 
 components = {
     "layer_norm": _in_dtype(lambda c: keras.layers.LayerNormalization(epsilon=c.epsilon)),
-    "feed_forward": _in_dtype(
-        lambda c: FeedForward(c.model_width, c.feed_forward_width, c.epsilon).seq
-    ),
+    "feed_forward": _in_dtype(lambda c: FeedForward(c.model_width, c.feed_forward_width, c.epsilon).seq),
     "positional_encoding": _in_dtype(lambda c: PositionalEncoding(c.model_width)),
     "multi_head_attention": _in_dtype(
-        lambda c: keras.layers.MultiHeadAttention(
-            num_heads=c.heads, key_dim=c.key_size, dropout=0.1
-        )
-    ),
+        lambda c: keras.layers.MultiHeadAttention(num_heads=c.heads, key_dim=c.key_size, dropout=0.1)),
     "encoder_layer": _in_dtype(lambda c: EncoderLayer(d_model=c.model_width, **_layer_args(c))),
     "decoder_layer": _in_dtype(lambda c: DecoderLayer(d_model=c.model_width, **_layer_args(c))),
     "logits": _in_dtype(lambda c: keras.layers.Dense(c.target_vocabulary, use_bias=c.output_bias)),
-    "transformer": _in_dtype(
-        lambda c: Transformer(
-            num_layers_encoder=c.encoder_layers,
-            num_layers_decoder=c.decoder_layers,
-            input_vocab_size=c.source_vocabulary,
-            target_vocab_size=c.target_vocabulary,
-            d_model=c.model_width,
-            use_bias=c.output_bias,
-            pad_id=c.padding_id,
-            scale=c.scale_embedding,
-            **_layer_args(c),
-        )
-    ),
+    "transformer": _in_dtype(lambda c: Transformer(
+        num_layers_encoder=c.encoder_layers, num_layers_decoder=c.decoder_layers,
+        input_vocab_size=c.source_vocabulary, target_vocab_size=c.target_vocabulary,
+        d_model=c.model_width, use_bias=c.output_bias, pad_id=c.padding_id, scale=c.scale_embedding,
+        **_layer_args(c))),
 }
 
 call = {
@@ -353,19 +316,11 @@ call = {
     "multi_head_attention": {"query": "query_btd", "value": "memory_bsd",
         "attention_mask": _with_causal, "return_attention_scores": "return_weights"},
     "encoder_layer": {"x": "x_btd", "padding_mask": "mask_bhts"},
-    "decoder_layer": {
-        "x": "x_btd",
-        "context": _given("memory_bsd"),
-        "look_mask": "self_mask_bhts",
-        "padding_mask": "cross_mask_bhts",
-    },
+    "decoder_layer": {"x": "x_btd", "context": _given("memory_bsd"),
+        "look_mask": "self_mask_bhts", "padding_mask": "cross_mask_bhts"},
     "logits": {"inputs": "x_btd"},
-    "transformer": {
-        "context": _ids("source"),
-        "x": _ids("target"),
-        "context_keep": "source_mask_bs",
-        "x_keep": "target_mask_bt",
-    },
+    "transformer": {"context": _ids("source"), "x": _ids("target"),
+        "context_keep": "source_mask_bs", "x_keep": "target_mask_bt"},
 }
 
 weights = {

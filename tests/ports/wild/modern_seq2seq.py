@@ -187,10 +187,9 @@ config = CLASSIC | {"encoder_layers": 2, "model_width": 12, "heads": 4, "key_val
 
 def args_of(c):
     return ModelArgs(
-        vocab_size=c.target_vocabulary, d_model=c.model_width, n_head=c.heads,
-        head_dim=c.key_size, d_ff=c.feed_forward_width, n_enc_layer=c.encoder_layers, n_dec_layer=c.decoder_layers,
-        norm_eps=c.epsilon, pad_id=c.padding_id, scale_emb=c.scale_embedding,
-    )
+        vocab_size=c.target_vocabulary, d_model=c.model_width, n_head=c.heads, head_dim=c.key_size,
+        d_ff=c.feed_forward_width, n_enc_layer=c.encoder_layers, n_dec_layer=c.decoder_layers,
+        norm_eps=c.epsilon, pad_id=c.padding_id, scale_emb=c.scale_embedding)
 
 
 def torch_dtype(dtype):

@@ -54,8 +54,7 @@ class SelfAttention(nn.Module):
         # attention: (N, heads, query_len, key_len), values: (N, value_len, heads, head_dim)
         # out: (N, query_len, heads, head_dim), then flatten the last two dimensions
         out = torch.einsum("nhql,nlhd->nqhd", [attention, values]).reshape(
-            N, query_len, self.heads * self.head_dim
-        )
+            N, query_len, self.heads * self.head_dim)
         return self.fc_out(out)
 
 
@@ -66,10 +65,7 @@ class TransformerBlock(nn.Module):
         self.norm1 = nn.LayerNorm(embed_size, eps=eps)
         self.norm2 = nn.LayerNorm(embed_size, eps=eps)
         self.feed_forward = nn.Sequential(
-            nn.Linear(embed_size, hidden),
-            nn.ReLU(),
-            nn.Linear(hidden, embed_size),
-        )
+            nn.Linear(embed_size, hidden), nn.ReLU(), nn.Linear(hidden, embed_size))
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, value, key, query, mask):
