@@ -77,13 +77,22 @@ class Decoder(nn.Module):
 
 
 RENAMED = {
-    "model.embed_tokens": "embedding", "model.layers": "blocks", "input_layernorm.weight": "before.scale",
-    "self_attn.q_proj": "query", "self_attn.k_proj": "key", "self_attn.v_proj": "value",
-    "self_attn.o_proj": "out", "self_attn.q_norm.weight": "query_norm.scale",
-    "self_attn.k_norm.weight": "key_norm.scale", "post_attention_layernorm.weight": "between.scale",
-    "mlp.gate_proj": "gate", "mlp.up_proj": "up", "mlp.down_proj": "down", "model.norm.weight": "norm.scale",
+    "model.embed_tokens": "embedding",
+    "model.layers": "blocks",
+    "input_layernorm.weight": "before.scale",
+    "self_attn.q_proj": "query",
+    "self_attn.k_proj": "key",
+    "self_attn.v_proj": "value",
+    "self_attn.o_proj": "out",
+    "self_attn.q_norm.weight": "query_norm.scale",
+    "self_attn.k_norm.weight": "key_norm.scale",
+    "post_attention_layernorm.weight": "between.scale",
+    "mlp.gate_proj": "gate",
+    "mlp.up_proj": "up",
+    "mlp.down_proj": "down",
+    "model.norm.weight": "norm.scale",
     "lm_head": "head",
-}  # fmt: skip
+}
 
 
 def renamed(name):
