@@ -12,7 +12,7 @@ import time
 import tomllib
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,16 +27,15 @@ FOLDER = Path(__file__).resolve().parent.parent / "tests" / "ports" / "wild"
 class Mistake:
     """One mistake: an edit of a correct file.
 
-    what: what is computed instead of what. accept: patterns, one of which the text of a finding matches that says so; none where no
-    finding is expected to.
+    accept: a pattern of the finding that says what the mistake is; empty where none need say so.
     """
 
     id: str
     file: str
     components: Sequence[str]
+    accept: str
     what: str
     edits: Sequence[tuple[str, str]]
-    accept: Sequence[str] = ()
 
     def port(self, folder: Path, root: Path) -> Path:
         """The file with the mistake in it. root: the folder of the correct files."""
@@ -62,9 +61,9 @@ class Said:
     @property
     def accepted(self) -> str:
         """The first line of the finding that says what the mistake is; empty where none does."""
-        lines = [finding.text.splitlines()[0] for finding in self.diagnosis.findings for pattern in self.mistake.accept
-                 if re.search(pattern, finding.text)]  # fmt: skip
-        return next(iter(lines), "")
+        accept = self.mistake.accept
+        found = (finding.text for finding in self.diagnosis.findings if accept and re.search(accept, finding.text))
+        return next((text.splitlines()[0] for text in found), "")
 
     @property
     def wrong(self) -> bool:
@@ -73,18 +72,10 @@ class Said:
 
 
 def mistakes(folder: Path = FOLDER) -> list[Mistake]:
-    """All of them: tables by file and id; `components` is the whole model where a table has none."""
-    with open(folder / "mistakes.toml", "rb") as file:
-        tables = tomllib.load(file)
-    whole = {"components": ["transformer"]}
-    return [Mistake(id=name, file=port, **whole | each) for port, of in tables.items() for name, each in of.items()]
-
-
-def second() -> list[Mistake]:
-    """Those of the second folder; `named.toml` has the bug, setting or phrase by which diagnosis named each at first sight."""
-    named = tomllib.loads((FOLDER / "second" / "named.toml").read_text(encoding="utf-8"))
-    found = mistakes(FOLDER / "second")
-    return [replace(one, accept=(re.escape(named[one.id]),)) if one.id in named else one for one in found]
+    """All of a folder."""
+    files = tomllib.loads((folder / "mistakes.toml").read_text(encoding="utf-8"))
+    each = ((name, file, *row) for file, rows in files.items() for name, row in rows.items())
+    return [Mistake(name, file, parts.split(), accept, what, edits) for name, file, parts, accept, what, *edits in each]
 
 
 def say(mistake: Mistake, folder: Path, root: Path = FOLDER) -> Said:
@@ -117,8 +108,8 @@ def main() -> None:
     """Writes the page."""
     out = Path(sys.argv[1])
     lines = ["# What diagnosis says of bugs written without sight of the catalogue", "", HEAD]
-    for title, root, each in (("The first bugs", FOLDER, mistakes()), ("The second", FOLDER / "second", second())):
-        found = [kept(out, f"{root.name} {mistake.id}", functools.partial(row, mistake, root)) for mistake in each]
+    for title, root in (("The first bugs", FOLDER), ("The second", FOLDER / "second")):
+        found = [kept(out, f"{root.name} {mistake.id}", functools.partial(row, mistake, root)) for mistake in mistakes(root)]
         lines += ["", f"## {title}", "", *_counts(found), "", *_table(found)]
     write(out, "wild.md", "\n".join(lines) + "\n")
 

@@ -42,12 +42,26 @@ def _without_bias(*layers):
         layer.forward = functools.partial(torch.nn.functional.linear, weight=layer.weight)
 
 
-def llama_epsilon():
-    return published_torch.llama(rms_norm_eps=1e-3)
+def _configured(name, **changes):
+    """A model of another config."""
+    return lambda: getattr(published_torch, name)(**changes)
 
 
-def llama_activation():
-    return published_torch.llama(hidden_act="gelu")
+llama_epsilon = _configured("llama", rms_norm_eps=1e-3)
+llama_activation = _configured("llama", hidden_act="gelu")
+mistral_base = _configured("mistral", rope_parameters={"rope_type": "default", "rope_theta": 1000.0})
+bert_activation = _configured("bert", hidden_act="gelu")
+bert_epsilon = _configured("bert", layer_norm_eps=1e-5)
+roberta = _configured("roberta", layer_norm_eps=1e-5)  # with the epsilon that KerasHub fixes
+roberta_activation = _configured("roberta", layer_norm_eps=1e-5, hidden_act="gelu_pytorch_tanh")
+distilbert_activation = _configured("distilbert", activation="gelu_pytorch_tanh")
+gpt2_scale = _configured("gpt2", scale_attn_weights=False)
+t5_epsilon = _configured("t5", layer_norm_epsilon=1e-3)
+t5_activation = _configured("t5", feed_forward_proj="gelu")
+bart_activation = _configured("bart", activation_function="gelu_new")
+vit_epsilon = _configured("vit", layer_norm_eps=1e-12)
+vit_bias = _configured("vit", qkv_bias=False)
+vit_activation = _configured("vit", hidden_act="gelu_pytorch_tanh")
 
 
 def llama_scale():
@@ -82,10 +96,6 @@ def mistral_groups():
     return _tiled(published_torch.mistral(), modeling_mistral)
 
 
-def mistral_base():
-    return published_torch.mistral(rope_parameters={"rope_type": "default", "rope_theta": 1000.0})
-
-
 def qwen2_bias():
     model = published_torch.qwen2()
     _without_bias(*(layer.self_attn.k_proj for layer in model.layers))
@@ -112,23 +122,6 @@ def qwen3_groups():
     return _tiled(qwen3(), modeling_qwen3)
 
 
-def bert_activation():
-    return published_torch.bert(hidden_act="gelu")
-
-
-def bert_epsilon():
-    return published_torch.bert(layer_norm_eps=1e-5)
-
-
-def roberta():
-    """With the epsilon that KerasHub fixes."""
-    return published_torch.roberta(layer_norm_eps=1e-5)
-
-
-def roberta_activation():
-    return published_torch.roberta(layer_norm_eps=1e-5, hidden_act="gelu_pytorch_tanh")
-
-
 def roberta_bias():
     model = roberta()
     _without_bias(*(layer.output.dense for layer in model.encoder.layer))
@@ -140,14 +133,6 @@ def distilbert_epsilon():
     for layer in model.transformer.layer:
         layer.output_layer_norm.eps = 1e-5
     return model
-
-
-def distilbert_activation():
-    return published_torch.distilbert(activation="gelu_pytorch_tanh")
-
-
-def gpt2_scale():
-    return published_torch.gpt2(scale_attn_weights=False)
 
 
 def gpt2_bias():
@@ -180,32 +165,8 @@ def t5_scale():
     return model
 
 
-def t5_epsilon():
-    return published_torch.t5(layer_norm_epsilon=1e-3)
-
-
-def t5_activation():
-    return published_torch.t5(feed_forward_proj="gelu")
-
-
 def bart_scale():
     model = published_torch.bart()
     for layer in model.decoder.layers:
         layer.encoder_attn.scaling = 1 / 6
     return model
-
-
-def bart_activation():
-    return published_torch.bart(activation_function="gelu_new")
-
-
-def vit_epsilon():
-    return published_torch.vit(layer_norm_eps=1e-12)
-
-
-def vit_bias():
-    return published_torch.vit(qkv_bias=False)
-
-
-def vit_activation():
-    return published_torch.vit(hidden_act="gelu_pytorch_tanh")

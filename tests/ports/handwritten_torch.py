@@ -155,37 +155,20 @@ components = {"transformer": lambda config, dtype: Model(config)}
 
 # what the model cannot be told: its dialect, and sizes that its code takes for granted (an even width, no grouped heads)
 config = CLASSIC | {
-    "encoder_layers": 2,
-    "model_width": 12,
-    "heads": 3,
-    "key_value_heads": 3,
-    "positions": "sinusoidal",
-    "max_positions": 0,
-    "position_start": "first_token",
-    "segments": 0,
-    "embedding_norm": False,
-    "activation": "relu",
-    "norm_placement": "post",
-    "final_norm": False,
-    "scale_embedding": True,
-    "share_embeddings": False,
-    "tie_logits": False,
-    "attention_bias": True,
-    "output_bias": True,
+    "encoder_layers": 2, "model_width": 12, "heads": 3, "key_value_heads": 3, "positions": "sinusoidal",
+    "max_positions": 0, "position_start": "first_token", "segments": 0, "embedding_norm": False,
+    "activation": "relu", "norm_placement": "post", "final_norm": False, "scale_embedding": True,
+    "share_embeddings": False, "tie_logits": False, "attention_bias": True, "output_bias": True,
     "padding_id": 2,
-}
+}  # fmt: skip
 
 MAX_LAYERS = 2
 # our component -> the model's module, in an encoder block and in a decoder block
 ENCODER = {"self_attention": "attention", "self_attention_norm": "norm1", "feed_forward": "ffn", "feed_forward_norm": "norm2"}
 DECODER = {
-    "self_attention": "self_attention",
-    "self_attention_norm": "norm1",
-    "cross_attention": "enc_attention",
-    "cross_attention_norm": "norm2",
-    "feed_forward": "ffn",
-    "feed_forward_norm": "norm3",
-}
+    "self_attention": "self_attention", "self_attention_norm": "norm1", "cross_attention": "enc_attention",
+    "cross_attention_norm": "norm2", "feed_forward": "ffn", "feed_forward_norm": "norm3",
+}  # fmt: skip
 
 
 def layer_paths():

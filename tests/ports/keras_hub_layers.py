@@ -14,14 +14,9 @@ dtypes = ("float64", "float32")
 
 # the layers split the width among the heads and always have biases
 config = CLASSIC | {
-    "encoder_layers": 2,
-    "model_width": 12,
-    "heads": 3,
-    "key_value_heads": 3,
-    "key_size": 4,
-    "value_size": 4,
+    "encoder_layers": 2, "model_width": 12, "heads": 3, "key_value_heads": 3, "key_size": 4, "value_size": 4,
     "attention_bias": True,
-}
+}  # fmt: skip
 
 ACTIVATIONS = {
     "relu": keras.activations.relu,

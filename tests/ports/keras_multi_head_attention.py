@@ -39,13 +39,9 @@ call = {"layer_norm": {"inputs": "x_btd"}}
 
 weights = (
     ("query.kernel", "attention.query_dense.kernel", "d h k"),
-    ("query.bias", "attention.query_dense.bias", "h k"),
-    ("key.kernel", "attention.key_dense.kernel", "d g k"),
-    ("key.bias", "attention.key_dense.bias", "g k"),
-    ("value.kernel", "attention.value_dense.kernel", "d g e"),
+    ("query.bias", "attention.query_dense.bias", "h k"), ("key.kernel", "attention.key_dense.kernel", "d g k"),
+    ("key.bias", "attention.key_dense.bias", "g k"), ("value.kernel", "attention.value_dense.kernel", "d g e"),
     ("value.bias", "attention.value_dense.bias", "g e"),
     ("output.kernel", "attention.output_dense.kernel", "h e d"),
-    ("output.bias", "attention.output_dense.bias", "d"),
-    ("scale", "gamma", "d"),
-    ("offset", "beta", "d"),
-)
+    ("output.bias", "attention.output_dense.bias", "d"), ("scale", "gamma", "d"), ("offset", "beta", "d"),
+)  # fmt: skip

@@ -13,19 +13,10 @@ dtypes = ("float64", "float32")
 
 # torch splits the width among the heads; its layers have every bias or none; nn.Transformer always ends in norms
 config = CLASSIC | {
-    "encoder_layers": 2,
-    "model_width": 12,
-    "heads": 3,
-    "key_value_heads": 3,
-    "key_size": 4,
-    "value_size": 4,
-    "final_norm": True,
-    "share_embeddings": False,
-    "tie_logits": False,
-    "attention_bias": True,
-    "segments": 0,
+    "encoder_layers": 2, "model_width": 12, "heads": 3, "key_value_heads": 3, "key_size": 4, "value_size": 4,
+    "final_norm": True, "share_embeddings": False, "tie_logits": False, "attention_bias": True, "segments": 0,
     "embedding_norm": False,
-}
+}  # fmt: skip
 
 ACTIVATIONS = {"relu": F.relu, "gelu_erf": F.gelu, "gelu_tanh": lambda x: F.gelu(x, approximate="tanh")}
 
@@ -213,11 +204,7 @@ weights = (
 )
 
 module_paths = (
-    ("self_attention", "self_attn"),
-    ("cross_attention", "multihead_attn"),
-    ("self_attention_norm", "norm1"),
-    ("cross_attention_norm", "norm2"),
-    ("feed_forward_norm", "norm3"),
-    ("final_norm", "norm"),
+    ("self_attention", "self_attn"), ("cross_attention", "multihead_attn"), ("self_attention_norm", "norm1"),
+    ("cross_attention_norm", "norm2"), ("feed_forward_norm", "norm3"), ("final_norm", "norm"),
     ("logits", "head"),
-)
+)  # fmt: skip

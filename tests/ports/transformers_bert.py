@@ -56,23 +56,11 @@ components = {
     "classify": lambda config, dtype: Classify(native(config)),
     "masked_language_logits": lambda config, dtype: MaskedLanguageLogits(native(config)),
 }
-config = (
-    CLASSIC
-    | sizes
-    | {
-        "positions": "learned",
-        "position_offset": 0,
-        "position_start": "row",
-        "pooler_activation": "tanh",
-        "embedding_norm": True,
-        "norm_placement": "post",
-        "final_norm": False,
-        "scale_embedding": False,
-        "attention_bias": True,
-        "output_bias": True,
-        "padding_id": None,
-    }
-)
+config = CLASSIC | sizes | {
+    "positions": "learned", "position_offset": 0, "position_start": "row", "pooler_activation": "tanh",
+    "embedding_norm": True, "norm_placement": "post", "final_norm": False, "scale_embedding": False,
+    "attention_bias": True, "output_bias": True, "padding_id": None,
+}  # fmt: skip
 
 EMBEDDINGS = {
     "source_embedding": "word_embeddings",

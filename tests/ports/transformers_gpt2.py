@@ -36,25 +36,12 @@ class Model(GPT2LMHeadModel):
 framework = "torch"
 dtypes = ("float64", "float32")
 components = {"transformer": lambda config, dtype: Model(native(config))}
-config = (
-    CLASSIC
-    | sizes
-    | {
-        "encoder_layers": 0,
-        "positions": "learned",
-        "position_offset": 0,
-        "position_start": "first_token",
-        "embedding_norm": False,
-        "norm_placement": "pre",
-        "final_norm": True,
-        "scale_embedding": False,
-        "share_embeddings": False,
-        "tie_logits": True,
-        "attention_bias": True,
-        "output_bias": False,
-        "padding_id": None,
-    }
-)
+config = CLASSIC | sizes | {
+    "encoder_layers": 0, "positions": "learned", "position_offset": 0, "position_start": "first_token",
+    "embedding_norm": False, "norm_placement": "pre", "final_norm": True, "scale_embedding": False,
+    "share_embeddings": False, "tie_logits": True, "attention_bias": True, "output_bias": False,
+    "padding_id": None,
+}  # fmt: skip
 
 LAYERS = [(f"decoder.layers.{index}", f"transformer.h.{index}") for index in range(2)]
 MODULES = {"self_attention": "attn", "self_attention_norm": "ln_1", "feed_forward": "mlp", "feed_forward_norm": "ln_2"}

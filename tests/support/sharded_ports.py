@@ -60,7 +60,8 @@ class Planted:
 def planted() -> dict[str, Planted]:
     """The mistakes by name."""
     tables = tomllib.loads((PORTS / "faults.toml").read_text(encoding="utf-8"))
-    return {name: Planted(**table) for name, table in tables.items()}
+    rows = ((name, port, *row) for port, table in tables.items() for name, row in table.items())
+    return {name: Planted(port, what, mesh, fault, edits) for name, port, mesh, fault, what, *edits in rows}
 
 
 def cases_of(port: str, root: Path, mesh: str, dtype: str = "float64") -> list[Case]:

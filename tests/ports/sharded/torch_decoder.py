@@ -153,22 +153,12 @@ def log_likelihood(logits_btv, label_bt, vocabulary, mesh):
 
 
 NAMES = {
-    "model.embed_tokens": "embedding",
-    "model.layers": "blocks",
-    "input_layernorm": "before",
-    "self_attn.q_proj": "query",
-    "self_attn.k_proj": "key",
-    "self_attn.v_proj": "value",
-    "self_attn.o_proj": "out",
-    "self_attn.q_norm": "query_norm",
-    "self_attn.k_norm": "key_norm",
-    "post_attention_layernorm": "between",
-    "mlp.gate_proj": "gate",
-    "mlp.up_proj": "up",
-    "mlp.down_proj": "down",
-    "model.norm": "norm",
-    "lm_head": "head",
-}
+    "model.embed_tokens": "embedding", "model.layers": "blocks", "input_layernorm": "before",
+    "self_attn.q_proj": "query", "self_attn.k_proj": "key", "self_attn.v_proj": "value",
+    "self_attn.o_proj": "out", "self_attn.q_norm": "query_norm", "self_attn.k_norm": "key_norm",
+    "post_attention_layernorm": "between", "mlp.gate_proj": "gate", "mlp.up_proj": "up",
+    "mlp.down_proj": "down", "model.norm": "norm", "lm_head": "head",
+}  # fmt: skip
 
 
 def renamed(name):

@@ -9,20 +9,16 @@ import torch.nn.functional as F
 
 
 def clones(module, N):
-    "Produce N identical layers."
     return nn.ModuleList([copy.deepcopy(module) for _ in range(N)])
 
 
 def subsequent_mask(size):
-    "Mask out subsequent positions."
     attn_shape = (1, size, size)
     mask = torch.triu(torch.ones(attn_shape), diagonal=1).type(torch.uint8)
     return mask == 0
 
 
 class EncoderDecoder(nn.Module):
-    "A standard Encoder-Decoder architecture."
-
     def __init__(self, encoder, decoder, src_embed, tgt_embed, generator, pad):
         super().__init__()
         self.encoder = encoder
@@ -33,7 +29,6 @@ class EncoderDecoder(nn.Module):
         self.pad = pad
 
     def forward(self, src, tgt, src_mask=None, tgt_mask=None):
-        "Take in and process masked src and target sequences."
         src_mask = self.make_src_mask(src, src_mask)
         tgt_mask = self.make_std_mask(tgt, tgt_mask)
         memory = self.encode(src, src_mask)
@@ -45,7 +40,6 @@ class EncoderDecoder(nn.Module):
         return keep.unsqueeze(-2)
 
     def make_std_mask(self, tgt, keep=None):
-        "Create a mask to hide padding and future words."
         if keep is None:
             keep = tgt != self.pad
         tgt_mask = keep.unsqueeze(-2)
@@ -60,8 +54,6 @@ class EncoderDecoder(nn.Module):
 
 
 class Generator(nn.Module):
-    "The final linear step; the softmax is a part of the loss."
-
     def __init__(self, d_model, vocab):
         super().__init__()
         self.proj = nn.Linear(d_model, vocab)
@@ -71,8 +63,6 @@ class Generator(nn.Module):
 
 
 class LayerNorm(nn.Module):
-    "Construct a layernorm module."
-
     def __init__(self, features, eps=1e-6):
         super().__init__()
         self.a_2 = nn.Parameter(torch.ones(features))
@@ -86,36 +76,28 @@ class LayerNorm(nn.Module):
 
 
 class SublayerConnection(nn.Module):
-    "A residual connection around a sublayer; the norm is first as opposed to last."
-
     def __init__(self, size, dropout, eps):
         super().__init__()
         self.norm = LayerNorm(size, eps)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x, sublayer):
-        "Apply residual connection to any sublayer with the same size."
         return x + self.dropout(sublayer(self.norm(x)))
 
 
 class Encoder(nn.Module):
-    "Core encoder is a stack of N layers."
-
     def __init__(self, layer, N, eps):
         super().__init__()
         self.layers = clones(layer, N)
         self.norm = LayerNorm(layer.size, eps)
 
     def forward(self, x, mask):
-        "Pass the input (and mask) through each layer in turn."
         for layer in self.layers:
             x = layer(x, mask)
         return self.norm(x)
 
 
 class EncoderLayer(nn.Module):
-    "Encoder is made up of self-attn and feed forward (defined below)."
-
     def __init__(self, size, self_attn, feed_forward, dropout, eps):
         super().__init__()
         self.self_attn = self_attn
@@ -129,8 +111,6 @@ class EncoderLayer(nn.Module):
 
 
 class Decoder(nn.Module):
-    "Generic N layer decoder with masking."
-
     def __init__(self, layer, N, eps):
         super().__init__()
         self.layers = clones(layer, N)
@@ -143,8 +123,6 @@ class Decoder(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    "Decoder is made of self-attn, src-attn, and feed forward (defined below)."
-
     def __init__(self, size, self_attn, src_attn, feed_forward, dropout, eps):
         super().__init__()
         self.size = size
@@ -161,7 +139,6 @@ class DecoderLayer(nn.Module):
 
 
 def attention(query, key, value, mask=None, dropout=None):
-    "Compute 'Scaled Dot Product Attention'."
     d_k = query.size(-1)
     scores = torch.matmul(query, key.transpose(-2, -1)) / math.sqrt(d_k)
     if mask is not None:
@@ -175,7 +152,6 @@ def attention(query, key, value, mask=None, dropout=None):
 
 class MultiHeadedAttention(nn.Module):
     def __init__(self, h, d_model, dropout=0.1):
-        "Take in model size and number of heads."
         super().__init__()
         assert d_model % h == 0
         self.d_k = d_model // h  # we assume d_v always equals d_k
@@ -201,8 +177,6 @@ class MultiHeadedAttention(nn.Module):
 
 
 class PositionwiseFeedForward(nn.Module):
-    "Implements FFN equation."
-
     def __init__(self, d_model, d_ff, dropout=0.1):
         super().__init__()
         self.w_1 = nn.Linear(d_model, d_ff)
@@ -224,8 +198,6 @@ class Embeddings(nn.Module):
 
 
 class PositionalEncoding(nn.Module):
-    "Implement the PE function."
-
     def __init__(self, d_model, dropout, max_len=5000):
         super().__init__()
         self.dropout = nn.Dropout(p=dropout)
@@ -234,8 +206,7 @@ class PositionalEncoding(nn.Module):
         pe = torch.zeros(max_len, d_model, dtype=torch.float64)
         position = torch.arange(0, max_len, dtype=torch.float64).unsqueeze(1)
         div_term = torch.exp(
-            torch.arange(0, d_model, 2, dtype=torch.float64) * -(math.log(10000.0) / d_model)
-        )
+            torch.arange(0, d_model, 2, dtype=torch.float64) * -(math.log(10000.0) / d_model))
         pe[:, 0::2] = torch.sin(position * div_term)
         pe[:, 1::2] = torch.cos(position * div_term)
         self.register_buffer("pe", pe.unsqueeze(0), persistent=False)
@@ -246,7 +217,6 @@ class PositionalEncoding(nn.Module):
 
 
 def make_model(src_vocab, tgt_vocab, N_enc=6, N_dec=6, d_model=512, d_ff=2048, h=8, pad=0, eps=1e-6, dropout=0.1):
-    "Helper: Construct a model from hyperparameters."
     c = copy.deepcopy
     attn = MultiHeadedAttention(h, d_model)
     ff = PositionwiseFeedForward(d_model, d_ff, dropout)
@@ -255,30 +225,23 @@ def make_model(src_vocab, tgt_vocab, N_enc=6, N_dec=6, d_model=512, d_ff=2048, h
         Encoder(EncoderLayer(d_model, c(attn), c(ff), dropout, eps), N_enc, eps),
         Decoder(DecoderLayer(d_model, c(attn), c(attn), c(ff), dropout, eps), N_dec, eps),
         nn.Sequential(Embeddings(d_model, src_vocab), c(position)),
-        nn.Sequential(Embeddings(d_model, tgt_vocab), c(position)),
-        Generator(d_model, tgt_vocab),
-        pad,
-    )
+        nn.Sequential(Embeddings(d_model, tgt_vocab), c(position)), Generator(d_model, tgt_vocab),
+        pad)
     for p in model.parameters():
         if p.dim() > 1:
             nn.init.xavier_uniform_(p)
     return model
 
 
-# ------------------------------------------------------------------ the port
-
 from rosettaformer.ports import CLASSIC, NotCovered  # noqa: E402
 
 framework = "torch"
 dtypes = ("float64", "float32")
-config = CLASSIC | {
-    "encoder_layers": 2,
-    "model_width": 12, "heads": 3, "key_value_heads": 3, "key_size": 4, "value_size": 4,
-    "activation": "relu", "norm_placement": "pre", "final_norm": True,
-    "scale_embedding": True, "share_embeddings": False, "tie_logits": False,
+config = CLASSIC | {"encoder_layers": 2, "model_width": 12, "heads": 3, "key_value_heads": 3,
+    "key_size": 4, "value_size": 4, "activation": "relu", "norm_placement": "pre",
+    "final_norm": True, "scale_embedding": True, "share_embeddings": False, "tie_logits": False,
     "attention_bias": True, "output_bias": True, "position_start": "row", "position_offset": 0,
-    "positions": "sinusoidal", "max_positions": 0, "segments": 0, "embedding_norm": False,
-}
+    "positions": "sinusoidal", "max_positions": 0, "segments": 0, "embedding_norm": False}
 
 
 def _attn(cfg):
@@ -305,6 +268,7 @@ def _model(cfg):
 components = {
     "layer_norm": lambda cfg, dtype: LayerNorm(cfg.model_width, cfg.epsilon).to(dtype),
     "feed_forward": lambda cfg, dtype: _ff(cfg).to(dtype),
+    "positional_encoding": lambda cfg, dtype: PositionalEncoding(cfg.model_width, 0.1).to(dtype),
     "embedding": lambda cfg, dtype: Embeddings(cfg.model_width, cfg.source_vocabulary).to(dtype),
     "multi_head_attention": lambda cfg, dtype: _attn(cfg).to(dtype),
     "encoder_layer": lambda cfg, dtype: _encoder_layer(cfg).to(dtype),
@@ -317,32 +281,24 @@ components = {
 
 weights = {
     "layer_norm": (("scale", "a_2", "d"), ("offset", "b_2", "d")),
-    "feed_forward": (
-        ("hidden.kernel", "w_1.weight", "f d"), ("hidden.bias", "w_1.bias", "f"),
-        ("output.kernel", "w_2.weight", "d f"), ("output.bias", "w_2.bias", "d"),
-    ),
+    "feed_forward": (("hidden.kernel", "w_1.weight", "f d"), ("hidden.bias", "w_1.bias", "f"),
+        ("output.kernel", "w_2.weight", "d f"), ("output.bias", "w_2.bias", "d")),
     "embedding": (("table", "lut.weight", "v d"),),
-    "multi_head_attention": (
-        ("query.kernel", "linears.0.weight", "(h k) d"), ("query.bias", "linears.0.bias", "(h k)"),
-        ("key.kernel", "linears.1.weight", "(g k) d"), ("key.bias", "linears.1.bias", "(g k)"),
-        ("value.kernel", "linears.2.weight", "(g e) d"), ("value.bias", "linears.2.bias", "(g e)"),
-        ("output.kernel", "linears.3.weight", "d (h e)"), ("output.bias", "linears.3.bias", "d"),
-    ),
+    "multi_head_attention": (("query.kernel", "linears.0.weight", "(h k) d"),
+        ("query.bias", "linears.0.bias", "(h k)"), ("key.kernel", "linears.1.weight", "(g k) d"),
+        ("key.bias", "linears.1.bias", "(g k)"), ("value.kernel", "linears.2.weight", "(g e) d"),
+        ("value.bias", "linears.2.bias", "(g e)"), ("output.kernel", "linears.3.weight", "d (h e)"),
+        ("output.bias", "linears.3.bias", "d")),
     "logits": (("kernel", "proj.weight", "v d"), ("bias", "proj.bias", "v")),
-    "encoder_layer": (
-        ("self_attention", "self_attn"), ("self_attention_norm", "sublayer.0.norm"),
-        ("feed_forward_norm", "sublayer.1.norm"),
-    ),
-    "decoder_layer": (
-        ("self_attention", "self_attn"), ("self_attention_norm", "sublayer.0.norm"),
+    "encoder_layer": (("self_attention", "self_attn"), ("self_attention_norm", "sublayer.0.norm"),
+        ("feed_forward_norm", "sublayer.1.norm")),
+    "decoder_layer": (("self_attention", "self_attn"), ("self_attention_norm", "sublayer.0.norm"),
         ("cross_attention", "src_attn"), ("cross_attention_norm", "sublayer.1.norm"),
-        ("feed_forward_norm", "sublayer.2.norm"),
-    ),
+        ("feed_forward_norm", "sublayer.2.norm")),
     "encoder": (("final_norm", "norm"),),
     "decoder": (("final_norm", "norm"),),
-    "transformer": (
-        ("source_embedding", "src_embed.0"), ("target_embedding", "tgt_embed.0"), ("logits", "generator"),
-    ),
+    "transformer": (("source_embedding", "src_embed.0"), ("target_embedding", "tgt_embed.0"),
+        ("logits", "generator")),
 }
 
 
@@ -377,6 +333,7 @@ call = {
     "layer_norm": {"x": "x_btd"},
     "feed_forward": {"x": "x_btd"},
     "embedding": {"x": _ids("token")},
+    "positional_encoding": {"x": "zeros_btd"},
     "multi_head_attention": {"query": "query_btd", "key": _memory, "value": _memory, "mask": _mha_mask},
     "encoder_layer": {"x": "x_btd", "mask": "mask_bhts"},
     "decoder_layer": {"x": "x_btd", "memory": "memory_bsd", "src_mask": "cross_mask_bhts", "tgt_mask": _tgt_mask},

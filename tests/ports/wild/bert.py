@@ -169,29 +169,13 @@ class Pooled(nn.Module):
         return self.bert(input_ids, attention_mask, token_type_ids)[1]
 
 
-# The declarations of the port.
-
 framework = "torch"
 dtypes = ("float64", "float32")
-config = CLASSIC | {
-    "model_width": 12,
-    "heads": 3,
-    "key_value_heads": 3,
-    "key_size": 4,
-    "value_size": 4,
-    "positions": "learned",
-    "max_positions": 11,
-    "position_offset": 0,
-    "position_start": "row", "pooler_activation": "tanh",
-    "embedding_norm": True,
-    "activation": "gelu_erf",
-    "norm_placement": "post",
-    "final_norm": False,
-    "scale_embedding": False,
-    "tie_logits": True,
-    "attention_bias": True,
-    "output_bias": True,
-}
+config = CLASSIC | {"model_width": 12, "heads": 3, "key_value_heads": 3, "key_size": 4,
+    "value_size": 4, "positions": "learned", "max_positions": 11, "position_offset": 0,
+    "position_start": "row", "pooler_activation": "tanh", "embedding_norm": True,
+    "activation": "gelu_erf", "norm_placement": "post", "final_norm": False,
+    "scale_embedding": False, "tie_logits": True, "attention_bias": True, "output_bias": True}
 
 components = {
     "layer_norm": lambda c, dtype: BertLayerNorm(c.model_width, c.epsilon).to(dtype).eval(),
@@ -203,12 +187,8 @@ inputs = {"input_ids": "source", "attention_mask": "source_mask_bs", "token_type
 call = {"pool": inputs, "masked_language_logits": inputs, "layer_norm": {"x": "x_btd"}}
 
 weights = {
-    "layer_norm": (
-        ("scale", "gamma", "d"),
-        ("offset", "beta", "d"),
-    ),
-    "encoder_layer": (
-        ("self_attention.query.kernel", "attention.self.query.weight", "(h k) d"),
+    "layer_norm": (("scale", "gamma", "d"), ("offset", "beta", "d")),
+    "encoder_layer": (("self_attention.query.kernel", "attention.self.query.weight", "(h k) d"),
         ("self_attention.query.bias", "attention.self.query.bias", "(h k)"),
         ("self_attention.key.kernel", "attention.self.key.weight", "(g k) d"),
         ("self_attention.key.bias", "attention.self.key.bias", "(g k)"),
@@ -220,20 +200,14 @@ weights = {
         ("feed_forward.hidden.kernel", "intermediate.weight", "f d"),
         ("feed_forward.hidden.bias", "intermediate.bias", "f"),
         ("feed_forward.output.kernel", "output.weight", "d f"),
-        ("feed_forward.output.bias", "output.bias", "d"),
-        ("feed_forward_norm", "LayerNorm"),
-    ),
-    "transformer": (
-        ("source_embedding.table", "bert.embeddings.word_embeddings.weight", "v d"),
+        ("feed_forward.output.bias", "output.bias", "d"), ("feed_forward_norm", "LayerNorm")),
+    "transformer": (("source_embedding.table", "bert.embeddings.word_embeddings.weight", "v d"),
         ("source_position_embedding.table", "bert.embeddings.position_embeddings.weight", "p d"),
         ("source_segment_embedding.table", "bert.embeddings.token_type_embeddings.weight", "a d"),
-        ("source_embedding_norm", "bert.embeddings.LayerNorm"),
-        ("encoder.layers", "bert.layer"),
-        ("pooler.kernel", "bert.pooler.weight", "r d"),
-        ("pooler.bias", "bert.pooler.bias", "r"),
+        ("source_embedding_norm", "bert.embeddings.LayerNorm"), ("encoder.layers", "bert.layer"),
+        ("pooler.kernel", "bert.pooler.weight", "r d"), ("pooler.bias", "bert.pooler.bias", "r"),
         ("masked_language_head.hidden.kernel", "transform.weight", "r d"),
         ("masked_language_head.hidden.bias", "transform.bias", "r"),
         ("masked_language_head.norm", "LayerNorm"),
-        ("masked_language_head.logits.bias", "bias", "v"),
-    ),
+        ("masked_language_head.logits.bias", "bias", "v")),
 }

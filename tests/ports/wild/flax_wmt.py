@@ -15,8 +15,6 @@ from rosettaformer.ports import CLASSIC, NotCovered
 
 @struct.dataclass
 class TransformerConfig:
-    """Global hyperparameters used to minimize obnoxious kwarg plumbing."""
-
     vocab_size: int
     output_vocab_size: int
     dtype: Any = jnp.float32
@@ -62,8 +60,6 @@ def attend(query, key, value, mask=None, **kwargs):
 
 
 class AddPositionEmbs(nn.Module):
-    """Adds sinusoidal positional embeddings to the inputs."""
-
     config: TransformerConfig
 
     @nn.compact
@@ -74,8 +70,6 @@ class AddPositionEmbs(nn.Module):
 
 
 class MlpBlock(nn.Module):
-    """Transformer MLP / feed-forward block."""
-
     config: TransformerConfig
 
     @nn.compact
@@ -89,15 +83,8 @@ class MlpBlock(nn.Module):
 
 def attention(cfg, name):
     return nn.MultiHeadDotProductAttention(
-        num_heads=cfg.num_heads,
-        qkv_features=cfg.qkv_dim,
-        dtype=cfg.dtype,
-        param_dtype=cfg.dtype,
-        use_bias=False,
-        attention_fn=attend,
-        deterministic=True,
-        name=name,
-    )
+        num_heads=cfg.num_heads, qkv_features=cfg.qkv_dim, dtype=cfg.dtype, param_dtype=cfg.dtype,
+        use_bias=False, attention_fn=attend, deterministic=True, name=name)
 
 
 def norm(cfg, name=None):
@@ -105,8 +92,6 @@ def norm(cfg, name=None):
 
 
 class Encoder1DBlock(nn.Module):
-    """Transformer encoder layer."""
-
     config: TransformerConfig
 
     @nn.compact
@@ -126,8 +111,6 @@ class Encoder1DBlock(nn.Module):
 
 
 class EncoderDecoder1DBlock(nn.Module):
-    """Transformer encoder-decoder layer."""
-
     config: TransformerConfig
 
     @nn.compact
@@ -154,8 +137,6 @@ class EncoderDecoder1DBlock(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Transformer Model Encoder for sequence to sequence translation."""
-
     config: TransformerConfig
 
     @nn.compact
@@ -166,22 +147,17 @@ class Encoder(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Transformer Model Decoder for sequence to sequence translation."""
-
     config: TransformerConfig
 
     @nn.compact
     def __call__(self, y, encoded, decoder_mask=None, encoder_decoder_mask=None):
         for lyr in range(self.config.num_decoder_layers):
             y = EncoderDecoder1DBlock(config=self.config, name=f"encoderdecoderblock_{lyr}")(
-                y, encoded, decoder_mask, encoder_decoder_mask
-            )
+                y, encoded, decoder_mask, encoder_decoder_mask)
         return norm(self.config, "encoderdecoder_norm")(y)
 
 
 class Transformer(nn.Module):
-    """Transformer Model for sequence to sequence translation."""
-
     config: TransformerConfig
 
     def setup(self):
@@ -214,51 +190,23 @@ class Transformer(nn.Module):
         return self.decode(encoded, inputs_mask, targets, targets_mask)
 
 
-# The declarations of the port.
-
 framework = "jax"
 dtypes = ("float64", "float32")
-config = CLASSIC | {
-    "encoder_layers": 2,
-    "model_width": 12,
-    "heads": 3,
-    "key_value_heads": 3,
-    "key_size": 4,
-    "value_size": 4,
-    "positions": "sinusoidal",
-    "max_positions": 0,
-    "position_offset": 0,
-    "position_start": "row",
-    "segments": 0,
-    "embedding_norm": False,
-    "activation": "relu",
-    "norm_placement": "pre",
-    "final_norm": True,
-    "scale_embedding": False,
-    "share_embeddings": False,
-    "tie_logits": True,
-    "attention_bias": False,
-    "output_bias": False,
-    "pooler": False,
-    "classes": 0,
-    "masked_language_head": False,
-}
+config = CLASSIC | {"encoder_layers": 2, "model_width": 12, "heads": 3, "key_value_heads": 3,
+    "key_size": 4, "value_size": 4, "positions": "sinusoidal", "max_positions": 0,
+    "position_offset": 0, "position_start": "row", "segments": 0, "embedding_norm": False,
+    "activation": "relu", "norm_placement": "pre", "final_norm": True, "scale_embedding": False,
+    "share_embeddings": False, "tie_logits": True, "attention_bias": False, "output_bias": False,
+    "pooler": False, "classes": 0, "masked_language_head": False}
 
 
 def settings(config, dtype):
     return TransformerConfig(
-        vocab_size=config.source_vocabulary,
-        output_vocab_size=config.target_vocabulary,
-        dtype=dtype,
-        emb_dim=config.model_width,
-        num_heads=config.heads,
-        num_encoder_layers=config.encoder_layers,
-        num_decoder_layers=config.decoder_layers,
-        qkv_dim=config.heads * config.key_size,
-        mlp_dim=config.feed_forward_width,
-        epsilon=config.epsilon,
-        pad=config.padding_id,
-    )
+        vocab_size=config.source_vocabulary, output_vocab_size=config.target_vocabulary,
+        dtype=dtype, emb_dim=config.model_width, num_heads=config.heads,
+        num_encoder_layers=config.encoder_layers, num_decoder_layers=config.decoder_layers,
+        qkv_dim=config.heads * config.key_size, mlp_dim=config.feed_forward_width,
+        epsilon=config.epsilon, pad=config.padding_id)
 
 
 components = {
@@ -282,19 +230,11 @@ call = {
     "layer_norm": {"x": "x_btd"},
     "feed_forward": {"inputs": "x_btd"},
     "encoder_layer": {"inputs": "x_btd", "encoder_mask": "mask_bhts"},
-    "decoder_layer": {
-        "targets": "x_btd",
-        "encoded": "memory_bsd",
-        "decoder_mask": "self_mask_bhts",
-        "encoder_decoder_mask": "cross_mask_bhts",
-    },
+    "decoder_layer": {"targets": "x_btd", "encoded": "memory_bsd", "decoder_mask": "self_mask_bhts",
+        "encoder_decoder_mask": "cross_mask_bhts"},
     "encoder": {"x": "x_bsd", "encoder_mask": "mask_bhts"},
-    "decoder": {
-        "y": "x_btd",
-        "encoded": "memory_bsd",
-        "decoder_mask": "self_mask_bhts",
-        "encoder_decoder_mask": "cross_mask_bhts",
-    },
+    "decoder": {"y": "x_btd", "encoded": "memory_bsd", "decoder_mask": "self_mask_bhts",
+        "encoder_decoder_mask": "cross_mask_bhts"},
     "transformer": {
         "inputs": lambda inputs: ids(inputs["source"]),
         "targets": lambda inputs: ids(inputs["target"]),
@@ -304,50 +244,22 @@ call = {
 }
 
 weights = {
-    "layer_norm": (
-        ("scale", "scale", "d"),
-        ("offset", "bias", "d"),
-    ),
-    "feed_forward": (
-        ("hidden.kernel", "Dense_0.kernel", "d f"),
-        ("hidden.bias", "Dense_0.bias", "f"),
-        ("output.kernel", "Dense_1.kernel", "f d"),
-        ("output.bias", "Dense_1.bias", "d"),
-    ),
-    "multi_head_attention": (
-        ("query.kernel", "query.kernel", "d h k"),
-        ("key.kernel", "key.kernel", "d g k"),
-        ("value.kernel", "value.kernel", "d g e"),
-        ("output.kernel", "out.kernel", "h e d"),
-    ),
-    "encoder_layer": (
-        ("self_attention", "SelfAttention"),
-        ("self_attention_norm", "LayerNorm_0"),
-        ("feed_forward", "MlpBlock_0"),
-        ("feed_forward_norm", "LayerNorm_1"),
-    ),
-    "decoder_layer": (
-        ("self_attention", "SelfAttention"),
-        ("self_attention_norm", "LayerNorm_0"),
-        ("cross_attention", "CrossAttention"),
-        ("cross_attention_norm", "LayerNorm_1"),
-        ("feed_forward", "MlpBlock_0"),
-        ("feed_forward_norm", "LayerNorm_2"),
-    ),
-    "encoder": (
-        ("layers.0", "encoderblock_0"),
-        ("layers.1", "encoderblock_1"),
-        ("layers.2", "encoderblock_2"),
-        ("final_norm", "encoder_norm"),
-    ),
-    "decoder": (
-        ("layers.0", "encoderdecoderblock_0"),
-        ("layers.1", "encoderdecoderblock_1"),
-        ("layers.2", "encoderdecoderblock_2"),
-        ("final_norm", "encoderdecoder_norm"),
-    ),
-    "transformer": (
-        ("source_embedding.table", "input_embed.embedding", "v d"),
-        ("target_embedding.table", "output_embed.embedding", "v d"),
-    ),
+    "layer_norm": (("scale", "scale", "d"), ("offset", "bias", "d")),
+    "feed_forward": (("hidden.kernel", "Dense_0.kernel", "d f"),
+        ("hidden.bias", "Dense_0.bias", "f"), ("output.kernel", "Dense_1.kernel", "f d"),
+        ("output.bias", "Dense_1.bias", "d")),
+    "multi_head_attention": (("query.kernel", "query.kernel", "d h k"),
+        ("key.kernel", "key.kernel", "d g k"), ("value.kernel", "value.kernel", "d g e"),
+        ("output.kernel", "out.kernel", "h e d")),
+    "encoder_layer": (("self_attention", "SelfAttention"), ("self_attention_norm", "LayerNorm_0"),
+        ("feed_forward", "MlpBlock_0"), ("feed_forward_norm", "LayerNorm_1")),
+    "decoder_layer": (("self_attention", "SelfAttention"), ("self_attention_norm", "LayerNorm_0"),
+        ("cross_attention", "CrossAttention"), ("cross_attention_norm", "LayerNorm_1"),
+        ("feed_forward", "MlpBlock_0"), ("feed_forward_norm", "LayerNorm_2")),
+    "encoder": (("layers.0", "encoderblock_0"), ("layers.1", "encoderblock_1"),
+        ("layers.2", "encoderblock_2"), ("final_norm", "encoder_norm")),
+    "decoder": (("layers.0", "encoderdecoderblock_0"), ("layers.1", "encoderdecoderblock_1"),
+        ("layers.2", "encoderdecoderblock_2"), ("final_norm", "encoderdecoder_norm")),
+    "transformer": (("source_embedding.table", "input_embed.embedding", "v d"),
+        ("target_embedding.table", "output_embed.embedding", "v d")),
 }

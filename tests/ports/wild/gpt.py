@@ -131,45 +131,22 @@ class GPT(nn.Module):
         return self.lm_head(x)
 
 
-# The declarations of the port.
-
 framework = "torch"
 dtypes = ("float64", "float32")
-config = CLASSIC | {
-    "model_width": 16,
-    "heads": 4,
-    "key_value_heads": 4,
-    "key_size": 4,
-    "value_size": 4,
-    "encoder_layers": 0,
-    "positions": "learned",
-    "max_positions": 11,
-    "position_offset": 0,
-    "position_start": "row",
-    "segments": 0,
-    "embedding_norm": False,
-    "activation": "gelu_tanh",
-    "norm_placement": "pre",
-    "final_norm": True,
-    "scale_embedding": False,
-    "share_embeddings": False,
-    "tie_logits": True,
-    "attention_bias": True,
-    "output_bias": False,
-}
+config = CLASSIC | {"model_width": 16, "heads": 4, "key_value_heads": 4, "key_size": 4,
+    "value_size": 4, "encoder_layers": 0, "positions": "learned", "max_positions": 11,
+    "position_offset": 0, "position_start": "row", "segments": 0, "embedding_norm": False,
+    "activation": "gelu_tanh", "norm_placement": "pre", "final_norm": True,
+    "scale_embedding": False, "share_embeddings": False, "tie_logits": True, "attention_bias": True,
+    "output_bias": False}
 
 
 def settings(config):
     return GPTConfig(
-        block_size=config.max_positions,
-        vocab_size=config.target_vocabulary,
-        n_layer=config.decoder_layers,
-        n_head=config.heads,
-        n_embd=config.model_width,
-        n_inner=config.feed_forward_width,
-        layer_norm_epsilon=config.epsilon,
-        pad_token=config.padding_id,
-    )
+        block_size=config.max_positions, vocab_size=config.target_vocabulary,
+        n_layer=config.decoder_layers, n_head=config.heads, n_embd=config.model_width,
+        n_inner=config.feed_forward_width, layer_norm_epsilon=config.epsilon,
+        pad_token=config.padding_id)
 
 
 def build_transformer(config, dtype):
@@ -188,34 +165,18 @@ call = {
 }
 
 weights = {
-    "feed_forward": (
-        ("hidden.kernel", "c_fc.weight", "f d"),
-        ("hidden.bias", "c_fc.bias", "f"),
-        ("output.kernel", "c_proj.weight", "d f"),
-        ("output.bias", "c_proj.bias", "d"),
-    ),
-    "multi_head_attention": (
-        ("query.kernel", "c_attn.weight", "(0/3 h k) d"),
+    "feed_forward": (("hidden.kernel", "c_fc.weight", "f d"), ("hidden.bias", "c_fc.bias", "f"),
+        ("output.kernel", "c_proj.weight", "d f"), ("output.bias", "c_proj.bias", "d")),
+    "multi_head_attention": (("query.kernel", "c_attn.weight", "(0/3 h k) d"),
         ("key.kernel", "c_attn.weight", "(1/3 g k) d"),
         ("value.kernel", "c_attn.weight", "(2/3 g e) d"),
-        ("query.bias", "c_attn.bias", "(0/3 h k)"),
-        ("key.bias", "c_attn.bias", "(1/3 g k)"),
-        ("value.bias", "c_attn.bias", "(2/3 g e)"),
-        ("output.kernel", "c_proj.weight", "d (h e)"),
-        ("output.bias", "c_proj.bias", "d"),
-    ),
-    "layer_norm": (
-        ("scale", "weight", "d"),
-        ("offset", "bias", "d"),
-    ),
-    "transformer": (
-        ("target_embedding.table", "transformer.wte.weight", "v d"),
+        ("query.bias", "c_attn.bias", "(0/3 h k)"), ("key.bias", "c_attn.bias", "(1/3 g k)"),
+        ("value.bias", "c_attn.bias", "(2/3 g e)"), ("output.kernel", "c_proj.weight", "d (h e)"),
+        ("output.bias", "c_proj.bias", "d")),
+    "layer_norm": (("scale", "weight", "d"), ("offset", "bias", "d")),
+    "transformer": (("target_embedding.table", "transformer.wte.weight", "v d"),
         ("target_position_embedding.table", "transformer.wpe.weight", "p d"),
-        ("decoder.layers", "transformer.h"),
-        ("self_attention", "attn"),
-        ("self_attention_norm", "ln_1"),
-        ("feed_forward", "mlp"),
-        ("feed_forward_norm", "ln_2"),
-        ("decoder.final_norm", "transformer.ln_f"),
-    ),
+        ("decoder.layers", "transformer.h"), ("self_attention", "attn"),
+        ("self_attention_norm", "ln_1"), ("feed_forward", "mlp"), ("feed_forward_norm", "ln_2"),
+        ("decoder.final_norm", "transformer.ln_f")),
 }

@@ -58,13 +58,10 @@ class Block(nn.Module):
         return x + self.ffn(self.ln2(x))
 
 
-# ---------------------------------------------------------------- declarations
 framework = "torch"
 dtypes = ("float64", "float32")
-config = CLASSIC | {
-    "heads": 6, "key_value_heads": 2, "key_size": 3, "value_size": 3, "attention_bias": False,
-    "norm_placement": "pre", "activation": "gelu_erf",
-}
+config = CLASSIC | {"heads": 6, "key_value_heads": 2, "key_size": 3, "value_size": 3,
+    "attention_bias": False, "norm_placement": "pre", "activation": "gelu_erf"}
 
 
 def to(module, dtype):
@@ -80,24 +77,18 @@ components = {
 
 weights = {
     "layer_norm": (("scale", "weight", "d"), ("offset", "bias", "d")),
-    "multi_head_attention": (
-        ("query.kernel", "q.weight", "(h k) d"), ("key.kernel", "kv.weight", "(0/2 g k) d"),
-        ("value.kernel", "kv.weight", "(1/2 g e) d"), ("output.kernel", "out.weight", "d (h e)"),
-    ),
-    "feed_forward": (
-        ("hidden.kernel", "0.weight", "f d"), ("hidden.bias", "0.bias", "f"),
-        ("output.kernel", "2.weight", "d f"), ("output.bias", "2.bias", "d"),
-    ),
-    "encoder_layer": (
-        ("self_attention", "attn"), ("self_attention_norm", "ln1"), ("feed_forward", "ffn"), ("feed_forward_norm", "ln2"),
-    ),
+    "multi_head_attention": (("query.kernel", "q.weight", "(h k) d"),
+        ("key.kernel", "kv.weight", "(0/2 g k) d"), ("value.kernel", "kv.weight", "(1/2 g e) d"),
+        ("output.kernel", "out.weight", "d (h e)")),
+    "feed_forward": (("hidden.kernel", "0.weight", "f d"), ("hidden.bias", "0.bias", "f"),
+        ("output.kernel", "2.weight", "d f"), ("output.bias", "2.bias", "d")),
+    "encoder_layer": (("self_attention", "attn"), ("self_attention_norm", "ln1"),
+        ("feed_forward", "ffn"), ("feed_forward_norm", "ln2")),
 }
 
 call = {
     "softmax": {"logits": "logits", "mask": "mask"},
-    "multi_head_attention": {
-        "x": "query_btd", "xa": "memory_bsd", "mask": "mask_bhts", "bias": "bias_bhts", "causal": "causal",
-        "return_weights": "return_weights",
-    },
+    "multi_head_attention": {"x": "query_btd", "xa": "memory_bsd", "mask": "mask_bhts",
+        "bias": "bias_bhts", "causal": "causal", "return_weights": "return_weights"},
     "encoder_layer": {"x": "x_btd", "mask": "mask_bhts"},
 }

@@ -11,8 +11,6 @@ from keras import ops
 from rosettaformer.ports import CLASSIC, NotCovered
 
 
-# --- masks: True where a query may attend ---------------------------------------------------------------------------
-
 def compute_causal_mask(query_length, key_length):
     """`(1, query_length, key_length)`; the last query lines up with the last key."""
     i = ops.expand_dims(ops.arange(query_length) + (key_length - query_length), 1)
@@ -43,8 +41,6 @@ def merge_masks(*masks):
         merged = mask if merged is None else ops.logical_and(merged, mask)
     return merged
 
-
-# --- layers ---------------------------------------------------------------------------------------------------------
 
 def gelu(x):
     return 0.5 * x * (1 + ops.erf(x / math.sqrt(2)))
@@ -272,8 +268,6 @@ class Seq2SeqTransformer(keras.Model):
         return logits + self.bias if self.output_bias else logits
 
 
-# --- port -----------------------------------------------------------------------------------------------------------
-
 def built(make):
     return lambda config, dtype: make(config, dtype=dtype.name)
 
@@ -295,25 +289,24 @@ components = {
 }
 weights = {
     "layer_norm": (("scale", "gamma", "d"), ("offset", "beta", "d")),
-    "feed_forward": (
-        ("hidden.kernel", "intermediate_dense.kernel", "d f"), ("hidden.bias", "intermediate_dense.bias", "f"),
-        ("output.kernel", "output_dense.kernel", "f d"), ("output.bias", "output_dense.bias", "d"),
-    ),
-    "multi_head_attention": (
-        ("query.kernel", "mha._query_dense.kernel", "d h k"), ("query.bias", "mha._query_dense.bias", "h k"),
-        ("key.kernel", "mha._key_dense.kernel", "d g k"), ("key.bias", "mha._key_dense.bias", "g k"),
-        ("value.kernel", "mha._value_dense.kernel", "d g e"), ("value.bias", "mha._value_dense.bias", "g e"),
-        ("output.kernel", "mha._output_dense.kernel", "h e d"), ("output.bias", "mha._output_dense.bias", "d"),
-    ),
+    "feed_forward": (("hidden.kernel", "intermediate_dense.kernel", "d f"),
+        ("hidden.bias", "intermediate_dense.bias", "f"),
+        ("output.kernel", "output_dense.kernel", "f d"), ("output.bias", "output_dense.bias", "d")),
+    "multi_head_attention": (("query.kernel", "mha._query_dense.kernel", "d h k"),
+        ("query.bias", "mha._query_dense.bias", "h k"),
+        ("key.kernel", "mha._key_dense.kernel", "d g k"),
+        ("key.bias", "mha._key_dense.bias", "g k"),
+        ("value.kernel", "mha._value_dense.kernel", "d g e"),
+        ("value.bias", "mha._value_dense.bias", "g e"),
+        ("output.kernel", "mha._output_dense.kernel", "h e d"),
+        ("output.bias", "mha._output_dense.bias", "d")),
     "encoder_layer": (("feed_forward", "feedforward"), ("feed_forward_norm", "feedforward_norm")),
     "decoder_layer": (("feed_forward", "feedforward"), ("feed_forward_norm", "feedforward_norm")),
     "encoder": (("layers.0", "blocks.0"), ("layers.1", "blocks.1"), ("layers.2", "blocks.2")),
     "decoder": (("layers.0", "blocks.0"), ("layers.1", "blocks.1"), ("layers.2", "blocks.2")),
-    "transformer": (
-        ("source_embedding.table", "source_tokens.embeddings", "v d"),
+    "transformer": (("source_embedding.table", "source_tokens.embeddings", "v d"),
         ("target_embedding.table", "target_tokens.embeddings", "v d"),
-        ("logits.kernel", "lm_head.kernel", "d v"), ("logits.bias", "lm_head.bias", "v"),
-    ),
+        ("logits.kernel", "lm_head.kernel", "d v"), ("logits.bias", "lm_head.bias", "v")),
 }
 call = {
     "layer_norm": {"inputs": "x_btd"},

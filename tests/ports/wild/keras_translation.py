@@ -71,9 +71,7 @@ class CrossAttention(BaseAttention):
         self.layernorm.build(x_shape)
 
     def call(self, x, context, attention_mask=None):
-        attn_output = self.mha(
-            query=x, key=context, value=context, attention_mask=attention_mask
-        )
+        attn_output = self.mha(query=x, key=context, value=context, attention_mask=attention_mask)
         x = self.add([x, attn_output])
         x = self.layernorm(x)
         return x
@@ -98,12 +96,7 @@ class CausalSelfAttention(BaseAttention):
 
     def call(self, x, attention_mask=None):
         attn_output = self.mha(
-            query=x,
-            value=x,
-            key=x,
-            attention_mask=attention_mask,
-            use_causal_mask=True,
-        )
+            query=x, value=x, key=x, attention_mask=attention_mask, use_causal_mask=True)
         x = self.add([x, attn_output])
         x = self.layernorm(x)
         return x
@@ -136,11 +129,7 @@ class EncoderLayer(keras.layers.Layer):
     def __init__(self, *, d_model, num_heads, key_dim, dff, epsilon, dropout_rate=0.1):
         super().__init__()
         self.self_attention = GlobalSelfAttention(
-            num_heads=num_heads,
-            key_dim=key_dim,
-            dropout=dropout_rate,
-            epsilon=epsilon,
-        )
+            num_heads=num_heads, key_dim=key_dim, dropout=dropout_rate, epsilon=epsilon)
         self.ffn = FeedForward(d_model, dff, epsilon)
 
     def build(self, x_shape):
@@ -154,9 +143,7 @@ class EncoderLayer(keras.layers.Layer):
 
 
 class Encoder(keras.layers.Layer):
-    def __init__(
-        self, *, num_layers, d_model, vocab_size, scale, dropout_rate=0.1, **layer_args
-    ):
+    def __init__(self, *, num_layers, d_model, vocab_size, scale, dropout_rate=0.1, **layer_args):
         super().__init__()
         self.num_layers = num_layers
         self.pos_embedding = PositionalEmbedding(vocab_size, d_model, scale)
@@ -179,17 +166,9 @@ class DecoderLayer(keras.layers.Layer):
     def __init__(self, *, d_model, num_heads, key_dim, dff, epsilon, dropout_rate=0.1):
         super().__init__()
         self.causal_self_attention = CausalSelfAttention(
-            num_heads=num_heads,
-            key_dim=key_dim,
-            dropout=dropout_rate,
-            epsilon=epsilon,
-        )
+            num_heads=num_heads, key_dim=key_dim, dropout=dropout_rate, epsilon=epsilon)
         self.cross_attention = CrossAttention(
-            num_heads=num_heads,
-            key_dim=key_dim,
-            dropout=dropout_rate,
-            epsilon=epsilon,
-        )
+            num_heads=num_heads, key_dim=key_dim, dropout=dropout_rate, epsilon=epsilon)
         self.ffn = FeedForward(d_model, dff, epsilon)
 
     def build(self, x_shape, context_shape):
@@ -205,9 +184,7 @@ class DecoderLayer(keras.layers.Layer):
 
 
 class Decoder(keras.layers.Layer):
-    def __init__(
-        self, *, num_layers, d_model, vocab_size, scale, dropout_rate=0.1, **layer_args
-    ):
+    def __init__(self, *, num_layers, d_model, vocab_size, scale, dropout_rate=0.1, **layer_args):
         super().__init__()
         self.num_layers = num_layers
         self.pos_embedding = PositionalEmbedding(vocab_size, d_model, scale)
@@ -221,39 +198,22 @@ class Decoder(keras.layers.Layer):
         x = self.pos_embedding(x)  # (batch_size, target_seq_len, d_model)
         x = self.dropout(x)
         for i in range(self.num_layers):
-            x = self.dec_layers[i](
-                x, context, look_mask=look_mask, padding_mask=padding_mask
-            )
+            x = self.dec_layers[i](x, context, look_mask=look_mask, padding_mask=padding_mask)
         return x
 
 
 class Transformer(keras.Model):
     def __init__(
-        self,
-        *,
-        num_layers_encoder,
-        num_layers_decoder,
-        input_vocab_size,
-        target_vocab_size,
-        d_model,
-        use_bias=True,
-        pad_id=0,
-        **layer_args,
-    ):
+        self, *, num_layers_encoder, num_layers_decoder, input_vocab_size, target_vocab_size,
+        d_model, use_bias=True, pad_id=0, **layer_args):
         super().__init__()
         self.pad_id = pad_id
         self.encoder = Encoder(
-            num_layers=num_layers_encoder,
-            d_model=d_model,
-            vocab_size=input_vocab_size,
-            **layer_args,
-        )
+            num_layers=num_layers_encoder, d_model=d_model, vocab_size=input_vocab_size,
+            **layer_args)
         self.decoder = Decoder(
-            num_layers=num_layers_decoder,
-            d_model=d_model,
-            vocab_size=target_vocab_size,
-            **layer_args,
-        )
+            num_layers=num_layers_decoder, d_model=d_model, vocab_size=target_vocab_size,
+            **layer_args)
         self.final_layer = keras.layers.Dense(target_vocab_size, use_bias=use_bias)
 
     def make_mask(self, tokens, given):
@@ -271,43 +231,18 @@ class Transformer(keras.Model):
         return logits
 
 
-# ---------------------------------------------------------------------------
-# port declarations
-
 framework = "tf"
 dtypes = ("float64", "float32")
-config = CLASSIC | {
-    "encoder_layers": 2,
-    "model_width": 12,
-    "heads": 3,
-    "key_value_heads": 3,
-    "key_size": 4,
-    "value_size": 4,
-    "activation": "relu",
-    "norm_placement": "post",
-    "final_norm": False,
-    "attention_bias": True,
-    "share_embeddings": False,
-    "tie_logits": False,
-    "positions": "sinusoidal",
-    "max_positions": 0,
-    "position_offset": 0,
-    "position_start": "row",
-    "segments": 0,
-    "embedding_norm": False,
-    "pooler": False,
-    "classes": 0,
-    "masked_language_head": False,
-}
+config = CLASSIC | {"encoder_layers": 2, "model_width": 12, "heads": 3, "key_value_heads": 3,
+    "key_size": 4, "value_size": 4, "activation": "relu", "norm_placement": "post",
+    "final_norm": False, "attention_bias": True, "share_embeddings": False, "tie_logits": False,
+    "positions": "sinusoidal", "max_positions": 0, "position_offset": 0, "position_start": "row",
+    "segments": 0, "embedding_norm": False, "pooler": False, "classes": 0,
+    "masked_language_head": False}
 
 
 def _layer_args(c):
-    return {
-        "num_heads": c.heads,
-        "key_dim": c.key_size,
-        "dff": c.feed_forward_width,
-        "epsilon": c.epsilon,
-    }
+    return {"num_heads": c.heads, "key_dim": c.key_size, "dff": c.feed_forward_width, "epsilon": c.epsilon}
 
 
 def _in_dtype(make):
@@ -359,106 +294,57 @@ def _with_causal(inputs):
 
 
 components = {
-    "layer_norm": _in_dtype(
-        lambda c: keras.layers.LayerNormalization(epsilon=c.epsilon)
-    ),
-    "feed_forward": _in_dtype(
-        lambda c: FeedForward(c.model_width, c.feed_forward_width, c.epsilon).seq
-    ),
+    "layer_norm": _in_dtype(lambda c: keras.layers.LayerNormalization(epsilon=c.epsilon)),
+    "feed_forward": _in_dtype(lambda c: FeedForward(c.model_width, c.feed_forward_width, c.epsilon).seq),
     "positional_encoding": _in_dtype(lambda c: PositionalEncoding(c.model_width)),
     "multi_head_attention": _in_dtype(
-        lambda c: keras.layers.MultiHeadAttention(
-            num_heads=c.heads, key_dim=c.key_size, dropout=0.1
-        )
-    ),
-    "encoder_layer": _in_dtype(
-        lambda c: EncoderLayer(d_model=c.model_width, **_layer_args(c))
-    ),
-    "decoder_layer": _in_dtype(
-        lambda c: DecoderLayer(d_model=c.model_width, **_layer_args(c))
-    ),
-    "logits": _in_dtype(
-        lambda c: keras.layers.Dense(c.target_vocabulary, use_bias=c.output_bias)
-    ),
-    "transformer": _in_dtype(
-        lambda c: Transformer(
-            num_layers_encoder=c.encoder_layers,
-            num_layers_decoder=c.decoder_layers,
-            input_vocab_size=c.source_vocabulary,
-            target_vocab_size=c.target_vocabulary,
-            d_model=c.model_width,
-            use_bias=c.output_bias,
-            pad_id=c.padding_id,
-            scale=c.scale_embedding,
-            **_layer_args(c),
-        )
-    ),
+        lambda c: keras.layers.MultiHeadAttention(num_heads=c.heads, key_dim=c.key_size, dropout=0.1)),
+    "encoder_layer": _in_dtype(lambda c: EncoderLayer(d_model=c.model_width, **_layer_args(c))),
+    "decoder_layer": _in_dtype(lambda c: DecoderLayer(d_model=c.model_width, **_layer_args(c))),
+    "logits": _in_dtype(lambda c: keras.layers.Dense(c.target_vocabulary, use_bias=c.output_bias)),
+    "transformer": _in_dtype(lambda c: Transformer(
+        num_layers_encoder=c.encoder_layers, num_layers_decoder=c.decoder_layers,
+        input_vocab_size=c.source_vocabulary, target_vocab_size=c.target_vocabulary,
+        d_model=c.model_width, use_bias=c.output_bias, pad_id=c.padding_id, scale=c.scale_embedding,
+        **_layer_args(c))),
 }
 
 call = {
     "layer_norm": {"inputs": "x_btd"},
     "feed_forward": {"inputs": "x_btd"},
     "positional_encoding": {"positions": _in_table},
-    "multi_head_attention": {
-        "query": "query_btd",
-        "value": "memory_bsd",
-        "attention_mask": _with_causal,
-        "return_attention_scores": "return_weights",
-    },
+    "multi_head_attention": {"query": "query_btd", "value": "memory_bsd",
+        "attention_mask": _with_causal, "return_attention_scores": "return_weights"},
     "encoder_layer": {"x": "x_btd", "padding_mask": "mask_bhts"},
-    "decoder_layer": {
-        "x": "x_btd",
-        "context": _given("memory_bsd"),
-        "look_mask": "self_mask_bhts",
-        "padding_mask": "cross_mask_bhts",
-    },
+    "decoder_layer": {"x": "x_btd", "context": _given("memory_bsd"),
+        "look_mask": "self_mask_bhts", "padding_mask": "cross_mask_bhts"},
     "logits": {"inputs": "x_btd"},
-    "transformer": {
-        "context": _ids("source"),
-        "x": _ids("target"),
-        "context_keep": "source_mask_bs",
-        "x_keep": "target_mask_bt",
-    },
+    "transformer": {"context": _ids("source"), "x": _ids("target"),
+        "context_keep": "source_mask_bs", "x_keep": "target_mask_bt"},
 }
 
 weights = {
     "layer_norm": (("scale", "gamma", "d"), ("offset", "beta", "d")),
-    "feed_forward": (
-        ("hidden.kernel", "layers.0.kernel", "d f"),
-        ("hidden.bias", "layers.0.bias", "f"),
-        ("output.kernel", "layers.1.kernel", "f d"),
-        ("output.bias", "layers.1.bias", "d"),
-    ),
-    "multi_head_attention": (
-        ("query.kernel", "query_dense.kernel", "d h k"),
-        ("query.bias", "query_dense.bias", "h k"),
-        ("key.kernel", "key_dense.kernel", "d g k"),
-        ("key.bias", "key_dense.bias", "g k"),
-        ("value.kernel", "value_dense.kernel", "d g e"),
+    "feed_forward": (("hidden.kernel", "layers.0.kernel", "d f"),
+        ("hidden.bias", "layers.0.bias", "f"), ("output.kernel", "layers.1.kernel", "f d"),
+        ("output.bias", "layers.1.bias", "d")),
+    "multi_head_attention": (("query.kernel", "query_dense.kernel", "d h k"),
+        ("query.bias", "query_dense.bias", "h k"), ("key.kernel", "key_dense.kernel", "d g k"),
+        ("key.bias", "key_dense.bias", "g k"), ("value.kernel", "value_dense.kernel", "d g e"),
         ("value.bias", "value_dense.bias", "g e"),
         ("output.kernel", "output_dense.kernel", "h e d"),
-        ("output.bias", "output_dense.bias", "d"),
-    ),
-    "encoder_layer": (
-        ("self_attention", "self_attention.mha"),
-        ("self_attention_norm", "self_attention.layernorm"),
-        ("feed_forward", "ffn.seq"),
-        ("feed_forward_norm", "ffn.layer_norm"),
-    ),
-    "decoder_layer": (
-        ("self_attention", "causal_self_attention.mha"),
+        ("output.bias", "output_dense.bias", "d")),
+    "encoder_layer": (("self_attention", "self_attention.mha"),
+        ("self_attention_norm", "self_attention.layernorm"), ("feed_forward", "ffn.seq"),
+        ("feed_forward_norm", "ffn.layer_norm")),
+    "decoder_layer": (("self_attention", "causal_self_attention.mha"),
         ("self_attention_norm", "causal_self_attention.layernorm"),
         ("cross_attention", "cross_attention.mha"),
-        ("cross_attention_norm", "cross_attention.layernorm"),
-        ("feed_forward", "ffn.seq"),
-        ("feed_forward_norm", "ffn.layer_norm"),
-    ),
+        ("cross_attention_norm", "cross_attention.layernorm"), ("feed_forward", "ffn.seq"),
+        ("feed_forward_norm", "ffn.layer_norm")),
     "logits": (("kernel", "kernel", "d v"), ("bias", "bias", "v")),
-    "transformer": (
-        ("source_embedding.table", "encoder.pos_embedding.embedding.embeddings", "v d"),
+    "transformer": (("source_embedding.table", "encoder.pos_embedding.embedding.embeddings", "v d"),
         ("target_embedding.table", "decoder.pos_embedding.embedding.embeddings", "v d"),
-        ("encoder.layers", "encoder.enc_layers"),
-        ("decoder.layers", "decoder.dec_layers"),
-        ("logits", "final_layer"),
-    ),
+        ("encoder.layers", "encoder.enc_layers"), ("decoder.layers", "decoder.dec_layers"),
+        ("logits", "final_layer")),
 }

@@ -33,9 +33,6 @@ class TransformerConfig:
     kernel_init: Callable = nn.initializers.xavier_uniform()
 
 
-# masks ------------------------------------------------------------------------------------------------
-
-
 def attention_mask(query_valid: Array, key_valid: Array, pairwise: Callable = jnp.logical_and) -> Array:
     """[batch, q], [batch, k] -> [batch, 1, q, k], True where the query may look at the key."""
     mask = pairwise(query_valid[..., :, None], key_valid[..., None, :])
@@ -55,9 +52,6 @@ def combine_masks(*masks: Optional[Array]) -> Optional[Array]:
     return functools.reduce(jnp.logical_and, masks)
 
 
-# positions --------------------------------------------------------------------------------------------
-
-
 def sinusoid(positions: np.ndarray, emb_dim: int, dtype=jnp.float32, min_scale=1.0, max_scale=10000.0) -> Array:
     """Sines in the even features and cosines in the odd ones: [..., length] -> [..., length, emb_dim].
 
@@ -69,9 +63,6 @@ def sinusoid(positions: np.ndarray, emb_dim: int, dtype=jnp.float32, min_scale=1
     angles = np.asarray(positions)[..., None] * div_term
     table = np.stack([np.sin(angles), np.cos(angles)], axis=-1)
     return jnp.asarray(table.reshape(*positions.shape, -1)[..., :emb_dim], dtype)
-
-
-# attention --------------------------------------------------------------------------------------------
 
 
 def dot_product_attention(query, key, value, mask=None, bias=None):
@@ -106,9 +97,6 @@ class MultiHeadAttention(nn.Module):
         x, weights = dot_product_attention(query, key, value, mask, bias)
         out = project(features=cfg.emb_dim, axis=(-2, -1), name="out")(x)
         return (out, weights) if return_weights else out
-
-
-# blocks -----------------------------------------------------------------------------------------------
 
 
 def make_norm(cfg: TransformerConfig, name: Optional[str] = None) -> nn.LayerNorm:
@@ -193,9 +181,6 @@ class Decoder(nn.Module):
         return y
 
 
-# the model --------------------------------------------------------------------------------------------
-
-
 class TokenEmbed(nn.Module):
     cfg: TransformerConfig
 
@@ -245,18 +230,14 @@ class Seq2SeqTransformer(nn.Module):
         return self.decode(encoded, inputs_valid, targets, targets_valid)
 
 
-# the port ---------------------------------------------------------------------------------------------
-
 from rosettaformer.ports import CLASSIC, NotCovered  # noqa: E402
 
 framework = "jax"
 dtypes = ("float64", "float32")
-config = CLASSIC | {
-    "encoder_layers": 2,
-    "heads": 4, "key_value_heads": 4, "positions": "sinusoidal", "position_start": "row", "activation": "gelu_erf",
+config = CLASSIC | {"encoder_layers": 2, "heads": 4, "key_value_heads": 4,
+    "positions": "sinusoidal", "position_start": "row", "activation": "gelu_erf",
     "norm_placement": "pre", "final_norm": True, "share_embeddings": True, "tie_logits": True,
-    "attention_bias": False, "output_bias": False,
-}
+    "attention_bias": False, "output_bias": False}
 
 
 def settings(c, dtype):

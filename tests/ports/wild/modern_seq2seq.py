@@ -176,24 +176,20 @@ class Seq2Seq(nn.Module):
         return F.linear(h, self.tok.weight)
 
 
-# --------------------------------------------------------------------------- the port
 framework = "torch"
 dtypes = ("float64", "float32")
-config = CLASSIC | {
-    "encoder_layers": 2,
-    "model_width": 12, "heads": 4, "key_value_heads": 4, "key_size": 5, "value_size": 5,
-    "norm_placement": "pre", "final_norm": True, "activation": "gelu_tanh",
-    "attention_bias": False, "output_bias": False, "tie_logits": True, "share_embeddings": True,
-    "positions": "sinusoidal", "position_start": "row", "segments": 0, "embedding_norm": False,
-}
+config = CLASSIC | {"encoder_layers": 2, "model_width": 12, "heads": 4, "key_value_heads": 4,
+    "key_size": 5, "value_size": 5, "norm_placement": "pre", "final_norm": True,
+    "activation": "gelu_tanh", "attention_bias": False, "output_bias": False, "tie_logits": True,
+    "share_embeddings": True, "positions": "sinusoidal", "position_start": "row", "segments": 0,
+    "embedding_norm": False}
 
 
 def args_of(c):
     return ModelArgs(
-        vocab_size=c.target_vocabulary, d_model=c.model_width, n_head=c.heads,
-        head_dim=c.key_size, d_ff=c.feed_forward_width, n_enc_layer=c.encoder_layers, n_dec_layer=c.decoder_layers,
-        norm_eps=c.epsilon, pad_id=c.padding_id, scale_emb=c.scale_embedding,
-    )
+        vocab_size=c.target_vocabulary, d_model=c.model_width, n_head=c.heads, head_dim=c.key_size,
+        d_ff=c.feed_forward_width, n_enc_layer=c.encoder_layers, n_dec_layer=c.decoder_layers,
+        norm_eps=c.epsilon, pad_id=c.padding_id, scale_emb=c.scale_embedding)
 
 
 def torch_dtype(dtype):
@@ -219,24 +215,17 @@ components = {
 
 weights = {
     "layer_norm": (("scale", "weight", "d"), ("offset", "bias", "d")),
-    "feed_forward": (
-        ("hidden.kernel", "up.weight", "f d"), ("hidden.bias", "up.bias", "f"),
-        ("output.kernel", "down.weight", "d f"), ("output.bias", "down.bias", "d"),
-    ),
+    "feed_forward": (("hidden.kernel", "up.weight", "f d"), ("hidden.bias", "up.bias", "f"),
+        ("output.kernel", "down.weight", "d f"), ("output.bias", "down.bias", "d")),
     "embedding": (("table", "weight", "v d"),),
-    "multi_head_attention": (
-        ("query.kernel", "wqkv.weight", "(0/3 h k) d"), ("key.kernel", "wqkv.weight", "(1/3 g k) d"),
-        ("value.kernel", "wqkv.weight", "(2/3 g e) d"), ("output.kernel", "wo.weight", "d (h e)"),
-    ),
-    "encoder_layer": (
-        ("self_attention", "attn"), ("self_attention_norm", "attn_norm"),
-        ("feed_forward", "mlp"), ("feed_forward_norm", "mlp_norm"),
-    ),
-    "decoder_layer": (
-        ("self_attention", "attn"), ("self_attention_norm", "attn_norm"),
+    "multi_head_attention": (("query.kernel", "wqkv.weight", "(0/3 h k) d"),
+        ("key.kernel", "wqkv.weight", "(1/3 g k) d"),
+        ("value.kernel", "wqkv.weight", "(2/3 g e) d"), ("output.kernel", "wo.weight", "d (h e)")),
+    "encoder_layer": (("self_attention", "attn"), ("self_attention_norm", "attn_norm"),
+        ("feed_forward", "mlp"), ("feed_forward_norm", "mlp_norm")),
+    "decoder_layer": (("self_attention", "attn"), ("self_attention_norm", "attn_norm"),
         ("cross_attention", "cross"), ("cross_attention_norm", "cross_norm"),
-        ("feed_forward", "mlp"), ("feed_forward_norm", "mlp_norm"),
-    ),
+        ("feed_forward", "mlp"), ("feed_forward_norm", "mlp_norm")),
     "encoder": (("layers", "blocks"), ("final_norm", "norm")),
     "decoder": (("layers", "blocks"), ("final_norm", "norm")),
     "transformer": (("source_embedding", "tok"), ("target_embedding", "tok")),

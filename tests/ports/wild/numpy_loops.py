@@ -9,8 +9,6 @@ config = CLASSIC | {"encoder_layers": 2, "positions": "sinusoidal", "segments": 
 dtypes = ("float64", "float32")
 
 
-# ---------------------------------------------------------------- small things
-
 def pick(params, prefix):
     """The parameters below `prefix`, without the prefix."""
     prefix = prefix + "."
@@ -63,17 +61,20 @@ def sinusoids(pos, width, dtype):
     return table.astype(dtype)
 
 
-# ---------------------------------------------------------------- attention
-
-def attend(Q, K, V, allowed, causal):
-    """Q (b, h, t, k), K (b, h, s, k), V (b, h, s, e) -> (b, h, t, e)"""
+def attend(Q, K, V, allowed, causal, bias=None):
+    """Q (b, h, t, k), K (b, g, s, k), V (b, g, s, e) -> (b, h, t, e) and the weights (b, h, t, s)"""
+    groups = Q.shape[1] // K.shape[1]          # query heads that share one key head
+    K = np.repeat(K, groups, axis=1)
+    V = np.repeat(V, groups, axis=1)
     T, S = Q.shape[2], K.shape[2]
     scores = Q @ K.transpose(0, 1, 3, 2) / math.sqrt(Q.shape[-1])
+    if bias is not None:
+        scores = scores + bias
     if causal:
         triangle = np.tril(np.ones((T, S), dtype=bool), k=S - T)
         allowed = triangle if allowed is None else allowed & triangle
     weights = softmax_with_mask(scores, allowed)
-    return weights @ V
+    return weights @ V, weights
 
 
 def project(x, kernel, bias):
@@ -86,31 +87,23 @@ def project(x, kernel, bias):
     return flat.reshape(b, n, heads, size).transpose(0, 2, 1, 3)
 
 
-def mha(p, query, memory, allowed, causal=False):
+def mha(p, query, memory, allowed, causal=False, bias=None, return_weights=False):
     Q = project(query, p["query.kernel"], p.get("query.bias"))
     K = project(memory, p["key.kernel"], p.get("key.bias"))
     V = project(memory, p["value.kernel"], p.get("value.bias"))
-
-    groups = Q.shape[1] // K.shape[1]          # query heads that share one key head
-    K = np.repeat(K, groups, axis=1)
-    V = np.repeat(V, groups, axis=1)
-
-    context = attend(Q, K, V, allowed, causal)
-
+    context, weights = attend(Q, K, V, allowed, causal, bias)
     b, h, t, e = context.shape
     context = context.transpose(0, 2, 1, 3).reshape(b, t, h * e)
     out = context @ p["output.kernel"].reshape(h * e, -1)
     if "output.bias" in p:
         out = out + p["output.bias"]
-    return out
+    return (out, weights) if return_weights else out
 
 
 def ffn(p, x, activation):
     hidden = activate(x @ p["hidden.kernel"] + p["hidden.bias"], activation)
     return hidden @ p["output.kernel"] + p["output.bias"]
 
-
-# ---------------------------------------------------------------- layers
 
 def norm_of(p, name, x, c):
     return normalise(x, p[name + ".scale"], p[name + ".offset"], c.epsilon)
@@ -162,8 +155,6 @@ def run_decoder(p, x, memory, self_allowed, cross_allowed, c):
     return x
 
 
-# ---------------------------------------------------------------- the model
-
 def embed(table, ids, c):
     if ids.dtype.kind == "f":
         raise NotCovered("ids only")
@@ -211,8 +202,6 @@ def full_model(p, c, src, tgt, src_real=None, tgt_real=None):
     return out
 
 
-# ---------------------------------------------------------------- the port
-
 def given(case, name):
     return case.inputs.get(name)
 
@@ -246,11 +235,22 @@ def feed_forward(case):
 
 
 def multi_head_attention(case):
-    without(case, "bias_bhts", "keep_bhts")
-    if given(case, "return_weights"):
-        raise NotCovered("weights")
+    without(case, "keep_bhts")
     return mha(case.parameters, case.inputs["query_btd"], case.inputs["memory_bsd"], given(case, "mask_bhts"),
-               bool(given(case, "causal")))
+               bool(given(case, "causal")), given(case, "bias_bhts"), given(case, "return_weights"))
+
+
+def scaled_dot_product_attention(case):
+    without(case, "keep_bhts", "scale", "cap", "window")
+    Q, K, V = (case.inputs[name].transpose(0, 2, 1, 3) for name in ("query_bthk", "key_bsgk", "value_bsge"))
+    out, weights = attend(Q, K, V, given(case, "mask_bhts"), bool(given(case, "causal")), given(case, "bias_bhts"))
+    out = out.transpose(0, 2, 1, 3)
+    return (out, weights) if given(case, "return_weights") else out
+
+
+def logits(case):
+    out = case.inputs["x_btd"] @ case.parameters["kernel"]
+    return out + case.parameters["bias"] if "bias" in case.parameters else out
 
 
 def encoder_layer(case):

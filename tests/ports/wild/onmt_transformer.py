@@ -225,16 +225,13 @@ class NMTModel(nn.Module):
         return self.generator(dec_out)
 
 
-# ---- port declarations
 framework = "torch"
 dtypes = ("float64", "float32")
-config = CLASSIC | {
-    "encoder_layers": 2,
-    "model_width": 12, "heads": 3, "key_value_heads": 3, "key_size": 4, "value_size": 4,
-    "norm_placement": "post", "final_norm": False, "activation": "relu", "attention_bias": True,
-    "share_embeddings": False, "tie_logits": False, "positions": "sinusoidal", "position_start": "first_token",
-    "segments": 0, "embedding_norm": False,
-}
+config = CLASSIC | {"encoder_layers": 2, "model_width": 12, "heads": 3, "key_value_heads": 3,
+    "key_size": 4, "value_size": 4, "norm_placement": "post", "final_norm": False,
+    "activation": "relu", "attention_bias": True, "share_embeddings": False, "tie_logits": False,
+    "positions": "sinusoidal", "position_start": "first_token", "segments": 0,
+    "embedding_norm": False}
 
 
 def cast(module, dtype):
@@ -285,29 +282,24 @@ components = {
 
 weights = {
     "layer_norm": (("scale", "weight", "d"), ("offset", "bias", "d")),
-    "feed_forward": (
-        ("hidden.kernel", "w_1.weight", "f d"), ("hidden.bias", "w_1.bias", "f"),
-        ("output.kernel", "w_2.weight", "d f"), ("output.bias", "w_2.bias", "d"),
-    ),
-    "multi_head_attention": (
-        ("query.kernel", "q_proj.weight", "(h k) d"), ("query.bias", "q_proj.bias", "(h k)"),
-        ("key.kernel", "k_proj.weight", "(g k) d"), ("key.bias", "k_proj.bias", "(g k)"),
-        ("value.kernel", "v_proj.weight", "(g e) d"), ("value.bias", "v_proj.bias", "(g e)"),
-        ("output.kernel", "out_proj.weight", "d (h e)"), ("output.bias", "out_proj.bias", "d"),
-    ),
-    "encoder_layer": (
-        ("self_attention", "self_attn"), ("self_attention_norm", "self_attn_layer_norm"),
-        ("feed_forward_norm", "final_layer_norm"),
-    ),
-    "decoder_layer": (
-        ("self_attention", "self_attn"), ("self_attention_norm", "self_attn_layer_norm"),
-        ("cross_attention", "encoder_attn"), ("cross_attention_norm", "encoder_attn_layer_norm"),
-        ("feed_forward_norm", "final_layer_norm"),
-    ),
+    "feed_forward": (("hidden.kernel", "w_1.weight", "f d"), ("hidden.bias", "w_1.bias", "f"),
+        ("output.kernel", "w_2.weight", "d f"), ("output.bias", "w_2.bias", "d")),
+    "multi_head_attention": (("query.kernel", "q_proj.weight", "(h k) d"),
+        ("query.bias", "q_proj.bias", "(h k)"), ("key.kernel", "k_proj.weight", "(g k) d"),
+        ("key.bias", "k_proj.bias", "(g k)"), ("value.kernel", "v_proj.weight", "(g e) d"),
+        ("value.bias", "v_proj.bias", "(g e)"), ("output.kernel", "out_proj.weight", "d (h e)"),
+        ("output.bias", "out_proj.bias", "d")),
+    "encoder_layer": (("self_attention", "self_attn"),
+        ("self_attention_norm", "self_attn_layer_norm"), ("feed_forward_norm", "final_layer_norm")),
+    "decoder_layer": (("self_attention", "self_attn"),
+        ("self_attention_norm", "self_attn_layer_norm"), ("cross_attention", "encoder_attn"),
+        ("cross_attention_norm", "encoder_attn_layer_norm"),
+        ("feed_forward_norm", "final_layer_norm")),
     "decoder": (("layers", "transformer_layers"),),
     "embedding": (("table", "embed_tokens.weight", "v d"),),
     "logits": (("kernel", "weight", "v d"), ("bias", "bias", "v")),
-    "transformer": (("source_embedding", "src_embed"), ("target_embedding", "tgt_embed"), ("logits", "generator")),
+    "transformer": (("source_embedding", "src_embed"), ("target_embedding", "tgt_embed"),
+        ("logits", "generator")),
 }
 
 call = {

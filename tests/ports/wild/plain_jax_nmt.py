@@ -10,8 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax, vmap
 
-# parameters -------------------------------------------------------------------------------------------
-
 
 def init_norm(c, dtype):
     return {"gamma": jnp.ones(c.model_width, dtype), "beta": jnp.zeros(c.model_width, dtype)}
@@ -65,9 +63,6 @@ def init_transformer(c, dtype):
             "encoder": init_encoder(c, dtype), "decoder": init_decoder(c, dtype), "head": init_head(c, dtype)}
 
 
-# pieces -----------------------------------------------------------------------------------------------
-
-
 def norm(p, c, x):
     mu = x.mean(-1, keepdims=True)
     var = jnp.square(x - mu).mean(-1, keepdims=True)
@@ -119,9 +114,6 @@ def masked_softmax(logits, allowed=None):
     return p / jnp.where(total == 0, 1, total)
 
 
-# attention --------------------------------------------------------------------------------------------
-
-
 def head(q, k, v, allowed, bias):
     """One head of one sentence: t k, s k, s e, t s, t s -> t e, t s."""
     weights = masked_softmax(q @ k.T / math.sqrt(q.shape[1]) + bias, allowed)
@@ -154,9 +146,6 @@ def multi_head(p, c, x, memory, mask=None, bias=None, causal=False, return_weigh
     projected = vmap(lambda y, w: y @ w, in_axes=(2, 0))(heads, p["wo"])  # h b t d
     out = projected.sum(0) + p.get("bo", 0)
     return (out, weights) if return_weights else out
-
-
-# layers -----------------------------------------------------------------------------------------------
 
 
 def encoder_layer(p, c, x, mask=None):
@@ -217,8 +206,6 @@ def transformer(p, c, source, target, source_mask=None, target_mask=None):
     y = decoder(p["decoder"], c, embed(p["tgt"], c, target, target_mask), memory, target_keys, source_keys)
     return logits(p["head"], c, y)
 
-
-# the port ---------------------------------------------------------------------------------------------
 
 import flax.linen as nn  # noqa: E402  # holds the parameters
 from rosettaformer.ports import CLASSIC, NotCovered  # noqa: E402

@@ -54,8 +54,7 @@ class SelfAttention(nn.Module):
         # attention: (N, heads, query_len, key_len), values: (N, value_len, heads, head_dim)
         # out: (N, query_len, heads, head_dim), then flatten the last two dimensions
         out = torch.einsum("nhql,nlhd->nqhd", [attention, values]).reshape(
-            N, query_len, self.heads * self.head_dim
-        )
+            N, query_len, self.heads * self.head_dim)
         return self.fc_out(out)
 
 
@@ -66,10 +65,7 @@ class TransformerBlock(nn.Module):
         self.norm1 = nn.LayerNorm(embed_size, eps=eps)
         self.norm2 = nn.LayerNorm(embed_size, eps=eps)
         self.feed_forward = nn.Sequential(
-            nn.Linear(embed_size, hidden),
-            nn.ReLU(),
-            nn.Linear(hidden, embed_size),
-        )
+            nn.Linear(embed_size, hidden), nn.ReLU(), nn.Linear(hidden, embed_size))
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, value, key, query, mask):
@@ -177,20 +173,15 @@ class Transformer(nn.Module):
         return self.decoder(trg, enc_src, src_mask, trg_mask)
 
 
-# ---- port declarations -------------------------------------------------------
-
 from rosettaformer.ports import CLASSIC, NotCovered  # noqa: E402
 
 framework = "torch"
 dtypes = ("float64", "float32")
-config = CLASSIC | {
-    "encoder_layers": 2,
-    "model_width": 16, "heads": 2, "key_value_heads": 2, "key_size": 8, "value_size": 8,
-    "activation": "relu", "norm_placement": "post", "final_norm": False,
-    "scale_embedding": False, "share_embeddings": False, "tie_logits": False,
+config = CLASSIC | {"encoder_layers": 2, "model_width": 16, "heads": 2, "key_value_heads": 2,
+    "key_size": 8, "value_size": 8, "activation": "relu", "norm_placement": "post",
+    "final_norm": False, "scale_embedding": False, "share_embeddings": False, "tie_logits": False,
     "attention_bias": False, "output_bias": True, "position_start": "row", "position_offset": 0,
-    "positions": "sinusoidal", "max_positions": 0, "segments": 0, "embedding_norm": False,
-}
+    "positions": "sinusoidal", "max_positions": 0, "segments": 0, "embedding_norm": False}
 
 
 def build_transformer(cfg, dtype):
@@ -213,30 +204,22 @@ components = {
 }
 
 weights = {
-    "transformer": (
-        ("source_embedding.table", "encoder.word_embedding.weight", "v d"),
+    "transformer": (("source_embedding.table", "encoder.word_embedding.weight", "v d"),
         ("target_embedding.table", "decoder.word_embedding.weight", "v d"),
         ("logits.kernel", "decoder.fc_out.weight", "v d"),
-        ("logits.bias", "decoder.fc_out.bias", "v"),
-    ),
-    "encoder_layer": (
-        ("self_attention", "attention"), ("self_attention_norm", "norm1"), ("feed_forward_norm", "norm2"),
-    ),
-    "decoder_layer": (
-        ("self_attention", "attention"), ("self_attention_norm", "norm"),
-        ("cross_attention", "transformer_block.attention"), ("cross_attention_norm", "transformer_block.norm1"),
-        ("feed_forward", "transformer_block.feed_forward"), ("feed_forward_norm", "transformer_block.norm2"),
-    ),
-    "multi_head_attention": (
-        ("query.kernel", "queries.weight", "(h k) d"),
-        ("key.kernel", "keys.weight", "(g k) d"),
-        ("value.kernel", "values.weight", "(g e) d"),
-        ("output.kernel", "fc_out.weight", "d (h e)"),
-    ),
-    "feed_forward": (
-        ("hidden.kernel", "0.weight", "f d"), ("hidden.bias", "0.bias", "f"),
-        ("output.kernel", "2.weight", "d f"), ("output.bias", "2.bias", "d"),
-    ),
+        ("logits.bias", "decoder.fc_out.bias", "v")),
+    "encoder_layer": (("self_attention", "attention"), ("self_attention_norm", "norm1"),
+        ("feed_forward_norm", "norm2")),
+    "decoder_layer": (("self_attention", "attention"), ("self_attention_norm", "norm"),
+        ("cross_attention", "transformer_block.attention"),
+        ("cross_attention_norm", "transformer_block.norm1"),
+        ("feed_forward", "transformer_block.feed_forward"),
+        ("feed_forward_norm", "transformer_block.norm2")),
+    "multi_head_attention": (("query.kernel", "queries.weight", "(h k) d"),
+        ("key.kernel", "keys.weight", "(g k) d"), ("value.kernel", "values.weight", "(g e) d"),
+        ("output.kernel", "fc_out.weight", "d (h e)")),
+    "feed_forward": (("hidden.kernel", "0.weight", "f d"), ("hidden.bias", "0.bias", "f"),
+        ("output.kernel", "2.weight", "d f"), ("output.bias", "2.bias", "d")),
     "layer_norm": (("scale", "weight", "d"), ("offset", "bias", "d")),
 }
 
@@ -265,10 +248,9 @@ def decoder_self_mask(inputs):
 call = {
     "transformer": {"src": source_ids, "trg": "target"},
     "positional_encoding": {"x": "zeros_btd"},
-    "multi_head_attention": {
-        "values": "memory_bsd", "keys": "memory_bsd", "query": "query_btd", "mask": attention_mask},
+    "multi_head_attention": {"values": "memory_bsd", "keys": "memory_bsd", "query": "query_btd",
+        "mask": attention_mask},
     "encoder_layer": {"value": "x_btd", "key": "x_btd", "query": "x_btd", "mask": "mask_bhts"},
-    "decoder_layer": {
-        "x": "x_btd", "value": "memory_bsd", "key": "memory_bsd",
+    "decoder_layer": {"x": "x_btd", "value": "memory_bsd", "key": "memory_bsd",
         "src_mask": "cross_mask_bhts", "trg_mask": decoder_self_mask},
 }

@@ -148,30 +148,25 @@ weights = {
     "embedding": (("table", "embedding", "v d"),),
     "position_embedding": (("table", "embedding", "p d"),),
     "segment_embedding": (("table", "embedding", "a d"),),
-    "self_attention": (
-        ("query.kernel", "query.kernel", "d (h k)"), ("query.bias", "query.bias", "(h k)"),
-        ("key.kernel", "key.kernel", "d (g k)"), ("key.bias", "key.bias", "(g k)"),
-        ("value.kernel", "value.kernel", "d (g e)"), ("value.bias", "value.bias", "(g e)"),
-        ("output.kernel", "output.kernel", "(h e) d"), ("output.bias", "output.bias", "d"),
-    ),
-    "feed_forward": (
-        ("hidden.kernel", "intermediate.kernel", "d f"), ("hidden.bias", "intermediate.bias", "f"),
-        ("output.kernel", "output.kernel", "f d"), ("output.bias", "output.bias", "d"),
-    ),
-    "encoder_layer": (
-        ("self_attention", "attention"), ("self_attention_norm", "attention_norm"), ("feed_forward", "mlp"),
-        ("feed_forward_norm", "output_norm"),
-    ),
+    "self_attention": (("query.kernel", "query.kernel", "d (h k)"),
+        ("query.bias", "query.bias", "(h k)"), ("key.kernel", "key.kernel", "d (g k)"),
+        ("key.bias", "key.bias", "(g k)"), ("value.kernel", "value.kernel", "d (g e)"),
+        ("value.bias", "value.bias", "(g e)"), ("output.kernel", "output.kernel", "(h e) d"),
+        ("output.bias", "output.bias", "d")),
+    "feed_forward": (("hidden.kernel", "intermediate.kernel", "d f"),
+        ("hidden.bias", "intermediate.bias", "f"), ("output.kernel", "output.kernel", "f d"),
+        ("output.bias", "output.bias", "d")),
+    "encoder_layer": (("self_attention", "attention"), ("self_attention_norm", "attention_norm"),
+        ("feed_forward", "mlp"), ("feed_forward_norm", "output_norm")),
     "pooler": (("kernel", "dense.kernel", "d r"), ("bias", "dense.bias", "r")),
     "classifier": (("kernel", "kernel", "r c"), ("bias", "bias", "c")),
-    "masked_language_head": (
-        ("hidden.kernel", "transform.kernel", "d r"), ("hidden.bias", "transform.bias", "r"), ("norm", "layer_norm"),
-        ("logits.kernel", "decoder.kernel", "d v"), ("logits.bias", "decoder.bias", "v"),
-    ),
-    "transformer": (
-        ("source_embedding", "embeddings.word_embeddings"), ("source_position_embedding", "embeddings.position_embeddings"),
-        ("source_segment_embedding", "embeddings.token_type_embeddings"), ("source_embedding_norm", "embeddings.layer_norm"),
-    ),
+    "masked_language_head": (("hidden.kernel", "transform.kernel", "d r"),
+        ("hidden.bias", "transform.bias", "r"), ("norm", "layer_norm"),
+        ("logits.kernel", "decoder.kernel", "d v"), ("logits.bias", "decoder.bias", "v")),
+    "transformer": (("source_embedding", "embeddings.word_embeddings"),
+        ("source_position_embedding", "embeddings.position_embeddings"),
+        ("source_segment_embedding", "embeddings.token_type_embeddings"),
+        ("source_embedding_norm", "embeddings.layer_norm")),
 }
 weights["multi_head_attention"] = weights["self_attention"]
 call = {

@@ -3,8 +3,6 @@ import numpy as np
 from rosettaformer.ports import CLASSIC
 
 
-# ---------------------------------------------------------------- the model
-
 def scope(params, name):
     return {key[len(name) + 1 :]: value for key, value in params.items() if key.startswith(name + ".")}
 
@@ -111,8 +109,6 @@ class Decoder:
         self.cross_kv = [(k[rows], v[rows]) for k, v in self.cross_kv]
 
 
-# ---------------------------------------------------------------- choosing tokens
-
 def apply_penalties(scores, tokens, real, penalty=1.0, ngram=0):
     scores = scores.copy()
     for row in range(len(scores)):
@@ -218,8 +214,6 @@ def generate(case, choose):
 def length_penalty(length, alpha):
     return ((5.0 + length) / 6.0) ** alpha
 
-
-# ---------------------------------------------------------------- what is judged
 
 dtypes = ("float64", "float32")
 config = CLASSIC | {"encoder_layers": 2, "activation": "relu", "norm_placement": "post", "final_norm": False, "positions": "sinusoidal", "max_positions": 0,

@@ -200,29 +200,23 @@ components = {
 }
 weights = {
     "embedding": (("table", "embedding.embeddings", "v d"),),
-    "multi_head_attention": (
-        ("query.kernel", "wq.kernel", "d (h k)"), ("query.bias", "wq.bias", "(h k)"),
-        ("key.kernel", "wk.kernel", "d (g k)"), ("key.bias", "wk.bias", "(g k)"),
-        ("value.kernel", "wv.kernel", "d (g e)"), ("value.bias", "wv.bias", "(g e)"),
-        ("output.kernel", "dense.kernel", "(h e) d"), ("output.bias", "dense.bias", "d"),
-    ),
-    "feed_forward": (
-        ("hidden.kernel", "inner.kernel", "d f"), ("hidden.bias", "inner.bias", "f"),
-        ("output.kernel", "outer.kernel", "f d"), ("output.bias", "outer.bias", "d"),
-    ),
+    "multi_head_attention": (("query.kernel", "wq.kernel", "d (h k)"),
+        ("query.bias", "wq.bias", "(h k)"), ("key.kernel", "wk.kernel", "d (g k)"),
+        ("key.bias", "wk.bias", "(g k)"), ("value.kernel", "wv.kernel", "d (g e)"),
+        ("value.bias", "wv.bias", "(g e)"), ("output.kernel", "dense.kernel", "(h e) d"),
+        ("output.bias", "dense.bias", "d")),
+    "feed_forward": (("hidden.kernel", "inner.kernel", "d f"), ("hidden.bias", "inner.bias", "f"),
+        ("output.kernel", "outer.kernel", "f d"), ("output.bias", "outer.bias", "d")),
     "layer_norm": (("scale", "gamma", "d"), ("offset", "beta", "d")),
-    "encoder_layer": (
-        ("self_attention", "mha"), ("self_attention_norm", "layernorm1"), ("feed_forward", "ffn"), ("feed_forward_norm", "layernorm2"),
-    ),
-    "decoder_layer": (
-        ("self_attention", "mha1"), ("self_attention_norm", "layernorm1"), ("cross_attention", "mha2"),
-        ("cross_attention_norm", "layernorm2"), ("feed_forward", "ffn"), ("feed_forward_norm", "layernorm3"),
-    ),
+    "encoder_layer": (("self_attention", "mha"), ("self_attention_norm", "layernorm1"),
+        ("feed_forward", "ffn"), ("feed_forward_norm", "layernorm2")),
+    "decoder_layer": (("self_attention", "mha1"), ("self_attention_norm", "layernorm1"),
+        ("cross_attention", "mha2"), ("cross_attention_norm", "layernorm2"),
+        ("feed_forward", "ffn"), ("feed_forward_norm", "layernorm3")),
     "logits": (("kernel", "kernel", "d v"), ("bias", "bias", "v")),
-    "transformer": (
-        ("source_embedding", "embed_in"), ("target_embedding", "embed_out"), ("logits", "final_layer"),
-        ("encoder.layers", "enc_layers"), ("decoder.layers", "dec_layers"),
-    ),
+    "transformer": (("source_embedding", "embed_in"), ("target_embedding", "embed_out"),
+        ("logits", "final_layer"), ("encoder.layers", "enc_layers"),
+        ("decoder.layers", "dec_layers")),
 }
 ids = lambda *names: lambda inputs: not any(inputs[name].dtype.is_floating for name in names)
 call = {

@@ -145,23 +145,17 @@ weights = {
     "layer_norm": (("scale", "weight", "d"), ("offset", "bias", "d")),
     "embedding": (("table", "wte.weight", "v d"),),
     "position_embedding": (("table", "wpe.weight", "p d"),),
-    "self_attention": (
-        ("query.kernel", "c_attn.weight", "(0/3 h k) d"), ("query.bias", "c_attn.bias", "(0/3 h k)"),
-        ("key.kernel", "c_attn.weight", "(1/3 g k) d"), ("key.bias", "c_attn.bias", "(1/3 g k)"),
-        ("value.kernel", "c_attn.weight", "(2/3 g e) d"), ("value.bias", "c_attn.bias", "(2/3 g e)"),
-        ("output.kernel", "c_proj.weight", "d (h e)"), ("output.bias", "c_proj.bias", "d"),
-    ),
-    "feed_forward": (
-        ("hidden.kernel", "c_fc.weight", "f d"), ("hidden.bias", "c_fc.bias", "f"),
-        ("output.kernel", "c_proj.weight", "d f"), ("output.bias", "c_proj.bias", "d"),
-    ),
-    "decoder_layer": (
-        ("self_attention", "attn"), ("feed_forward", "mlp"), ("self_attention_norm", "ln_1"), ("feed_forward_norm", "ln_2"),
-    ),
-    "transformer": (
-        ("decoder.layers", "transformer.h"), ("decoder.final_norm", "transformer.ln_f"),
-        ("target_embedding", "transformer"), ("target_position_embedding", "transformer"),
-    ),
+    "self_attention": (("query.kernel", "c_attn.weight", "(0/3 h k) d"),
+        ("query.bias", "c_attn.bias", "(0/3 h k)"), ("key.kernel", "c_attn.weight", "(1/3 g k) d"),
+        ("key.bias", "c_attn.bias", "(1/3 g k)"), ("value.kernel", "c_attn.weight", "(2/3 g e) d"),
+        ("value.bias", "c_attn.bias", "(2/3 g e)"), ("output.kernel", "c_proj.weight", "d (h e)"),
+        ("output.bias", "c_proj.bias", "d")),
+    "feed_forward": (("hidden.kernel", "c_fc.weight", "f d"), ("hidden.bias", "c_fc.bias", "f"),
+        ("output.kernel", "c_proj.weight", "d f"), ("output.bias", "c_proj.bias", "d")),
+    "decoder_layer": (("self_attention", "attn"), ("feed_forward", "mlp"),
+        ("self_attention_norm", "ln_1"), ("feed_forward_norm", "ln_2")),
+    "transformer": (("decoder.layers", "transformer.h"), ("decoder.final_norm", "transformer.ln_f"),
+        ("target_embedding", "transformer"), ("target_position_embedding", "transformer")),
 }
 weights["multi_head_attention"] = weights["self_attention"]
 call = {
