@@ -47,6 +47,7 @@ def test_saved_models_serve_every_shape(tmp_path: Any) -> None:
     same(layer(tf.constant(TARGET)), reference(GPT2))
 
 
+@pytest.mark.product
 def test_keras_on_another_backend_is_refused() -> None:
     code = "import os, sys, impl_tf; assert 'keras' not in sys.modules; os.environ['KERAS_BACKEND'] = 'numpy'; "
     done = subprocess.run([sys.executable, "-c", code + "import impl_tf.transformer"], capture_output=True, text=True)
