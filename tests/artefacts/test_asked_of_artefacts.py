@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from export_models import MODELS
 from messages import mentions
+from test_graph_evidence import Functions
 
 from reference_numpy import parameters
 from rosettaformer import checkpoints
@@ -125,17 +126,6 @@ def test_processes_are_told_settings_of_any_size() -> None:
 
 
 HEARD = "from rosettaformer.artefacts.settings import heard; print(len(heard().declared['id2label']))"
-
-
-class Functions:
-    """A bundle of functions that are not run."""
-
-    def __init__(self, *entries: Entry) -> None:
-        self._entries = {entry.name: entry for entry in entries}
-        self.names = tuple(self._entries)
-
-    def entry(self, name: str) -> Entry:
-        return self._entries[name]
 
 
 IDS, LOGITS = Tensor("input_ids", "int64", (1, 1)), Tensor("logits", "float32", (1, 1, 19))

@@ -41,13 +41,6 @@ def test_a_program_of_the_model(name: str) -> None:
 
 
 @pytest.mark.conformance
-def test_a_program_of_a_state_is_compiled_before_its_first_call() -> None:
-    graph, state = nnx.split(loaded())
-    run = jax.jit(lambda state, *ids: nnx.merge(graph, state)(*ids)).lower(state, *PAIR).compile()
-    same(run(state, *PAIR), reference(), CLOSE)
-
-
-@pytest.mark.conformance
 def test_one_compiled_model_serves_several_threads() -> None:
     run = compiled(loaded())
     with ThreadPoolExecutor(4) as pool:

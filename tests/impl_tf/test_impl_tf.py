@@ -140,17 +140,10 @@ def test_a_quantized_model_is_refused():
 def test_the_loss_of_a_mixed_policy_is_float32(policy):
     model = Transformer(CONFIG, dtype=policy)
     weights.load(model, random_parameters(CONFIG, "float32"), CONFIG)
-    optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(1e-3))
-    optimizer.build(model.trainable_variables)
-    scale = float(optimizer.dynamic_scale)
-    with tf.GradientTape() as tape:
-        loss = model.training_loss(*tokens())
-        scaled = optimizer.scale_loss(loss)
+    loss = model.training_loss(*tokens())
     assert loss.dtype == tf.float32
     logits = tf.cast(model(tokens()[0], tokens()[1][:, :-1]), tf.float32)
     assert float(loss) == float(cross_entropy(logits, tf.constant(tokens()[1][:, 1:])))
-    optimizer.apply(tape.gradient(scaled, model.trainable_variables), model.trainable_variables)
-    assert float(optimizer.dynamic_scale) == scale  # nothing overflowed, so the step was taken
     assert Transformer(CONFIG, dtype="bfloat16").training_loss(*tokens()).dtype == tf.bfloat16
 
 

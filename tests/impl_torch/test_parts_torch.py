@@ -135,16 +135,6 @@ def test_lora_of_peft_is_trained_searched_and_merged(targets: Any, config: Any, 
 
 @pytest.mark.conformance
 @pytest.mark.filterwarnings("ignore")
-def test_a_copy_of_tied_logits_by_peft_is_not_exported() -> None:
-    peft = pytest.importorskip("peft")
-    lora = peft.LoraConfig(r=2, target_modules=["query"], modules_to_save=["logits"])
-    adapted = peft.get_peft_model(loaded(), lora)
-    with pytest.raises(ValueError, match=r"logits\.weight"):
-        weights.export(adapted.merge_and_unload(), CONFIG)
-
-
-@pytest.mark.conformance
-@pytest.mark.filterwarnings("ignore")
 def test_quantized_models_search_as_they_compute() -> None:
     quantization = pytest.importorskip("torchao.quantization")
     model = loaded(dtype="float32")

@@ -94,7 +94,8 @@ def exported(model: Any) -> Any:
     return torch.export.load(file).module()
 
 
-@pytest.mark.parametrize("padding_id", [0, pytest.param(None, marks=pytest.mark.conformance)])
+@pytest.mark.conformance
+@pytest.mark.parametrize("padding_id", [0, None])
 def test_an_exported_model_serves_every_shape(padding_id: int | None) -> None:
     model = loaded(CONFIG.replace(padding_id=padding_id))
     run = exported(model)

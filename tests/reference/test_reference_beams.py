@@ -8,16 +8,11 @@ import pytest
 from numpy.testing import assert_allclose
 
 from reference_numpy import beams, decoding, preset
-from reference_numpy.strategy import Strategy
 
 START, END, PADDING, VOCABULARY = 1, 2, 0, 7
 OPTIONS: dict[str, Any] = {"start_id": START, "end_id": END, "max_new_tokens": 5}
 CONFIG = preset("tiny", source_vocabulary=VOCABULARY, target_vocabulary=VOCABULARY, padding_id=PADDING)
 Past = list[tuple[int, ...]]  # of each row the source's first id, then the target
-
-
-def _strategy(**changes: Any) -> Strategy:
-    return Strategy(**(OPTIONS | changes))
 
 
 class Table:

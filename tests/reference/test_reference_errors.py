@@ -65,7 +65,6 @@ def step(number: int) -> Any:
 
 
 KINDS = "token … b t … b t v; got "
-BOOLEAN = "must be boolean, True = may attend; got "
 REAL = "must be boolean, True = real token; got "
 DROPPED = "dropout rate … 0 … 1; got "
 

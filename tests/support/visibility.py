@@ -3,7 +3,6 @@
 import functools
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,6 @@ ORDER = """
 """.split()  # noqa: SIM905 - a list of names reads better in lines
 OF_OTHERS = ("medium", "left_padding", "two_segments", "original_length_left_padding", "medium_steps", "steps")
 LOGITS, STEPS = ("transformer", "masked_language_logits"), ("decode_in_steps",)
-Changing = AbstractContextManager[Any]
 
 
 class Model:
