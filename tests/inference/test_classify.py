@@ -106,7 +106,7 @@ def test_a_bad_line_costs_its_own_row(model: tuple[Path, Any]) -> None:
         for place, wanted_row in zip((0, 3, 4), good, strict=True):
             np.testing.assert_allclose([*rows[place]["probabilities"].values()], [*wanted_row.values()], rtol=1e-10)
         errors = [rows[place]["error"] for place in (1, 2, 5)]
-        assert errors[0] == "a line must be one text, or two that a tab separates; got 3"
+        assert mentions(errors[0], "line … 3")
         assert "must be UTF-8; got the byte 0xff" in errors[1] and "must be at most 100000 bytes long" in errors[2]
         assert found.code == 2 and found.err.startswith("Error: 3 of 6 lines have no answer:\n  line 2: a line must be one text, or")
     shown = invoke("classify", model[0], *NUMPY, stdin=b"\n".join(lines)).out.splitlines()
@@ -122,7 +122,7 @@ def test_a_text_without_a_token_is_no_text_of_padding(model: tuple[Path, Any], t
     inner.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "TokenizersBackend"}')
     errors = invoke("classify", folder, *NUMPY, stdin="the\n\n").err
-    assert errors.startswith("Error: 1 of 2 lines has no answer: line 2: a text must have a token; got ''")
+    assert mentions(errors, "Error: 1 of 2 … line 2: … text … ''")
     assert mentions(refused("attention", folder, *NUMPY, "--text", "", "--out", tmp_path / "page.html"), "text … ''")
 
 

@@ -233,7 +233,7 @@ def test_answers_have_room_in_the_positions(settings: dict[str, Any], length: in
     if isinstance(wanted, int):
         assert options.most(length, 64) == wanted
     else:
-        with pytest.raises(ValueError, match=wanted):
+        with pytest.raises(ValueError, match=naming(wanted)):
             options.most(length, 64)
 
 
@@ -248,7 +248,7 @@ def test_options_that_do_not_go_together_are_refused() -> None:
     for settings, message in (
         ({"do_sample": True, "num_beams": 2}, "do_sample needs num_beams=1; got 2"),
         ({"num_return_sequences": 2}, "num_return_sequences … num_beams"),
-        ({"temperature": -1, "top_p": 2}, r"temperature must be .*; got -1; top_p must be .*; got 2"),
+        ({"temperature": -1, "top_p": 2}, "temperature … -1 … top_p … 2"),
         ({"temperature": 0.0, "do_sample": True}, "do_sample … 0 … 0"),
         ({"bad_words_ids": ((),)}, "bad_words_ids must be"),
         ({"stop_strings": ("",)}, "stop_strings must be"),
@@ -273,7 +273,7 @@ def test_answers_have_room_in_memory(pair: Pair, monkeypatch: pytest.MonkeyPatch
     """They are refused before anything is made of them."""
     monkeypatch.setattr("rosettaformer.inference.generation.physical_memory", lambda: 10**6)
     monkeypatch.setattr(pair.ours, "start", None)
-    with pytest.raises(ValueError, match=rf"answers must fit into memory, .* GB; {rows} at a time take .* GB or more"):
+    with pytest.raises(ValueError, match=naming(f"memory … GB … {rows} … GB")):
         answers(pair.ours, [[3, 4, 5], [6]], settings)
 
 

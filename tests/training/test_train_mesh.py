@@ -97,7 +97,7 @@ def test_a_port_that_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         taken.listen()
         monkeypatch.setenv("MASTER_PORT", str(taken.getsockname()[1]))
         errors = refused("train", "--out", tmp_path / "run", *TORCH, "--mesh", "data=2")
-    assert f"the port {os.environ['MASTER_PORT']} is taken: MASTER_PORT of the environment must name a free one, or nothing" in errors
+    assert mentions(errors, f"{os.environ['MASTER_PORT']} … MASTER_PORT")
     monkeypatch.setenv("MASTER_PORT", "x")
     assert mentions(refused("train", "--out", tmp_path / "run", *TORCH, "--mesh", "data=2"), "MASTER_PORT … 'x'")
     assert not (tmp_path / "run").exists()

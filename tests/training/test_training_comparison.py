@@ -282,8 +282,8 @@ def test_a_batch_is_a_function_of_seed_and_step_and_has_empty_rows() -> None:
     assert all(0 < value.mean() < 1 for value in flat.values())
     real, wanted = mask.token_mask(source, 0), mask.token_mask(target, 0)
     assert len(source) % 2 == 0
-    assert (~real.any(1) & wanted.any(1)).any(), "a source without a token"
-    assert (~real.any(1) & ~wanted.any(1)).any(), "a row that is padding throughout"
+    assert (~real.any(1) & wanted.any(1)).any(), "no token"
+    assert (~real.any(1) & ~wanted.any(1)).any(), "all padding"
     assert len(set(real.sum(1))) > 3
 
 
