@@ -165,7 +165,7 @@ def test_a_bad_prompt_costs_its_own_row(model: tuple[Path, Any]) -> None:
     assert found.code == 2 and mentions(found.err, "Error: 1 of 4 … prompt 3: … 64")
     words = ("--prompt", "the quick", "--prompt", long, "--prompt", "the dog")
     shown = invoke("generate", model[0], *NUMPY, *words).out
-    assert shown.startswith("[1] the quick") and "\n[2] error: a prompt must have at most 64 tokens" in shown and "\n[3] the dog" in shown
+    assert shown.startswith("[1] the quick") and mentions(shown, "\n[2] error: … 64 … \n[3] the dog")
 
 
 def test_what_a_folder_says_of_generation(model: tuple[Path, Any], tmp_path: Path) -> None:
