@@ -11,6 +11,7 @@ import pytest
 from backends import FOUR, PORTS
 from invoke import invoke, refused, succeeded
 from kinds import conformance
+from messages import mentions
 from model_folders import FOUR_NEEDS, NUMPY, bert, edit, gpt2
 
 from rosettaformer.inference.attention import inputs_of
@@ -105,7 +106,7 @@ def test_a_bad_line_costs_its_own_row(model: tuple[Path, Any]) -> None:
         for place, wanted_row in zip((0, 3, 4), good, strict=True):
             np.testing.assert_allclose([*rows[place]["probabilities"].values()], [*wanted_row.values()], rtol=1e-10)
         errors = [rows[place]["error"] for place in (1, 2, 5)]
-        assert errors[0] == "a line must be one text, or two that a tab separates; got 3"
+        assert mentions(errors[0], "line … 3")
         assert "must be UTF-8; got the byte 0xff" in errors[1] and "must be at most 100000 bytes long" in errors[2]
         assert found.code == 2 and found.err.startswith("Error: 3 of 6 lines have no answer:\n  line 2: a line must be one text, or")
     shown = invoke("classify", model[0], *NUMPY, stdin=b"\n".join(lines)).out.splitlines()
@@ -121,8 +122,8 @@ def test_a_text_without_a_token_is_no_text_of_padding(model: tuple[Path, Any], t
     inner.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "TokenizersBackend"}')
     errors = invoke("classify", folder, *NUMPY, stdin="the\n\n").err
-    assert errors.startswith("Error: 1 of 2 lines has no answer: line 2: a text must have a token; got ''")
-    assert "a text must have a token; got ''" in refused("attention", folder, *NUMPY, "--text", "", "--out", tmp_path / "page.html")
+    assert mentions(errors, "Error: 1 of 2 … line 2: … text … ''")
+    assert mentions(refused("attention", folder, *NUMPY, "--text", "", "--out", tmp_path / "page.html"), "text … ''")
 
 
 def test_a_line_in_is_a_line_out(model: tuple[Path, Any]) -> None:
@@ -169,11 +170,11 @@ def test_a_model_of_one_segment_reads_texts_alone(tmp_path: Path) -> None:
 
 
 def test_mistakes_are_one_message(model: tuple[Path, Any], tmp_path: Path) -> None:
-    assert "must be a folder with a model and its tokenizer" in refused("classify", model[0] / "vocab.txt", stdin="a\n")
+    assert mentions(refused("classify", model[0] / "vocab.txt", stdin="a\n"), "folder … model")
     gpt2(tmp_path)
     errors = refused("classify", tmp_path, *NUMPY, stdin="a\n")
-    assert "texts are read by an encoder-only model, as BERT is; got encoder_layers=0, decoder_layers=2" in errors
-    assert "prompts are continued by a decoder-only model" in refused("generate", model[0], *NUMPY, "--prompt", "a")
+    assert mentions(errors, "encoder-only … BERT … encoder_layers=0 … decoder_layers=2")
+    assert mentions(refused("generate", model[0], *NUMPY, "--prompt", "a"), "decoder-only")
 
 
 def test_a_model_without_the_head_and_another_tokenizer_are_said_at_once(tmp_path: Path) -> None:
@@ -183,5 +184,5 @@ def test_a_model_without_the_head_and_another_tokenizer_are_said_at_once(tmp_pat
     transformers.BertForMaskedLM(config).save_pretrained(tmp_path)
     (tmp_path / "vocab.txt").write_text("[UNK]\n[CLS]\n[SEP]\n[PAD]\n")
     errors = refused("classify", tmp_path, *NUMPY, stdin="a\n")
-    assert "classes need a classification head; the model has none (classes=0)" in errors
+    assert mentions(errors, "(classes=0)")
     assert f"must have the {config.vocab_size} tokens of the model" in errors

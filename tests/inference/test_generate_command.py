@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from invoke import heed_interrupts, invoke, refused, succeeded
+from messages import mentions
 from model_folders import NUMPY, gpt2
 
 from rosettaformer.inference.tokenizer import Pieces, Tokenizer
@@ -125,8 +126,8 @@ def test_tokens_are_printed_as_they_come(model: tuple[Path, Any]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--prompt", "a " * 70, "--prompt", "b", "--prompt", "c " * 80), "prompt 3: a prompt must have at most 64 tokens"),
-        (("--prompt", "a", "--max-new-tokens", 99), "max_new_tokens must be at most 64 for a prompt of 1 tokens"),
+        (("--prompt", "a " * 70, "--prompt", "b", "--prompt", "c " * 80), "prompt 3 … 64"),
+        (("--prompt", "a", "--max-new-tokens", 99), "max_new_tokens … 64 … 1"),
         (("--prompt", "a", "--top-k", 4), "--top-k has no effect without --do-sample"),
         (("--prompt", "a", "--length-penalty", 2), "--length-penalty has no effect without --num-beams of at least 2"),
         (("--prompt", "a", "--temperature", -1, "--do-sample"), "temperature"),
@@ -137,14 +138,14 @@ def test_tokens_are_printed_as_they_come(model: tuple[Path, Any]) -> None:
         (("--prompt", "a", "--eos-token-id", 1000), "eos_token_id must lie in 0 .. 299; got 1000"),
         (("--prompt", "a", "--early-stopping", "nevr"), "nevr"),
         (("--prompt", "a", "--num-beams", 10**9), "num_beams must be at most 4096; got 1000000000"),
-        (("--prompt", "a", "--do-sample", "--num-return-sequences", 10**9), "num_return_sequences must be at most 4096; got 1000000000"),
-        (("--prompt", "a", "--max-new-tokens", 10**9), "max_new_tokens must be at most 65536, or None; got 1000000000"),
+        (("--prompt", "a", "--do-sample", "--num-return-sequences", 10**9), "num_return_sequences … 4096 … 1000000000"),
+        (("--prompt", "a", "--max-new-tokens", 10**9), "max_new_tokens … 65536 … None … 1000000000"),
         (("--prompt", "a", "--batch-size", 10**9), "1000000000 is not in the range 1<=x<=4096"),
     ],
 )
 def test_mistakes_are_one_message(model: tuple[Path, Any], arguments: tuple[object, ...], message: str) -> None:
     errors = refused("generate", model[0], *NUMPY, *arguments)
-    assert message in errors
+    assert mentions(errors, message)
 
 
 def test_a_bad_prompt_costs_its_own_row(model: tuple[Path, Any]) -> None:
@@ -160,11 +161,11 @@ def test_a_bad_prompt_costs_its_own_row(model: tuple[Path, Any]) -> None:
     start = torch.tensor([[model[1].config.bos_token_id]])
     for ids in (model[1].generate(pad_token_id=0), model[1].generate(start, attention_mask=torch.ones_like(start), pad_token_id=0)):
         assert rows[1]["tokens"] == ids[0, 1:].tolist()
-    assert rows[2] == {"line": 3, "prompt": long, "error": rows[2]["error"]} and "a prompt must have at most 64 tokens" in rows[2]["error"]
-    assert found.code == 2 and found.err.startswith("Error: 1 of 4 prompts has no answer: prompt 3: a prompt must have at most 64 tokens")
+    assert rows[2] == {"line": 3, "prompt": long, "error": rows[2]["error"]} and mentions(rows[2]["error"], "prompt … 64")
+    assert found.code == 2 and mentions(found.err, "Error: 1 of 4 … prompt 3: … 64")
     words = ("--prompt", "the quick", "--prompt", long, "--prompt", "the dog")
     shown = invoke("generate", model[0], *NUMPY, *words).out
-    assert shown.startswith("[1] the quick") and "\n[2] error: a prompt must have at most 64 tokens" in shown and "\n[3] the dog" in shown
+    assert shown.startswith("[1] the quick") and mentions(shown, "\n[2] error: … 64 … \n[3] the dog")
 
 
 def test_what_a_folder_says_of_generation(model: tuple[Path, Any], tmp_path: Path) -> None:
@@ -177,13 +178,13 @@ def test_what_a_folder_says_of_generation(model: tuple[Path, Any], tmp_path: Pat
         (
             {"bos_token_id": None},
             ("--prompt", ""),
-            "prompt 1: a prompt must have at least one token; it is empty, and the model has no bos",
+            "prompt 1 … bos",
         ),
-        ({"max_time": 5.0}, ("--prompt", "a"), "not supported, and is read without what --ignore names: max_time=5.0"),
+        ({"max_time": 5.0}, ("--prompt", "a"), "--ignore … max_time=5.0"),
         ({"do_sample": True, "num_beams": 3}, ("--prompt", "a"), "do_sample needs num_beams=1; got 3 (--no-do-sample draws none)"),
     ):
         file.write_text(json.dumps(said | entries))
-        assert message in refused("generate", folder, *NUMPY, *words)
+        assert mentions(refused("generate", folder, *NUMPY, *words), message)
     assert generate(folder, "--prompt", "a", "--no-do-sample") == continued(model, "a", num_beams=3) + "\n"
     file.write_text(json.dumps(said | {"max_time": 5.0, "trust_remote_code": False, "eos_token_id": [99999, said["eos_token_id"]]}))
     found = succeeded("generate", folder, *NUMPY, "--prompt", "the quick", "--ignore", "max_time")
@@ -199,7 +200,7 @@ def test_everything_that_is_wrong_with_a_folder_is_said_at_once(model: tuple[Pat
     (folder / "generation_config.json").write_text(json.dumps(settings))
     errors = refused("generate", folder, *NUMPY, "--prompt", "a")
     assert f"{folder} has no tokenizer" in errors
-    assert "generation_config.json has what is not supported, and is read without what --ignore names: token_healing=True" in errors
+    assert mentions(errors, "generation_config.json … --ignore … token_healing=True")
     (folder / "generation_config.json").write_text("[1]")
     assert "generation_config.json must be a JSON object; got list" in refused("generate", folder, *NUMPY, "--prompt", "a")
     (folder / "generation_config.json").write_text("{}")

@@ -10,6 +10,7 @@ from typing import Any
 import invoke
 import numpy as np
 import pytest
+from messages import mentions
 from training_runs import TINY, edit, log, train, tree
 
 from rosettaformer import reading
@@ -45,20 +46,20 @@ def test_every_field_is_checked_and_all_problems_are_listed(run: Path, value: An
 
 
 HANGS: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
-    "limits": (lambda fields: fields["limits"].update({"16": 10**7}), "limits must map padded lengths"),
-    "limits of no length": (lambda fields: fields["limits"].update({"10000000": 4}), "limits must map padded lengths"),
-    "limits that are none": (lambda fields: fields.update(limits={}), "limits must map padded lengths"),
+    "limits": (lambda fields: fields["limits"].update({"16": 10**7}), "limits … map"),
+    "limits of no length": (lambda fields: fields["limits"].update({"10000000": 4}), "limits … map"),
+    "limits that are none": (lambda fields: fields.update(limits={}), "limits … map"),
     "limits and max_length": (
-        lambda fields: (fields["limits"].update({"16": 10**4}), fields["fixed"].update(max_length=10**4)), "must be those of the data",
+        lambda fields: (fields["limits"].update({"16": 10**4}), fields["fixed"].update(max_length=10**4)), "those … data",
     ),
-    "longest": (lambda fields: fields.update(longest=10**7), "longest must be at most max_length"),
-    "max_length": (lambda fields: fields["fixed"].update(max_length=10**7), "fixed.max_length must be an integer of 1 .. 32768"),
+    "longest": (lambda fields: fields.update(longest=10**7), "max_length"),
+    "max_length": (lambda fields: fields["fixed"].update(max_length=10**7), "fixed.max_length … 1 … 32768"),
     "length": (lambda fields: fields["task"].update(length=10**7), "must be at most 20000000 letters"),
     "size": (lambda fields: fields["task"].update(size=10**9), "must be at most 20000000 letters"),
     "held_out": (lambda fields: fields["task"].update(held_out=10**9), "must be at most 20000000 letters"),
-    "microbatches": (lambda fields: fields["fixed"].update(microbatches=10**7), "--microbatches must be at most the pairs, 80"),
-    "number-words": (lambda fields: fields.update(task={"name": "number-words", "limit": 10**9}), "--limit must be at most 1000000"),
-    "task type": (lambda fields: fields["task"].update(length="a"), "task.length must be an integer"),
+    "microbatches": (lambda fields: fields["fixed"].update(microbatches=10**7), "--microbatches … 80"),
+    "number-words": (lambda fields: fields.update(task={"name": "number-words", "limit": 10**9}), "--limit … 1000000"),
+    "task type": (lambda fields: fields["task"].update(length="a"), "task.length"),
     "task name": (lambda fields: fields["task"].update(name=["copy"]), "task.name must be one of"),
     "backend": (lambda fields: fields["free"].update(backend="os"), "free.backend must be one of"),
     "epsilon": (lambda fields: fields["config"].update(epsilon=10**400), "epsilon must be a finite number"),
@@ -67,7 +68,7 @@ HANGS: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "free": (lambda fields: fields["free"].pop("steps"), "free.steps is missing"),
     "unknown": (lambda fields: fields.update(more=1), "more is unknown"),
     "version": (lambda fields: fields.update(version=2), "version must be one of 1"),
-    "nothing": (lambda fields: fields.clear(), "run.json is damaged or no run's"),
+    "nothing": (lambda fields: fields.clear(), "run.json … run's"),
 }  # fmt: skip
 
 
@@ -75,12 +76,12 @@ HANGS: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
 def test_numbers_that_no_run_has_are_refused_before_anything_is_allocated(run: Path, name: str) -> None:
     change, message = HANGS[name]
     edit(run / "run.json", change)
-    assert message in refused(run)
+    assert mentions(refused(run), message)
 
 
 def test_more_buckets_or_tokens_than_data_are_as_many_as_data(run: Path) -> None:
     edit(run / "run.json", lambda fields: fields["fixed"].update(batch_tokens=10**15))
-    assert "its position in the data" in refused(run).replace("its seed and ", "")
+    assert mentions(refused(run).replace("its seed and ", ""), "position … data")
     edit(run / "run.json", lambda fields: fields["fixed"].update(batch_tokens=64, buckets=10**15))
     train(run, "--resume", "--steps", 5)
 
@@ -95,7 +96,7 @@ def test_other_json_is_refused(run: Path, content: str | bytes) -> None:
 def test_a_changed_manifest_is_refused(run: Path) -> None:
     text = (run / "run.json").read_text()
     (run / "run.json").write_text(text.replace('"batch_tokens": 64', '"batch_tokens": 65'))
-    assert "its fields have been changed" in refused(run)
+    assert mentions(refused(run), "fields … been")
 
 
 # checkpoints
@@ -152,8 +153,8 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "shape": (moments(lambda t: t.update({"first_moment.source_embedding.table": np.zeros(3, np.float32)})), "must have shape"),
     "float64": (moments(lambda t: t.update({name: value.astype(np.float64) for name, value in t.items()})), "must be float32"),
     "cut": (replaced("optimizer.safetensors", lambda content: content[:-100]), "optimizer.safetensors"),
-    "a bit of the model": (replaced("model.safetensors", flip), "model.safetensors must be what was written"),
-    "a bit of the optimiser": (replaced("optimizer.safetensors", flip), "optimizer.safetensors must be what was written"),
+    "a bit of the model": (replaced("model.safetensors", flip), "model.safetensors"),
+    "a bit of the optimiser": (replaced("optimizer.safetensors", flip), "optimizer.safetensors"),
     "seed": (progress(lambda fields: fields.update(seed=1)), ""),
     "steps": (progress(lambda fields: fields.update(steps=5)), ""),
     "epoch": (progress(lambda fields: fields["position"].update(epoch=10**9)), ""),
@@ -179,7 +180,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(run: Path, expected: A
     assert log(run) == steps
     for parameter, value in newest(run).items():
         np.testing.assert_array_equal(state[parameter], value, err_msg=parameter)
-    assert f"{LAST} cannot be read" in errors and "an older one is taken" in errors and message in errors
+    assert f"{LAST} cannot be read" in errors and mentions(errors, "older … taken") and mentions(errors, message)
 
 
 # the log
@@ -218,7 +219,7 @@ def test_what_is_no_file_is_not_waited_for(run: Path, name: str, make: Callable[
 def test_a_new_run_follows_no_link_and_writes_nothing_before_it_is_sure(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "log.jsonl").symlink_to(tmp_path / "victim")
-    assert "must be a file of its own" in refused(tmp_path, "train", "--out", tmp_path / "run", *TINY)
+    assert mentions(refused(tmp_path, "train", "--out", tmp_path / "run", *TINY), "file … own")
     refused(tmp_path, "train", "--out", tmp_path / "new", *TINY, "--device", "cuda")
 
 
@@ -244,7 +245,7 @@ LONG = {
 def test_a_long_line_of_pairs_is_refused_at_once(tmp_path: Path, name: str) -> None:
     (tmp_path / "a.tsv").write_bytes(LONG[name])
     errors = refused(tmp_path, "train", "--out", tmp_path / "run", "--task", "files", "--tsv", tmp_path / "a.tsv", "--held-out", 1)
-    assert len(errors) < 3000 and ("must be" in errors or "the validation set would be empty" in errors)
+    assert len(errors) < 3000 and ("must be" in errors or mentions(errors, "validation … set"))
 
 
 def test_lines_are_those_of_the_file_and_a_long_one_is_one() -> None:

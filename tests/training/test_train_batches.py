@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from messages import naming
 
 from rosettaformer.training.corpus import Buckets, Corpus, Example, Position, answer_limits, pad
 from rosettaformer.training.tasks import Data
@@ -95,11 +96,11 @@ def test_pairs_that_are_too_long_are_left_out_and_counted() -> None:
 
 def test_a_set_or_an_epoch_without_a_pair_that_fits_is_refused() -> None:
     fits, long = [("a", "a")], [("abcdefgh", "a")]
-    for train, validation, message in ((long, fits, "the training set is empty"), (fits, long, "the validation set is empty")):
-        with pytest.raises(ValueError, match=message):
+    for train, validation, message in ((long, fits, "training … set"), (fits, long, "validation … set")):
+        with pytest.raises(ValueError, match=naming(message)):
             small(Data(lambda _, train=train: train, validation, []))
     found = small(Data(lambda number: [("a" * (1 + number), "b")], [("a", "b")], []))
-    with pytest.raises(ValueError, match="epoch 1 has no pair of at most 2 and 3 tokens"):
+    with pytest.raises(ValueError, match=naming("epoch … 1 … 2 … 3")):
         found.batch(Position(1))
 
 

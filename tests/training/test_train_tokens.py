@@ -5,6 +5,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from messages import naming
 
 from rosettaformer.training.tokens import END, PADDING, START, Tokens
 
@@ -72,7 +73,7 @@ def test_bytes_that_are_no_text_are_replaced(tokens: Tokens) -> None:
 
 
 def test_what_is_no_tokenizer_is_refused() -> None:
-    with pytest.raises(ValueError, match="the tokens must be a tokenizer's JSON; got"):
+    with pytest.raises(ValueError, match=naming("tokenizer's … JSON")):
         Tokens("{}")
 
 
