@@ -13,8 +13,9 @@ from rosettaformer.conformance.single import Single
 
 OFFSET = """
 import numpy as np
+from rosettaformer.ports import CLASSIC
 
-config = {config}
+config = CLASSIC | {config}
 
 def layer_norm(case):
     return np.broadcast_to(case.parameters["offset"], case.inputs["x_btd"].shape).copy()

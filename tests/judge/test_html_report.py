@@ -111,7 +111,7 @@ def test_the_header_and_the_matrix_say_what_became_of_every_component(browser: A
     assert "differs" in browser.find_element("tag name", "h1").text
     assert shown(browser, ".totals li") == ["13 compared", "10 passed", "2 failed", "1 accepted", "1 not compared"]
     environment = browser.find_element("css selector", ".environment").text
-    for text in ("version 1", "NumPy", "torch 2.13.0", "cpu", "matmul highest", PORT):
+    for text in ("release 1", "NumPy", "torch 2.13.0", "cpu", "matmul highest", PORT):
         assert text in environment
     texts = {
         ("softmax", "torch", "float64"): "0.50", ("layer_norm", PORT, "float32"): "1/2", ("layer_norm", "torch", "float32"): "1/2",

@@ -27,6 +27,7 @@ from rosettaformer.conformance.ports.port import NotCovered, Port
 from rosettaformer.conformance.reference import components
 from rosettaformer.conformance.reference.components import LAYOUTS, forward_of
 from rosettaformer.conformance.vectors import golden
+from rosettaformer.ports import CLASSIC
 
 CASES = all_by_id()
 # of the document's port, each through another word of `call`
@@ -47,8 +48,8 @@ def port(folder: Path, *edit: str, name: str = "layouts_port") -> Port:
 
 
 def fixed(text: str) -> dict[str, Any]:
-    names: dict[str, Any] = {}
-    exec(text[text.index("config = {") :], names)
+    names: dict[str, Any] = {"CLASSIC": CLASSIC}
+    exec(text[text.index("config = ") :], names)
     config: dict[str, Any] = names["config"]
     return config
 

@@ -143,7 +143,8 @@ ELSEWHERE = {
 def test_a_command_that_gives_no_file_of_an_expected_name_is_told_which_was_expected(tmp_path: Path, code: str) -> None:
     results = _judged(tmp_path, {"all": code})
     said = f"LOGITS/0001-short.npy … {ELSEWHERE[code]}"
-    assert {(result.status, result.message) for result in results.values()} == {("not covered", said)} and len(results) == len(NAMES)
+    assert {result.status for result in results.values()} == {"not covered"} and len(results) == len(NAMES)
+    assert all(mentions(result.message, said) for result in results.values())
 
 
 def test_a_single_file_of_another_name_is_said_too(tmp_path: Path) -> None:

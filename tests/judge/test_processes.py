@@ -31,6 +31,8 @@ PLAIN = all_by_id()["layer_norm/plain"]
 RIGHT = """
 import enum, os, signal, subprocess, threading, time
 from reference_numpy import normalization
+from rosettaformer.ports import CLASSIC
+config = CLASSIC
 
 def layer_norm(case):
     y = normalization.layer_norm(case.parameters, case.inputs["x_btd"], case.config.epsilon)

@@ -30,11 +30,13 @@ def port(folder: Path, suite: str) -> str:
     return str(path)
 
 
+@pytest.mark.product
 def test_a_port_that_pins_no_release_is_asked_every_case(tmp_path: Path) -> None:
     results = runner.run([OLD, NEW], [port(tmp_path, "")], ["float64"])
     assert [result.status for result in results] == ["pass", "pass"]
 
 
+@pytest.mark.product
 def test_a_port_that_pins_a_release_is_not_asked_later_cases_and_they_are_counted(tmp_path: Path) -> None:
     pinning = port(tmp_path, f"suite = {SUITE_RELEASE}")
     summary = Summary(runner.run([OLD, NEW], [pinning], ["float64", "float32"]))

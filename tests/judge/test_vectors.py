@@ -228,7 +228,7 @@ def test_a_manifest_without_a_digest_is_not_identical(copy: Path) -> None:
     manifest = json.loads((copy / "manifest.json").read_text())
     del manifest["sha256"]
     (copy / "manifest.json").write_text(json.dumps(manifest))
-    assert mentions("\n".join(_messages(copy)), "manifest.json … sha256 … exported again")
+    assert mentions("\n".join(_messages(copy)), "manifest.json … sha256")
 
 
 @pytest.mark.conformance

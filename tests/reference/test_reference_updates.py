@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from messages import mentions
 from numpy.testing import assert_allclose, assert_array_equal
 from strategies import every_dtype
 
@@ -88,4 +89,4 @@ def test_a_recipe_refuses_what_is_out_of_range(name: str) -> None:
     for value in values:
         with pytest.raises(ValueError) as caught:
             PAPER.replace(**{name: value})
-        assert str(caught.value) == f"{name} must be {wanted}; got {value!r}"
+        assert mentions(str(caught.value), f"{name} … {wanted} … {value!r}")
