@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from expectations import all_by_id
+from expectations import all_by_id, has
 from kinds import every
 from own_modules import adapter, document, verdict
 
@@ -56,7 +56,7 @@ def fixed(text: str) -> dict[str, Any]:
 
 def made(config: dict[str, Any], *families: Any, shared: tuple[str, ...] = ()) -> list[Case]:
     found = (case for family in families for case in family.cases(Builder(config, shared)))
-    return [case for case in found if all(getattr(case.config, name) == value for name, value in config.items())]
+    return [case for case in found if has(case.config, config)]
 
 
 @functools.cache

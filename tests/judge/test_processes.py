@@ -31,8 +31,6 @@ PLAIN = all_by_id()["layer_norm/plain"]
 RIGHT = """
 import enum, os, signal, subprocess, threading, time
 from reference_numpy import normalization
-from rosettaformer.ports import CLASSIC
-config = CLASSIC
 
 def layer_norm(case):
     y = normalization.layer_norm(case.parameters, case.inputs["x_btd"], case.config.epsilon)
@@ -222,7 +220,7 @@ def test_a_broken_framework_is_exit_3_with_the_reason_in_one_line(broken: Path, 
 
 
 def test_a_broken_framework_beside_a_port_that_conforms_is_exit_3_where_it_is_named(broken: Path) -> None:
-    port = _port(broken, "")
+    port = _port(broken, "from rosettaformer.ports import CLASSIC\nconfig = CLASSIC\n")
     for ports, code in (((port, "jax"), 3), ((port,), 0)):
         result = invoke("check", *ports, "--component", "layer_norm", "--dtype", "float64")
         assert (result.code, "FAILED" not in result.out) == (code, True), result

@@ -32,7 +32,7 @@ def judged(proposal: Proposal, path: Path) -> tuple[set[str], set[str]]:
     cases = [case for family in FAMILIES for case in family.cases(build) if case.component == proposal.component]
     passed, failed = set(), set()
     for case in cases:
-        if any(case.config.to_dict()[name] != value for name, value in own.config.items()):
+        if not expectations.has(case.config, own.config):
             continue
         for dtype in own.dtypes:
             try:

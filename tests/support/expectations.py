@@ -10,17 +10,20 @@ import os
 import pickle
 import shutil
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from reference_numpy import TransformerConfig
 from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.reference import tolerance
 from rosettaformer.conformance.reference.expectation_store import Store, digest
 from rosettaformer.conformance.reference.tolerance import Expectation
 
-__all__ = ["FOLDER", "all_by_id", "expect", "store", "suite"]
+__all__ = ["FOLDER", "all_by_id", "expect", "has", "store", "suite"]
 
 FOLDER = "ROSETTAFORMER_EXPECTATIONS"  # the variable that names the folder; tests/conftest.py sets it
 HOUSE = Path(__file__).parents[2]
@@ -36,6 +39,12 @@ def all_by_id() -> dict[str, Case]:
 def suite() -> tuple[Case, ...]:
     """`all_cases()`, built once: a second and a half."""
     return tuple(all_cases())
+
+
+def has(config: TransformerConfig, fields: Mapping[str, Any]) -> bool:
+    """Whether a config has these fields, as files of ports write them."""
+    plain = config.to_dict()
+    return all((plain[name] if name in plain else getattr(config, name)) == value for name, value in fields.items())
 
 
 def expect(case: Case) -> dict[str, Expectation]:
