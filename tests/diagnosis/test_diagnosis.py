@@ -23,8 +23,10 @@ from rosettaformer.conformance.diagnosis import diagnose, examination, examined_
 from rosettaformer.conformance.diagnosis.deadline import Deadline, TimeIsUp
 from rosettaformer.conformance.diagnosis.examined_port import Subject
 from rosettaformer.conformance.diagnosis.findings import Verdict
+from rosettaformer.conformance.limits import fitted_to
 from rosettaformer.conformance.reference import components, orders, tolerance
 from rosettaformer.conformance.reference.expectation_store import Store
+from rosettaformer.ports import CLASSIC
 
 TESTS = Path(__file__).parents[1]
 IMPORTS = """import numpy as np
@@ -370,7 +372,7 @@ def encoder_layer(case):
     crash, rest = diagnose(port(text), pairs=False).findings
     assert (crash.verdict, crash.explanations) == ("error", ())
     assert crash.text.startswith("encoder_layer: fails on ")
-    assert crash.text.endswith(" cases: KeyError: 'mask_bhts' (a_port.py:5); not where mask_bhts is given")
+    assert crash.text.endswith(" cases: KeyError: 'mask_bhts' (a_port.py:7); not where mask_bhts is given")
     assert rest.verdict == "described"
     assert "0.3" in rest.text
     assert "fail" not in rest.text
@@ -400,7 +402,7 @@ def layer_norm(case):
 
 
 def test_a_search_is_asked_first_in_the_dtype_of_its_cases(port: Write) -> None:
-    asked = [case for case in suite() if not case.excluded]
+    asked = [case for case in fitted_to({"config": CLASSIC}) if not case.excluded]
     every = [case for case in asked if case.component == "greedy_search"]
     with contextlib.closing(Subject(port(SEARCH), "", 60.0, (), Deadline())) as examined_port:
         assert examined_port.dtypes_of("greedy_search")[:2] == ["float32", "float64"]

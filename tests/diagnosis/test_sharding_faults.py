@@ -87,7 +87,7 @@ def test_a_fault_at_one_place_is_named_there(place: str) -> None:
     found = _of(fault, ("transformer_vjp/sharded_gpt2", "transformer/sharded_gpt2"))
     assert found is not None and found.ids == ("SHD1",) and f"{place}" in found.text
     first = f"decoder.layers.1.{place.rpartition('.')[2]}_norm.offset"
-    assert f"{first}" in found.lines
+    assert any(first in line for line in found.lines)
 
 
 @pytest.mark.conformance
