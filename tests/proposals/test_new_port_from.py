@@ -18,7 +18,7 @@ from rosettaformer.proposals.shapes import layouts
 
 MODELS = Path(__file__).parents[1] / "proposed"
 SIZES = {"d": 12, "h": 3, "g": 3, "k": 4, "e": 4, "f": 20}
-EMPTY = {"left_padding", "shrinking_padding"}  # rows without a key, to which these models give the mean of all values
+EMPTY = {"left_padding", "shrinking_padding", "padded_columns"}  # rows without a key, to which these models give the mean of all values
 QUERIES = {"ragged", "same_length", "square", "long"}  # its padding hides queries, not keys
 SLOW = pytest.mark.conformance
 # what is named, what it is found to be, and the cases in which it differs

@@ -253,7 +253,8 @@ def _attention_cases(build: Builder) -> Iterator[Case]:
     yield from attended("rotary_unnumbered", _llama(build, rotary_layout="interleaved", rotary_fraction=0.4))
     yield from placed("query_key_norm_head", _llama(build, query_key_norm="head"))
     yield from placed("query_key_norm_width", _llama(build, query_key_norm="width"))
-    yield from placed("query_key_value_bias", _llama(build, query_key_value_bias=True))
+    rotated = {"positions": "rotary", "query_key_value_bias": True}  # a key bias shows only in rotated keys
+    yield from placed("query_key_value_bias", _llama(build, **rotated))
     yield from attended("output_bias", _llama(build, attention_output_bias=True), return_weights=True)
     yield from placed("window_cap", _gemma(build), mask_bhts=ragged(B, T)[:, None, None])
     layered = build.config(query_key_norm="width", **HEADS)
@@ -307,7 +308,7 @@ def _models(build: Builder) -> Iterator[tuple[str, TransformerConfig]]:
     yield "gemma", _gemma(build, decoder_layers=2)
     local = {"layer_pattern": ("local",), "window": 3}
     yield "mistral", _llama(build, **local, local_rotary_base=500.0)
-    yield "qwen2", _llama(build, query_key_value_bias=True, tie_logits=True)
+    yield "qwen2", _llama(build, positions="rotary", query_key_value_bias=True, tie_logits=True)
     yield "qwen3", _llama(build, query_key_norm="head", tie_logits=True)
     pattern = {"layer_pattern": ("local", "global"), "local_rotary_base": 100.0, "rotary_scaling": SCALINGS["linear"]}
     yield "gemma3", _gemma(build, query_key_norm="head", score_cap=None, logit_cap=None, **pattern)
