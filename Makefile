@@ -33,8 +33,8 @@ test-unit: $(INSTALLED)  ## the tests that start no process, three minutes
 conformance: $(INSTALLED)  ## all tests but evidence: every case, mutant, family and framework: hours; build/conformance.json has the counts
 	$(PYTEST) --kind unit --kind product --kind conformance --counts build/conformance.json
 
-affected: $(INSTALLED)  ## the conformance tests that the last day's commits can affect, the nearest first, for five minutes
-	$(PYTEST) --kind conformance --affected --no-loadscope-reorder --minutes 5 --counts build/affected.json
+affected: $(INSTALLED)  ## the conformance tests that the last day's commits can affect, the nearest first, for two minutes
+	$(PYTEST) --kind conformance --affected --no-loadscope-reorder --minutes 2 --counts build/affected.json
 
 test-evidence: $(INSTALLED)  ## unseen bugs, 200 random configurations, 300 random models and pretrained weights: hours
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[real]'
