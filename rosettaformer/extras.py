@@ -55,9 +55,10 @@ def lacking(packages: Iterable[str]) -> list[str]:
 @functools.cache
 def _checkout() -> Path | None:
     """Returns the folder that is installed as editable, if it is (`direct_url.json`, PEP 610)."""
-    for found in distributions(name=NAME):  # in the checkout its egg-info comes first, which has no URL
-        with contextlib.suppress(ValueError):
-            said = json.loads(found.read_text("direct_url.json") or "{}")
-            if said.get("dir_info", {}).get("editable"):
-                return Path(unquote(urlsplit(said["url"]).path))
+    # in the checkout its egg-info comes first, which has no RECORD and no URL
+    found = next((one for one in distributions(name=NAME) if one.read_text("RECORD") is not None), None)
+    with contextlib.suppress(ValueError):
+        said = json.loads((found and found.read_text("direct_url.json")) or "{}")
+        if said.get("dir_info", {}).get("editable"):
+            return Path(unquote(urlsplit(said["url"]).path))
     return None
