@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from backends import FOUR
 from checkpoint_models import assert_same_bits
-from decoder_folders import BASES, FIRST, KINDS, all_in_float64, drawn, loaded, sparse
+from decoder_folders import BASES, FIRST, KINDS, all_in_float64, class_of, drawn, loaded, sparse
 from hugging_face_folders import Drawn, assert_close, library_loss, made, ours, saved, theirs, tokens
 from kinds import conformance
 from model_folders import edit
@@ -85,17 +85,17 @@ def test_a_decoders_loss_and_gradients_are_the_librarys(tmp_path: Path, family: 
 def test_a_step_of_training_has_the_librarys_loss_and_gradients(tmp_path: Path, family: str, name: str) -> None:
     """Of rows that are padded on the left and on the right: the first moment of Adam is the gradient where beta_1 is 0.
 
-    A row that is padded on the left has a label whose query may attend to nothing: its attention is zero, but for that of the library's
-    models that cap its logits, a mean of all values.
+    A row that is padded on the left has a label whose query may attend to nothing: its attention is zero, except in the library's
+    eager models, where it is a mean of all values.
     """
     model = drawn(family, 0)
-    folder, capped = saved(model, tmp_path), family == "gemma2"
-    checkpoint, sides = checkpoints.load(folder), ("right",) if capped else ("right", "left")
+    folder, eager = saved(model, tmp_path), family == "gemma2" or not class_of(model.kind)._supports_sdpa
+    checkpoint, sides = checkpoints.load(folder), ("right",) if eager else ("right", "left")
     given = [tokens(model.settings["vocab_size"], side) for side in sides]
     token_bt, mask_bt = (np.concatenate([one[part] for one in given]) for part in ("ids", "mask"))
     target = np.where(mask_bt, np.maximum(token_bt, 1), 0)
     with all_in_float64():
-        library = loaded(folder, model.kind, "eager" if capped else "sdpa")
+        library = loaded(folder, model.kind, "eager" if eager else "sdpa")
         wanted = library_loss(library, target, RECIPE.smoothing)
         wanted.backward()
     config = checkpoint.config.replace(padding_id=0, attention_dropout_rate=0.0, dropout_rate=0.0)

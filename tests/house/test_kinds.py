@@ -3,16 +3,12 @@
 import json
 import multiprocessing
 import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from kinds import FOLDERS, conformance, every, no_processes
-from run_report import RunReport
 
 HOUSE = Path(__file__).resolve().parents[2]
 MODULE = """
@@ -39,11 +35,11 @@ def test_wrong():
 """
 
 
-def run(folder: Path, *options: str) -> tuple[int, dict[str, int], str]:
+def run(folder: Path, *options: str, module: str = MODULE) -> tuple[int, dict[str, int], str]:
     """The exit code, the counts and the output of a run of the module among the tests of the reference."""
     file = folder / "tests" / "reference" / "test_module.py"
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(MODULE)
+    file.write_text(module)
     path = os.pathsep.join(str(HOUSE / "tests" / part) for part in ("", "support", "backends"))
     command = [sys.executable, "-m", "pytest", "-p", "conftest", "-p", "no:cacheprovider", "--counts", "counts.json", *options, "tests"]
     (folder / "pytest.ini").write_text("[pytest]\n")
@@ -81,15 +77,10 @@ def test_a_run_of_several_processes_ends_after_its_time_and_says_what_did_not_ru
     assert "3 of 3 tests were not run" in out
 
 
-def test_a_test_that_is_running_when_the_time_is_over_ends() -> None:
-    before = signal.getsignal(signal.SIGALRM)
-    try:
-        running = RunReport(SimpleNamespace(option=SimpleNamespace(minutes=0.001))).pytest_runtest_call()
-        next(running)
-        with pytest.raises(pytest.skip.Exception):
-            time.sleep(30)
-    finally:
-        signal.signal(signal.SIGALRM, before)
+def test_a_run_ends_after_its_time_whatever_its_tests_do_to_the_timers(tmp_path: Path) -> None:
+    stop = "import signal, time\n\ndef test_timer():\n    signal.setitimer(signal.ITIMER_REAL, 0)\n    time.sleep(2)\n"
+    code, counts, _ = run(tmp_path, "--minutes", "0.03", module=stop + MODULE)
+    assert (code, counts["passed"], counts["not run"]) == (0, 1, 5)
 
 
 def test_parameters_get_the_mark_and_every_nth_keeps_its_kind() -> None:

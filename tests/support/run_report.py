@@ -2,7 +2,7 @@
 
 import json
 import resource
-import signal
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +20,7 @@ def options(parser: pytest.Parser) -> None:
     """The options of the report."""
     parser.addoption("--cpu-seconds", type=int, default=0, help="list so many of the costliest tests, and the kinds and folders")
     parser.addoption("--cpu-limit", type=float, help="fail a run that takes more CPU seconds")
-    parser.addoption("--minutes", type=float, help="end after so many minutes, whatever has not run")
+    parser.addoption("--minutes", type=float, help="start no test after so many minutes")
     parser.addoption("--counts", type=Path, help="write the counts of the run to this JSON file")
 
 
@@ -32,21 +32,14 @@ class RunReport:
 
     def __init__(self, config: pytest.Config) -> None:
         self.options = config.option
-        self.over = self.running = False
-        self.before = 0.0
+        self.start = self.before = 0.0
         self.tests: Counter[str] = Counter()  # CPU seconds
         self.kinds: Counter[str] = Counter()  # CPU seconds
         self.counts: Counter[str] = Counter(dict.fromkeys(("tests", "passed", "failed", "skipped", "not run", *COUNTED), 0))
         self.rest = 0.0
-        if self.options.minutes:
-            signal.signal(signal.SIGALRM, self.end)
-            signal.setitimer(signal.ITIMER_REAL, 60 * self.options.minutes)
 
-    def end(self, *_: Any) -> None:
-        """Ends the test that is running; no other starts."""
-        self.over = True
-        if self.running:
-            pytest.skip(f"not run: {self.options.minutes:g} minutes are over")
+    def pytest_collection_finish(self) -> None:
+        self.start = time.monotonic()
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
@@ -56,16 +49,8 @@ class RunReport:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self) -> None:
-        if self.over:
+        if self.options.minutes and time.monotonic() - self.start > 60 * self.options.minutes:
             pytest.skip(f"not run: {self.options.minutes:g} minutes are over")
-
-    @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_call(self) -> Iterator[None]:
-        self.running = True
-        try:
-            return (yield)
-        finally:
-            self.running = False
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> None:

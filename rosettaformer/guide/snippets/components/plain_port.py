@@ -23,7 +23,7 @@ MODEL = LAYER | {"norm_placement": "post", "activation": "relu", "positions": "s
 # what does nothing without a keep mask or a rotation, which are not covered, and what only half precision sees
 WITHOUT_EFFECT = ("config", "dropout_rate", "layer", "position_bs", "position_bt", "cast_before_scale", "round_scale")
 BERT = LAYER | {"norm_placement": "post", "positions": "learned", "position_start": "row", "position_offset": 0,
-                "scale_embedding": False, "embedding_norm": True}  # fmt: skip
+                "scale_embedding": False, "embedding_norm": True, "pooler_activation": "tanh"}  # fmt: skip
 OF_MODEL = ("transformer", "training_loss", "greedy_search")
 OF_BERT = ("pool", "classify", "masked_language_logits", "classification_loss")
 STACKS = ("encoder_layer", "decoder_layer", "encoder", "decoder")
@@ -178,6 +178,8 @@ def _variant(case: Case) -> str:
     assumed = LAYER if component in STACKS else MODEL if component in OF_MODEL else BERT if component in OF_BERT else {}
     if component == "multi_head_attention":
         assumed = {"query_key_norm": "none", "score_scale": None, "score_cap": None}
+    if component == "pooler":
+        assumed = {"pooler_activation": BERT["pooler_activation"]}
     if component == "masked_language_head":
         assumed = {name: LAYER[name] for name in ("norm", "norm_one_plus_scale", "logit_scale", "logit_cap")}
     for field, value in assumed.items():
