@@ -23,7 +23,7 @@ FINGERPRINTS = Path(__file__).resolve().parent.parent / "tests" / "data" / "case
 
 
 class Frozen(NamedTuple):
-    """fields: those of the config at first, then those that it got later. digests: by the ids of the cases."""
+    """fields: those of the config at first, then those that it got later. digests: by the ids of cases."""
 
     fields: Sequence[Sequence[str]]
     digests: Mapping[str, str]

@@ -1,7 +1,7 @@
 """Golden vectors: the frozen ones are what the suite still makes, and whatever is wrong with a folder of them is found.
 
-The frozen files are made by `rosettaformer vectors export tests/data/vectors --core` and `python tools/fingerprints.py`. Those of
-random dropout are left out: they are the case's random inputs, whose digest is among the fingerprints.
+The frozen files are made by `rosettaformer vectors export tests/data/vectors --core` and `python tools/fingerprints.py`.
+Random dropout has none: they would be the case's random inputs, whose digest is a fingerprint.
 """
 
 import dataclasses
@@ -63,7 +63,8 @@ def test_a_changed_case_has_another_fingerprint_and_every_case_its_release() -> 
     assert changes(frozen, []) == [case.id]
     assert changes(frozen, [case]) == []
     earlier = [name for name in fields if name != "epsilon"]
-    for known, differs in ((earlier, []), (fields, [case.id])):  # a field that the config got later does not count
+    # a field that the config got later does not count
+    for known, differs in ((earlier, []), (fields, [case.id])):
         frozen = Frozen([earlier, ["epsilon"]], {case.id: fingerprint(case, known)})
         assert changes(frozen, [other]) == differs
     assert {case.release for case in CASES} <= set(range(1, SUITE_RELEASE + 1))

@@ -61,14 +61,20 @@ def prove_gradient(
 
 
 @seeded
-@given(configs(model_width=6), smooth, seeds)
-def test_the_gradient_along_any_direction_is_the_derivative(config: TransformerConfig, activation: str, seed: int) -> None:
+@given(configs(model_width=6), smooth, seeds, st.sampled_from([0.0, 0.1]))
+def test_the_gradient_along_any_direction_is_the_derivative(
+    config: TransformerConfig, activation: str, seed: int, smoothing: float
+) -> None:
     config, rng = config.replace(activation=activation), np.random.default_rng(seed)
-    flat, batch = draw_parameters(config, seed), draw_pairs(config, rng)
-    batch["target"] = batch["target"][:, 1:]
-    given = batch | {"keep": sites.draw(config, BATCH, SOURCE, TARGET, rng)}
-    forward, backward = transformer.transformer, transformer.transformer_vjp
-    prove_gradient(lambda p: forward(p, config, **given), lambda p, g: backward(p, config, **given, cotangent=g), flat, seed)
+    given: dict[str, Any] = draw_pairs(config, rng) | {"smoothing": smoothing, "total": 9}
+    given["keep"] = sites.draw(config, BATCH, SOURCE, TARGET, rng)
+    forward, backward = transformer.training_loss, transformer.training_loss_vjp
+    prove_gradient(
+        lambda p: forward(p, config, **given),
+        lambda p, g: backward(p, config, **given, cotangent=g),
+        draw_parameters(config, seed),
+        seed,
+    )
 
 
 @seeded
