@@ -114,15 +114,6 @@ def test_CAUSAL_cached_step_equals_the_row_of_the_full_run(dtype: Any, steps: in
 
 
 @every_dtype
-def test_SCALE_is_the_root_of_the_query_key_head_size(dtype: Any) -> None:
-    query, key = np.full((1, 1, 1, 16), 0.5, dtype), np.zeros((1, 2, 1, 16), dtype)
-    key[0, 0] = 1  # logits 16 * 0.5 / sqrt(16) = 2 and 0, whatever the value's size
-    _, weights = attention.scaled_dot_product_attention(query, key, np.ones((1, 2, 1, 9), dtype), return_weights=True)
-    expected = 1 / (1 + math.exp(-2))
-    assert_allclose(weights.ravel().astype(float), np.array([expected, 1 - expected], dtype).astype(float), rtol=1e-6)
-
-
-@every_dtype
 def test_SOFTMAX_subtracts_the_maximum(dtype: Any) -> None:
     large = 2.0**15  # a power of two and its neighbours, which every dtype but bfloat16 tells apart
     logits = np.array([large, large, -large], dtype)
@@ -248,27 +239,6 @@ def test_RESIDUAL_post_norm_as_the_paper_and_pre_norm_by_config() -> None:
     assert_allclose(post, norm(norm(x + a) + f), rtol=1e-12)
     pre = layers.encoder_layer(constant_layer(a, f), CONFIG.replace(norm_placement="pre"), x)
     assert_allclose(pre, x + a + f, rtol=1e-14)
-
-
-@pytest.mark.parametrize("placement", ["post", "pre"])
-def test_RESIDUAL_sublayer_sees_the_normed_input_in_pre_norm_only(placement: str) -> None:
-    config = CONFIG.replace(norm_placement=placement, feed_forward_width=5)
-    part = constant_layer(np.zeros(5), np.zeros(5))
-    part["feed_forward"]["hidden"] = {"kernel": np.eye(5), "bias": np.full(5, 100.0)}  # relu(x + 100) - 100 is x
-    part["feed_forward"]["output"] = {"kernel": np.eye(5), "bias": np.full(5, -100.0)}
-    x = np.random.default_rng(11).normal(3, 2, (2, 3, 5))
-    expected = x + norm(x) if placement == "pre" else norm(2 * norm(x))
-    assert_allclose(layers.encoder_layer(part, config, x), expected, rtol=1e-12)
-
-
-@pytest.mark.parametrize("stack", ["encoder", "decoder"])
-def test_RESIDUAL_final_norm_by_config(stack: str) -> None:
-    x = np.random.default_rng(12).normal(3, 2, (2, 3, 5))
-    part = tree(CONFIG.replace(final_norm=True), 13, stack)
-    arguments = (x,) if stack == "encoder" else (x, x)
-    run = getattr(stacks, stack)
-    plain, normed = (run(part, CONFIG.replace(final_norm=final), *arguments) for final in (False, True))
-    assert_allclose(normed, norm(plain) * part["final_norm"]["scale"] + part["final_norm"]["offset"], rtol=1e-12)
 
 
 @every_dtype

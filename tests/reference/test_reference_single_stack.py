@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from messages import mentions
 from numpy.testing import assert_allclose
 from strategies import configs, draw_parameters, draw_tokens, seeds, tree
-from test_reference_gradient_properties import SAME, prove_gradient, seeded, smooth
+from test_reference_gradient_properties import SAME, decoders, prove_gradient, seeded, smooth
 
 from reference_numpy import (
     TransformerConfig,
@@ -36,9 +36,9 @@ HEADS: dict[str, dict[str, Any]] = {
     "pool": {"pooler": True},
     "classify": {"pooler": True, "classes": 3},
     "masked_language_logits": {"masked_language_head": True},
+    "classification_loss": {"pooler": True, "classes": 3},
 }
 encoders = configs(decoder_layers=0, model_width=6)
-decoders = configs(encoder_layers=0, segments=0, model_width=6)
 
 
 def read(config: TransformerConfig, rng: np.random.Generator) -> dict[str, Any]:
@@ -55,38 +55,11 @@ def read(config: TransformerConfig, rng: np.random.Generator) -> dict[str, Any]:
 def test_the_gradient_of_an_encoder_is_the_derivative(component: str, config: TransformerConfig, activation: str, seed: int) -> None:
     config, rng = config.replace(activation=activation, **HEADS[component]), np.random.default_rng(seed)
     inputs = read(config, rng) | {"keep": sites.draw(config, ROWS, LENGTH, 0, rng)}
+    if component == "classification_loss":
+        inputs |= {"label_b": rng.integers(0, 3, ROWS), "smoothing": 0.1, "total": 7}
     forward, backward = getattr(encoder_only, component), getattr(encoder_only, f"{component}_vjp")
     flat = draw_parameters(config, seed)
     prove_gradient(lambda p: forward(p, config, **inputs), lambda p, g: backward(p, config, **inputs, cotangent=g), flat, seed)
-
-
-@seeded
-@given(encoders, smooth, seeds, st.sampled_from([0.0, 0.1]))
-def test_the_gradient_of_the_loss_of_classes_is_the_derivative(
-    config: TransformerConfig, activation: str, seed: int, smoothing: float
-) -> None:
-    config, rng = config.replace(activation=activation, pooler=True, classes=3), np.random.default_rng(seed)
-    inputs = read(config, rng) | {"keep": sites.draw(config, ROWS, LENGTH, 0, rng), "label_b": rng.integers(0, 3, ROWS)}
-    inputs |= {"smoothing": smoothing, "total": 7}
-    forward, backward = encoder_only.classification_loss, encoder_only.classification_loss_vjp
-    flat = draw_parameters(config, seed)
-    prove_gradient(lambda p: forward(p, config, **inputs), lambda p, g: backward(p, config, **inputs, cotangent=g), flat, seed)
-
-
-@seeded
-@given(decoders, smooth, seeds)
-def test_the_gradient_of_a_decoder_is_the_derivative(config: TransformerConfig, activation: str, seed: int) -> None:
-    config, rng = config.replace(activation=activation), np.random.default_rng(seed)
-    target = draw_tokens(rng, config.target_vocabulary, (ROWS, LENGTH), config.padding_id)
-    keep = sites.draw(config, ROWS, 0, LENGTH, rng)
-    forward, backward = transformer.transformer, transformer.transformer_vjp
-    flat = draw_parameters(config, seed)
-    prove_gradient(
-        lambda p: forward(p, config, None, target, keep=keep),
-        lambda p, g: backward(p, config, None, target, keep=keep, cotangent=g),
-        flat,
-        seed,
-    )
 
 
 @seeded
