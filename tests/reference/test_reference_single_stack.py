@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from messages import mentions
 from numpy.testing import assert_allclose
@@ -39,6 +39,7 @@ HEADS: dict[str, dict[str, Any]] = {
     "classification_loss": {"pooler": True, "classes": 3},
 }
 encoders = configs(decoder_layers=0, model_width=6)
+steps = st.lists(st.integers(1, 3), min_size=1, max_size=4)
 
 
 def read(config: TransformerConfig, rng: np.random.Generator) -> dict[str, Any]:
@@ -63,13 +64,18 @@ def test_the_gradient_of_an_encoder_is_the_derivative(component: str, config: Tr
 
 
 @seeded
-@given(decoders, seeds, st.lists(st.integers(1, 3), min_size=1, max_size=4))
-def test_a_decoder_alone_reads_in_steps_what_it_reads_at_once(config: TransformerConfig, seed: int, splits: list[int]) -> None:
+@given(st.one_of(configs(model_width=6), decoders), seeds, steps)
+def test_steps_give_what_a_decoder_gives_at_once(config: TransformerConfig, seed: int, splits: Any) -> None:
+    """But where frequencies depend on the length that has been read (ROTARY)."""
+    assume({"dynamic", "longrope"}.isdisjoint({config.rotary_scaling.kind, config.local_rotary_scaling.kind}))
     rng, part = np.random.default_rng(seed), tree(config, seed)
     target = draw_tokens(rng, config.target_vocabulary, (ROWS, sum(splits)), config.padding_id)
+    memory, source_mask = rng.normal(size=(ROWS, LENGTH, 6)), rng.random((ROWS, LENGTH)) < 0.7
+    read = (memory, source_mask) if config.encoder_layers else (None, None)
     mask = rng.random(target.shape) < 0.7
-    whole = transformer.decode(part, config, target, target_mask_bt=mask)
-    assert_allclose(cache.decode_in_steps(part, config, target, None, splits, target_mask_bt=mask), whole, **SAME)
+    whole = transformer.decode(part, config, target, *read, mask)
+    found = cache.decode_in_steps(part, config, target, read[0], splits, read[1], mask)
+    assert_allclose(found, whole, **SAME)
 
 
 @seeded
