@@ -1,4 +1,4 @@
-"""What is asked of KerasHub's decoders: choices of each backbone's config, folders of Hugging Face, and results.
+"""What is asked of KerasHub's decoders: choices of configs, folders of Hugging Face, and what comes of each.
 
 Which entries a family's own folder needs changed is in `hub_folders`.
 """
