@@ -119,7 +119,7 @@ def rows(entries: Mapping[str, Mapping[str, Any]], folder: Path) -> Iterator[str
         elif "missing" in entry:
             yield f"| {number} | {entry['wrong']} | {thread} | not covered: {entry['missing']} | | | |"
         else:
-            found = Judged(*kept(folder, number, functools.partial(judged, entry["planted"])))
+            found = Judged(*kept(folder, number, functools.partial(judged, number)))
             five = f"{'seen' if found.five > ATOL else 'not seen'}: {found.five:.0e}"
             yield f"| {number} | {entry['wrong']} | {thread} | {found.caught} | {found.begins} | {found.names} | {five} |"
 

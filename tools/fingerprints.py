@@ -5,8 +5,11 @@ python tools/fingerprints.py  # freezes new cases and leaves the others as they 
 
 import hashlib
 import json
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,34 +17,71 @@ from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.cases.case_files import arrays_of, row_of
 
-__all__ = ["FINGERPRINTS", "changes", "fingerprint"]
+__all__ = ["Frozen", "changes", "fingerprint", "read"]
 
 FINGERPRINTS = Path(__file__).resolve().parent.parent / "tests" / "data" / "cases.json"
 
 
-def fingerprint(case: Case) -> dict[str, Any]:
-    """What a case is: its config, and a digest of its inputs and parameters."""
-    state = hashlib.sha256(json.dumps(row_of(case)["inputs"], sort_keys=True).encode())
+class Frozen(NamedTuple):
+    """fields: those of the config at first, then those that it got later. digests: by the ids of cases."""
+
+    fields: Sequence[Sequence[str]]
+    digests: Mapping[str, str]
+
+
+def read() -> Frozen:
+    """What is frozen."""
+    said = json.loads(FINGERPRINTS.read_text())
+    rows = ((f"{component}/{name}", own[name]) for component, own in said["cases"].items() for name in own)
+    return Frozen(said["fields"], dict(rows))
+
+
+def fingerprint(case: Case, fields: Iterable[str]) -> str:
+    """A digest of what a case is: its release, these fields of its config, its inputs and its parameters."""
+    config = case.config.to_dict()
+    said = {"release": case.release, "config": {name: config.get(name) for name in fields}}
+    said["inputs"] = row_of(case)["inputs"]
+    state = hashlib.sha256(json.dumps(said, sort_keys=True).encode())
     for name, value in sorted(arrays_of(case).items()):
         state.update(f"{name} {value.dtype} {value.shape}".encode() + np.ascontiguousarray(value).tobytes())
-    return {"release": case.release, "digest": state.hexdigest()[:32], "config": case.config.to_dict()}
+    return state.hexdigest()[:16]
 
 
-def changes(frozen: dict[str, Any], found: dict[str, Any]) -> list[str]:
+def changes(frozen: Frozen, cases: Iterable[Case]) -> list[str]:
     """The ids whose data differ from what was frozen; fields that the config got later do not count."""
+    found = {case.id: case for case in cases}
+    known = [*accumulate(frozen.fields, lambda first, more: [*first, *more])]
 
-    def same(row: dict[str, Any], other: dict[str, Any]) -> bool:
-        return row == other | {"config": {name: other["config"].get(name) for name in row["config"]}}
+    def same(case_id: str, digest: str) -> bool:
+        return case_id in found and any(fingerprint(found[case_id], fields) == digest for fields in known)
 
-    return sorted(case_id for case_id, row in frozen.items() if case_id not in found or not same(row, found[case_id]))
+    return sorted(case_id for case_id, digest in frozen.digests.items() if not same(case_id, digest))
 
 
 def main() -> None:
     """Writes the fingerprints that are missing."""
-    before = json.loads(FINGERPRINTS.read_text()) if FINGERPRINTS.exists() else {}
-    everything = {case.id: fingerprint(case) for case in all_cases(grad=True)} | before
-    rows = (f"{json.dumps(case_id)}: {json.dumps(row)}" for case_id, row in sorted(everything.items()))
-    FINGERPRINTS.write_text("{\n" + ",\n".join(rows) + "\n}\n")
+    fields, digests = read()
+    new = [case for case in all_cases(grad=True) if case.id not in digests]
+    known = [name for some in fields for name in some]
+    if more := [name for case in new[:1] for name in case.config.to_dict() if name not in known]:
+        fields = [*fields, more]
+    found = dict(digests) | {case.id: fingerprint(case, [*known, *more]) for case in new}
+    components: dict[str, dict[str, str]] = {}
+    for case_id, digest in sorted(found.items()):
+        component, _, name = case_id.partition("/")
+        components.setdefault(component, {})[name] = digest
+    rows = (f"{json.dumps(component)}: {_compact(own)}" for component, own in components.items())
+    parts = '{"fields": [', _wrapped(map(_compact, fields)), '], "cases": {', _wrapped(rows), "}}\n"
+    FINGERPRINTS.write_text("\n".join(parts))
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value, separators=(", ", ":"))
+
+
+def _wrapped(rows: Iterable[str]) -> str:
+    wrap = textwrap.TextWrapper(110, subsequent_indent=" ", break_long_words=False, break_on_hyphens=False)
+    return ",\n".join(map(wrap.fill, rows))
 
 
 if __name__ == "__main__":

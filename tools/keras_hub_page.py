@@ -38,6 +38,7 @@ FOLDERS_HEAD = """
 
 `Backbone.from_preset(folder)` of a small random model that transformers has written, in float32 on TensorFlow, beside the reference on the
 same folder, which agrees with transformers (`tests/checkpoints/test_hugging_face_decoders.py`). Nothing warns where the numbers differ.
+[drop-in.md](drop-in.md) has the entries with which each family's folder conforms.
 
 | folder | logits | why |
 |---|---|---|

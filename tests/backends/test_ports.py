@@ -140,34 +140,34 @@ def test_a_model_has_the_parts_of_its_config_and_no_others(backend: Backend) -> 
 
 
 def test_what_takes_no_keep_masks_bias_or_skip_padding_does_not_cover_them(backend: Backend) -> None:
-    """A function of one argument stands for a user's module."""
-    x, keep = np.ones((1, 1, 12)), np.ones((1, 1, 12), bool)
-    inputs = {"x_btd": x, "keep.feed_forward_dropout": keep, "cotangent": x}
-    port = SimpleNamespace(components={"encoder_layer": lambda config, dtype: lambda x_btd: x_btd})
-    for component in ("encoder_layer", "encoder_layer_vjp"):
-        with pytest.raises(NotCovered, match="takes no keep masks"):
-            type(backend.adapter)(port).run(Case("one", component, CONFIG, inputs))
-    port.modes = ("eager",)
-    with pytest.raises(ValueError, match=r"mode.*'compiled'"):
-        type(backend.adapter)(port).run(Case("one", "encoder_layer", CONFIG, inputs).at("float32", mode="compiled"))
-    # What a module lacks besides is an error of its own
-    x, bias, mask = np.ones((1, 1, 12)), np.ones((1, 1, 1, 1)), np.ones((1, 1, 1, 1), bool)
-    inputs = {"query_btd": x, "memory_bsd": x}
-    port = SimpleNamespace(components={"multi_head_attention": lambda config, dtype: lambda query_btd, memory_bsd: query_btd})
-    with pytest.raises(NotCovered, match="bias_bhts"):
-        type(backend.adapter)(port).run(Case("one", "multi_head_attention", CONFIG, inputs | {"bias_bhts": bias}))
-    with pytest.raises(TypeError, match="mask_bhts"):
-        type(backend.adapter)(port).run(Case("one", "multi_head_attention", CONFIG, inputs | {"mask_bhts": mask}))
-    # Neither where the arguments are those of the case nor where the port says which it has; another that is missing is an error
-    inputs: dict[str, Any] = {"source": np.ones((1, 2), int), "target": np.ones((1, 1), int)}
-    skipped, g = inputs | {"skip_padding": True}, {"cotangent": np.ones((1, 1, 1))}
-    model: dict[str, Any] = {"transformer": lambda config, dtype: lambda source, target: source}
-    port = SimpleNamespace(components=model)
-    own = SimpleNamespace(components=model, call={"transformer": {"source": "source", "target": "target"}})
-    for case in (Case("one", "transformer", CONFIG, skipped), Case("one", "transformer_vjp", CONFIG, skipped | g)):
-        with pytest.raises(NotCovered, match="skip_padding"):
-            type(backend.adapter)(port).run(case)
-        with pytest.raises(NotCovered, match="transformer takes no skip_padding"):
-            type(backend.adapter)(own).run(case)
-    with pytest.raises(TypeError, match="target_mask_bt"):
-        type(backend.adapter)(port).run(Case("one", "transformer", CONFIG, inputs | {"target_mask_bt": np.ones((1, 1), bool)}))
+    """A function stands for a user's module; what it lacks besides is an error of its own."""
+    x, one = np.ones((1, 1, 12)), np.ones((1, 1, 1, 1))
+    layer = {"x_btd": x, "keep.feed_forward_dropout": x > 0, "cotangent": x}
+    attended = {"query_btd": x, "memory_bsd": x}
+    model = {"source": np.ones((1, 2), int), "target": np.ones((1, 1), int)}
+    skipped = model | {"skip_padding": True}
+    gradient = skipped | {"cotangent": one[0]}
+    modules = {
+        "encoder_layer": lambda config, dtype: lambda x_btd: x_btd,
+        "multi_head_attention": lambda config, dtype: lambda query_btd, memory_bsd: query_btd,
+        "transformer": lambda config, dtype: lambda source, target: source,
+    }
+    port = SimpleNamespace(components=modules)
+    own = SimpleNamespace(components=modules, call={"transformer": {"source": "source", "target": "target"}})
+    eager = SimpleNamespace(components=modules, modes=("eager",))
+    mask = one[0, 0] > 0
+    for module, component, inputs, kind, message in (
+        (port, "encoder_layer", layer, NotCovered, "takes no keep masks"),
+        (port, "encoder_layer_vjp", layer, NotCovered, "takes no keep masks"),
+        (eager, "encoder_layer", layer, ValueError, "mode.*'compiled'"),
+        (port, "multi_head_attention", attended | {"bias_bhts": one}, NotCovered, "bias_bhts"),
+        (port, "multi_head_attention", attended | {"mask_bhts": one > 0}, TypeError, "mask_bhts"),
+        (port, "transformer", skipped, NotCovered, "skip_padding"),
+        (port, "transformer_vjp", gradient, NotCovered, "skip_padding"),
+        (own, "transformer", skipped, NotCovered, "transformer takes no skip_padding"),
+        (own, "transformer_vjp", gradient, NotCovered, "transformer takes no skip_padding"),
+        (port, "transformer", model | {"target_mask_bt": mask}, TypeError, "target_mask_bt"),
+    ):
+        case = Case("one", component, CONFIG, inputs, mode="compiled" if module is eager else "")
+        with pytest.raises(kind, match=message):
+            type(backend.adapter)(module).run(case)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from invoke import invoke, refused
-from onnx_exports import export, exported, planted
+from onnx_exports import export, exported
 from published_pairs import MODELS, report_of, told
 from sides_in_process import sides_in_process
 
@@ -164,6 +164,8 @@ PLACES = {
 @pytest.mark.conformance
 @pytest.mark.parametrize(("family", "what"), [(family, what) for family, places in PLACES.items() for what in places])
 def test_a_difference_in_a_graph_is_found_where_it_is(family: str, what: str, folder: Path, tmp_path: Path) -> None:
+    from onnx_faults import planted
+
     path, file = exported(family, folder)
     places = PLACES[family][what]
     layer = places[0] if len(places) == 1 else places[0].rpartition(".")[0]

@@ -46,28 +46,6 @@ def _log_p(tree: Any, config: TransformerConfig, source: np.ndarray, target: lis
     return logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)
 
 
-@pytest.mark.parametrize("name", CONFIGS)
-def test_any_split_into_steps_gives_the_full_run(name: str) -> None:
-    config = _config(**CONFIGS[name])
-    tree, source = _parameters(config), _source()
-    target = np.random.default_rng(6).integers(3, VOCABULARY, (3, 6))
-    target[1, :2], target[2, :] = PADDING, PADDING  # a left-padded prompt, and a row without a token
-    source_mask = mask.token_mask(source, config.padding_id)
-    memory = transformer.encode(tree, config, source)
-    full = transformer.decode(tree, config, target, memory, source_mask)
-    for splits in ((6,), (1,) * 6, (3, 2, 1), (1, 5)):
-        assert_allclose(cache.decode_in_steps(tree, config, target, memory, splits, source_mask), full, rtol=1e-12, atol=1e-12)
-
-
-def test_given_masks_are_split_with_the_target() -> None:
-    config = _config()
-    tree, memory = _parameters(config), np.random.default_rng(0).standard_normal((2, 4, 12))
-    target, target_mask = np.full((2, 5), 4), np.array([[False, True, True, False, True], [True] * 5])
-    source_mask = np.array([[True, False, True, True], [False] * 4])
-    full = transformer.decode(tree, config, target, memory, source_mask, target_mask)
-    assert_allclose(cache.decode_in_steps(tree, config, target, memory, (2, 2, 1), source_mask, target_mask), full, atol=1e-12)
-
-
 def test_keys_and_values_of_the_memory_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     config, calls = _config(), list[int]()
     tree, source = _parameters(config), _source()

@@ -1,4 +1,4 @@
-"""Gradients in every dtype: whose dtype they have, what half-precision dtypes compute in float32, and inputs at the ends of the range."""
+"""Dtypes: those of gradients, what half precision computes in float32, inputs at the ends of the range."""
 
 import warnings
 from collections.abc import Callable, Iterator
@@ -61,18 +61,29 @@ def wide(array: Any) -> Any:
 
 
 LABEL = np.random.default_rng(5).integers(0, 40, (3, 7))
-ROUNDED_ONCE: dict[str, Callable[[Callable[[Any], Any], Any], dict[str, np.ndarray]]] = {
+Rounded = Callable[[Callable[[Any], Any], Any], dict[str, np.ndarray]]
+
+
+def normed(w: Callable[[Any], Any], d: Any) -> tuple[dict[str, np.ndarray], np.ndarray, float]:
+    """The arguments of a norm: rows of mean 100, and offsets as large."""
+    part = {"scale": w(draw(d, 16)), "offset": w(100 * draw(d, 16, seed=1))}
+    return part, w((100 + draw(float, 2, 30, 16)).astype(d)), 1e-5
+
+
+ROUNDED_ONCE: dict[str, Rounded] = {
+    **{
+        name: lambda w, d, name=name: {
+            "y": feed_forward.activation(w(draw(d, 500)), name),
+            **feed_forward.activation_vjp(w(draw(d, 500)), name, cotangent=w(draw(d, 500, seed=1))),
+        }
+        for name in ACTIVATIONS[1:]
+    },
     "softmax": lambda w, d: softmax_vjp(w(draw(d, 30, 40)), cotangent=w(draw(d, 30, 40, seed=1))),
-    "gelu_erf": lambda w, d: feed_forward.activation_vjp(w(draw(d, 500)), "gelu_erf", cotangent=w(draw(d, 500, seed=1))),
-    "gelu_tanh": lambda w, d: feed_forward.activation_vjp(w(draw(d, 500)), "gelu_tanh", cotangent=w(draw(d, 500, seed=1))),
-    "layer_norm": lambda w, d: parameters.flatten(
-        normalization.layer_norm_vjp(
-            {"scale": w(draw(d, 16)), "offset": w(draw(d, 16, seed=1))},
-            w(draw(d, 2, 30, 16)),
-            1e-5,
-            cotangent=w(draw(d, 2, 30, 16, seed=2)),
-        )
-    ),
+    "embedding": lambda w, d: {"y": embedding.embedding({"table": w(draw(d, 9, 3))}, LABEL % 9, True)},
+    "layer_norm": lambda w, d: {
+        "y": normalization.layer_norm(*normed(w, d)),
+        **parameters.flatten(normalization.layer_norm_vjp(*normed(w, d), cotangent=w(draw(d, 2, 30, 16)))),
+    },
     "cross_entropy": lambda w, d: loss.cross_entropy_vjp(w(draw(d, 3, 7, 40)), LABEL, None, 0.1, cotangent=w(np.ones((), d))),
 }
 

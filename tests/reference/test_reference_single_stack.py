@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from messages import mentions
 from numpy.testing import assert_allclose
 from strategies import configs, draw_parameters, draw_tokens, seeds, tree
-from test_reference_gradient_properties import SAME, prove_gradient, seeded, smooth
+from test_reference_gradient_properties import SAME, decoders, prove_gradient, seeded, smooth
 
 from reference_numpy import (
     TransformerConfig,
@@ -20,7 +20,6 @@ from reference_numpy import (
     decoding,
     encoder_only,
     heads,
-    layers,
     parameters,
     preset,
     sites,
@@ -37,9 +36,10 @@ HEADS: dict[str, dict[str, Any]] = {
     "pool": {"pooler": True},
     "classify": {"pooler": True, "classes": 3},
     "masked_language_logits": {"masked_language_head": True},
+    "classification_loss": {"pooler": True, "classes": 3},
 }
 encoders = configs(decoder_layers=0, model_width=6)
-decoders = configs(encoder_layers=0, segments=0, model_width=6)
+steps = st.lists(st.integers(1, 3), min_size=1, max_size=4)
 
 
 def read(config: TransformerConfig, rng: np.random.Generator) -> dict[str, Any]:
@@ -56,48 +56,26 @@ def read(config: TransformerConfig, rng: np.random.Generator) -> dict[str, Any]:
 def test_the_gradient_of_an_encoder_is_the_derivative(component: str, config: TransformerConfig, activation: str, seed: int) -> None:
     config, rng = config.replace(activation=activation, **HEADS[component]), np.random.default_rng(seed)
     inputs = read(config, rng) | {"keep": sites.draw(config, ROWS, LENGTH, 0, rng)}
+    if component == "classification_loss":
+        inputs |= {"label_b": rng.integers(0, 3, ROWS), "smoothing": 0.1, "total": 7}
     forward, backward = getattr(encoder_only, component), getattr(encoder_only, f"{component}_vjp")
     flat = draw_parameters(config, seed)
     prove_gradient(lambda p: forward(p, config, **inputs), lambda p, g: backward(p, config, **inputs, cotangent=g), flat, seed)
 
 
 @seeded
-@given(encoders, smooth, seeds, st.sampled_from([0.0, 0.1]))
-def test_the_gradient_of_the_loss_of_classes_is_the_derivative(
-    config: TransformerConfig, activation: str, seed: int, smoothing: float
-) -> None:
-    config, rng = config.replace(activation=activation, pooler=True, classes=3), np.random.default_rng(seed)
-    inputs = read(config, rng) | {"keep": sites.draw(config, ROWS, LENGTH, 0, rng), "label_b": rng.integers(0, 3, ROWS)}
-    inputs |= {"smoothing": smoothing, "total": 7}
-    forward, backward = encoder_only.classification_loss, encoder_only.classification_loss_vjp
-    flat = draw_parameters(config, seed)
-    prove_gradient(lambda p: forward(p, config, **inputs), lambda p, g: backward(p, config, **inputs, cotangent=g), flat, seed)
-
-
-@seeded
-@given(decoders, smooth, seeds)
-def test_the_gradient_of_a_decoder_is_the_derivative(config: TransformerConfig, activation: str, seed: int) -> None:
-    config, rng = config.replace(activation=activation), np.random.default_rng(seed)
-    target = draw_tokens(rng, config.target_vocabulary, (ROWS, LENGTH), config.padding_id)
-    keep = sites.draw(config, ROWS, 0, LENGTH, rng)
-    forward, backward = transformer.transformer, transformer.transformer_vjp
-    flat = draw_parameters(config, seed)
-    prove_gradient(
-        lambda p: forward(p, config, None, target, keep=keep),
-        lambda p, g: backward(p, config, None, target, keep=keep, cotangent=g),
-        flat,
-        seed,
-    )
-
-
-@seeded
-@given(decoders, seeds, st.lists(st.integers(1, 3), min_size=1, max_size=4))
-def test_a_decoder_alone_reads_in_steps_what_it_reads_at_once(config: TransformerConfig, seed: int, splits: list[int]) -> None:
+@given(st.one_of(configs(model_width=6), decoders), seeds, steps)
+def test_steps_give_what_a_decoder_gives_at_once(config: TransformerConfig, seed: int, splits: Any) -> None:
+    """But where frequencies depend on the length that has been read (ROTARY)."""
+    assume({"dynamic", "longrope"}.isdisjoint({config.rotary_scaling.kind, config.local_rotary_scaling.kind}))
     rng, part = np.random.default_rng(seed), tree(config, seed)
     target = draw_tokens(rng, config.target_vocabulary, (ROWS, sum(splits)), config.padding_id)
+    memory, source_mask = rng.normal(size=(ROWS, LENGTH, 6)), rng.random((ROWS, LENGTH)) < 0.7
+    read = (memory, source_mask) if config.encoder_layers else (None, None)
     mask = rng.random(target.shape) < 0.7
-    whole = transformer.decode(part, config, target, target_mask_bt=mask)
-    assert_allclose(cache.decode_in_steps(part, config, target, None, splits, target_mask_bt=mask), whole, **SAME)
+    whole = transformer.decode(part, config, target, *read, mask)
+    found = cache.decode_in_steps(part, config, target, read[0], splits, read[1], mask)
+    assert_allclose(found, whole, **SAME)
 
 
 @seeded
@@ -216,10 +194,6 @@ BAD: list[tuple[Callable[[], Any], str]] = [
     ),
     (gpt2(transformer.encode, GPT2, IDS), "encoder_layers=0"),
     (gpt2(transformer.decode, GPT2, IDS, X), "decoder-only model (encoder_layers=0) … shape (2, 3, 6)"),
-    (
-        lambda: layers.decoder_layer(GPT2_MODEL["decoder"]["layers"]["0"], GPT2, X, X),
-        "decoder-only model (encoder_layers=0) … shape (2, 3, 6)",
-    ),
     (gpt2(cache.start_cache, GPT2, None), "decoder-only … None"),
     (gpt2(cache.decode_in_steps, GPT2, np.ones((2, 5), int), None, (4, 1)), "serves 4 … 5"),
     (gpt2(decoding.greedy_search, GPT2, None, STRATEGY | {"max_new_tokens": 3}, IDS), "serves 4 … 5"),
@@ -228,7 +202,6 @@ BAD: list[tuple[Callable[[], Any], str]] = [
         gpt2(decoding.greedy_search, GPT2, None, STRATEGY, IDS, None, np.array([[True, True, False]] * 2)),
         "prefix … True",
     ),
-    (bert(states.states, BERT), "None"),
     (lambda: heads.pooler(BERT_MODEL["pooler"], X[:, :0]), "x … 1; got shape (2, 0, 6)"),
     (lambda: heads.classifier(BERT_MODEL["classifier"], X), "pooled … b r … r=6; got shape (2, 3, 6)"),
     (lambda: position_embedding({"table": np.ones((6, 2))}, np.array([[4]]), 2), "position must lie in 0 .. 3; got 4 .. 4"),

@@ -156,18 +156,6 @@ def test_loss_sums_over_the_labels_that_count(padding_id: int | None) -> None:
     assert run.steps == 0
 
 
-@pytest.mark.parametrize(("dtype", "seed"), [(np.float64, 0), (np.float32, 1)])
-def test_it_learns_to_copy(dtype: Any, seed: int) -> None:
-    """Three tokens out of seven: guessing costs log 7 a token."""
-    config, rng = CONFIG.replace(dropout_rate=0.0, attention_dropout_rate=0.0), np.random.default_rng(seed)
-    run = Trainer(config, PAPER.replace(warmup=200), parameters.initialise(config, seed, dtype))
-    pairs = [(source, np.pad(source, ((0, 0), (1, 0)), constant_values=1)) for source in rng.integers(2, 9, (161, 16, 3))]
-    for pair in pairs[1:]:
-        run.train_step(*pair)
-    summed, count = run.loss(*pairs[0])
-    assert summed / count < math.log(7) / 2
-
-
 BAD_STEPS: dict[str, tuple[Any, ...]] = {
     "2 … 3 rows": (batch()[0][:3], batch()[1][:3]),
     "target … b t; got float64 of shape (4, 6)": (batch()[0], batch()[1] * 1.0),

@@ -1,4 +1,7 @@
-"""What is asked of KerasHub's decoders: choices of the config of each backbone, folders of Hugging Face, and what comes of each."""
+"""What is asked of KerasHub's decoders: choices of configs, folders of Hugging Face, and what comes of each.
+
+Which entries a family's own folder needs changed is in `hub_folders`.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -145,7 +148,7 @@ BESIDES = (
 class Folder:
     """A folder that transformers writes, read by `from_preset`: the class that wrote it, its entries and what comes of it.
 
-    older: the entries of rotations are those of transformers 4. outcome: equal, differs, or refused with these words.
+    older: the entries of rotations are those of transformers 4. outcome: equal or differs.
     """
 
     name: str
@@ -159,53 +162,32 @@ class Folder:
 # what every folder says, unless its own entries say otherwise
 ENTRIES: dict[str, Any] = {
     "vocab_size": 23, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
-    "intermediate_size": 14, "rms_norm_eps": 1e-6, "tie_word_embeddings": False,
-    "max_position_embeddings": 64, "pad_token_id": None, "bos_token_id": 1,
-    "eos_token_id": 2,
+    "intermediate_size": 14, "rms_norm_eps": 1e-6, "tie_word_embeddings": False, "bos_token_id": 1,
+    "max_position_embeddings": 64, "pad_token_id": None, "eos_token_id": 2,
 }  # fmt: skip
 _LLAMA3 = {"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
            "original_max_position_embeddings": 32}  # fmt: skip
 _LINEAR, _YARN = {"rope_type": "linear", "factor": 4.0}, {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8}
 _THETA = {"rope_theta": 10000.0}
-_GEMMA = {"head_dim": 8, "tie_word_embeddings": True, "sliding_window": 4, "query_pre_attn_scalar": 8}
-_GEMMA_3 = _GEMMA | {"num_hidden_layers": 7}
+_GEMMA_3 = {"num_hidden_layers": 7, "head_dim": 8, "tie_word_embeddings": True, "sliding_window": 4,
+            "query_pre_attn_scalar": 8}  # fmt: skip
 _SMOL = {"tie_word_embeddings": True, "no_rope_layer_interval": 2}
 _SCALING = "Only `rope_theta` is read of `rope_parameters`; `rope_scaling`, which files of transformers 4 have, is read for llama3."
 _UNREAD = "`rope_parameters` and `rope_scaling` are not read but for `rope_theta`."
 FOLDERS = (
-    Folder("Llama, `rms_norm_eps` 1e-6", "Llama", "equal"),
-    Folder("Llama, `rms_norm_eps` 1e-5", "Llama", "differs", {"rms_norm_eps": 1e-5},
-           "`rms_norm_eps` is not read: every Llama has 1e-6, where Llama 2 and 3 have 1e-5 (convert_llama3.py:16)."),
     Folder("Llama 3.1, file of transformers 5", "Llama", "differs", {"rope_parameters": _LLAMA3}, _SCALING),
     Folder("Llama 3.1, file of transformers 4", "Llama", "equal", {"rope_parameters": _LLAMA3}, older=True),
     Folder("Llama, linear scaling, file of transformers 5", "Llama", "differs", {"rope_parameters": _LINEAR | _THETA}, _SCALING),
     Folder("Llama, `attention_bias`, `mlp_bias`", "Llama", "differs", {"attention_bias": True, "mlp_bias": True},
            "The backbone has no biases, and those of the folder are not read."),
-    Folder("Mistral with a window and `head_dim`", "Mistral", "differs", {"sliding_window": 4, "head_dim": 8},
-           "Weights are rounded to float16 on the way (convert_mistral.py:38)."),
-    Folder("Qwen 2", "Qwen2", "equal", {"use_sliding_window": False}),
-    Folder("Qwen 2, `use_sliding_window`", "Qwen2", "differs", {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 0},
-           "`use_sliding_window` is passed on by that name (convert_qwen.py:24), which no option has: there is no window."),
-    Folder("Qwen 3, `rms_norm_eps` 1e-5", "Qwen3", "equal", {"head_dim": 8, "rms_norm_eps": 1e-5}),
-    Folder("Qwen 3, `rms_norm_eps` 1e-3", "Qwen3", "differs", {"head_dim": 8, "rms_norm_eps": 1e-3},
-           "The norms of queries and keys have 1e-5, as above."),
     Folder("Qwen 3, yarn scaling", "Qwen3", "differs", {"head_dim": 8, "rms_norm_eps": 1e-5, "rope_parameters": _YARN | _THETA}, _UNREAD),
     Folder("Qwen 3, a window from layer 1 on", "Qwen3", "differs",
            {"head_dim": 8, "rms_norm_eps": 1e-5, "use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1},
            "`max_window_layers` and `layer_types` are not read: every layer has the window."),
-    Folder("Gemma", "Gemma", "equal", {"head_dim": 8, "tie_word_embeddings": True}),
-    Folder("Gemma 2", "Gemma2", "equal", _GEMMA),
-    Folder("Gemma 2, `query_pre_attn_scalar` of the 27B model", "Gemma2", "differs", _GEMMA | {"query_pre_attn_scalar": 6},
-           "Scores are scaled by `head_dim`, as above."),
-    Folder("Gemma 3", "Gemma3", "equal", _GEMMA_3),
     Folder("Gemma 3, linear scaling of global layers", "Gemma3", "equal", _GEMMA_3 | {"rope_parameters": {
         "full_attention": _LINEAR | {"rope_theta": 1e6}, "sliding_attention": {"rope_type": "default"} | _THETA}}),
-    Folder("Gemma 3, `query_pre_attn_scalar` of the 27B model", "Gemma3", "differs", _GEMMA_3 | {"query_pre_attn_scalar": 6},
-           "Scores are scaled by `head_dim`, as above."),
-    Folder("SmolLM3", "SmolLM3", "equal", _SMOL),
     Folder("SmolLM3, `attention_bias`", "SmolLM3", "differs", _SMOL | {"attention_bias": True},
            "The bias of `o_proj` has no place (smollm3_layers.py:95), and those of the folder are not read."),
     Folder("SmolLM3, `use_sliding_window`", "SmolLM3", "differs", _SMOL | {"use_sliding_window": True, "sliding_window": 4},
            "`layer_types` is kept and has no effect: there is no window."),
-    Folder("Phi-3", "Phi3", "refused", {}, "There is no converter for phi3."),
 )  # fmt: skip

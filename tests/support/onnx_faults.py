@@ -1,6 +1,7 @@
 """Faults of the field, planted in the graphs of transformers' models as torch's exporter writes them.
 
-`FAULTS` has for each the export in which it is planted (`exported`), and an edit of that graph.
+`FAULTS` has for each the export in which it is planted (`exported`), and an edit of that graph; `PLANTS` has
+differences for any layer of any export.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -10,11 +11,12 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
-from onnx_exports import SCOPES, export
+from onnx_exports import export
 
 from rosettaformer.checkpoints.hugging_face import new
 
-__all__ = ["FAULTS", "exported", "faulty"]
+__all__ = ["FAULTS", "PLANTS", "exported", "faulty", "planted"]
+SCOPES = "pkg.torch.onnx.name_scopes"
 LARGE = 120.0  # scores times that are beyond 1e4
 TYPES: Mapping[Any, int] = {np.float16: onnx.TensorProto.FLOAT16, np.float32: onnx.TensorProto.FLOAT, np.float64: onnx.TensorProto.DOUBLE}
 
@@ -71,6 +73,14 @@ def faulty(name: str, folder: Path) -> tuple[Path, Path]:
     return path, folder / f"{name}.onnx"
 
 
+def planted(what: str, layer: str, file: Path, to: Path) -> Path:
+    """A copy of the file with one difference in a layer."""
+    graph = Graph(onnx.load(file))
+    PLANTS[what](graph, f"'{layer}'")
+    onnx.save(graph.model, to)
+    return to
+
+
 class Graph:
     """A graph that is edited."""
 
@@ -81,9 +91,9 @@ class Graph:
         self.made = {name: node for node in model.graph.node for name in node.output}
         self.count = 0
 
-    def nodes(self, operation: str, scope: str = "") -> list[onnx.NodeProto]:
-        """The nodes of an operation whose scopes contain a text."""
-        return [node for node in self.graph.node if node.op_type == operation and scope in _scopes(node)]
+    def nodes(self, operation: str = "", scope: str = "") -> list[onnx.NodeProto]:
+        """The nodes, by default of every operation, whose scopes contain a text."""
+        return [one for one in self.graph.node if operation in ("", one.op_type) and scope in _scopes(one)]
 
     def held_of(self, node: onnx.NodeProto) -> str:
         """The first initialiser that a node reads."""
@@ -233,7 +243,7 @@ def _gelu(approximate: str, scope: str) -> Callable[[Graph], None]:
     """Takes the other form of GELU where an activation is."""
 
     def plant(graph: Graph) -> None:
-        for node in graph.nodes("Gelu"):
+        for node in graph.nodes("Gelu", scope):
             node.attribute[0].s = approximate.encode()
         for node in graph.nodes("Tanh", scope):
             own = _scopes(node)
@@ -347,4 +357,56 @@ FAULTS: Mapping[str, tuple[str, Callable[[Graph], None]]] = {
     "no_cap": ("gemma2", _no_cap),
     "norm_offset_twice": ("gemma2", _offset_twice),
     "rotary_base": ("gemma2", _frequencies(lambda exponent: 10000.0**exponent)),
+}
+
+
+def _kernel_of_layer(change: Callable[[np.ndarray], np.ndarray]) -> Callable[[Graph, str], None]:
+    """Changes the first matrix that the layer reads, for it alone."""
+
+    def plant(graph: Graph, scope: str) -> None:
+        matrices = {name for name, array in graph.held.items() if array.ndim == 2}
+        node = next(node for node in graph.nodes(scope=scope) if matrices.intersection(node.input))
+        place = next(place for place, name in enumerate(node.input) if name in matrices)
+        node.input[place] = graph.constant(change(graph.held[node.input[place]].copy()))
+
+    return plant
+
+
+def _number_of_layer(graph: Graph, node: onnx.NodeProto, number: float) -> None:
+    """Gives a node another constant."""
+    node.input[[*node.input].index(graph.held_of(node))] = graph.constant(np.array(number, np.float32))
+
+
+def _epsilon_of_layer(graph: Graph, scope: str) -> None:
+    for node in graph.nodes("LayerNormalization", scope):
+        next(one for one in node.attribute if one.name == "epsilon").f = 0.03
+    for root in graph.nodes("Sqrt", scope):
+        _number_of_layer(graph, graph.made[root.input[0]], 0.03)
+
+
+def _scale_of_layer(graph: Graph, scope: str) -> None:
+    for softmax in graph.nodes("Softmax", scope):
+        masked = [graph.made[name] for name in graph.made[softmax.input[0]].input if name in graph.made]
+        _number_of_layer(graph, next(node for node in masked if node.op_type == "Mul"), 0.4)
+
+
+def _activation_of_layer(graph: Graph, scope: str) -> None:
+    """Takes the other form of GELU, or another sigmoid in SiLU."""
+    _gelu("tanh" if graph.nodes("Gelu", scope) else "none", scope)(graph)
+    for node in graph.nodes("Sigmoid", scope):
+        node.op_type = "HardSigmoid"
+
+
+def _one_number(array: np.ndarray) -> np.ndarray:
+    array[1, 2] += 0.25
+    return array
+
+
+PLANTS: Mapping[str, Callable[[Graph, str], None]] = {
+    "epsilon": _epsilon_of_layer,
+    "scale": _scale_of_layer,
+    "activation": _activation_of_layer,
+    "transposed": _kernel_of_layer(np.transpose),
+    "values": _kernel_of_layer(_one_number),
+    "factor": _kernel_of_layer(lambda array: 1.01 * array),
 }
