@@ -1,4 +1,4 @@
-"""The TOML files of the catalogue: the texts and properties of each family of known bugs, `[ID]` for each.
+"""The TOML files of the catalogue: the texts and properties of each family of known bugs, `[component.ID]` for each.
 
 The Python file of the same name has the alterations of the reference; its `ALTERED` has the same ids.
 """
@@ -11,8 +11,8 @@ from typing import Any
 
 from .alteration import CONFIGURED, FRAMEWORKS, LOADED
 
-REQUIRED = ("title", "component", "what", "shows", "evidence")
-OPTIONAL = ("elsewhere", "dtypes", "rounding", "random", "undetermined", "family", "unobservable")
+REQUIRED = ("title", "component", "what", "shows")
+OPTIONAL = ("evidence", "elsewhere", "dtypes", "rounding", "random", "undetermined", "family", "unobservable")
 FIXES = ("fix", "fix_of")  # by framework, or one for all; or the id of the same family whose fix it has
 ELSEWHERE = {"CONFIGURED": CONFIGURED, "LOADED": LOADED}
 
@@ -21,16 +21,21 @@ Family = Mapping[str, Mapping[str, Any]]
 
 @functools.cache
 def families() -> Mapping[str, Family]:
-    """The tables by the family's name and the defect's id. Raises ValueError if two families hold one id."""
-    files = sorted(resources.files(__package__).iterdir(), key=lambda file: file.name)
-    found = {
-        file.name.removesuffix(".toml"): tomllib.loads(file.read_text(encoding="utf-8")) for file in files if file.name.endswith(".toml")
-    }
+    """The tables by the family's name and the defect's id. Raises ValueError if an id has two tables."""
+    found: dict[str, dict[str, Mapping[str, Any]]] = {}
     owner: dict[str, str] = {}
-    for name, family in found.items():
-        for id_ in family:
-            if owner.setdefault(id_, name) != name:
-                raise ValueError(f"{name}.toml: {id_} is in {owner[id_]}.toml, too")
+    for file in sorted(resources.files(__package__).iterdir(), key=lambda file: file.name):
+        if not file.name.endswith(".toml"):
+            continue
+        name = file.name.removesuffix(".toml")
+        family = found[name] = {}
+        for component, tables in tomllib.loads(file.read_text(encoding="utf-8")).items():
+            for id_, own in tables.items():
+                if not isinstance(own, dict):
+                    raise ValueError(f"{name}.toml: a table must be [component.ID]; got [{component}]")
+                if id_ in owner:
+                    raise ValueError(f"{name}.toml: {id_} is in {owner[id_]}.toml, too")
+                owner[id_], family[id_] = name, {"component": component, **own}
     return found
 
 
