@@ -17,8 +17,7 @@ Array = np.ndarray
 
 def _own(original: Callable, device: Device, where: str, *rest: Any) -> Array:
     """The device's share in place of the sum of all."""
-    share: Array = rest[-1]
-    return share
+    return rest[-1]
 
 
 def _own_of(wanted: str, original: Callable, device: Device, site: str, of: str, share: Array) -> Array:
