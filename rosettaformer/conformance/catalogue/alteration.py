@@ -5,6 +5,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from ..case import Case
 from ..reference.components import COMPONENTS
@@ -81,6 +82,18 @@ def setting(id_: str, component: str, title: str, fix: str, altered: Callable, *
     replaces = dict.fromkeys(places or (f"{COMPONENTS[component][0]}.{component}",), altered)
     fixes = dict.fromkeys(FRAMEWORKS, fix)
     return Alteration(id=id_, title=title, component=component, fix=fixes, elsewhere=elsewhere, replaces=replaces)
+
+
+def settings(
+    prefix: str, component: str, fix: str, rows: Mapping[str, tuple[str, Any]], *places: str,
+    of: Callable[[Any], Callable] = lambda altered: altered,
+) -> Iterator[Alteration]:  # fmt: skip
+    """The settings of a table: of each the end of its id, the title, and what `of` makes the altered function of.
+
+    prefix: how the ids begin.
+    """
+    for name, (title, value) in rows.items():
+        yield setting(f"{prefix}{name}", component, title, fix, of(value), *places)
 
 
 @contextlib.contextmanager

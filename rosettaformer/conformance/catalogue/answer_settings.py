@@ -7,7 +7,7 @@ import numpy as np
 
 from reference_numpy.strategy import Strategy
 
-from .alteration import Alteration, setting
+from .alteration import Alteration, setting, settings
 from .combinators import bound
 
 Array = np.ndarray
@@ -89,14 +89,15 @@ def answers() -> Iterator[Alteration]:
         "-1 behind": ("what is behind the end is -1", lambda token, log_p, end: (
             np.where(_behind(token, end), -1, token), log_p)),
     }  # fmt: skip
-    for name, (title, change) in rows.items():
-        yield setting(f"answer={name}", "greedy_search", title, fix, _answered(change), *ONE_BY_ONE)
+    yield from settings("answer=", "greedy_search", fix, rows, *ONE_BY_ONE, of=_answered)
     title, own = "the end token is replaced by padding", "write the end token with its own log p, and padding from then on"
     yield setting("answer=padded end", "greedy_search", f"{title}, and its log p by 0", own, _padded_end(False), *ONE_BY_ONE)
     yield setting("answer=padded end, log p kept", "greedy_search", f"{title}; its log p is kept", own, _padded_end(True), *ONE_BY_ONE)
-    loops: dict[str, tuple[str, Callable[[Array], Array]]] = {
-        "never": ("a row goes on after its end token", np.zeros_like),
-        "together": ("all rows end with the first that ends", lambda done_b: np.full_like(done_b, done_b.any())),
-    }
-    for name, (title, ends) in loops.items():
-        yield setting(f"end={name}", "greedy_search", title, "end every row at its own end token", looped(ends), "decoding._one_by_one")
+    fix, loops = (
+        "end every row at its own end token",
+        {
+            "never": ("a row goes on after its end token", np.zeros_like),
+            "together": ("all rows end with the first that ends", lambda done_b: np.full_like(done_b, done_b.any())),
+        },
+    )
+    yield from settings("end=", "greedy_search", fix, loops, "decoding._one_by_one", of=looped)

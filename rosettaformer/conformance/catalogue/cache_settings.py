@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from .alteration import Alteration, setting
+from .alteration import Alteration, setting, settings
 from .combinators import on_arguments, on_result
 
 Array = np.ndarray
@@ -88,8 +88,7 @@ def caches() -> Iterator[Alteration]:
         "of the last layer": ("every layer attends to the memory's keys and values of the last layer",
                               _memory_of(lambda own, count: count - 1)),
     }  # fmt: skip
-    for name, (title, change) in memories.items():
-        yield setting(f"memory={name}", "decode_in_steps", title, fix, on_result(change), "cache.start_cache")
+    yield from settings("memory=", "decode_in_steps", fix, memories, "cache.start_cache", of=on_result)
     title, altered = "every row attends to the memory of the first", on_arguments(memory_bsd=_first_row)
     yield setting("memory=of the first row", "decode_in_steps", title, "give every row its own memory", altered, "cache.start_cache")
 

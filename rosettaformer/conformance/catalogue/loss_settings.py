@@ -8,7 +8,7 @@ import numpy as np
 
 from reference_numpy import arithmetic, loss
 
-from .alteration import Alteration, setting
+from .alteration import Alteration, setting, settings
 from .combinators import on_call
 
 Array = np.ndarray
@@ -128,34 +128,30 @@ def _clipped(epsilon: float) -> Curve:
     return lambda log_p: np.clip(log_p, *inside), lambda log_p: ((log_p >= inside[0]) & (log_p <= inside[1])).astype(log_p.dtype)
 
 
+def _of(prefix: str, fix: str, rows: Mapping[str, tuple[str, Any]], scored: Callable) -> Iterator[Alteration]:
+    return settings(prefix, "cross_entropy", fix, rows, *BOTH, of=lambda part: scored(part)[BOTH[0]])
+
+
 def losses() -> Iterator[Alteration]:
     """The settings of the loss."""
-
-    def of(name: str, title: str, fix: str, altered: Mapping[str, Callable]) -> Alteration:
-        return setting(name, "cross_entropy", title, fix, altered[BOTH[0]], *altered)
-
     fix = "q = (1 - smoothing) onehot + smoothing / V"
     title = "the smoothed label is 1 - smoothing, without its share of smoothing / V"
     yield setting("smoothing=mass lost", "cross_entropy", title, "let the label keep smoothing / V of its own", lost_mass, *BOTH)
-    for name, (title, target) in _TARGETS.items():
-        yield of(f"smoothing={name}", title, fix, scored(target))
+    yield from _of("smoothing=", fix, _TARGETS, scored)
     fix = "divide by the number of real labels"
     given: dict[str, tuple[str, Callable[..., dict[str, Any]]]] = {
         "over all positions": ("padding adds no loss and counts in the mean", lambda label_bt, **others: {"total": max(label_bt.size, 1)}),
         "over all logits": ("the loss is divided by the number of logits", lambda logits_btv, **others: {"total": max(logits_btv.size, 1)}),
         "sum": ("the loss is a sum", lambda **others: {"total": 1}),
     }
-    for name, (title, change) in given.items():
-        yield setting(f"loss={name}", "cross_entropy", title, fix, on_call(change), *BOTH)
-    for name, (title, weight) in _WEIGHTS.items():
-        yield of(f"loss={name}", title, fix, scored(weight=weight))
+    yield from settings("loss=", "cross_entropy", fix, given, *BOTH, of=on_call)
+    yield from _of("loss=", fix, _WEIGHTS, lambda weight: scored(weight=weight))
     fix = "take log_softmax of the logits"
     curves = dict(_CURVES)
     for epsilon in (1e-6, 1e-7, 1e-8, 1e-9, 1e-10, 1e-12):
         curves[f"log(p + {epsilon:g})"] = f"{epsilon:g} is added to p before the logarithm", _added(epsilon)
         curves[f"log(p of at least {epsilon:g})"] = f"p is clipped to {epsilon:g} .. 1 - {epsilon:g}", _clipped(epsilon)
-    for name, (title, curve) in curves.items():
-        yield of(f"loss={name}", title, fix, scored(curve=curve))
+    yield from _of("loss=", fix, curves, lambda curve: scored(curve=curve))
     yield setting(
         "loss=sigmoids", "cross_entropy", "each token has a sigmoid of its own, and no softmax is taken", fix, _of_sigmoids, BOTH[0]
     )
@@ -200,8 +196,7 @@ def _alignments() -> Iterator[Alteration]:
                      lambda target: (np.concatenate([0 * first(target), target[:, :-1]], axis=1), target)),
     }  # fmt: skip
     fix = "input, label = target[:, :-1], target[:, 1:]"
-    for name, (title, change) in pairs.items():
-        yield setting(f"labels={name}", "training_loss", title, fix, _forced(change), "loss.teacher_forcing")
+    yield from settings("labels=", "training_loss", fix, pairs, "loss.teacher_forcing", of=_forced)
     masks: dict[str, tuple[str, Callable[[Array], Array]]] = {
         "mask of the input": ("a label counts where the decoder's input is real",
                               lambda mask: np.concatenate([np.ones_like(first(mask)), mask[:, :-1]], axis=1)),
@@ -211,11 +206,16 @@ def _alignments() -> Iterator[Alteration]:
         "padding alone": ("padding counts, and real labels do not", np.logical_not),
     }  # fmt: skip
     fix = "let the labels count that are not padding"
-    for name, (title, keep) in masks.items():
-        altered = on_call(
-            lambda label_bt, mask_bt, keep=keep, **others: {"mask_bt": keep(np.ones(label_bt.shape, bool) if mask_bt is None else mask_bt)}
-        )
-        yield setting(f"labels={name}", "training_loss", title, fix, altered, *BOTH)
+    yield from settings("labels=", "training_loss", fix, masks, *BOTH, of=_counted)
+
+
+def _counted(keep: Callable[[Array], Array]) -> Callable:
+    """Lets other labels count, a function of the mask of those that do."""
+
+    def change(label_bt: Array, mask_bt: Any, **others: Any) -> dict[str, Any]:
+        return {"mask_bt": keep(np.ones(label_bt.shape, bool) if mask_bt is None else mask_bt)}
+
+    return on_call(change)
 
 
 def _forced(change: Callable[[Array], tuple[Array, Array]]) -> Callable:

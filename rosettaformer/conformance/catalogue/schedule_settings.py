@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from .alteration import Alteration, setting
+from .alteration import Alteration, setting, settings
 from .combinators import on_call
 
 Rate = Callable[[np.ndarray, float, float], np.ndarray]
@@ -46,8 +46,7 @@ _RATES: dict[str, tuple[str, Rate]] = {
 def schedules() -> Iterator[Alteration]:
     """The settings of the schedule."""
     fix = "d^-1/2 min(n^-1/2, n w^-3/2), n counted from 1"
-    for name, (title, rate) in _RATES.items():
-        yield setting(f"rate={name}", "noam", title, fix, other_rate(rate))
+    yield from settings("rate=", "noam", fix, _RATES, of=other_rate)
     for name, count, what in (("step", 1, "steps are"), ("warmup", 1, "the warm-up is"), ("warmup", -1, "the warm-up is")):
         title = f"{what} counted from 2" if name == "step" else f"{what} one step {'longer' if count > 0 else 'shorter'}"
         altered = on_call(lambda name=name, count=count, **given: {name: np.maximum(np.asarray(given[name]) + count, 1)})

@@ -8,7 +8,7 @@ import numpy as np
 from reference_numpy import arithmetic
 
 from ..reference.components import SEARCHES
-from .alteration import Alteration, setting
+from .alteration import Alteration, setting, settings
 from .answer_settings import answers, looped
 from .combinators import bound, on_arguments
 
@@ -147,8 +147,8 @@ def _numbers() -> Iterator[Alteration]:
         "1 - u": ("1 less the number is used", lambda u_bn: 1 - u_bn),
         "rows reversed": ("the rows' numbers are in reverse order", lambda u_bn: u_bn[::-1]),
     }  # fmt: skip
-    for name, (title, change) in rows.items():
-        yield setting(f"numbers={name}", "sample", title, fix, on_arguments(uniform_bn=change), PLACES[1])
+    of = lambda change: on_arguments(uniform_bn=change)  # noqa: E731 - of the numbers to draw with
+    yield from settings("numbers=", "sample", fix, rows, PLACES[1], of=of)
 
 
 def searches() -> Iterator[Alteration]:
