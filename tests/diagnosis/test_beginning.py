@@ -16,7 +16,7 @@ from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.cases.like_folders import cases_of
 from rosettaformer.conformance.catalogue import all_defects
 from rosettaformer.conformance.catalogue.combinators import on_arguments
-from rosettaformer.conformance.catalogue.reading_settings import readings
+from rosettaformer.conformance.catalogue.settings import readings
 from rosettaformer.conformance.catalogue.settings import all_settings
 from rosettaformer.conformance.diagnosis.beginning import beginning
 from rosettaformer.conformance.diagnosis.hypotheses import Hypotheses, candidates

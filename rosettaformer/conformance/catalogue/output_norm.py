@@ -9,7 +9,7 @@ from reference_numpy import layers, normalization
 
 from .alteration import Altered, Replaces, Variants
 from .combinators import on_call
-from .norm_placement import IN, OUT
+from .normalization import IN, OUT
 
 Array = np.ndarray
 

@@ -16,9 +16,9 @@ from ..case import Case
 from ..catalogue import Alteration
 from ..catalogue.alteration import FRAMEWORKS
 from ..catalogue.combinators import on_arguments, on_call, on_result
-from ..catalogue.loss_settings import BOTH
+from ..catalogue.loss import BOTH
 from ..catalogue.place import Place, places
-from ..catalogue.schedule_settings import Rate, other_rate
+from ..catalogue.optimizer import Rate, other_rate
 from ..reference.tolerance import Expectation
 from . import altered
 from .hypotheses import Hypotheses
