@@ -5,8 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from .devices import Device, current
-from .operations import Operations
+from .devices import Device
 
 Tree = Mapping[str, Any]
 SPLIT = {"query": {"kernel": 1, "bias": 0}, "key": {"kernel": 1, "bias": 0}, "value": {"kernel": 1, "bias": 0}, "output": {"kernel": 0}}
@@ -68,62 +67,54 @@ def _named(values: tuple[Any, ...], options: Mapping[str, Any]) -> dict[str, Any
 
 
 def forward(
-    operations: Operations, original: Callable, parameters: Tree, query_btd: Any, memory_bsd: Any, *rest: Any, **options: Any
-) -> Any:
+    device: Device, original: Callable, parameters: Tree, query_btd: Any, memory_bsd: Any, *rest: Any,
+    **options: Any,
+) -> Any:  # fmt: skip
     """`multi_head_attention` on a device."""
-    device = current()
-    if device is None:
-        return original(parameters, query_btd, memory_bsd, *rest, **options)
     heads, arguments = Heads(device, parameters, options.get("config")), _named(rest, options)
     found = original(heads.own(), query_btd, memory_bsd, **heads.beside(arguments))
     partial, weights = found if arguments.get("return_weights") else (found, None)
     site = device.path(parameters["query"]["kernel"], "query.kernel")
-    output = operations.output(device, site, partial, parameters["output"].get("bias"))
+    output = device.operations.output(device, site, partial, parameters["output"].get("bias"))
     return output if weights is None else (output, device.gather("model", weights, 1))
 
 
 def backward(
-    operations: Operations,
-    original: Callable,
-    parameters: Tree,
-    query_btd: Any,
-    memory_bsd: Any,
-    *rest: Any,
-    cotangent: Any,
-    **options: Any,
-) -> Any:
+    device: Device, original: Callable, parameters: Tree, query_btd: Any, memory_bsd: Any, *rest: Any,
+    cotangent: Any, **options: Any,
+) -> Any:  # fmt: skip
     """`multi_head_attention_vjp` on a device."""
-    device = current()
-    if device is None:
-        return original(parameters, query_btd, memory_bsd, *rest, cotangent=cotangent, **options)
     heads, site = Heads(device, parameters, options.get("config")), device.path(parameters["query"]["kernel"], "query.kernel")
-    inner_cotangent = operations.output_gradient(device, site, cotangent)
+    inner_cotangent = device.operations.output_gradient(device, site, cotangent)
     found = original(heads.own(), query_btd, memory_bsd, **heads.beside(_named(rest, options)), cotangent=inner_cotangent)
     gradients = {part: dict(tree) for part, tree in found["parameters"].items()}
     for part, tree in gradients.items():
         for name, gradient in tree.items():
             path = f"{site}.{part}.{name}".lstrip(".")
-            whole = heads.axis(part, name) is None
-            tree[name] = operations.shared_gradient(device, path, gradient) if whole else heads.placed(part, name, gradient)
+            if heads.axis(part, name) is None:
+                tree[name] = device.operations.shared_gradient(device, path, gradient)
+            else:
+                tree[name] = heads.placed(part, name, gradient)
     if "bias" in parameters["output"]:
-        gradients["output"]["bias"] = operations.bias_gradient(device, site, cotangent.reshape(-1, cotangent.shape[-1]).sum(0))
+        own = cotangent.reshape(-1, cotangent.shape[-1]).sum(0)
+        gradients["output"]["bias"] = device.operations.bias_gradient(device, site, own)
     result: dict[str, Any] = {"parameters": gradients}
     for of in ("query", "memory"):
         name = "query_btd" if of == "query" else "memory_bsd"
-        result[name] = operations.input_gradient(device, site, of, found[name])
+        result[name] = device.operations.input_gradient(device, site, of, found[name])
     if "bias_bhts" in found:
         result["bias_bhts"] = device.gather("model", found["bias_bhts"], 1)
     return result
 
 
 def dot_product(
-    operations: Operations, original: Callable, query_bthk: Any, key_bsgk: Any, value_bsge: Any, *rest: Any, **options: Any
-) -> Any:
+    device: Device, original: Callable, query_bthk: Any, key_bsgk: Any, value_bsge: Any, *rest: Any,
+    **options: Any,
+) -> Any:  # fmt: skip
     """`scaled_dot_product_attention`, and its vjp, of a device whose query heads use some of the key heads that it has."""
-    device = current()
-    if device is None or not (count := device.notes.get("few")):
+    if not (count := device.notes.get("few")):
         return original(query_bthk, key_bsgk, value_bsge, *rest, **options)
-    taken = operations.groups(device, count, key_bsgk.shape[2])
+    taken = device.operations.groups(device, count, key_bsgk.shape[2])
     found = original(query_bthk, key_bsgk[:, :, taken], value_bsge[:, :, taken], *rest, **options)
     if "cotangent" not in options:
         return found
@@ -131,24 +122,24 @@ def dot_product(
     for name, whole in (("key_bsgk", key_bsgk), ("value_bsge", value_bsge)):
         placed[name] = np.zeros_like(whole)
         placed[name][:, :, taken] = found[name]
-    placed["value_bsge"] = operations.key_gradient(device, placed["value_bsge"])
+    placed["value_bsge"] = device.operations.key_gradient(device, placed["value_bsge"])
     return found | placed
 
 
 def norm(
-    operations: Operations, original: Callable, parameters: Tree, name: str, x_bthk: Any, config: Any, *, cotangent: Any = None
-) -> Any:
+    device: Device, original: Callable, parameters: Tree, name: str, x_bthk: Any, config: Any, *,
+    cotangent: Any = None,
+) -> Any:  # fmt: skip
     """`query_key_norm`, and its vjp, of a device that has some of the heads over which it divides."""
-    device = current()
     given = {} if cotangent is None else {"cotangent": cotangent}
-    alone = device is None or config is None or config.query_key_norm != "width"
-    few = device is not None and name == "key" and device.notes.get("few")
+    alone = config is None or config.query_key_norm != "width"
+    few = name == "key" and device.notes.get("few")
     if few and cotangent is not None:
         gradient, norms = original(parameters, name, x_bthk, config, **given)
-        return operations.key_gradient(device, gradient), norms
-    if alone or few or device is None:
+        return device.operations.key_gradient(device, gradient), norms
+    if alone or few:
         return original(parameters, name, x_bthk, config, **given)
-    whole_bthk = operations.normed_heads(device, name, x_bthk)
+    whole_bthk = device.operations.normed_heads(device, name, x_bthk)
     if whole_bthk.shape == x_bthk.shape:
         return original(parameters, name, x_bthk, config, **given)
     scale = {f"{name}_norm": {part: device.gather("model", own, 0) for part, own in parameters[f"{name}_norm"].items()}}

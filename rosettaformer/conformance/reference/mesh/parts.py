@@ -7,8 +7,7 @@ import numpy as np
 
 from reference_numpy import loss as losses
 
-from .devices import Device, current
-from .operations import Operations
+from .devices import Device
 
 Tree = Mapping[str, Any]
 FEATURES = {"gate": {"kernel": 1, "bias": 0}, "hidden": {"kernel": 1, "bias": 0}, "output": {"kernel": 0}}
@@ -36,91 +35,83 @@ def _features(parameters: Tree, device: Device) -> dict[str, Any]:
 
 
 def feed_forward(
-    operations: Operations,
-    original: Callable,
-    parameters: Tree,
-    x_btd: Any,
-    activation_name: str,
-    keep_btf: Any = None,
-    dropout_rate: float = 0.0,
-) -> Any:
+    device: Device, original: Callable, parameters: Tree, x_btd: Any, activation_name: str,
+    keep_btf: Any = None, dropout_rate: float = 0.0,
+) -> Any:  # fmt: skip
     """`feed_forward` on a device."""
-    if (device := current()) is None:
-        return original(parameters, x_btd, activation_name, keep_btf, dropout_rate)
     keep_btf = None if keep_btf is None else _own(keep_btf, 2, device)
     partial = original(_features(parameters, device), x_btd, activation_name, keep_btf, dropout_rate)
     site = device.path(parameters["hidden"]["kernel"], "hidden.kernel")
-    return operations.output(device, site, partial, parameters["output"].get("bias"))
+    return device.operations.output(device, site, partial, parameters["output"].get("bias"))
 
 
 def feed_forward_vjp(
-    operations: Operations, original: Callable, parameters: Tree, x_btd: Any, activation_name: str, keep_btf: Any = None,
+    device: Device, original: Callable, parameters: Tree, x_btd: Any, activation_name: str, keep_btf: Any = None,
     dropout_rate: float = 0.0, *, cotangent: Any,
 ) -> Any:  # fmt: skip
     """`feed_forward_vjp` on a device."""
-    if (device := current()) is None:
-        return original(parameters, x_btd, activation_name, keep_btf, dropout_rate, cotangent=cotangent)
     keep_btf = None if keep_btf is None else _own(keep_btf, 2, device)
     site = device.path(parameters["hidden"]["kernel"], "hidden.kernel")
-    inner = operations.output_gradient(device, site, cotangent)
+    inner = device.operations.output_gradient(device, site, cotangent)
     found = original(_features(parameters, device), x_btd, activation_name, keep_btf, dropout_rate, cotangent=inner)
     gradients = {
         part: {name: _placed(gradient, parameters[part][name], FEATURES[part].get(name), device) for name, gradient in tree.items()}
         for part, tree in found["parameters"].items()
     }
     if "bias" in parameters["output"]:
-        gradients["output"]["bias"] = operations.bias_gradient(device, site, cotangent.reshape(-1, cotangent.shape[-1]).sum(0))
-    return {"parameters": gradients, "x_btd": operations.input_gradient(device, site, "x", found["x_btd"])}
+        own = cotangent.reshape(-1, cotangent.shape[-1]).sum(0)
+        gradients["output"]["bias"] = device.operations.bias_gradient(device, site, own)
+    x_btd = device.operations.input_gradient(device, site, "x", found["x_btd"])
+    return {"parameters": gradients, "x_btd": x_btd}
 
 
-def embedding(operations: Operations, original: Callable, parameters: Tree, token: Any, *rest: Any, **options: Any) -> Any:
+def embedding(
+    device: Device, original: Callable, parameters: Tree, token: Any, *rest: Any, **options: Any,
+) -> Any:  # fmt: skip
     """`embedding` on a device."""
-    if (device := current()) is None:
-        return original(parameters, token, *rest, **options)
-    return operations.lookup(device, original, parameters, token, *rest, *options.values())
+    return device.operations.lookup(device, original, parameters, token, *rest, *options.values())
 
 
 def embedding_vjp(
-    operations: Operations, original: Callable, parameters: Tree, token: Any, *rest: Any, cotangent: Any, **options: Any
-) -> Any:
+    device: Device, original: Callable, parameters: Tree, token: Any, *rest: Any, cotangent: Any,
+    **options: Any,
+) -> Any:  # fmt: skip
     """`embedding_vjp` on a device."""
-    if (device := current()) is None:
-        return original(parameters, token, *rest, cotangent=cotangent, **options)
-    return operations.lookup_gradient(device, original, parameters, token, *rest, *options.values(), cotangent=cotangent)
+    given = parameters, token, *rest, *options.values()
+    return device.operations.lookup_gradient(device, original, *given, cotangent=cotangent)
 
 
-def logits(operations: Operations, original: Callable, parameters: Tree, x_btd: Any, *rest: Any, **options: Any) -> Any:
+def logits(
+    device: Device, original: Callable, parameters: Tree, x_btd: Any, *rest: Any, **options: Any,
+) -> Any:  # fmt: skip
     """`logits` on a device."""
-    if (device := current()) is None or "logits" in device.whole:
+    if "logits" in device.whole:
         return original(parameters, x_btd, *rest, **options)
     own = {name: _own(array, VOCABULARY[name], device) for name, array in parameters.items()}
-    return operations.vocabulary(device, original(own, x_btd, *rest, **options))
+    return device.operations.vocabulary(device, original(own, x_btd, *rest, **options))
 
 
-def logits_vjp(operations: Operations, original: Callable, parameters: Tree, x_btd: Any, *rest: Any, cotangent: Any, **options: Any) -> Any:
+def logits_vjp(
+    device: Device, original: Callable, parameters: Tree, x_btd: Any, *rest: Any, cotangent: Any,
+    **options: Any,
+) -> Any:  # fmt: skip
     """`logits_vjp` on a device."""
-    if (device := current()) is None or "logits" in device.whole:
+    if "logits" in device.whole:
         return original(parameters, x_btd, *rest, cotangent=cotangent, **options)
     own = {name: _own(array, VOCABULARY[name], device) for name, array in parameters.items()}
     found = original(own, x_btd, *rest, **options, cotangent=_own(cotangent, cotangent.ndim - 1, device))
     gradients = {name: _placed(array, parameters[name], VOCABULARY[name], device) for name, array in found["parameters"].items()}
-    return {"parameters": gradients, "x_btd": operations.input_gradient(device, "logits", "x", found["x_btd"])}
+    x_btd = device.operations.input_gradient(device, "logits", "x", found["x_btd"])
+    return {"parameters": gradients, "x_btd": x_btd}
 
 
 def cross_entropy(
-    operations: Operations,
-    original: Callable,
-    logits_btv: Any,
-    label_bt: Any,
-    mask_bt: Any = None,
-    smoothing: float = 0.0,
-    total: Any = None,
-) -> Any:
+    device: Device, original: Callable, logits_btv: Any, label_bt: Any, mask_bt: Any = None,
+    smoothing: float = 0.0, total: Any = None,
+) -> Any:  # fmt: skip
     """`cross_entropy` on a device: that of the whole batch."""
-    if (device := current()) is None:
-        return original(logits_btv, label_bt, mask_bt, smoothing, total)
-    total = _total(operations, device, label_bt, mask_bt, total)
-    log_z_btv = operations.log_normaliser(device, logits_btv, label_bt)
+    total = _total(device, label_bt, mask_bt, total)
+    log_z_btv = device.operations.log_normaliser(device, logits_btv, label_bt)
     if log_z_btv is None:
         own = original(logits_btv, label_bt, mask_bt, smoothing, 1) / logits_btv.dtype.type(total)
     else:
@@ -128,18 +119,16 @@ def cross_entropy(
         log_z_bt, label_logit_bt = (np.take_along_axis(array, label_bt[..., None], -1)[..., 0] for array in (all_z_btv, logits_btv))
         value_bt = log_z_bt - (1 - smoothing) * label_logit_bt - smoothing * logits_btv.mean(-1)
         own = np.where(True if mask_bt is None else mask_bt, value_bt, 0).sum() / total
-    return operations.loss(device, np.asarray(own, logits_btv.dtype))
+    return device.operations.loss(device, np.asarray(own, logits_btv.dtype))
 
 
 def cross_entropy_vjp(
-    operations: Operations, original: Callable, logits_btv: Any, label_bt: Any, mask_bt: Any = None, smoothing: float = 0.0,
+    device: Device, original: Callable, logits_btv: Any, label_bt: Any, mask_bt: Any = None, smoothing: float = 0.0,
     total: Any = None, *, cotangent: Any,
 ) -> Any:  # fmt: skip
     """`cross_entropy_vjp` on a device."""
-    if (device := current()) is None:
-        return original(logits_btv, label_bt, mask_bt, smoothing, total, cotangent=cotangent)
-    total = _total(operations, device, label_bt, mask_bt, total)
-    log_z_btv = operations.log_normaliser(device, logits_btv, label_bt)
+    total = _total(device, label_bt, mask_bt, total)
+    log_z_btv = device.operations.log_normaliser(device, logits_btv, label_bt)
     share = np.asarray(cotangent, logits_btv.dtype) / logits_btv.dtype.type(total)
     found = original(logits_btv, label_bt, mask_bt, smoothing, 1, cotangent=share)
     if log_z_btv is None:
@@ -150,8 +139,9 @@ def cross_entropy_vjp(
     return {"logits_btv": found["logits_btv"] + counts_bt[..., None] * other_btv}
 
 
-def _total(operations: Operations, device: Device, label_bt: Any, mask_bt: Any, total: Any) -> Any:
+def _total(device: Device, label_bt: Any, mask_bt: Any, total: Any) -> Any:
     """The number by which losses are divided; a case that gives one gives that of the whole batch."""
     if total is not None:
         return total
-    return np.maximum(operations.label_count(device, int(label_bt.size if mask_bt is None else mask_bt.sum())), 1)
+    count = int(label_bt.size if mask_bt is None else mask_bt.sum())
+    return np.maximum(device.operations.label_count(device, count), 1)
