@@ -13,7 +13,8 @@ from .alteration import CONFIGURED, FRAMEWORKS, LOADED
 
 REQUIRED = ("title", "component", "what", "shows")
 OPTIONAL = ("evidence", "elsewhere", "dtypes", "rounding", "random", "undetermined", "family", "unobservable")
-FIXES = ("fix", "fix_of")  # by framework, or one for all; or the id of the same family whose fix it has
+# by framework, `others` for those that are not named, or one for all; or the id of the same family whose fix it has
+FIXES = ("fix", "fix_of")
 ELSEWHERE = {"CONFIGURED": CONFIGURED, "LOADED": LOADED}
 
 Family = Mapping[str, Mapping[str, Any]]
@@ -47,8 +48,9 @@ def properties(name: str, family: Family, id_: str) -> dict[str, Any]:
     if missing := [key for key in REQUIRED if key not in own]:
         raise ValueError(f"{where} lacks {', '.join(missing)}")
     fix = own.pop("fix", None) or family.get(own.pop("fix_of", ""), {}).get("fix")
-    fixes = dict.fromkeys(FRAMEWORKS, fix) if isinstance(fix, str) else fix
-    if not fixes or tuple(fixes) != FRAMEWORKS:
+    given = {"others": fix} if isinstance(fix, str) else dict(fix or {})
+    fixes = {framework: given.get(framework, given.get("others")) for framework in FRAMEWORKS}
+    if not all(fixes.values()) or given.keys() - {*FRAMEWORKS, "others"}:
         raise ValueError(f"{where} must have a fix for {', '.join(FRAMEWORKS)}")
     own |= {"fix": fixes, "elsewhere": ELSEWHERE.get(own.get("elsewhere", ""), own.get("elsewhere", ""))}
     return own | ({"dtypes": tuple(own["dtypes"])} if "dtypes" in own else {})

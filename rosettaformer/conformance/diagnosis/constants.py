@@ -17,8 +17,8 @@ from ..catalogue import Alteration
 from ..catalogue.alteration import FRAMEWORKS
 from ..catalogue.combinators import on_arguments, on_call, on_result
 from ..catalogue.loss import BOTH
-from ..catalogue.place import Place, places
 from ..catalogue.optimizer import Rate, other_rate
+from ..catalogue.place import Place, places
 from ..reference.tolerance import Expectation
 from . import altered
 from .hypotheses import Hypotheses
