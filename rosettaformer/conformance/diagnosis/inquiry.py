@@ -10,16 +10,15 @@ from ..reference.near_ties import followed
 from ..status import LEFT, Kind
 from . import altered, evidence, explanation, stability
 from .altered import Combination
-from .checked import Checked
+from .beginning import shapes
 from .crashes import Failed
 from .deadline import Deadline, TimeIsUp
 from .digits import Nearly, nearly, rest
-from .examined_port import Subject
+from .examined_port import Checked, Subject
 from .findings import Verdict
 from .parts import Parts
 from .record import About
 from .search import Search
-from .shapes import shapes
 from .symptoms import rounding
 from .tracing import Progress
 

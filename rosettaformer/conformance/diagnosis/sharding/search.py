@@ -12,7 +12,7 @@ from ...catalogue.sharded.over_model import NEEDS
 from ...reference import mesh as on_mesh
 from ...reference.components import forward_of
 from ...reference.mesh.run import split_axes, table
-from .replies import Reply
+from .facts import Reply
 
 KINDS = ("self_attention", "cross_attention", "feed_forward", "logits")
 # operations that no output of a forward pass shows

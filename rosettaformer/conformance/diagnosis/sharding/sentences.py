@@ -9,8 +9,7 @@ from ...case import Case
 from ...catalogue.sharded import Fault
 from ...reference.tolerance import Expectation
 from ..findings import Verdict
-from .facts import facts
-from .replies import Reply
+from .facts import Reply, facts
 from .search import explanations
 
 BESIDE = "a mistake that is there on one device, too, has its name there: diagnose the port without --mesh"

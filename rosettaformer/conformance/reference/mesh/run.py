@@ -1,5 +1,6 @@
 """A case as the devices of its mesh compute it together."""
 
+import copy
 import dataclasses
 import functools
 from collections.abc import Collection, Mapping
@@ -7,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from reference_numpy import parameters
 from reference_numpy.sharding import Mesh, chunks, splits
 
 from ...case import Case
 from .. import components
 from ..patching import patched
-from . import attention, devices, parts, steps
+from . import attention, devices, parts
 from .devices import Device, current
 from .operations import OPERATIONS, Operations
 
@@ -114,13 +116,34 @@ def _taking(altered: Any) -> Any:
     return taken
 
 
-def _positions(device: Device, original: Any, mask_bt: Any, *rest: Any) -> Any:
-    return device.operations.positions(device, original, mask_bt, *rest)
+def _gradients(device: Device, original: Any, trainer: Any, source: Any, target: Any, keep: Any) -> Any:
+    """`Trainer._gradients` on a device: of its rows, added up."""
+    taken = device.operations.own_rows(device, len(target))
+    flat = parameters.flatten(keep).items()
+    masks = parameters.nest({site: device.operations.keep(device, mask) for site, mask in flat})
+    trainer = copy.copy(trainer)  # parts of a batch's part are no part of the mathematics
+    trainer.recipe = dataclasses.replace(trainer.recipe, microbatches=1)
+    value, tree = original(trainer, None if source is None else source[taken], target[taken], masks)
+    placed = split_axes(trainer.config, device.mesh, "transformer", device.whole)
+    found = {}
+    for name, gradient in parameters.flatten(tree).items():
+        found[name] = assembled(device, name, device.operations.data_gradient(device, name, gradient), placed)
+    return value, parameters.nest(found)
 
 
-def _norm_vjp(
-    device: Device, original: Any, tree: Any, config: Any, x_btd: Any, *, cotangent: Any
-) -> Any:  # fmt: skip
+def _count(device: Device, original: Any, config: Any, target: Any) -> Any:
+    """`training._count` on a device: of the whole batch."""
+    return device.operations.label_count(device, original(config, target))
+
+
+def _clip(device: Device, original: Any, tree: Any, limit: float) -> Any:
+    """`clip_global_norm` on a device."""
+    flat = parameters.flatten(tree)
+    factors = device.operations.clip_factors(device, flat, limit)
+    return parameters.nest({name: gradient * factors[name] for name, gradient in flat.items()})
+
+
+def _norm_vjp(device: Device, original: Any, tree: Any, config: Any, x_btd: Any, *, cotangent: Any) -> Any:
     name = device.names.get(id(tree["scale"]), "")
     if not name:  # a norm of queries and keys has a part of its parameters
         return original(tree, config, x_btd, cotangent=cotangent)
@@ -145,8 +168,10 @@ _REPLACED = {
         "embedding.logits_vjp": parts.logits_vjp,
         "loss.cross_entropy": parts.cross_entropy,
         "loss.cross_entropy_vjp": parts.cross_entropy_vjp,
-        "positional_encoding.token_positions": _positions,
+        "positional_encoding.token_positions": lambda device, *given: device.operations.positions(device, *given),
         "normalization.norm_vjp": _norm_vjp,
-        **steps.REPLACED,
+        "training.Trainer._gradients": _gradients,
+        "training._count": _count,
+        "optimizer.clip_global_norm": _clip,
     }.items()
 }
