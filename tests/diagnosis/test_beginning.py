@@ -15,7 +15,7 @@ from rosettaformer.checkpoints.hugging_face import new
 from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.cases.like_folders import cases_of
 from rosettaformer.conformance.catalogue import all_defects
-from rosettaformer.conformance.catalogue.combinators import on_arguments
+from rosettaformer.conformance.catalogue.alteration import on_arguments
 from rosettaformer.conformance.catalogue.settings import all_settings, readings
 from rosettaformer.conformance.diagnosis.beginning import beginning, shapes
 from rosettaformer.conformance.diagnosis.hypotheses import Hypotheses, candidates

@@ -1,11 +1,14 @@
-"""Alterations of the reference, and their injection into it."""
+"""Alterations of the reference, their injection into it, and the commonest: of arguments, and of results."""
 
 import contextlib
 import dataclasses
 import functools
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
 
 from ..case import Case
 from ..reference.components import COMPONENTS
@@ -13,6 +16,7 @@ from ..reference.patching import Replaces, patched
 from ..reference.paths import Paths
 from .place import Place, limited
 
+Array = np.ndarray
 Altered = Mapping[str, Replaces]  # what a defect replaces, by its id
 Variants = Mapping[str, Mapping[str, Replaces]]  # what its variants do, by its id and their titles
 FRAMEWORKS = ("torch", "tf", "jax")
@@ -106,3 +110,32 @@ def injected(*alterations: Alteration) -> Iterator[None]:
         if any(one.followed for one in alterations):
             stack.enter_context(paths.followed())
         yield
+
+
+def bound(original: Callable, *args: Any, **options: Any) -> dict[str, Any]:
+    """The arguments of a call by name, including defaults."""
+    given = inspect.signature(original).bind(*args, **options)
+    given.apply_defaults()
+    return dict(given.arguments)
+
+
+def on_call(change: Callable[..., Mapping[str, Any]]) -> Callable:
+    """Changes arguments: `change` takes all by name, including defaults, and returns the new ones by name."""
+
+    def altered(original: Callable, *args: Any, **options: Any) -> Any:
+        given = inspect.signature(original).bind(*args, **options)
+        given.apply_defaults()
+        given.arguments |= change(**given.arguments)
+        return original(*given.args, **given.kwargs)
+
+    return altered
+
+
+def on_arguments(**changes: Any) -> Callable:
+    """Replaces these arguments, each by a value or by a function of the argument that is given."""
+    return on_call(lambda **given: {name: change(given[name]) if callable(change) else change for name, change in changes.items()})
+
+
+def on_result(change: Callable[[Any], Any]) -> Callable:
+    """Changes the result."""
+    return lambda original, *args, **options: change(original(*args, **options))

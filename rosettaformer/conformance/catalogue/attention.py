@@ -9,12 +9,10 @@ import numpy as np
 from reference_numpy import arithmetic, attention, mask, softmax
 
 from ..reference.patching import patched, within
-from .alteration import Altered, Replaces, Variants
-from .combinators import bound, on_arguments, on_call
+from .alteration import Altered, Array, Replaces, Variants, bound, on_arguments, on_call
 from .dropout import drawn
 from .softmax import inverted
 
-Array = np.ndarray
 ATTENTION, CAP, HEAD = "attention.scaled_dot_product_attention", "softmax.soft_cap", "embedding.logits"
 
 

@@ -9,9 +9,8 @@ from reference_numpy import beams
 from reference_numpy.beams import Beam
 
 from ..reference.patching import patched
-from .alteration import Alteration, setting, settings
+from .alteration import Alteration, Array, setting, settings
 
-Array = np.ndarray
 ADVANCE = "beams.Row.advance"
 
 

@@ -7,10 +7,7 @@ import numpy as np
 
 from reference_numpy import softmax
 
-from .alteration import Alteration, settings
-from .combinators import bound, on_arguments, on_call, on_result
-
-Array = np.ndarray
+from .alteration import Alteration, Array, bound, on_arguments, on_call, on_result, settings
 
 
 def choices() -> Iterator[Alteration]:

@@ -7,12 +7,10 @@ import numpy as np
 
 from reference_numpy import beams, softmax
 
-from .alteration import Alteration, Altered, Variants, setting, settings
+from .alteration import Alteration, Altered, Array, Variants, on_arguments, on_call, on_result, setting, settings
 from .beam_settings import ends_among, penalised_by
 from .choice_settings import cut
-from .combinators import on_arguments, on_call, on_result
 
-Array = np.ndarray
 STEP = "cache.decoder_layer_step"
 Chosen = Callable[[int], Array]  # the number of cached tokens -> the indices that are read
 

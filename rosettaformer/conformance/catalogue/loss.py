@@ -8,10 +8,8 @@ import numpy as np
 
 from reference_numpy import arithmetic, loss, softmax
 
-from .alteration import Alteration, Altered, Variants, setting, settings
-from .combinators import on_arguments, on_call, on_result
+from .alteration import Alteration, Altered, Array, Variants, on_arguments, on_call, on_result, setting, settings
 
-Array = np.ndarray
 Target = Callable[[Array, float, int], Array]
 Weight = Callable[[Array, int], Array]
 Curve = tuple[Callable[[Array], Array], Callable[[Array], Array]]  # of log p, and its derivative

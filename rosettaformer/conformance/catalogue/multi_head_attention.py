@@ -6,11 +6,9 @@ from typing import Any
 import numpy as np
 
 from ..reference.patching import within
-from .alteration import LOADED, Alteration, Altered, Variants, setting
-from .combinators import on_arguments, on_call, on_result
+from .alteration import LOADED, Alteration, Altered, Array, Variants, on_arguments, on_call, on_result, setting
 from .kernels import FUSED, OUTPUT, PROJECTIONS, of_projection
 
-Array = np.ndarray
 # the number of heads -> which one stands at each place
 HEADS: dict[str, Callable[[int], Array]] = {
     "reversed": lambda count: np.arange(count)[::-1],

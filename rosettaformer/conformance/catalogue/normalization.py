@@ -7,12 +7,10 @@ import numpy as np
 
 from reference_numpy import arithmetic, layers, normalization
 
-from .alteration import Altered, Replaces, Variants
-from .combinators import on_arguments, on_call
+from .alteration import Altered, Array, Replaces, Variants, on_arguments, on_call
 from .deviation import BOTH, LAYER, RMS, normalised, root_mean_square, variance
 from .residual import LAYERS, SUBLAYERS, from_input
 
-Array = np.ndarray
 IN, OUT = "layers.residual_in", "layers.residual_out"
 
 

@@ -8,8 +8,7 @@ import numpy as np
 from reference_numpy import optimizer
 from reference_numpy.parameters import flatten, nest
 
-from .alteration import Alteration, Altered, Variants, setting, settings
-from .combinators import on_arguments, on_call, on_result
+from .alteration import Alteration, Altered, Variants, on_arguments, on_call, on_result, setting, settings
 from .update_settings import divide, root, stepped
 
 Rate = Callable[[np.ndarray, float, float], np.ndarray]

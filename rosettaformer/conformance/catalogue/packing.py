@@ -8,10 +8,8 @@ import numpy as np
 from reference_numpy import mask
 
 from ..reference.patching import patched
-from .alteration import Altered, Replaces, Variants
-from .combinators import bound
+from .alteration import Altered, Array, Replaces, Variants, bound
 
-Array = np.ndarray
 Change = Callable[[Array, Array, Any], Array]  # logits whose rows of padding are zeros, the mask, the parameters -> other logits
 MODEL, REAL = "transformer.transformer", "transformer.real_rows"
 

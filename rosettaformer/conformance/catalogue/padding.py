@@ -8,10 +8,8 @@ import numpy as np
 from reference_numpy import mask
 
 from ..reference.patching import patched
-from .alteration import Altered, Replaces, Variants
-from .combinators import bound, on_arguments
+from .alteration import Altered, Array, Replaces, Variants, bound, on_arguments
 
-Array = np.ndarray
 DECODE = "transformer.decode"
 SIDES = ("source", "target")
 

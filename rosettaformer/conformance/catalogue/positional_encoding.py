@@ -9,10 +9,8 @@ import numpy as np
 from reference_numpy import arithmetic, positional_encoding
 
 from ..reference.patching import patched
-from .alteration import Altered, Replaces, Variants
-from .combinators import on_result
+from .alteration import Altered, Array, Replaces, Variants, on_result
 
-Array = np.ndarray
 LEARNED, ENCODING = "positional_encoding.position_embedding", "positional_encoding.positional_encoding"
 
 

@@ -11,8 +11,7 @@ from reference_numpy import arithmetic, rotary
 from ..case import numpy_dtype
 from ..reference.orders import to_tf32
 from ..reference.patching import within
-from .alteration import Alteration, Altered, Variants, setting
-from .combinators import on_arguments, on_result
+from .alteration import Alteration, Altered, Array, Variants, on_arguments, on_result, setting
 from .deviation import BOTH
 from .positional_encoding import arranged
 
@@ -98,9 +97,6 @@ def _gelu_of_rounded_constants(original: Callable, x: np.ndarray, name: str) -> 
     else:
         gate = np.tanh(_rounded(1.702) / 2 * x)
     return 0.5 * x * (1 + gate)
-
-
-Array = np.ndarray
 
 
 def _rounded_operands(original: Callable, subscripts: str, *operands: Array) -> Array:

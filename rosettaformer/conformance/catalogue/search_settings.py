@@ -9,10 +9,8 @@ from reference_numpy import arithmetic
 from reference_numpy.strategy import Strategy
 
 from ..reference.components import SEARCHES
-from .alteration import Alteration, setting, settings
-from .combinators import bound, on_arguments
+from .alteration import Alteration, Array, bound, on_arguments, setting, settings
 
-Array = np.ndarray
 ONE_BY_ONE = ("decoding.greedy_search", "decoding.sample")
 
 

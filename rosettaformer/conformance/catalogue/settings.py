@@ -13,10 +13,9 @@ from reference_numpy import arithmetic
 from reference_numpy.config import ACTIVATIONS
 
 from ..reference.patching import patched
-from .alteration import CONFIGURED, LOADED, Alteration, setting
+from .alteration import CONFIGURED, LOADED, Alteration, on_arguments, on_call, on_result, setting
 from .beam_settings import beam_settings
 from .choice_settings import choices
-from .combinators import on_arguments, on_call, on_result
 from .decoding import caches
 from .deviation import normalised, variance
 from .kernels import FUSED, PROJECTIONS, SITES, exchanged, interleaved, of_bias, of_projection, spread, transposed, without_bias

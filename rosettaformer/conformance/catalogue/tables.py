@@ -8,11 +8,9 @@ import numpy as np
 from reference_numpy import arithmetic, embedding, feed_forward, inputs, softmax
 
 from ..reference.patching import patched
-from .alteration import Altered, Replaces, Variants
-from .combinators import on_arguments, on_call, on_result
+from .alteration import Altered, Array, Replaces, Variants, on_arguments, on_call, on_result
 from .weights import sigmoid
 
-Array = np.ndarray
 SUM, HEAD = "inputs._summed", "transformer.head"
 
 

@@ -10,8 +10,7 @@ import numpy as np
 from reference_numpy import arithmetic, optimizer
 from reference_numpy.parameters import flatten, nest
 
-from .alteration import Alteration, setting, settings
-from .combinators import on_arguments, on_result
+from .alteration import Alteration, on_arguments, on_result, setting, settings
 
 Tree = Mapping[str, Any]
 Part = Callable[[Any], np.ndarray]

@@ -8,11 +8,9 @@ import numpy as np
 from reference_numpy import arithmetic, mask
 
 from ..reference.patching import patched
-from .alteration import Altered, Replaces, Variants
-from .combinators import on_call
+from .alteration import Altered, Array, Replaces, Variants, on_call
 from .fills import uniform_when_empty
 
-Array = np.ndarray
 SOFTMAX, ATTENTION = "softmax.softmax", "attention.scaled_dot_product_attention"
 
 

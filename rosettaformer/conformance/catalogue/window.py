@@ -5,10 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from .alteration import Altered, Replaces, Variants
-from .combinators import on_arguments, on_call, on_result
+from .alteration import Altered, Array, Replaces, Variants, on_arguments, on_call, on_result
 
-Array = np.ndarray
 MASK, SETTINGS, KIND = "mask.window_mask", "attention._settings", "config.TransformerConfig.layer_kind"
 OTHER = {"local": "global", "global": "local"}
 

@@ -14,8 +14,7 @@ import numpy as np
 
 from ..case import Case
 from ..catalogue import Alteration
-from ..catalogue.alteration import FRAMEWORKS
-from ..catalogue.combinators import on_call
+from ..catalogue.alteration import FRAMEWORKS, on_call
 from ..catalogue.loss import BOTH
 from ..catalogue.optimizer import Rate, other_rate
 from ..catalogue.place import Place, places

@@ -7,8 +7,7 @@ import numpy as np
 
 from ..case import Case
 from ..catalogue import Alteration
-from ..catalogue.alteration import setting
-from ..catalogue.combinators import on_arguments
+from ..catalogue.alteration import on_arguments, setting
 from ..reference.components import FORWARD, signature_of
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from reference_numpy import arithmetic
 
-from ..catalogue.combinators import on_arguments, on_result
+from ..catalogue.alteration import on_arguments, on_result
 from ..catalogue.fills import filled
 from ..catalogue.positional_encoding import of_base
 
