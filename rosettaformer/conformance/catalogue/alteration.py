@@ -12,8 +12,7 @@ import numpy as np
 
 from ..case import Case
 from ..reference.components import COMPONENTS
-from ..reference.patching import Replaces, patched
-from ..reference.paths import Paths
+from ..reference.patching import Paths, Replaces, patched
 from .place import Place, limited
 
 Array = np.ndarray

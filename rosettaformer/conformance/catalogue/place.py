@@ -8,8 +8,7 @@ from typing import Any
 
 from ..case import Case
 from ..reference import components
-from ..reference.patching import patched
-from ..reference.paths import Paths
+from ..reference.patching import Paths, patched
 
 LAST = "last"
 

@@ -12,9 +12,8 @@ from ..catalogue.place import Site, places, sites
 from ..reference.components import DECODING, FORWARD, TRAINING, forward_of
 from ..reference.expectation_store import Store
 from . import altered
-from .altered import Combination
+from .altered import Combination, ignored
 from .deadline import Deadline
-from .ignored import ignored
 from .wiring import wirings
 
 

@@ -10,8 +10,7 @@ from ..reference.near_ties import followed
 from ..status import LEFT, Kind
 from . import altered, evidence, explanation, stability
 from .altered import Combination
-from .beginning import shapes
-from .crashes import Failed
+from .beginning import Failed, shapes
 from .deadline import Deadline, TimeIsUp
 from .digits import Nearly, nearly, rest
 from .examined_port import Checked, Subject

@@ -17,14 +17,13 @@ from ..reference.components import FORWARD
 from ..reference.expectation_store import Store
 from ..status import Kind
 from . import altered, explanation
-from .altered import FAILURES, Combination, Outputs
+from .altered import FAILURES, Combination, Outputs, reversed_rows, words_of
 from .common import common
 from .deadline import Deadline
 from .divergence import Failure
 from .examined_port import Subject
 from .findings import Verdict
 from .hypotheses import Hypotheses, candidates
-from .ignored import reversed_rows, words_of
 from .record import About, Record
 from .search import Search
 from .symptoms import Symptom, describe

@@ -14,8 +14,7 @@ from ..case import Case
 from ..reference.components import FORWARD
 from ..status import Kind
 from . import altered
-from .altered import Combination, separates
-from .ignored import reversed_rows
+from .altered import Combination, reversed_rows, separates
 from .search import Search
 
 BASES = 3  # cases that fail, and as many that do not, from which further ones are made
