@@ -1,4 +1,7 @@
-"""The altered reference: its answers, and what a port that does the same may answer."""
+"""The altered reference: its answers, and what a port that does the same may answer.
+
+The plainest alterations, which no catalogue lists, ignore an input.
+"""
 
 import contextlib
 import dataclasses

@@ -14,10 +14,9 @@ import numpy as np
 
 from ..case import Case
 from ..catalogue import Alteration
-from ..catalogue.alteration import FRAMEWORKS, on_call
+from ..catalogue.alteration import FRAMEWORKS, Place, on_call, places
 from ..catalogue.loss import BOTH
 from ..catalogue.optimizer import Rate, other_rate
-from ..catalogue.place import Place, places
 from ..reference.tolerance import Expectation
 from . import altered
 from .hypotheses import Hypotheses

@@ -20,7 +20,7 @@ from ..status import FAILURES, Kind, Status
 from . import beginning, explanation, stability
 from .altered import Combination
 from .beginning import Failed
-from .common import common_cases
+from .conditions import common_cases
 from .deadline import Deadline, TimeIsUp
 from .examined_port import Subject
 from .findings import Diagnosis, Finding, Verdict

@@ -1,4 +1,7 @@
-"""The port that is examined: its process, the cases that it is asked, and its answers."""
+"""The port that is examined: its process, the cases that it is asked, and its answers.
+
+Its results are kept as `check` has them: a diagnosis never ends with less.
+"""
 
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -11,8 +14,7 @@ from ..cases import all_cases
 from ..cases.expression import choose
 from ..cases.fitting import fits
 from ..catalogue import all_defects
-from ..hidden import Hidden
-from ..limits import fitted_to, for_port
+from ..limits import Hidden, fitted_to, for_port
 from ..ports.port import MissingBackend
 from ..report.summary import Summary
 from ..result import Expected, Result, judge, of_pair

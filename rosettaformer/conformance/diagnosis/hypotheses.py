@@ -8,7 +8,7 @@ import numpy as np
 
 from ..case import Case
 from ..catalogue import Alteration
-from ..catalogue.place import Site, places, sites
+from ..catalogue.alteration import Site, places, sites
 from ..reference.components import DECODING, FORWARD, TRAINING, forward_of
 from ..reference.expectation_store import Store
 from . import altered

@@ -12,8 +12,7 @@ from reference_numpy.sharding import Mesh
 
 from ...processes import thread_share
 from ..case import DTYPES, Case
-from ..hidden import Hidden
-from ..limits import for_port
+from ..limits import Hidden, for_port
 from ..ports.port import MissingBackend
 from ..ports.process import Worker
 from ..reference.expectation_store import Store

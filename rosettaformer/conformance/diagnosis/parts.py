@@ -18,7 +18,7 @@ from ..reference.expectation_store import Store
 from ..status import Kind
 from . import altered, explanation
 from .altered import FAILURES, Combination, Outputs, reversed_rows, words_of
-from .common import common
+from .conditions import common
 from .deadline import Deadline
 from .divergence import Failure
 from .examined_port import Subject

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ..catalogue import Alteration
-from ..catalogue.place import Place
+from ..catalogue.alteration import Place
 from . import explanation, stability
 from .altered import Combination
 from .examined_port import Subject

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from ..catalogue import Alteration
-from ..catalogue.place import Site
+from ..catalogue.alteration import Site
 from ..compare import compare
 from ..reference import tolerance
 from . import altered

@@ -4,6 +4,7 @@ A search's tokens are compared exactly, and one choice decides all that follow. 
 follows the port at every near tie, where a score error within its bound would make the reference choose the same, and chooses for itself
 everywhere else. The port must give the tokens of this run, and their scores within its tolerance. That tolerance comes from the orders of
 `tolerance`, which repeat the choices of this run, so that the noise is the noise of the scores that are compared.
+A choice is possible if a score error within its bound makes the reference choose it.
 """
 
 import dataclasses

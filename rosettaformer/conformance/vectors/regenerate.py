@@ -2,6 +2,7 @@
 
 `python -m rosettaformer.conformance.vectors.regenerate DIR` reads the ids of cases as JSON from standard input, writes their vectors
 into DIR, and prints each id when its vectors are written.
+The manifest is sealed by a digest of its contents.
 """
 
 import hashlib

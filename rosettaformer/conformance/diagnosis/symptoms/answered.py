@@ -1,4 +1,7 @@
-"""One output of one case: the reference's, the port's, and how near two values are."""
+"""One output of one case: the reference's, the port's, and how near two values are.
+
+A prediction becomes a symptom if every case confirms it.
+"""
 
 import functools
 from collections.abc import Callable, Mapping

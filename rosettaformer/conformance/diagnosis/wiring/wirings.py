@@ -16,8 +16,7 @@ from reference_numpy.parameters import flatten
 
 from ...case import Case
 from ...catalogue import Alteration
-from ...catalogue.alteration import FRAMEWORKS
-from ...catalogue.place import Site
+from ...catalogue.alteration import FRAMEWORKS, Site
 from ...reference import components
 from ...reference.patching import Paths, joined
 from .observed_values import Values, alike, arrays_of, defaults, first_of, general, observed, passed_on, relative, summing

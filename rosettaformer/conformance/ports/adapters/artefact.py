@@ -1,4 +1,7 @@
-"""An artefact as a port: a file with weights of its own, opened by its runtime, answers the cases of the checkpoint that it was made of."""
+"""An artefact as a port: a file with weights of its own, opened by its runtime, answers the cases of the checkpoint that it was made of.
+
+What a file shows without being run are rows of the report beside those of its cases.
+"""
 
 import dataclasses
 from collections.abc import Collection, Iterator, Mapping

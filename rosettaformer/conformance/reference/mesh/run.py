@@ -14,7 +14,7 @@ from reference_numpy.sharding import Mesh, chunks, splits
 from ...case import Case
 from .. import components
 from ..patching import patched
-from . import attention, devices, parts
+from . import devices, parts
 from .devices import Device, current
 from .operations import OPERATIONS, Operations
 
@@ -154,12 +154,12 @@ def _norm_vjp(device: Device, original: Any, tree: Any, config: Any, x_btd: Any,
 _REPLACED = {
     name: _taking(altered)
     for name, altered in {
-        "attention.multi_head_attention": attention.forward,
-        "attention.multi_head_attention_vjp": attention.backward,
-        "attention.scaled_dot_product_attention": attention.dot_product,
-        "attention.scaled_dot_product_attention_vjp": attention.dot_product,
-        "attention.query_key_norm": attention.norm,
-        "attention.query_key_norm_vjp": attention.norm,
+        "attention.multi_head_attention": parts.attention,
+        "attention.multi_head_attention_vjp": parts.attention_vjp,
+        "attention.scaled_dot_product_attention": parts.dot_product,
+        "attention.scaled_dot_product_attention_vjp": parts.dot_product,
+        "attention.query_key_norm": parts.query_key_norm,
+        "attention.query_key_norm_vjp": parts.query_key_norm,
         "feed_forward.feed_forward": parts.feed_forward,
         "feed_forward.feed_forward_vjp": parts.feed_forward_vjp,
         "embedding.embedding": parts.embedding,
