@@ -21,15 +21,13 @@ from . import beginning, explanation, stability
 from .altered import Combination
 from .beginning import Failed
 from .conditions import common_cases
-from .deadline import Deadline, TimeIsUp
-from .examined_port import Subject
-from .findings import Diagnosis, Finding, Verdict
+from .examined_port import TRACEABLE, Progress, Subject
+from .findings import Deadline, Diagnosis, Finding, TimeIsUp, Verdict
 from .hypotheses import candidates
 from .inquiry import Inquiry
 from .record import About
 from .search import Search
 from .symptoms import Symptom
-from .tracing import TRACEABLE, Progress
 
 
 def diagnose(

@@ -13,7 +13,7 @@ from ..reference.components import DECODING, FORWARD, TRAINING, forward_of
 from ..reference.expectation_store import Store
 from . import altered
 from .altered import Combination, ignored
-from .deadline import Deadline
+from .findings import Deadline
 from .wiring import wirings
 
 

@@ -21,10 +21,9 @@ from ..result import Result, judge
 from ..runner import Question, open_worker, unable
 from ..status import FAILURES, Kind, Status
 from . import explanation
-from .deadline import Deadline, TimeIsUp
-from .findings import Diagnosis, Finding, Verdict
+from .examined_port import Progress
+from .findings import Deadline, Diagnosis, Finding, TimeIsUp, Verdict
 from .sharding import Reply, Said, said
-from .tracing import Progress
 
 
 def diagnose(

@@ -19,15 +19,13 @@ from ..status import Kind
 from . import altered, explanation
 from .altered import FAILURES, Combination, Outputs, reversed_rows, words_of
 from .conditions import common
-from .deadline import Deadline
 from .divergence import Failure
-from .examined_port import Subject
-from .findings import Verdict
+from .examined_port import Progress, Subject, Tracing
+from .findings import Deadline, Verdict
 from .hypotheses import Hypotheses, candidates
 from .record import About, Record
 from .search import Search
 from .symptoms import Symptom, describe
-from .tracing import Progress, Tracing
 
 TRIED = 3  # cases that fail
 POSITIONS = ("rotary_embedding", "positional_encoding", "position_embedding")

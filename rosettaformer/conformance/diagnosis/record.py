@@ -10,8 +10,8 @@ from . import explanation, stability
 from .altered import Combination
 from .examined_port import Subject
 from .findings import Finding, Verdict
-from .probing import told_apart
 from .search import Search
+from .stability import told_apart
 from .symptoms import Symptom, only_at
 
 SHOWN = 3  # places of a finding that are listed
