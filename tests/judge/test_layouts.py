@@ -19,8 +19,7 @@ from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.cases import all_cases, attention, fitted, layers
 from rosettaformer.conformance.cases.build import Builder
 from rosettaformer.conformance.cases.gradients import gradients
-from rosettaformer.conformance.ports.adapters.call_mapping import CallTable
-from rosettaformer.conformance.ports.adapters.derived import derived
+from rosettaformer.conformance.ports.adapters.call_mapping import CallTable, derived
 from rosettaformer.conformance.ports.adapters.submodules import found, submodules
 from rosettaformer.conformance.ports.names import Names
 from rosettaformer.conformance.ports.port import NotCovered, Port
