@@ -17,7 +17,8 @@ from rosettaformer.conformance.catalogue import Defect, all_defects
 from rosettaformer.conformance.catalogue.settings import all_settings
 from rosettaformer.conformance.compare import compare
 from rosettaformer.conformance.diagnosis import altered, explanation
-from rosettaformer.conformance.diagnosis.conditions import common, condition
+from rosettaformer.conformance.diagnosis.common import common
+from rosettaformer.conformance.diagnosis.conditions import condition
 from rosettaformer.conformance.diagnosis.digits import nearly
 from rosettaformer.conformance.diagnosis.hypotheses import Hypotheses
 from rosettaformer.conformance.diagnosis.search import Search

@@ -12,7 +12,7 @@ from messages import mentions
 from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.compare import compare
 from rosettaformer.conformance.diagnosis import diagnose
-from rosettaformer.conformance.diagnosis.conditions import common
+from rosettaformer.conformance.diagnosis.common import common
 from rosettaformer.conformance.reference import components, tolerance
 
 COPIED = """

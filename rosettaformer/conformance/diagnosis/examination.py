@@ -20,7 +20,7 @@ from ..status import FAILURES, Kind, Status
 from . import beginning, explanation, stability
 from .altered import Combination
 from .beginning import Failed
-from .conditions import common_cases
+from .common import common_cases
 from .examined_port import TRACEABLE, Progress, Subject
 from .findings import Deadline, Diagnosis, Finding, TimeIsUp, Verdict
 from .hypotheses import candidates

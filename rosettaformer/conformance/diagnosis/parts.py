@@ -18,7 +18,7 @@ from ..reference.expectation_store import Store
 from ..status import Kind
 from . import altered, explanation
 from .altered import FAILURES, Combination, Outputs, reversed_rows, words_of
-from .conditions import common
+from .common import common
 from .divergence import Failure
 from .examined_port import Progress, Subject, Tracing
 from .findings import Deadline, Verdict
