@@ -24,7 +24,7 @@ from rosettaformer.conformance.case import DTYPES, Case
 from rosettaformer.conformance.catalogue import Alteration, all_defects, injected
 from rosettaformer.conformance.catalogue.settings import all_settings
 from rosettaformer.conformance.diagnosis.altered import Combination, differ, draws
-from rosettaformer.conformance.diagnosis.crashes import alike
+from rosettaformer.conformance.diagnosis.beginning import alike
 from rosettaformer.conformance.diagnosis.hypotheses import Hypotheses, candidates
 from rosettaformer.conformance.diagnosis.search import Search
 from rosettaformer.conformance.diagnosis.stability import DRAWS, random_defects

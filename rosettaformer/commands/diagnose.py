@@ -25,7 +25,7 @@ from ..conformance.diagnosis.findings import Verdict
 from ..conformance.ports.port import needs_of
 from ..conformance.reference.components import ASKED, COMPONENTS
 from ..conformance.report import files
-from ..conformance.report.tree import render_backward, render_tree
+from ..conformance.report.matrix import render_backward, render_tree
 from ..extras import MissingBackend, require
 from . import completion
 from .artefacts import OPTIONS, artefact_options, artefacts_in, cases_of, refuse_without_artefacts

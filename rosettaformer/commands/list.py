@@ -20,7 +20,7 @@ from ..conformance.cases import all_cases
 from ..conformance.cases.expression import choose, matching
 from ..conformance.cases.meshes import mesh_cases
 from ..conformance.catalogue import all_defects
-from ..conformance.ports.adapters.derived import stands_for
+from ..conformance.ports.adapters.call_mapping import stands_for
 from ..conformance.ports.port import ENTRY_POINTS, PORTS, how_to_install
 from ..conformance.reference.components import COMPONENTS, VJP, forward_of, model_of, module_of
 from ..extras import installed

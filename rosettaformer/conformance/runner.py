@@ -18,8 +18,7 @@ from reference_numpy.sharding import Mesh
 from ..processes import thread_share
 from . import outside
 from .case import Case
-from .hidden import Hidden, marked
-from .limits import fitted_to, for_port
+from .limits import Hidden, fitted_to, for_port, marked
 from .ports.command import PREFIX, Command
 from .ports.port import ON_ONE_DEVICE, undefined, without
 from .ports.process import Process, Worker

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from ..processes import cores
 from .case import Case
 from .cases import all_cases
-from .hidden import Hidden
-from .limits import fitted_to, for_port
+from .limits import Hidden, fitted_to, for_port
 from .reference.components import is_layout
 from .reference.expectation_store import Store
 from .result import Result, judge

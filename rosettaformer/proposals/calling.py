@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ..conformance.ports.adapters.derived import inputs_of
+from ..conformance.ports.adapters.call_mapping import inputs_of
 from ..modules.arguments import training_flag
 from . import rotations
 from .component_inputs import INPUTS, OF_ITSELF, OF_MEMORY, is_attention, is_model

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from ..conformance.ports.adapters.derived import stands_for
+from ..conformance.ports.adapters.call_mapping import stands_for
 from .component_inputs import INPUTS, OF_MEMORY, is_model
 from .vocabulary import TARGET, tokens
 

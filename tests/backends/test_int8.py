@@ -13,7 +13,7 @@ from reference_numpy import int8, parameters
 from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.cases import of_components
 from rosettaformer.conformance.compare import compare
-from rosettaformer.conformance.reference import int8 as expected_int8
+from rosettaformer.conformance.reference import lowered as expected_int8
 from rosettaformer.conformance.reference.components import SEARCHES
 from rosettaformer.conformance.reference.near_ties import followed
 from rosettaformer.conformance.reference.orders import ORDERS, order

@@ -15,13 +15,11 @@ from rosettaformer.checkpoints.hugging_face import new
 from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.cases.like_folders import cases_of
 from rosettaformer.conformance.catalogue import all_defects
-from rosettaformer.conformance.catalogue.combinators import on_arguments
-from rosettaformer.conformance.catalogue.reading_settings import readings
-from rosettaformer.conformance.catalogue.settings import all_settings
-from rosettaformer.conformance.diagnosis.beginning import beginning
+from rosettaformer.conformance.catalogue.alteration import on_arguments
+from rosettaformer.conformance.catalogue.settings import all_settings, readings
+from rosettaformer.conformance.diagnosis.beginning import beginning, shapes
 from rosettaformer.conformance.diagnosis.hypotheses import Hypotheses, candidates
 from rosettaformer.conformance.diagnosis.search import Search
-from rosettaformer.conformance.diagnosis.shapes import shapes
 from rosettaformer.conformance.diagnosis.symptoms import only_at
 from rosettaformer.conformance.reference import components
 from rosettaformer.conformance.reference.patching import patched

@@ -20,9 +20,8 @@ from messages import mentions
 
 from rosettaformer.conformance.case import DTYPES
 from rosettaformer.conformance.diagnosis import diagnose, examination, examined_port, parts
-from rosettaformer.conformance.diagnosis.deadline import Deadline, TimeIsUp
 from rosettaformer.conformance.diagnosis.examined_port import Subject
-from rosettaformer.conformance.diagnosis.findings import Verdict
+from rosettaformer.conformance.diagnosis.findings import Deadline, TimeIsUp, Verdict
 from rosettaformer.conformance.limits import fitted_to
 from rosettaformer.conformance.reference import components, orders, tolerance
 from rosettaformer.conformance.reference.expectation_store import Store

@@ -24,7 +24,7 @@ from rosettaformer.conformance.diagnosis.altered import expected
 from rosettaformer.conformance.diagnosis.divergence import Backward, Divergence, Row, backward, divergence
 from rosettaformer.conformance.ports.adapters.submodules import assign
 from rosettaformer.conformance.ports.process import Worker
-from rosettaformer.conformance.report.tree import render_backward, render_tree
+from rosettaformer.conformance.report.matrix import render_backward, render_tree
 from rosettaformer.conformance.runner import open_worker
 
 FRAMEWORK = {"torch": "torch", "tf": "tensorflow", "jax": "flax", "handwritten": "torch"}

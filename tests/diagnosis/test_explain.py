@@ -18,8 +18,7 @@ from rosettaformer import cli
 from rosettaformer.commands.explain import SHOWN, explain
 from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.catalogue import Defect, all_defects, injected
-from rosettaformer.conformance.catalogue.alteration import CONFIGURED
-from rosettaformer.conformance.catalogue.combinators import bound
+from rosettaformer.conformance.catalogue.alteration import CONFIGURED, bound
 from rosettaformer.conformance.catalogue.settings import all_settings
 from rosettaformer.conformance.diagnosis import explanation
 from rosettaformer.conformance.diagnosis.altered import FAILURES

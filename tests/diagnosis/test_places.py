@@ -9,7 +9,7 @@ from expectations import all_by_id
 from reference_numpy import layers
 from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.catalogue import Alteration, all_defects
-from rosettaformer.conformance.catalogue.place import Place, Site, places, sites
+from rosettaformer.conformance.catalogue.alteration import Place, Site, places, sites
 from rosettaformer.conformance.diagnosis import altered
 from rosettaformer.conformance.diagnosis.hypotheses import Hypotheses
 from rosettaformer.conformance.diagnosis.search import Search

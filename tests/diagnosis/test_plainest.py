@@ -7,9 +7,8 @@ import pytest
 from expectations import all_by_id, store
 
 from rosettaformer.conformance.catalogue import all_defects
-from rosettaformer.conformance.diagnosis.altered import answer
+from rosettaformer.conformance.diagnosis.altered import answer, ignored, reversed_rows
 from rosettaformer.conformance.diagnosis.hypotheses import Hypotheses
-from rosettaformer.conformance.diagnosis.ignored import ignored, reversed_rows
 from rosettaformer.conformance.diagnosis.search import Search
 
 DEFECTS = all_defects()

@@ -18,8 +18,7 @@ from rosettaformer.conformance.case import REAL, Case
 from rosettaformer.conformance.cases.meshes import mesh_cases
 from rosettaformer.conformance.catalogue import all_defects, injected
 from rosettaformer.conformance.catalogue.sharded import Fault, all_faults, at, over_data
-from rosettaformer.conformance.diagnosis.deadline import TimeIsUp
-from rosettaformer.conformance.diagnosis.findings import Verdict
+from rosettaformer.conformance.diagnosis.findings import TimeIsUp, Verdict
 from rosettaformer.conformance.diagnosis.sharding import Reply, Said, fingerprint, said
 from rosettaformer.conformance.diagnosis.sharding.search import explanations, predicted
 from rosettaformer.conformance.reference import components

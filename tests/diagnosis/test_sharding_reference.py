@@ -67,7 +67,7 @@ def test_what_a_device_raises_ends_all() -> None:
         return OPERATIONS.output(device, *given)
 
     with pytest.raises(ValueError, match="one of them"):
-        answer(case, dataclasses.replace(OPERATIONS, output=fails_on_one))
+        answer(case, Operations(**vars(OPERATIONS) | {"output": fails_on_one}))
 
 
 def test_a_case_must_have_a_mesh() -> None:
@@ -87,7 +87,7 @@ def test_devices_exchange_values_along_the_axes_of_their_mesh() -> None:
 
 def test_every_operation_is_another_one_in_some_fault() -> None:
     replaced = {name for fault in all_faults().values() for one in fault.hypotheses for name in one.replaces}
-    assert replaced == {field.name for field in dataclasses.fields(Operations)}
+    assert replaced == vars(OPERATIONS).keys()
 
 
 @pytest.mark.parametrize("id_", [conformance("SHD1")])

@@ -18,7 +18,7 @@ from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.cases import all_cases, case_files
 from rosettaformer.conformance.catalogue import all_defects
 from rosettaformer.conformance.ports.adapters import submodules
-from rosettaformer.conformance.reference import components, replay
+from rosettaformer.conformance.reference import components, near_ties
 from rosettaformer.conformance.reference.choices import Chooser, Key, chosen_by
 
 PORT = "tests/ports/numpy_decoding.py"
@@ -36,7 +36,7 @@ class Margins(Chooser):
 
     def token(self, key: Key, own: int, scores_bv: np.ndarray, again: Callable[[np.ndarray], np.ndarray]) -> int:
         for other in range(scores_bv.shape[1]):
-            if other != own and replay.could_choose(other, key[1], scores_bv, again, FAR):
+            if other != own and near_ties.could_choose(other, key[1], scores_bv, again, FAR):
                 self.least = 0.0
         return own
 

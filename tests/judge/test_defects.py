@@ -161,7 +161,7 @@ def test_a_family_whose_files_do_not_fit_is_refused(
 
 def test_an_id_in_two_families_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("one", "two"):
-        (tmp_path / f"{name}.toml").write_text("[NEW1]\n")
+        (tmp_path / f"{name}.toml").write_text("[mask.NEW1]\n")
     monkeypatch.setattr(records.resources, "files", lambda package: tmp_path)
     with pytest.raises(ValueError, match=r"^two.toml: NEW1 is in one.toml, too$"):
         records.families.__wrapped__()

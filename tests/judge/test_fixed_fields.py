@@ -9,7 +9,7 @@ from reference_numpy import preset
 from rosettaformer.conformance.cases import all_cases, decoders, decoding, searches, single_stack
 from rosettaformer.conformance.cases.build import Builder
 from rosettaformer.conformance.cases.excluded import excluded
-from rosettaformer.conformance.hidden import Hidden
+from rosettaformer.conformance.limits import Hidden
 
 MODULES = (decoding, searches, single_stack, decoders)
 GENERATION, CHOICES = ("greedy_search", "sample", "beam_search", "decode_in_steps"), ("penalise", "truncate", "draw")

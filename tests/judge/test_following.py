@@ -14,7 +14,7 @@ from reference_numpy import sampling
 from reference_numpy.beams import Beam
 from rosettaformer.conformance import runner
 from rosettaformer.conformance.case import DTYPES, Case
-from rosettaformer.conformance.reference import components, near_ties, replay, tolerance
+from rosettaformer.conformance.reference import components, near_ties, tolerance
 from rosettaformer.conformance.reference.choices import Chooser, Key, chosen_by
 from rosettaformer.conformance.result import Result, judge
 
@@ -212,7 +212,7 @@ def test_errors_of_all_scores_add_up_in_a_draw() -> None:
         def again(other_bv: np.ndarray, number: float = number) -> np.ndarray:
             return sampling.draw(other_bv, np.array([number]))
 
-        assert replay.could_choose(2, 0, scores_bv, again, 0.01) == drawn
+        assert near_ties.could_choose(2, 0, scores_bv, again, 0.01) == drawn
 
 
 @pytest.mark.parametrize("cut", ["nothing", "top_k", conformance("top_p")])
@@ -237,7 +237,7 @@ def test_what_any_error_of_the_scores_draws_might_be_drawn(cut: str) -> None:
         other = again(scores_bv + rng.uniform(-error, error, scores_bv.shape))[0]
         if other != again(scores_bv)[0]:
             differing += 1
-            assert replay.could_choose(int(other), 0, scores_bv, again, error)
+            assert near_ties.could_choose(int(other), 0, scores_bv, again, error)
     assert differing or cut == "nothing"
 
 

@@ -7,7 +7,7 @@ from kinds import every
 
 from rosettaformer.conformance import runner
 from rosettaformer.conformance.cases import all_cases, fitted
-from rosettaformer.conformance.hidden import Hidden
+from rosettaformer.conformance.limits import Hidden
 from rosettaformer.conformance.report.summary import Summary
 from rosettaformer.conformance.single import Single
 

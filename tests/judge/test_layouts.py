@@ -16,11 +16,10 @@ from own_modules import adapter, document, verdict
 from reference_numpy import layout, parameters
 from rosettaformer.conformance import runner
 from rosettaformer.conformance.case import Case
-from rosettaformer.conformance.cases import all_cases, attention, embedding, fitted, layers, layouts
+from rosettaformer.conformance.cases import all_cases, attention, fitted, layers
 from rosettaformer.conformance.cases.build import Builder
 from rosettaformer.conformance.cases.gradients import gradients
-from rosettaformer.conformance.ports.adapters.call_mapping import CallTable
-from rosettaformer.conformance.ports.adapters.derived import derived
+from rosettaformer.conformance.ports.adapters.call_mapping import CallTable, derived
 from rosettaformer.conformance.ports.adapters.submodules import found, submodules
 from rosettaformer.conformance.ports.names import Names
 from rosettaformer.conformance.ports.port import NotCovered, Port
@@ -62,7 +61,7 @@ def made(config: dict[str, Any], *families: Any, shared: tuple[str, ...] = ()) -
 @functools.cache
 def asked() -> list[Case]:
     """The cases of the port's config: all forward ones, and some gradients."""
-    forward = made(fixed(document("layouts_port")), attention, layers, layouts, embedding)
+    forward = made(fixed(document("layouts_port")), attention, layers)
     return [
         case.at("float64") for case in (*forward, *gradients(case for case in forward if f"{case.component}_vjp/{case.name}" in GRADIENTS))
     ]

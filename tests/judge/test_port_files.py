@@ -24,8 +24,7 @@ from rosettaformer.conformance.ports.adapters.call_mapping import CallMapping, C
 from rosettaformer.conformance.ports.messages import plain
 from rosettaformer.conformance.ports.names import Names
 from rosettaformer.conformance.ports.port import NotCovered, Port, load_file
-from rosettaformer.conformance.ports.port_server import reply
-from rosettaformer.conformance.ports.side_effects import SideEffects
+from rosettaformer.conformance.ports.port_server import SideEffects, reply
 from rosettaformer.conformance.reference import components
 from rosettaformer.conformance.runner import open_worker
 from rosettaformer.conformance.status import FAILURES

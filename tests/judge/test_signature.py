@@ -13,8 +13,7 @@ from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.ports import signature
 from rosettaformer.conformance.ports.messages import plain
 from rosettaformer.conformance.ports.port import Port
-from rosettaformer.conformance.ports.port_server import reply
-from rosettaformer.conformance.ports.side_effects import SideEffects
+from rosettaformer.conformance.ports.port_server import SideEffects, reply
 
 FUNCTION = (
     "; layer_norm is called as layer_norm(case), where case.inputs has x_btd, case.parameters scale, offset, and case.config the settings"

@@ -7,7 +7,7 @@ import expectations
 import pytest
 from messages import mentions
 
-from rosettaformer.conformance.cases import attention, embedding, layers, layouts
+from rosettaformer.conformance.cases import attention, layers
 from rosettaformer.conformance.cases.build import Builder
 from rosettaformer.conformance.compare import compare
 from rosettaformer.conformance.ports.port import NotCovered, Port
@@ -16,7 +16,7 @@ from rosettaformer.proposals import Proposal, propose
 
 MODELS = Path(__file__).parents[1] / "proposed"
 EMPTY = {"empty_row", "left_padding"}  # rows without a key, to which these models give the mean of all values
-FAMILIES = (attention, embedding, layers, layouts)
+FAMILIES = (attention, layers)
 SLOW = pytest.mark.conformance
 
 

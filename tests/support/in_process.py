@@ -9,9 +9,8 @@ from typing import Any
 from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.ports.messages import plain
 from rosettaformer.conformance.ports.port import Port
-from rosettaformer.conformance.ports.port_server import reply
+from rosettaformer.conformance.ports.port_server import SideEffects, reply
 from rosettaformer.conformance.ports.process import Worker
-from rosettaformer.conformance.ports.side_effects import SideEffects
 from rosettaformer.processes import Answer
 
 __all__ = ["InProcess"]

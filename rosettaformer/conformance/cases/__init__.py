@@ -17,7 +17,7 @@ from .gradients import gradients
 from .meshes import mesh_cases
 
 # modules whose cases come after the plain ones of their components
-AFTER = ("decoders", "plain_causal", "single_stack", "skip_padding", "training_mode")
+AFTER = ("decoders", "single_stack", "training_mode")
 
 
 def all_cases(fixed: Mapping[str, Any] | None = None, grad: bool = False, shared: Sequence[str] = ()) -> list[Case]:

@@ -11,16 +11,81 @@ from typing import Any
 
 import numpy as np
 
-from reference_numpy import TransformerConfig, sharding
+from reference_numpy import TransformerConfig, parameters, sharding, sites
 from reference_numpy.recipe import PAPER
 from reference_numpy.sharding import Mesh
 
 from ..case import Case
-from .build import Builder, left_padding
+from .build import Builder, left_padding, rng
 from .excluded import excluded
 from .gradients import gradients
-from .mesh_models import RATES, ROWS, S, T, classes, drawn, models, of_encoder, tokens, uneven
-from .mesh_parts import part_cases
+from .transformer import ids
+
+ROWS, T, S = 5, 6, 7
+SIZES: dict[str, Any] = {
+    "source_vocabulary": 37, "target_vocabulary": 37, "model_width": 16, "key_size": 6, "value_size": 10, "feed_forward_width": 24,
+    "encoder_layers": 1, "decoder_layers": 1,
+}  # fmt: skip
+HEADS: dict[str, Any] = {"heads": 8, "key_value_heads": 8}
+GROUPS: dict[str, Any] = {"key_value_heads": 2}
+DECODER: dict[str, Any] = {"encoder_layers": 0, "padding_id": 0} | GROUPS
+RATES: dict[str, Any] = {"dropout_rate": 0.3, "attention_dropout_rate": 0.2, "hidden_dropout_rate": 0.4}
+NONE = dict.fromkeys((*RATES, "classifier_dropout_rate"), 0.0)
+
+
+def _config(build: Builder, dialect: str, **changes: Any) -> TransformerConfig:
+    """Returns a dialect's config at these sizes, without dropout if no rate is given."""
+    return build.config(dialect, NONE | HEADS, **SIZES | {"padding_id": 0} | changes)
+
+
+def models(build: Builder) -> dict[str, TransformerConfig]:
+    """Returns a whole model of each kind, and the paper's with tables of its own."""
+    llama: dict[str, Any] = DECODER | {"epsilon": 1e-3, "rotary_base": 500.0}
+    gemma: dict[str, Any] = {"score_scale": 0.45, "score_cap": 2.0, "logit_cap": 3.0, "window": 3, "decoder_layers": 2}
+    bert: dict[str, Any] = {"decoder_layers": 0, "max_positions": 11, "segments": 3, "epsilon": 1e-3}
+    return {
+        "paper": _config(build, "paper_base"),
+        "untied": _config(build, "semillero", target_vocabulary=41, **GROUPS),
+        "bert": _config(build, "bert_base", classes=3, masked_language_head=False, **bert),
+        "bert_words": _config(build, "bert_base", pooler=False, **bert),
+        "gpt2": _config(build, "gpt2_small", encoder_layers=0, max_positions=11, decoder_layers=2),
+        "llama": _config(build, "llama2_7b", **llama | {"decoder_layers": 2}),
+        "qwen3": _config(build, "qwen3_600m", **llama),
+        "olmo2": _config(build, "llama2_7b", norm_placement="after", query_key_norm="width", norm_cast_before_scale=False, **llama),
+        "gemma": _config(build, "gemma2_2b", **llama | gemma),
+    }
+
+
+def uneven(rows: int, length: int) -> np.ndarray:
+    """Returns a mask with right padding, True = real: however rows are divided, the parts have unequal numbers of tokens."""
+    lengths = [length, 1, length - 2, 2, 3, length - 1]
+    return np.arange(length) < np.array(lengths[:rows])[:, None]
+
+
+def tokens(config: TransformerConfig, source: np.ndarray, target: np.ndarray, step: int = 0) -> dict[str, Any]:
+    """Returns the ids that the model reads, with padding where the masks are False."""
+    found: dict[str, Any] = {"source": None}
+    if config.encoder_layers:
+        found["source"] = ids(f"mesh source {step}", config.source_vocabulary, config.padding_id, source)
+    if config.decoder_layers:
+        found["target"] = ids(f"mesh target {step}", config.target_vocabulary, config.padding_id, target)
+    return found
+
+
+def of_encoder() -> dict[str, Any]:
+    """Returns what an encoder is given besides its tokens."""
+    return {"source_mask_bs": uneven(ROWS, S), "segment_bs": rng("mesh segments").integers(0, 3, (ROWS, S))}
+
+
+def classes(rows: int, step: int = 0) -> np.ndarray:
+    """Returns the class of each row."""
+    return rng(f"mesh classes {step}").integers(0, 3, rows)
+
+
+def drawn(config: TransformerConfig, name: str, source: int, target: int, rows: int = ROWS) -> dict[str, np.ndarray]:
+    """Returns keep masks of every site, by its name, for texts of these lengths."""
+    return parameters.flatten(sites.draw(config, rows, source, 0 if config.classes else target, rng(f"mesh keep {name}")))
+
 
 SINGLE = ("float64", "float32")
 STEPS, EVEN = 10, 6  # EVEN: rows that microbatches divide
@@ -137,3 +202,84 @@ def _steps(build: Builder, name: str, config: TransformerConfig, rows: int = ROW
 
 def _stacked(batches: list[np.ndarray | None]) -> np.ndarray | None:
     return None if batches[0] is None else np.stack([batch for batch in batches if batch is not None])
+
+
+def part_cases(build: Builder) -> Iterator[Case]:
+    """Yields tables, attention, feed-forward networks, norms, layers, stacks, heads and the loss."""
+    yield from _table_cases(build)
+    yield from _attention_cases(build)
+    yield from _part_cases(build)
+    yield from _layer_cases(build)
+    yield from _head_cases(build)
+
+
+def _table_cases(build: Builder) -> Iterator[Case]:
+    whole = models(build)
+    token = rng("mesh tokens").integers(0, whole["paper"].source_vocabulary, (ROWS, T))
+    position = rng("mesh positions").integers(0, 11, (ROWS, T))
+    yield build.make("embedding", "table", whole["paper"], token=token)
+    yield build.make("position_embedding", "table", whole["gpt2"], position_bt=position)
+    yield build.make("segment_embedding", "table", whole["bert"], segment_bs=position % 3)
+
+
+def _attention_cases(build: Builder) -> Iterator[Case]:
+    """Yields attention alone; projections with biases; fewer groups than parts; norms of a head and of the width; keep masks."""
+    whole, mask = models(build), uneven(ROWS, S)[:, None, None]
+    heads: dict[str, Any] = {"query_bthk": f"{ROWS} {T} h k", "key_bsgk": f"{ROWS} {S} g k", "value_bsge": f"{ROWS} {S} g e"}
+    yield build.make("scaled_dot_product_attention", "grouped", whole["llama"], mask_bhts=mask, **heads)
+    x: dict[str, Any] = {"query_btd": f"{ROWS} {T} d", "memory_bsd": f"{ROWS} {S} d"}
+    own: dict[str, Any] = {"query_btd": f"{ROWS} {T} d", "memory_bsd": f"{ROWS} {T} d", "causal": True}
+    dropped = whole["untied"].replace(key_value_heads=whole["untied"].heads, attention_dropout_rate=0.3)
+    keep = rng("mesh keep weights").random((ROWS, dropped.heads, T, S)) >= 0.3
+    yield build.make("multi_head_attention", "keep", dropped, mask_bhts=mask, keep_bhts=keep, **x)
+    yield build.make("multi_head_attention", "grouped", whole["untied"], mask_bhts=mask, **x)
+    yield build.make("multi_head_attention", "norm_head", whole["qwen3"], **own)
+    yield build.make("multi_head_attention", "norm_width", whole["olmo2"], **own)
+    yield build.make("multi_head_attention", "window_cap", whole["gemma"], **own)
+
+
+def _part_cases(build: Builder) -> Iterator[Case]:
+    whole = models(build)
+    x: dict[str, Any] = {"x_btd": f"{ROWS} {T} d"}
+    keep = rng("mesh keep hidden").random((ROWS, T, whole["untied"].feed_forward_width)) >= 0.4
+    yield build.make("feed_forward", "keep", whole["untied"].replace(hidden_dropout_rate=0.4), keep_btf=keep, **x)
+    yield build.make("feed_forward", "gated", whole["llama"], **x)
+    yield build.make("layer_norm", "plain", whole["untied"], **x)
+    yield build.make("rms_norm", "plain", whole["llama"], **x)
+
+
+def _layer_cases(build: Builder) -> Iterator[Case]:
+    """Yields layers and stacks with ragged rows, among them keep masks of every site."""
+    whole = models(build)
+    crossed, dropped = whole["untied"], whole["untied"].replace(**RATES)
+    masks = drawn(dropped, "layer", S, S)
+    keep: dict[str, Any] = {
+        name.replace("encoder.layers.0.", "keep."): mask for name, mask in masks.items() if name.startswith("encoder.layers.0.")
+    }
+    source, target = uneven(ROWS, S)[:, None, None], left_padding(ROWS, T)[:, None, None]
+    x: dict[str, Any] = {"x_btd": f"{ROWS} {T} d"}
+    memory = {"memory_bsd": f"{ROWS} {S} d"}
+    both: dict[str, Any] = {**x, **memory, "self_mask_bhts": target, "cross_mask_bhts": source}
+    yield build.make("encoder_layer", "keep", dropped, x_btd=f"{ROWS} {S} d", mask_bhts=source, **keep)
+    yield build.make("decoder_layer", "crossed", crossed, **both)
+    for name in ("llama", "olmo2", "gemma"):
+        yield build.make("decoder_layer", name, whole[name], self_mask_bhts=target, **x)
+    two = crossed.replace(encoder_layers=2, decoder_layers=2)
+    yield build.make("encoder", "layers", two, x_bsd=f"{ROWS} {S} d", mask_bhts=source)
+    yield build.make("decoder", "layers", two, **both)
+
+
+def _head_cases(build: Builder) -> Iterator[Case]:
+    """Yields logits whose vocabulary does not divide, heads of an encoder, and the loss on logits."""
+    whole = models(build)
+    x: dict[str, Any] = {"x_btd": f"{ROWS} {T} d"}
+    label = rng("mesh labels").integers(0, whole["paper"].source_vocabulary, (ROWS, T))
+    yield build.make("logits", "bias", whole["untied"], **x)
+    yield build.make("logits", "cap", whole["gemma"], **x)
+    yield build.make("pooler", "plain", whole["bert"], x_bsd=f"{ROWS} {S} d")
+    keep = rng("mesh keep classifier").random((ROWS, whole["bert"].model_width)) >= 0.3
+    yield build.make("classifier", "keep", whole["bert"].replace(classifier_dropout_rate=0.3), pooled_br=f"{ROWS} d", keep_br=keep)
+    yield build.make("masked_language_head", "tied", whole["bert_words"], x_bsd=f"{ROWS} {S} d")
+    yield build.make(
+        "cross_entropy", "smoothed", whole["paper"], logits_btv=f"{ROWS} {T} v", label_bt=label, mask_bt=uneven(ROWS, T), smoothing=0.1
+    )

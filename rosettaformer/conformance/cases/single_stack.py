@@ -13,6 +13,42 @@ from ..case import Case
 from .build import B, Builder, S, T, left_padding, padded_columns, ragged, rng, shrinking_padding
 from .transformer import ONE_LAYER, ids
 
+PLAIN = {"plain_causal": 5, "plain_causal_long": 40, "plain_causal_one_position": 1}
+# the choices of Llama at sizes that keep axes apart; all of them are a port's to fix
+USUAL: dict[str, Any] = {
+    "heads": 6, "key_value_heads": 2, "key_size": 4, "value_size": 4, "model_width": 24, "epsilon": 1e-3, "rotary_base": 500.0,
+    "padding_id": None, "decoder_layers": 2,
+}  # fmt: skip
+
+
+def _plain_cases(build: Builder) -> Iterator[Case]:
+    """Yields causal attention and blocks at positions 0, 1, 2, ..., of one size of head, with no mask and no positions given.
+
+    Every choice but the decoder-only stack gives way to what a port fixes, so that a port of one block is asked them.
+    """
+    heads = build.fixed.get("heads", USUAL["heads"])
+    config = build.config("llama2_7b", USUAL | {"key_value_heads": 1 if heads % 2 else 2}, encoder_layers=0)
+    for name, length in PLAIN.items():
+        yield from _plain_parts(build, config, name, length)
+
+
+def _plain_parts(build: Builder, config: TransformerConfig, name: str, length: int) -> Iterator[Case]:
+    rows = f"b {length} d"
+    token = ids(name, config.target_vocabulary, config.padding_id, np.ones((B, length), bool))
+    given: dict[str, dict[str, Any]] = {
+        "multi_head_attention": {"query_btd": rows, "memory_bsd": rows, "causal": True},
+        "self_attention": {"x_btd": rows, "causal": True},
+        "self_attention_sublayer": {"x_btd": rows, "causal": True},
+        "decoder_layer": {"x_btd": rows},
+        "decoder": {"x_btd": rows},
+        "token_decoder": {"target": token},
+        "transformer": {"source": None, "target": token},
+    }
+    for component, inputs in given.items():
+        made = config.replace(decoder_layers=1) if component == "decoder_layer" and "decoder_layers" not in build.fixed else config
+        yield build.make(component, name, made, **inputs)
+
+
 POSITIONS = 11  # few enough that a table of positions differs in size from everything else
 SINGLE = ("float64", "float32")  # dtypes of the longer ones
 RATES = {"dropout_rate": 0.3, "attention_dropout_rate": 0.2, "hidden_dropout_rate": 0.4, "classifier_dropout_rate": 0.5}
@@ -26,8 +62,10 @@ POOLED, PREDICTED = "HED1 HED2 HED3 HED4 STR1", "EMB2 EMB6 EMB8 EMB9 HED5 HED6"
 
 
 def cases(build: Builder) -> Iterator[Case]:
-    """Yields tables of positions and segments, first and last row; heads; whole models with and without padding and segments."""
-    for part in (_table_cases, _head_cases, _encoder_cases, _decoder_cases, _state_cases):
+    """Yields a decoder's block as it is usually written; tables of positions and segments, first and last row; heads; whole models with
+    and without padding and segments.
+    """
+    for part in (_plain_cases, _table_cases, _head_cases, _encoder_cases, _decoder_cases, _state_cases):
         yield from part(build)
 
 

@@ -1,4 +1,4 @@
-"""Cases of the training mode: every dropout site is given its keep mask, so that nothing is random."""
+"""Cases of the training mode, in which every dropout site is given its keep mask, and of models that skip padding."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
@@ -9,18 +9,73 @@ import numpy as np
 from reference_numpy import TransformerConfig, parameters, sites
 
 from ..case import Case
-from .build import B, Builder, S, T, left_padding, ragged, rng
+from .build import B, Builder, S, T, inside_padding, left_padding, ragged, rng, shrinking_padding
 from .transformer import ONE_LAYER, tokens
 
 RATES: dict[str, Any] = {"dropout_rate": 0.3, "attention_dropout_rate": 0.2, "hidden_dropout_rate": 0.4}
-CATCHES = "DRP3 DRP4"
+# what shows if the target is padded on the right; if padding stands before a real token; if a mask is given
+RIGHT = "PAD4 PAD6 PAD8 PAD9"
+BEFORE = f"{RIGHT} PAD5"
+MASKED = "PAD4 PAD7"
+MANY = 3, 40, 33  # enough tokens that a framework that rounds their number up has some to spare
 
 
 def cases(build: Builder) -> Iterator[Case]:
-    """Yields all sites; only some of them; the attention weights; the hidden layer; every dialect that drops something."""
-    yield from _attention_cases(build)
-    yield from _layer_cases(build)
-    yield from _model_cases(build)
+    """Yields models that skip padding; then all dropout sites, only some of them, and every dialect that drops something."""
+    for part in (_skip_padding_cases, _attention_cases, _layer_cases, _model_cases):
+        yield from part(build)
+
+
+def _skip_padding_cases(build: Builder) -> Iterator[Case]:
+    """Yields padding on the right, on the left, inside and throughout; none; masks beside the ids; soft rows; keep masks; one token, and
+    many.
+
+    With left padding a source without a token has a target, and a target without one has a source.
+    """
+    two, even = build.config(model_width=12), build.config(model_width=12, **ONE_LAYER)
+    yield _skip(build, "ragged", two, RIGHT, ragged(B, S), ragged(B, T))
+    yield _skip(build, "left_padding", two, f"{BEFORE} PE11 ATT9 ATT13", left_padding(B, S), left_padding(B, T)[::-1])
+    yield _skip(build, "shrinking_padding", even, f"{BEFORE} PE27", shrinking_padding(B, S), shrinking_padding(B, T))
+    yield _skip(build, "inside_padding", two, BEFORE, inside_padding(B, S), inside_padding(B, T))
+    yield _skip(build, "all_padding", even, "PAD4", ragged(B, S), np.zeros((B, T), bool))
+    yield _skip(build, "no_padding", even, "ATT3 NRM8", np.ones((B, S), bool), np.ones((B, T), bool))
+    yield _skip(build, "one_token", even, "PAD4", np.arange(S) == np.array([[3]]), np.arange(T) == np.array([[2]]))
+    long = [rng(f"skip padding long {length}").random((MANY[0], length)) < 0.7 for length in MANY[1:]]
+    yield _skip(build, "long", even, BEFORE, *long)
+    pre = build.config("paper_base", norm_placement="pre", heads=6, key_value_heads=2, **ONE_LAYER)
+    yield _skip(build, "pre_norm_grouped_heads", pre, f"{RIGHT} MHA10", ragged(B, S)[::-1], ragged(B, T))
+    yield from _masked_cases(build, even)
+    dropped = build.config(model_width=12, **RATES)
+    keep = _named(_draw(dropped, "skip padding"))
+    yield _skip(build, "keep", dropped, "PAD4 DRP3 DRP4 DRP6", left_padding(B, S), inside_padding(B, T), **keep)
+
+
+def _masked_cases(build: Builder, even: TransformerConfig) -> Iterator[Case]:
+    """Yields cases whose masks show the padding: there is no padding id; it stands elsewhere; tokens are soft rows; there are segments."""
+    masks: dict[str, Any] = {"source_mask_bs": inside_padding(B, S), "target_mask_bt": left_padding(B, T)}
+    full = np.ones((B, S), bool), np.ones((B, T), bool)
+    yield _skip(build, "explicit_masks", build.config(padding_id=None, **ONE_LAYER), MASKED, *full, **masks)
+    other: dict[str, Any] = {"source_mask_bs": shrinking_padding(B, S), "target_mask_bt": shrinking_padding(B, T)}
+    yield _skip(build, "masks_beside_padding", even, MASKED, ragged(B, S), ragged(B, T), **other)
+    source, target = (
+        rng(f"skip padding soft {side}").dirichlet(np.ones(vocabulary), (B, length))
+        for side, vocabulary, length in (("source", even.source_vocabulary, S), ("target", even.target_vocabulary, T))
+    )
+    yield _skip(build, "soft_rows", even, MASKED, *full, source=source, target=target, **masks)
+    segmented = build.config(segments=3, embedding_norm=True, **ONE_LAYER)
+    segment_bs = rng("skip padding segments").integers(0, segmented.segments, (B, S)) if segmented.segments else None
+    yield _skip(build, "segments", segmented, "PAD4 SEG1", ragged(B, S), ragged(B, T), segment_bs=segment_bs)
+
+
+def _skip(
+    build: Builder, name: str, config: TransformerConfig, catches: str, source_mask: np.ndarray, target_mask: np.ndarray, **inputs: Any
+) -> Case:
+    """Returns a case of the whole model with random ids; the masks say where the padding id stands."""
+    given = tokens(config, source_mask, target_mask, name=f"skip padding {name} ") | inputs
+    return build.make("transformer", f"skip_padding_{name}", config, catches, **given, skip_padding=True)
+
+
+CATCHES = "DRP3 DRP4"
 
 
 def _attention_cases(build: Builder) -> Iterator[Case]:
@@ -67,15 +122,15 @@ def _model_cases(build: Builder) -> Iterator[Case]:
         masks = {name.removeprefix(prefix): mask for name, mask in _draw(config, stack).items() if name.startswith(f"{prefix}layers.")}
         yield build.make(stack, "keep", config, CATCHES, **(inputs | _named(masks)))
     for dialect in ("paper_base", "semillero", "guide", "keras_lab", "sapiens"):
-        yield _model(build, f"keep_{dialect}", build.config(dialect, **ONE_LAYER), ragged(B, S), ragged(B, T))
-    yield _model(build, "keep_all_sites", build.config(model_width=12, **RATES), left_padding(B, S), left_padding(B, T))
-    normed = _model(build, "keep_embedding_norm", build.config(embedding_norm=True, **RATES, **ONE_LAYER), ragged(B, S), ragged(B, T))
+        yield _dropping(build, f"keep_{dialect}", build.config(dialect, **ONE_LAYER), ragged(B, S), ragged(B, T))
+    yield _dropping(build, "keep_all_sites", build.config(model_width=12, **RATES), left_padding(B, S), left_padding(B, T))
+    normed = _dropping(build, "keep_embedding_norm", build.config(embedding_norm=True, **RATES, **ONE_LAYER), ragged(B, S), ragged(B, T))
     yield dataclasses.replace(normed, catches=(*normed.catches, "NRM14"))
     some = ("encoder.embedding_dropout", "encoder.layers.0.self_attention.weights_dropout", "decoder.layers.0.cross_attention_dropout")
-    yield _model(build, "keep_some_sites", build.config(**RATES, **ONE_LAYER), ragged(B, S), ragged(B, T), some)
+    yield _dropping(build, "keep_some_sites", build.config(**RATES, **ONE_LAYER), ragged(B, S), ragged(B, T), some)
 
 
-def _model(
+def _dropping(
     build: Builder, name: str, config: TransformerConfig, source_mask: np.ndarray, target_mask: np.ndarray, only: tuple[str, ...] = ()
 ) -> Case:
     masks = {site: mask for site, mask in _draw(config, name).items() if site in only or not only}

@@ -21,7 +21,7 @@ class Defect(Alteration):
 
     what: str
     shows: str
-    evidence: str
+    evidence: str = "derived, not reported"
     unobservable: str = ""
 
 

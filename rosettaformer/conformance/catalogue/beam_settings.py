@@ -9,9 +9,8 @@ from reference_numpy import beams
 from reference_numpy.beams import Beam
 
 from ..reference.patching import patched
-from .alteration import Alteration, setting
+from .alteration import Alteration, Array, setting, settings
 
-Array = np.ndarray
 ADVANCE = "beams.Row.advance"
 
 
@@ -170,8 +169,7 @@ def beam_settings() -> Iterator[Alteration]:
         "longest first": ("the longest answer is the best", lambda beam: (-len(beam.tokens), -beam.score)),
         "shortest first": ("the answer that ends first is the best", lambda beam: (len(beam.tokens), -beam.score)),
     }
-    for name, (title, key) in keys.items():
-        yield of(name, title, fix, _order_of(key), "beams.keep")
+    yield from settings("beams=", "beam_search", fix, keys, "beams.keep", of=_order_of)
     ascending = _returned(lambda kept, strategy: kept[: strategy.n_best][::-1])
     yield of("ascending", "the answers are returned worst first", fix, ascending, "decoding._n_best")
     fix = "stop where beam_size answers are finished and no live beam can beat the worst of them"
@@ -185,8 +183,7 @@ def beam_settings() -> Iterator[Alteration]:
         "log p": ("log p of a live beam, not divided, is compared with the scores of the answers", lambda live, kept, strategy: (
             _full(kept, strategy) and live[0].score <= kept[-1].score)),
     }  # fmt: skip
-    for name, (title, when) in stops.items():
-        yield of(f"stop: {name}", title, fix, _stops(when), "beams.stops")
+    yield from settings("beams=stop: ", "beam_search", fix, stops, "beams.stops", of=_stops)
     fix = "cache = every key, value and mask of the row that a beam continues"
     moves: dict[str, tuple[str, Callable]] = {
         "values stay": ("the values of the cache do not go with the beams", _partly(True, False)),
@@ -198,8 +195,7 @@ def beam_settings() -> Iterator[Alteration]:
         "first beam": ("every beam of every row continues the first one's past",
                        lambda original, given, row_b: original(given, 0 * row_b + row_b.min())),
     }  # fmt: skip
-    for name, (title, altered) in moves.items():
-        yield of(f"cache: {name}", title, fix, altered, "cache.reorder")
+    yield from settings("beams=cache: ", "beam_search", fix, moves, "cache.reorder")
     fix = "row b has the beams b size .. (b + 1) size - 1"
     yield of("of the first row", "the beams of every row continue those of the first", fix, _shifted_parents, "decoding._continued")
     yield of("memory tiled", "the memory is laid out beam by beam, and the target row by row", fix, _tiled, "decoding._Model.__init__")

@@ -7,10 +7,7 @@ import numpy as np
 
 from reference_numpy import softmax
 
-from .alteration import Alteration, setting
-from .combinators import bound, on_arguments, on_call, on_result
-
-Array = np.ndarray
+from .alteration import Alteration, Array, bound, on_arguments, on_call, on_result, settings
 
 
 def choices() -> Iterator[Alteration]:
@@ -62,20 +59,20 @@ def _penalties() -> Iterator[Alteration]:
         "last token": ("the last token alone is penalised", _penalised_of(lambda token_bn: token_bn[:, -1:])),
         "not last token": ("the last token is not penalised", _penalised_of(lambda token_bn: token_bn[:, :-1])),
     }  # fmt: skip
-    for name, (title, altered) in rows.items():
-        yield setting(f"penalty={name}", "penalise", title, fix, altered)
+    yield from settings("penalty=", "penalise", fix, rows)
     fix = "-inf for a token that would end a run of n tokens which the target holds"
     rows = {
         "n + 1": ("runs of one token more are forbidden", _longer(1)),
         "n - 1": ("runs of one token less are forbidden", _longer(-1)),
         "without the last": ("the last token does not count as the beginning of a run", _fewer(lambda token_bn: token_bn[:, :-1])),
         "without the first": ("the first token does not count as one of a run", _fewer(lambda token_bn: token_bn[:, 1:])),
+    }  # fmt: skip
+    yield from settings("ngrams=", "penalise", fix, rows)
+    rows = {
         "first run": ("of the tokens that may not follow the first alone is forbidden", _one_ending(0)),
         "last run": ("of the tokens that may not follow the last alone is forbidden", _one_ending(-1)),
-    }  # fmt: skip
-    for name, (title, altered) in rows.items():
-        places = ("sampling._endings",) if "run" in name else ()
-        yield setting(f"ngrams={name}", "penalise", title, fix, altered, *places)
+    }
+    yield from settings("ngrams=", "penalise", fix, rows, "sampling._endings")
 
 
 def _penalised_of(part: Callable[[Array], Array]) -> Callable:
@@ -161,8 +158,7 @@ def _truncations() -> Iterator[Alteration]:
         "finfo.min": ("what is cut becomes the least finite number, not -inf",
                       on_result(lambda x_bv: np.maximum(x_bv, np.finfo(x_bv.dtype).min))),
     }  # fmt: skip
-    for name, (title, altered) in rows.items():
-        yield setting(f"truncate={name}", "truncate", title, fix, altered)
+    yield from settings("truncate=", "truncate", fix, rows)
 
 
 def _drawn(choose: Callable[[Array, Array], Array]) -> Callable:
@@ -201,5 +197,4 @@ def _draws() -> Iterator[Alteration]:
                          lambda original, logits_bv, uniform_b: _inverse(
             np.exp(logits_bv - logits_bv.max(axis=1, keepdims=True)), uniform_b[:, None])),
     }  # fmt: skip
-    for name, (title, altered) in rows.items():
-        yield setting(f"draw={name}", "draw", title, fix, altered)
+    yield from settings("draw=", "draw", fix, rows)

@@ -8,11 +8,8 @@ import numpy as np
 from reference_numpy import arithmetic, mask, stacks
 
 from ..reference.patching import patched
-from .alteration import Altered, Replaces, Variants
-from .combinators import on_call
+from .alteration import Altered, Array, Replaces, Variants, on_call
 from .mask import top_left
-
-Array = np.ndarray
 
 
 def _crossing(change: Callable[..., Mapping[str, Any]]) -> Replaces:

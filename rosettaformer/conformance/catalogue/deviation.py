@@ -7,9 +7,8 @@ import numpy as np
 
 from reference_numpy import arithmetic, normalization
 
-from .alteration import Altered, Variants
+from .alteration import Altered, Array, Variants
 
-Array = np.ndarray
 LAYER, RMS = BOTH = ("normalization.layer_norm", "normalization.rms_norm")
 
 

@@ -8,8 +8,7 @@ import numpy as np
 from reference_numpy import dropout
 
 from ..reference.patching import patched
-from .alteration import Altered, Variants
-from .combinators import bound, on_arguments, on_call
+from .alteration import Altered, Variants, bound, on_arguments, on_call
 
 
 def drawn(shape: tuple[int, ...], rate: float) -> np.ndarray:

@@ -8,8 +8,7 @@ import numpy as np
 
 from reference_numpy import inputs
 
-from .alteration import Altered, Variants
-from .combinators import on_arguments, on_call
+from .alteration import Altered, Variants, on_arguments, on_call
 from .kernels import without_bias
 
 

@@ -8,8 +8,7 @@ import numpy as np
 from reference_numpy import feed_forward
 
 from ..reference.patching import patched
-from .alteration import Altered, Variants
-from .combinators import bound, on_arguments, on_result
+from .alteration import Altered, Variants, bound, on_arguments, on_result
 
 
 def _other_gelu(name: str) -> str:

@@ -8,8 +8,7 @@ import numpy as np
 from reference_numpy import arithmetic
 from reference_numpy import mask as masks
 
-from .alteration import Altered, Variants
-from .combinators import on_call
+from .alteration import Altered, Variants, on_call
 
 
 def _masked_after(original: Callable, logits: np.ndarray, mask: Any = None) -> np.ndarray:

@@ -7,10 +7,8 @@ import numpy as np
 
 from reference_numpy import arithmetic, feed_forward
 
-from .alteration import Altered, Replaces, Variants
-from .combinators import on_arguments
+from .alteration import Altered, Array, Replaces, Variants, on_arguments
 
-Array = np.ndarray
 Layer = Mapping[str, Array]
 NETWORK = "feed_forward.feed_forward"
 

@@ -8,8 +8,7 @@ import numpy as np
 from reference_numpy import attention, inputs, parameters
 
 from ..reference.patching import patched
-from .alteration import Altered
-from .combinators import on_result
+from .alteration import Altered, on_result
 from .embedding import without_padding_row
 
 Tree = dict[str, Any]

@@ -8,10 +8,7 @@ import numpy as np
 
 from reference_numpy import arithmetic, embedding, feed_forward, mask, normalization, transformer
 
-from .alteration import Altered, Replaces, Variants
-from .combinators import on_arguments
-
-Array = np.ndarray
+from .alteration import Altered, Array, Replaces, Variants, on_arguments
 
 
 def _mean_of_tokens(

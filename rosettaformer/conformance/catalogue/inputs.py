@@ -8,11 +8,9 @@ import numpy as np
 from reference_numpy import normalization, positional_encoding
 
 from ..reference.patching import patched
-from .alteration import Altered, Variants
-from .combinators import on_arguments
+from .alteration import Altered, Array, Variants, on_arguments
 from .transformer import fresh_norm
 
-Array = np.ndarray
 _POSITIONS = ("positional_encoding.positional_encoding", "positional_encoding.position_embedding")
 _SEGMENTS = "embedding.segment_embedding"
 

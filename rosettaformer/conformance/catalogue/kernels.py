@@ -6,10 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from .alteration import Altered, Variants
-from .combinators import on_arguments
+from .alteration import Altered, Array, Variants, on_arguments
 
-Array = np.ndarray
 Tree = Mapping[str, Any]
 OUTPUT = "bthe,hed->btd"
 PROJECTIONS = {"query": "btd,dhk->bthk", "key": "bsd,dgk->bsgk", "value": "bsd,dge->bsge", "output": OUTPUT}  # by their contractions

@@ -8,8 +8,7 @@ import numpy as np
 from reference_numpy import dropout, mask, normalization
 
 from ..reference.patching import patched
-from .alteration import Altered, Variants
-from .combinators import on_arguments, on_call
+from .alteration import Altered, Variants, on_arguments, on_call
 from .residual import from_input
 
 

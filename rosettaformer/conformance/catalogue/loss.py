@@ -1,17 +1,223 @@
-"""Defects of the loss, each with its gradient."""
+"""The loss: its known bugs, each with its gradient; and settings, other distributions, divisors and logarithms."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
-from reference_numpy import softmax
+from reference_numpy import arithmetic, loss, softmax
 
-from .alteration import Altered, Variants
-from .combinators import on_arguments, on_call, on_result
-from .loss_settings import BOTH, KL, scored, spread_over_fewer
+from .alteration import Alteration, Altered, Array, Variants, on_arguments, on_call, on_result, setting, settings
 
-Array = np.ndarray
+Target = Callable[[Array, float, int], Array]
+Weight = Callable[[Array, int], Array]
+Curve = tuple[Callable[[Array], Array], Callable[[Array], Array]]  # of log p, and its derivative
+BOTH = ("loss.cross_entropy", "loss.cross_entropy_vjp")  # have the same arguments
+LOG: Curve = (lambda log_p: log_p, np.ones_like)
+
+
+def smoothed(label_btv: Array, smoothing: float, size: int) -> Array:
+    """The reference's distribution: `(1 - e) [v = label] + e / V`."""
+    return (1 - smoothing) * label_btv + smoothing / size
+
+
+def weighted(counted_bt: Array, count: int) -> Array:
+    """The reference's factors of the labels' losses."""
+    return counted_bt / count
+
+
+def scored(
+    target: Target = smoothed, weight: Weight = weighted, curve: Curve = LOG, divergence: bool = False
+) -> Mapping[str, Callable]:  # fmt: skip
+    """The loss and its gradient with other parts.
+
+    target: (one-hot labels `b t v`, smoothing, V) -> what they are smoothed to. weight: (the labels that count `b t`, the total) -> what
+    each loss is multiplied by. curve: in place of log p. divergence: `sum q log q` is added to each label's loss, as Kullback and
+    Leibler do.
+    """
+
+    def altered(
+        original: Callable, logits_btv: Array, label_bt: Array, mask_bt: Any = None, smoothing: float = 0.0, total: Any = None,
+        cotangent: Any = None,
+    ) -> Any:  # fmt: skip
+        x_btv, size = arithmetic.upcast_half(logits_btv), logits_btv.shape[-1]
+        number = x_btv.dtype.type
+        counted_bt = np.ones(label_bt.shape, bool) if mask_bt is None else mask_bt
+        count = max(int(counted_bt.sum()) if total is None else total, 1)
+        q_btv = target((label_bt[..., None] == np.arange(size)).astype(x_btv.dtype), smoothing, size)
+        weight_bt, log_p_btv = weight(counted_bt, count).astype(x_btv.dtype), loss._log_softmax(x_btv)
+        value, slope = curve
+        if cotangent is not None:
+            score_btv = -q_btv * slope(log_p_btv)
+            gradient_btv = score_btv - np.exp(log_p_btv) * arithmetic.sum(score_btv, axis=-1)
+            factor_bt = weight_bt * np.asarray(cotangent).astype(number)
+            return {"logits_btv": (gradient_btv * factor_bt[..., None]).astype(logits_btv.dtype)}
+        loss_bt = -arithmetic.sum(q_btv * value(log_p_btv), axis=-1)[..., 0]
+        if divergence:
+            loss_bt = loss_bt + arithmetic.sum(q_btv * np.log(np.where(q_btv > 0, q_btv, number(1))), axis=-1)[..., 0]
+        counts_bt = np.where(weight_bt != 0, loss_bt, number(0)) * weight_bt
+        return arithmetic.sum(counts_bt.reshape(-1), axis=0).reshape(()).astype(logits_btv.dtype)
+
+    return dict.fromkeys(BOTH, altered)
+
+
+def spread_over_fewer(fewer: int, left_out: int | None = None) -> Target:
+    """Gives the label `1 - e` and every other token `e / (V - fewer)`; the token that is left out gets nothing, label or not."""
+
+    def target(label_btv: Array, smoothing: float, size: int) -> Array:
+        q_btv = (1 - smoothing) * label_btv + smoothing / max(size - fewer, 1) * (1 - label_btv)
+        return q_btv if left_out is None else q_btv * (np.arange(size) != left_out)
+
+    return target
+
+
+KL = scored(divergence=True)
+
+
+def lost_mass(
+    original: Callable, logits_btv: Array, label_bt: Array, mask_bt: Any = None, smoothing: float = 0.0, total: Any = None, **options: Any
+) -> Any:
+    """The label gets 1 - smoothing and every other token smoothing / V: together less than 1."""
+    lost = scored(lambda label_btv, e, size: (1 - e) * label_btv + e / size * (1 - label_btv))[BOTH[0]]
+    return lost(original, logits_btv, label_bt, mask_bt, smoothing, total, **options)
+
+
+_TARGETS: dict[str, tuple[str, Target]] = {
+    "V - 2": ("the smoothing is divided by V - 2, and every token but the label has a share", spread_over_fewer(2)),
+    "V - 1 of all": ("the smoothing is divided by V - 1, and all V tokens have a share: together more than 1",
+                     lambda y, e, size: (1 - e) * y + e / (size - 1)),
+    "label whole": ("the label keeps 1, and every other token has smoothing / V: together more than 1",
+                    lambda y, e, size: y + e / size * (1 - y)),
+    "label whole, V - 1": ("the label keeps 1, and every other token has smoothing / (V - 1): together more than 1",
+                           lambda y, e, size: y + e / (size - 1) * (1 - y)),
+    "added": ("smoothing / V is added to every token, and nothing is taken from the label", lambda y, e, size: y + e / size),
+    "sum": ("the smoothing multiplies the sum over the tokens, not their mean", lambda y, e, size: (1 - e) * y + e),
+    "sum of the others": ("the smoothing multiplies the sum over the other tokens, not their mean",
+                          lambda y, e, size: (1 - e) * y + e * (1 - y)),
+    "no share": ("the label is multiplied by 1 - smoothing, and no token has a share", lambda y, e, size: (1 - e) * y),
+    "half": ("every token has smoothing / 2, as with two classes", lambda y, e, size: (1 - e) * y + e / 2),
+}  # fmt: skip
+_WEIGHTS: dict[str, tuple[str, Weight]] = {
+    "rows": ("the loss is divided by the number of rows", lambda counted_bt, count: counted_bt / len(counted_bt)),
+    "length": ("the loss is divided by the length", lambda counted_bt, count: counted_bt / counted_bt.shape[1]),
+    "one more": ("the loss is divided by the number of labels plus 1", lambda counted_bt, count: counted_bt / (count + 1)),
+    "twice": ("the loss is divided by the number of labels twice", lambda counted_bt, count: counted_bt / count**2),
+    "padding added": ("padding adds loss and does not count in the mean", lambda counted_bt, count: np.ones(counted_bt.shape) / count),
+}  # fmt: skip
+_CURVES: dict[str, tuple[str, Curve]] = {
+    "log2": ("the logarithm is that of base 2", (lambda log_p: log_p / math.log(2), lambda log_p: np.full_like(log_p, 1 / math.log(2)))),
+    "log10": (
+        "the logarithm is that of base 10",
+        (lambda log_p: log_p / math.log(10), lambda log_p: np.full_like(log_p, 1 / math.log(10))),
+    ),
+    "no logarithm": ("the loss is -p, without the logarithm", (np.exp, np.exp)),
+}
+
+
+def _added(epsilon: float) -> Curve:
+    """`log(p + epsilon)`."""
+    return lambda log_p: np.log(np.exp(log_p) + epsilon), lambda log_p: np.exp(log_p) / (np.exp(log_p) + epsilon)
+
+
+def _clipped(epsilon: float) -> Curve:
+    """`log` of p, clipped to what is epsilon from 0 and 1."""
+    inside = math.log(epsilon), math.log1p(-epsilon)
+    return lambda log_p: np.clip(log_p, *inside), lambda log_p: ((log_p >= inside[0]) & (log_p <= inside[1])).astype(log_p.dtype)
+
+
+def _of(prefix: str, fix: str, rows: Mapping[str, tuple[str, Any]], scored: Callable) -> Iterator[Alteration]:
+    return settings(prefix, "cross_entropy", fix, rows, *BOTH, of=lambda part: scored(part)[BOTH[0]])
+
+
+def losses() -> Iterator[Alteration]:
+    """The settings of the loss."""
+    fix = "q = (1 - smoothing) onehot + smoothing / V"
+    title = "the smoothed label is 1 - smoothing, without its share of smoothing / V"
+    yield setting("smoothing=mass lost", "cross_entropy", title, "let the label keep smoothing / V of its own", lost_mass, *BOTH)
+    yield from _of("smoothing=", fix, _TARGETS, scored)
+    fix = "divide by the number of real labels"
+    given: dict[str, tuple[str, Callable[..., dict[str, Any]]]] = {
+        "over all positions": ("padding adds no loss and counts in the mean", lambda label_bt, **others: {"total": max(label_bt.size, 1)}),
+        "over all logits": ("the loss is divided by the number of logits", lambda logits_btv, **others: {"total": max(logits_btv.size, 1)}),
+        "sum": ("the loss is a sum", lambda **others: {"total": 1}),
+    }
+    yield from settings("loss=", "cross_entropy", fix, given, *BOTH, of=on_call)
+    yield from _of("loss=", fix, _WEIGHTS, lambda weight: scored(weight=weight))
+    fix = "take log_softmax of the logits"
+    curves = dict(_CURVES)
+    for epsilon in (1e-6, 1e-7, 1e-8, 1e-9, 1e-10, 1e-12):
+        curves[f"log(p + {epsilon:g})"] = f"{epsilon:g} is added to p before the logarithm", _added(epsilon)
+        curves[f"log(p of at least {epsilon:g})"] = f"p is clipped to {epsilon:g} .. 1 - {epsilon:g}", _clipped(epsilon)
+    yield from _of("loss=", fix, curves, lambda curve: scored(curve=curve))
+    yield setting(
+        "loss=sigmoids", "cross_entropy", "each token has a sigmoid of its own, and no softmax is taken", fix, _of_sigmoids, BOTH[0]
+    )
+    yield setting("loss=exp", "cross_entropy", "the loss is its exponential, the perplexity", "return the loss", _exponential, BOTH[0])
+    yield from _alignments()
+
+
+def _of_sigmoids(
+    original: Callable, logits_btv: Array, label_bt: Array, mask_bt: Any = None, smoothing: float = 0.0, total: Any = None
+) -> Array:
+    """`-sum_v q log s + (1 - q) log(1 - s)`, s the sigmoid of each logit."""
+
+    def sigmoids(_: Array) -> Array:
+        x_btv = arithmetic.upcast_half(logits_btv)
+        own_btv = label_bt[..., None] == np.arange(x_btv.shape[-1])
+        q_btv = smoothed(own_btv.astype(x_btv.dtype), smoothing, x_btv.shape[-1])
+        each_btv = q_btv * -np.logaddexp(0, -x_btv) + (1 - q_btv) * -np.logaddexp(0, x_btv)
+        return np.where(own_btv, arithmetic.sum(each_btv, axis=-1), 0)
+
+    only_label = scored(lambda y, e, size: y, curve=(sigmoids, np.ones_like))
+    return only_label[BOTH[0]](original, logits_btv, label_bt, mask_bt, smoothing, total)
+
+
+def _exponential(original: Callable, *args: Any, **options: Any) -> Array:
+    return np.exp(original(*args, **options))
+
+
+def _alignments() -> Iterator[Alteration]:
+    """Changes what the decoder is given, or which labels count."""
+    first = lambda x_bt: x_bt[:, :1]  # noqa: E731 - of a target its start tokens
+    pairs: dict[str, tuple[str, Callable[[Array], tuple[Array, Array]]]] = {
+        "input": ("the start token is cut off, and each token is scored where it was given", lambda target: (target[:, 1:], target[:, 1:])),
+        "two ahead": ("the labels are two tokens ahead, and begin again at the end",
+                      lambda target: (target[:, :-1], np.roll(target, -2, 1)[:, :-1])),
+        "of the next row": ("the labels are those of the next row", lambda target: (target[:, :-1], np.roll(target, -1, axis=0)[:, 1:])),
+        "from the end": ("the target is read from its end", lambda target: (target[:, :0:-1], target[:, -2::-1])),
+        "without the start": ("the target's first token is cut off before it is shifted", lambda target: (target[:, 1:-1], target[:, 2:])),
+        "without the end": ("the target's last token is cut off before it is shifted", lambda target: (target[:, :-2], target[:, 1:-1])),
+        "start twice": ("another start token is put before the target, and its own is a label",
+                        lambda target: (np.concatenate([first(target), target[:, :-1]], axis=1), target)),
+        "0 before": ("id 0 is put before the target, and its start token is a label",
+                     lambda target: (np.concatenate([0 * first(target), target[:, :-1]], axis=1), target)),
+    }  # fmt: skip
+    fix = "input, label = target[:, :-1], target[:, 1:]"
+    yield from settings("labels=", "training_loss", fix, pairs, "loss.teacher_forcing", of=_forced)
+    masks: dict[str, tuple[str, Callable[[Array], Array]]] = {
+        "mask of the input": ("a label counts where the decoder's input is real",
+                              lambda mask: np.concatenate([np.ones_like(first(mask)), mask[:, :-1]], axis=1)),
+        "no last label": ("the last real label does not count, as where the end token is the padding",
+                          lambda mask: mask & np.concatenate([mask[:, 1:], np.zeros_like(first(mask))], axis=1)),
+        "no first label": ("the first label does not count", lambda mask: mask & (np.arange(mask.shape[1]) > 0)),
+        "padding alone": ("padding counts, and real labels do not", np.logical_not),
+    }  # fmt: skip
+    fix = "let the labels count that are not padding"
+    yield from settings("labels=", "training_loss", fix, masks, *BOTH, of=_counted)
+
+
+def _counted(keep: Callable[[Array], Array]) -> Callable:
+    """Lets other labels count, a function of the mask of those that do."""
+
+    def change(label_bt: Array, mask_bt: Any, **others: Any) -> dict[str, Any]:
+        return {"mask_bt": keep(np.ones(label_bt.shape, bool) if mask_bt is None else mask_bt)}
+
+    return on_call(change)
+
+
+def _forced(change: Callable[[Array], tuple[Array, Array]]) -> Callable:
+    return lambda original, target_bt: change(target_bt)
 
 
 def _shifted_again(original: Callable, target_bt: Array) -> tuple[Array, Array]:

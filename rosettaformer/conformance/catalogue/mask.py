@@ -5,8 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from .alteration import Altered, Variants
-from .combinators import on_result
+from .alteration import Altered, Variants, on_result
 from .fills import uniform_when_empty
 
 

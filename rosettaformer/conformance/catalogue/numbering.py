@@ -4,11 +4,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from .alteration import Altered, Replaces, Variants
-from .combinators import on_arguments, on_result
+from .alteration import Altered, Array, Replaces, Variants, on_arguments, on_result
 from .positional_encoding import ENCODING
-
-Array = np.ndarray
 
 
 def _numbered(number: Callable[[Array], Array]) -> Replaces:

@@ -3,15 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from reference_numpy import layers, normalization
 
-from .alteration import Altered, Replaces, Variants
-from .combinators import on_call
-from .norm_placement import IN, OUT
-
-Array = np.ndarray
+from .alteration import Altered, Array, Replaces, Variants, on_call
+from .normalization import IN, OUT
 
 
 def _placed(**placements: str) -> Callable:

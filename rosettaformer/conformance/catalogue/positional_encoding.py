@@ -1,4 +1,4 @@
-"""Defects of the positional encoding: its frequencies, its columns."""
+"""Positions: their frequencies and columns, where they are added, and their start in the decoder."""
 
 import math
 from collections.abc import Callable
@@ -6,11 +6,59 @@ from typing import Any
 
 import numpy as np
 
-from reference_numpy import arithmetic
+from reference_numpy import arithmetic, positional_encoding
 
-from .alteration import Altered, Replaces, Variants
+from ..reference.patching import patched
+from .alteration import Altered, Array, Replaces, Variants, on_result
 
-ENCODING = "positional_encoding.positional_encoding"
+LEARNED, ENCODING = "positional_encoding.position_embedding", "positional_encoding.positional_encoding"
+
+
+def _before_every_layer(side: str, stack: str) -> Callable:
+    """Adds the positions before every layer of the encoder or decoder, not only the first."""
+
+    def altered(original: Callable, parameters: Any, config: Any, token: Array, *rest: Any, **options: Any) -> Array:
+        added: list[Array] = []
+
+        def kept(function: Callable, *given: Any) -> Array:
+            added.append(function(*given))
+            return added[-1]
+
+        def with_positions(layer: Callable, own: Any, config: Any, x_btd: Array, *others: Any) -> Array:
+            first = own is parameters[stack]["layers"]["0"]
+            return layer(own, config, x_btd if first else x_btd + added[0], *others)
+
+        with patched({LEARNED: kept, ENCODING: kept, f"layers.{stack}_layer": with_positions}):
+            return original(parameters, config, token, *rest, **options)
+
+    return altered
+
+
+def _of_the_index(stack: str) -> Callable:
+    """The encoder or decoder whose every layer, the first one, too, adds the sinusoids of the index in the row; a table of positions is
+    read as before."""
+
+    def altered(original: Callable, *args: Any, **options: Any) -> Array:
+        encoding = positional_encoding.positional_encoding
+
+        def with_positions(layer: Callable, own: Any, config: Any, x_btd: Array, *others: Any) -> Array:
+            return layer(own, config, x_btd + encoding(np.arange(x_btd.shape[1])[None], x_btd.shape[2], x_btd.dtype), *others)
+
+        with patched({ENCODING: on_result(np.zeros_like), f"layers.{stack}_layer": with_positions}):
+            return original(*args, **options)
+
+    return altered
+
+
+def _after_the_source(original: Callable, parameters: Any, config: Any, source: Any, *rest: Any, **options: Any) -> Array:
+    def going_on(numbered: Callable, config: Any, side: str, *given: Any) -> tuple[Array, Array]:
+        mask_bt, position_bt = numbered(config, side, *given)
+        return mask_bt, position_bt + source.shape[1] if side == "target" and source is not None else position_bt
+
+    with patched({"inputs.masked_positions": going_on}):
+        return original(parameters, config, source, *rest, **options)
+
+
 Exponent = Callable[[np.ndarray, int], np.ndarray]  # of base 10000, a formula of the pairs 0 .. n-1 and of d
 
 
@@ -85,6 +133,11 @@ def _even_only(original: Callable, position_bt: np.ndarray, width: int, dtype: A
 
 
 ALTERED: Altered = {
+    "PE25": {
+        "transformer.encode": _before_every_layer("source", "encoder"),
+        "transformer.decode": _before_every_layer("target", "decoder"),
+    },
+    "PE26": {"transformer.transformer": _after_the_source},
     "PE1": _interleaved(_ratio(4.0)),
     "PE2": _frequencies(lambda column, width: arithmetic.power(10000.0, -2.0 * column / width)),
     "PE3": _frequencies(lambda column, width: arithmetic.power(10000.0, -2.0 * ((column + 1) // 2) / width)),
@@ -97,6 +150,12 @@ ALTERED: Altered = {
     "PE21": {ENCODING: _half_precision_angles},
 }
 VARIANTS: Variants = {
+    "PE25": {
+        "the sinusoids of the index in the row are added before every layer, whatever is padding": {
+            "transformer.encode": _of_the_index("encoder"),
+            "transformer.decode": _of_the_index("decoder"),
+        }
+    },
     "PE1": {
         "the exponent is i/d: every pair turns too fast": _interleaved(_ratio(1.0)),
         "the exponent's sign is lost: 10000^(2i/d) is multiplied": _interleaved(_ratio(-2.0)),

@@ -5,11 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from .alteration import Altered, Replaces, Variants
-from .combinators import bound, on_arguments
+from .alteration import Altered, Array, Replaces, Variants, bound, on_arguments
 from .kernels import PROJECTIONS, SITES
 
-Array = np.ndarray
 PROJECTION, ATTENTION = "attention._projection", "attention.scaled_dot_product_attention"
 
 

@@ -8,10 +8,9 @@ import numpy as np
 from reference_numpy import attention, normalization, rotary
 
 from ..reference.patching import patched
-from .alteration import Altered, Replaces, Variants
+from .alteration import Altered, Array, Replaces, Variants
 from .rotary import Parts, of_self_attention
 
-Array = np.ndarray
 NORM = "attention.query_key_norm"
 
 

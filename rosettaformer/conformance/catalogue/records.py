@@ -1,4 +1,4 @@
-"""The TOML files of the catalogue: the texts and properties of each family of known bugs, `[ID]` for each.
+"""The TOML files of the catalogue: the texts and properties of each family of known bugs, `[component.ID]` for each.
 
 The Python file of the same name has the alterations of the reference; its `ALTERED` has the same ids.
 """
@@ -11,9 +11,10 @@ from typing import Any
 
 from .alteration import CONFIGURED, FRAMEWORKS, LOADED
 
-REQUIRED = ("title", "component", "what", "shows", "evidence")
-OPTIONAL = ("elsewhere", "dtypes", "rounding", "random", "undetermined", "family", "unobservable")
-FIXES = ("fix", "fix_of")  # by framework, or one for all; or the id of the same family whose fix it has
+REQUIRED = ("title", "component", "what", "shows")
+OPTIONAL = ("evidence", "elsewhere", "dtypes", "rounding", "random", "undetermined", "family", "unobservable")
+# by framework, `others` for those that are not named, or one for all; or the id of the same family whose fix it has
+FIXES = ("fix", "fix_of")
 ELSEWHERE = {"CONFIGURED": CONFIGURED, "LOADED": LOADED}
 
 Family = Mapping[str, Mapping[str, Any]]
@@ -21,16 +22,21 @@ Family = Mapping[str, Mapping[str, Any]]
 
 @functools.cache
 def families() -> Mapping[str, Family]:
-    """The tables by the family's name and the defect's id. Raises ValueError if two families hold one id."""
-    files = sorted(resources.files(__package__).iterdir(), key=lambda file: file.name)
-    found = {
-        file.name.removesuffix(".toml"): tomllib.loads(file.read_text(encoding="utf-8")) for file in files if file.name.endswith(".toml")
-    }
+    """The tables by the family's name and the defect's id. Raises ValueError if an id has two tables."""
+    found: dict[str, dict[str, Mapping[str, Any]]] = {}
     owner: dict[str, str] = {}
-    for name, family in found.items():
-        for id_ in family:
-            if owner.setdefault(id_, name) != name:
-                raise ValueError(f"{name}.toml: {id_} is in {owner[id_]}.toml, too")
+    for file in sorted(resources.files(__package__).iterdir(), key=lambda file: file.name):
+        if not file.name.endswith(".toml"):
+            continue
+        name = file.name.removesuffix(".toml")
+        family = found[name] = {}
+        for component, tables in tomllib.loads(file.read_text(encoding="utf-8")).items():
+            for id_, own in tables.items():
+                if not isinstance(own, dict):
+                    raise ValueError(f"{name}.toml: a table must be [component.ID]; got [{component}]")
+                if id_ in owner:
+                    raise ValueError(f"{name}.toml: {id_} is in {owner[id_]}.toml, too")
+                owner[id_], family[id_] = name, {"component": component, **own}
     return found
 
 
@@ -42,8 +48,9 @@ def properties(name: str, family: Family, id_: str) -> dict[str, Any]:
     if missing := [key for key in REQUIRED if key not in own]:
         raise ValueError(f"{where} lacks {', '.join(missing)}")
     fix = own.pop("fix", None) or family.get(own.pop("fix_of", ""), {}).get("fix")
-    fixes = dict.fromkeys(FRAMEWORKS, fix) if isinstance(fix, str) else fix
-    if not fixes or tuple(fixes) != FRAMEWORKS:
+    given = {"others": fix} if isinstance(fix, str) else dict(fix or {})
+    fixes = {framework: given.get(framework, given.get("others")) for framework in FRAMEWORKS}
+    if not all(fixes.values()) or given.keys() - {*FRAMEWORKS, "others"}:
         raise ValueError(f"{where} must have a fix for {', '.join(FRAMEWORKS)}")
     own |= {"fix": fixes, "elsewhere": ELSEWHERE.get(own.get("elsewhere", ""), own.get("elsewhere", ""))}
     return own | ({"dtypes": tuple(own["dtypes"])} if "dtypes" in own else {})

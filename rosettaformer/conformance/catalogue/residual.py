@@ -8,11 +8,9 @@ import numpy as np
 from reference_numpy import arithmetic, layers
 
 from ..reference.patching import patched
-from .alteration import Altered, Replaces, Variants
-from .combinators import on_call
+from .alteration import Altered, Array, Replaces, Variants, on_call
 from .deviation import variance
 
-Array = np.ndarray
 SUBLAYERS = {"self_attention": "the self-attention", "cross_attention": "the cross-attention", "feed_forward": "the feed-forward"}
 LAYERS = ("layers.encoder_layer", "layers.decoder_layer")
 

@@ -7,11 +7,8 @@ import numpy as np
 
 from reference_numpy import arithmetic, normalization
 
-from .alteration import Altered, Variants
-from .combinators import on_arguments
+from .alteration import Altered, Array, Variants, on_arguments
 from .deviation import BOTH, RMS, normalised, root_mean_square, variance
-
-Array = np.ndarray
 
 
 def _deviation(x: Array, epsilon: Any) -> Array:

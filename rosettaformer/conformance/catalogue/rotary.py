@@ -8,10 +8,8 @@ import numpy as np
 from reference_numpy import arithmetic, attention, rotary
 
 from ..reference.patching import patched
-from .alteration import Altered, Replaces, Variants
-from .combinators import bound, on_arguments, on_call, on_result
+from .alteration import Altered, Array, Replaces, Variants, bound, on_arguments, on_call, on_result
 
-Array = np.ndarray
 Parts = tuple[Array, Array, Array]  # queries, keys and values
 ROTATED, ROTATION, FREQUENCIES = "rotary.rotated", "rotary.rotation", "rotary.rotary_frequencies"
 LAYOUTS = {"halves": "interleaved", "interleaved": "halves"}

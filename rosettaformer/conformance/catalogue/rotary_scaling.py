@@ -10,11 +10,9 @@ import numpy as np
 from reference_numpy.rotary_scaling import RotaryScaling
 
 from ..reference.patching import patched
-from .alteration import Altered, Replaces, Variants
-from .combinators import on_arguments, on_call, on_result
+from .alteration import Altered, Array, Replaces, Variants, on_arguments, on_call, on_result
 from .rotary import FREQUENCIES, ROTATION, exchanged, of_kind
 
-Array = np.ndarray
 NONE, KEPT, STEP = RotaryScaling(), "rotary._kept", "cache.decode_step"
 
 

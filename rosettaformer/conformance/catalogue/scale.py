@@ -7,10 +7,8 @@ import numpy as np
 
 from reference_numpy import arithmetic
 
-from .alteration import Altered, Replaces, Variants
-from .combinators import on_arguments, on_call
+from .alteration import Altered, Array, Replaces, Variants, on_arguments, on_call
 
-Array = np.ndarray
 ATTENTION, QUERIES = "attention.scaled_dot_product_attention", "attention.queries"
 
 

@@ -7,10 +7,8 @@ import numpy as np
 
 from reference_numpy import mask
 
-from .alteration import Altered, Replaces, Variants
-from .combinators import on_call, on_result
+from .alteration import Altered, Array, Replaces, Variants, on_call, on_result
 
-Array = np.ndarray
 First = Callable[[Array, Any], Array]  # of a target and the config: the token `b 1` that comes in at its end
 DECODE = "transformer.decode"
 

@@ -8,8 +8,7 @@ import numpy as np
 from reference_numpy import arithmetic
 
 from ..reference.patching import patched
-from .alteration import Altered, Variants
-from .combinators import on_arguments
+from .alteration import Altered, Variants, on_arguments
 
 
 def _over(*axes: int) -> Callable:

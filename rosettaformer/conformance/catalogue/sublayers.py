@@ -8,12 +8,10 @@ import numpy as np
 from reference_numpy import layers
 
 from ..reference.patching import patched
-from .alteration import Altered, Replaces, Variants
-from .combinators import bound, on_call
+from .alteration import Altered, Array, Replaces, Variants, bound, on_call
 from .residual import SUBLAYERS
 from .transformer import STACKS
 
-Array = np.ndarray
 SELF, CROSS, FEED_FORWARD = SUBLAYERS
 PATTERNS = ("layer_pattern", "rotary_pattern")
 

@@ -8,8 +8,7 @@ import numpy as np
 from reference_numpy import normalization, stacks
 
 from ..reference.patching import patched
-from .alteration import Altered, Variants
-from .combinators import bound, on_arguments
+from .alteration import Altered, Variants, bound, on_arguments
 from .residual import SUBLAYERS
 
 STACKS = ("stacks.encoder", "stacks.decoder")

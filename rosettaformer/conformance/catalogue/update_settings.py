@@ -10,8 +10,7 @@ import numpy as np
 from reference_numpy import arithmetic, optimizer
 from reference_numpy.parameters import flatten, nest
 
-from .alteration import Alteration, setting
-from .combinators import on_arguments, on_result
+from .alteration import Alteration, on_arguments, on_result, setting, settings
 
 Tree = Mapping[str, Any]
 Part = Callable[[Any], np.ndarray]
@@ -145,15 +144,11 @@ def _where(decays: Tree, meant: Callable[[str, bool], bool]) -> Tree:
 def updates() -> Iterator[Alteration]:
     """The settings of the update and of the clipping before it."""
     fix = "m = b1 m + (1 - b1) g, v = b2 v + (1 - b2) g^2; keep both as they are"
-    for name, (title, altered) in _MOMENTS.items():
-        yield setting(f"moments={name}", "adam", title, fix, altered)
+    yield from settings("moments=", "adam", fix, _MOMENTS)
     fix = "p - rate (m_hat / (sqrt(v_hat) + epsilon) + decay p)"
-    for name, (title, altered) in _OTHERS.items():
-        yield setting(f"update={name}", "adam", title, fix, altered)
-    for name, (title, change) in _DECAYS.items():
-        yield setting(
-            f"decay={name}", "adam", title, "let kernels and tables decay, and nothing else", on_result(change), "optimizer.decay_mask"
-        )
+    yield from settings("update=", "adam", fix, _OTHERS)
+    fix = "let kernels and tables decay, and nothing else"
+    yield from settings("decay=", "adam", fix, _DECAYS, "optimizer.decay_mask", of=on_result)
     for value in (0.9, 0.95, 0.98, 0.99, 0.999):
         yield setting(f"beta_2={value}", "adam", f"beta_2 is {value}", "use the beta_2 that is given", on_arguments(beta_2=value))
     yield from _clippings()
@@ -199,5 +194,5 @@ def _clippings() -> Iterator[Alteration]:
                          by(lambda flat: sum(math.sqrt(float(np.sum(g * g))) for g in flat.values()))),
         "not scaled": ("gradients are not clipped", scaled(lambda flat, limit: 1.0)),
     }  # fmt: skip
-    for name, (title, altered) in rows.items():
-        yield setting(f"clip={name}", "clip_global_norm", title, "g min(1, limit / norm), norm = sqrt(sum g^2) over all tensors", altered)
+    fix = "g min(1, limit / norm), norm = sqrt(sum g^2) over all tensors"
+    yield from settings("clip=", "clip_global_norm", fix, rows)

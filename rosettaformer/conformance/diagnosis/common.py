@@ -106,8 +106,7 @@ def _off(expectation: Expectation, got: object) -> np.ndarray | None:
     """The elements that differ; None where the output has another shape."""
     if not isinstance(got, np.ndarray) or got.shape != expectation.reference.shape or not got.ndim:
         return None
-    off: np.ndarray = relative_error(expectation, got) > 1
-    return off
+    return relative_error(expectation, got) > 1
 
 
 def _factor(failing: Sequence[Answer]) -> Iterator[str]:

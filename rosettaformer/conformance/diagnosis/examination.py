@@ -17,20 +17,17 @@ from ..deviations import Deviation, stale
 from ..reference.components import COMPONENTS, FORWARD, forward_of
 from ..result import Result, judge
 from ..status import FAILURES, Kind, Status
-from . import crashes, explanation, stability
+from . import beginning, explanation, stability
 from .altered import Combination
-from .beginning import beginning
+from .beginning import Failed
 from .common import common_cases
-from .crashes import Failed
-from .deadline import Deadline, TimeIsUp
-from .examined_port import Subject
-from .findings import Diagnosis, Finding, Verdict
+from .examined_port import TRACEABLE, Progress, Subject
+from .findings import Deadline, Diagnosis, Finding, TimeIsUp, Verdict
 from .hypotheses import candidates
 from .inquiry import Inquiry
 from .record import About
 from .search import Search
 from .symptoms import Symptom
-from .tracing import TRACEABLE, Progress
 
 
 def diagnose(
@@ -114,7 +111,7 @@ class _Examiner(Inquiry):
                 self._say(explanation.first(component, dtype, search, failed, self._subject.beyond(component)))
                 self._heard = None
                 search = self._in_its_dtype(place, search)
-                self.record.beginning = beginning(search, dtype, [other for other in right if other != dtype])
+                self.record.beginning = beginning.beginning(search, dtype, [other for other in right if other != dtype])
                 self._examine(place, search, failed)
                 self.record.beginning = ""
                 if search.answers or cannot or dtype != "float64":
@@ -173,13 +170,13 @@ class _Examiner(Inquiry):
 
     def _silent(self, place: About, failed: Failed) -> bool:
         """Whether a whole model has no answer to any case, for the same reason as to these; then that is the only finding."""
-        errors = {crashes.kind(error) for _, error in failed}
+        errors = {beginning.kind(error) for _, error in failed}
         if not self._subject.whole or self.record.findings or len(errors) > 1 or any("no answer within" in error for error in errors):
             return False
         replies = [(kind, answer) for _, kind, answer in self._subject.sample()]
-        self.silent = not any(kind == Kind.OUTPUTS or crashes.kind(answer) not in errors for kind, answer in replies)
+        self.silent = not any(kind == Kind.OUTPUTS or beginning.kind(answer) not in errors for kind, answer in replies)
         if self.silent:
-            text = f"{crashes.sentence(failed, ())}; nothing else has an answer either"
+            text = f"{beginning.sentence(failed, ())}; nothing else has an answer either"
             self.record.findings.append(Finding(place.component, place.dtype, Verdict.ERROR, (), f"{place.name}: {text}"))
         return self.silent
 
@@ -230,9 +227,9 @@ class _Examiner(Inquiry):
     def _crashed(self, place: About, crashed: Failed, random: Sequence[Case], search: Search, found: Sequence[Combination]) -> None:
         """Adds the finding that the port has no answer to some cases. found: what explains the answers to the others."""
         cases = [case for case, _ in crashed]
-        alike = [] if random else crashes.alike(candidates(cases, self._defects), cases, search, *found[:1])
+        alike = [] if random else beginning.alike(candidates(cases, self._defects), cases, search, *found[:1])
         self.record.add(
-            place, Verdict.ERROR, explanation.crashed(crashes.sentence(crashed, [*random, *search.hypotheses.probes]), alike), alike
+            place, Verdict.ERROR, explanation.crashed(beginning.sentence(crashed, [*random, *search.hypotheses.probes]), alike), alike
         )
 
     def _unstable(self, place: About, cases: Sequence[Case]) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from ..case import Case
 from ..catalogue import Alteration
 from .altered import Combination, separates
-from .crashes import Failed
+from .beginning import Failed
 from .digits import ROUNDING, Nearly
 from .findings import Verdict
 from .search import Search

@@ -1,10 +1,34 @@
-"""What a diagnosis consists of."""
+"""What a diagnosis consists of, and when it has to end: at a limit of its own processor time.
 
+What it has found until then, or until it is interrupted, is kept.
+"""
+
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from .divergence import Backward, Divergence
+
+
+class TimeIsUp(Exception):
+    """The limit has passed."""
+
+
+class Deadline:
+    """A limit in seconds of this thread's processor time from now; None for no limit.
+
+    The port computes in a process of its own, so neither its start nor its answers count.
+    """
+
+    def __init__(self, seconds: float | None = None) -> None:
+        self._seconds = seconds
+        self._end = None if seconds is None else time.thread_time() + seconds
+
+    def check(self) -> None:
+        """Raises TimeIsUp once the limit has passed."""
+        if self._end is not None and time.thread_time() > self._end:
+            raise TimeIsUp(f"the limit of {self._seconds:g} seconds had passed")
 
 
 class Verdict(StrEnum):

@@ -8,13 +8,12 @@ import numpy as np
 
 from ..case import Case
 from ..catalogue import Alteration
-from ..catalogue.place import Site, places, sites
+from ..catalogue.alteration import Site, places, sites
 from ..reference.components import DECODING, FORWARD, TRAINING, forward_of
 from ..reference.expectation_store import Store
 from . import altered
-from .altered import Combination
-from .deadline import Deadline
-from .ignored import ignored
+from .altered import Combination, ignored
+from .findings import Deadline
 from .wiring import wirings
 
 

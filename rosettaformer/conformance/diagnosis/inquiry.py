@@ -10,18 +10,14 @@ from ..reference.near_ties import followed
 from ..status import LEFT, Kind
 from . import altered, evidence, explanation, stability
 from .altered import Combination
-from .checked import Checked
-from .crashes import Failed
-from .deadline import Deadline, TimeIsUp
+from .beginning import Failed, shapes
 from .digits import Nearly, nearly, rest
-from .examined_port import Subject
-from .findings import Verdict
+from .examined_port import Checked, Progress, Subject
+from .findings import Deadline, TimeIsUp, Verdict
 from .parts import Parts
 from .record import About
 from .search import Search
-from .shapes import shapes
 from .symptoms import rounding
-from .tracing import Progress
 
 LOST = 1e-2  # of the largest value: more is no loss of digits
 TWICE = 3  # the number of cases of a component that are evaluated two times at first

@@ -12,8 +12,7 @@ from reference_numpy.sharding import Mesh
 
 from ...processes import thread_share
 from ..case import DTYPES, Case
-from ..hidden import Hidden
-from ..limits import for_port
+from ..limits import Hidden, for_port
 from ..ports.port import MissingBackend
 from ..ports.process import Worker
 from ..reference.expectation_store import Store
@@ -22,10 +21,9 @@ from ..result import Result, judge
 from ..runner import Question, open_worker, unable
 from ..status import FAILURES, Kind, Status
 from . import explanation
-from .deadline import Deadline, TimeIsUp
-from .findings import Diagnosis, Finding, Verdict
+from .examined_port import Progress
+from .findings import Deadline, Diagnosis, Finding, TimeIsUp, Verdict
 from .sharding import Reply, Said, said
-from .tracing import Progress
 
 
 def diagnose(

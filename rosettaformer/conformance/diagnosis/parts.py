@@ -17,18 +17,15 @@ from ..reference.components import FORWARD
 from ..reference.expectation_store import Store
 from ..status import Kind
 from . import altered, explanation
-from .altered import FAILURES, Combination, Outputs
+from .altered import FAILURES, Combination, Outputs, reversed_rows, words_of
 from .common import common
-from .deadline import Deadline
 from .divergence import Failure
-from .examined_port import Subject
-from .findings import Verdict
+from .examined_port import Progress, Subject, Tracing
+from .findings import Deadline, Verdict
 from .hypotheses import Hypotheses, candidates
-from .ignored import reversed_rows, words_of
 from .record import About, Record
 from .search import Search
 from .symptoms import Symptom, describe
-from .tracing import Progress, Tracing
 
 TRIED = 3  # cases that fail
 POSITIONS = ("rotary_embedding", "positional_encoding", "position_embedding")

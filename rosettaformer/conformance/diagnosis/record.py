@@ -5,13 +5,13 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ..catalogue import Alteration
-from ..catalogue.place import Place
+from ..catalogue.alteration import Place
 from . import explanation, stability
 from .altered import Combination
 from .examined_port import Subject
 from .findings import Finding, Verdict
-from .probing import told_apart
 from .search import Search
+from .stability import told_apart
 from .symptoms import Symptom, only_at
 
 SHOWN = 3  # places of a finding that are listed

@@ -8,16 +8,15 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from ..catalogue import Alteration
-from ..catalogue.place import Site
+from ..catalogue.alteration import Site
 from ..compare import compare
 from ..reference import tolerance
 from . import altered
-from .altered import Combination, Outputs
+from .altered import Combination, Outputs, reversed_rows
 from .conditions import condition
 from .constants import constants
 from .evidence import Answers, Evidence
 from .hypotheses import Hypotheses
-from .ignored import reversed_rows
 
 LOSS = 10  # a loss of digits that makes more than this many times the port's error is another one
 NEAR = 25  # nearest alterations whose pairs are tried first

@@ -13,7 +13,7 @@ from reference_numpy import TransformerConfig, arithmetic, parameters
 
 from ..case import Case, numpy_dtype
 from ..stored import nested
-from . import layouts, pooling, statistics, training
+from . import layouts, statistics, training
 
 Rows = dict[str, tuple[str, dict[str, str]]]
 
@@ -104,7 +104,7 @@ COMPONENTS: Rows = {
 # what only a port on a mesh is asked besides: a run of training; a whole model's loss with its gradients, of a port of `load(folder, mesh)`
 MESHES: Rows = {"training_steps": (training.__name__, {}), "training": (training.__name__, {})}
 # what only an exported file is asked besides
-FILES: Rows = {"mean": (pooling.__name__, {}), "unit_mean": (pooling.__name__, {})}
+FILES: Rows = {"mean": (training.__name__, {}), "unit_mean": (training.__name__, {})}
 ASKED = COMPONENTS | MESHES | FILES
 # those that the four packages define
 OWN = {name: row for name, row in COMPONENTS.items() if row[0] != layouts.__name__}

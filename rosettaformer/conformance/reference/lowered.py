@@ -3,11 +3,14 @@
 r is the float64 reference on the weights of the checkpoint. c_i is the reference computed as files of that precision are: in half precision
 on rounded weights, in several orders of summation; in int8 with weights rounded by tensor, and with inputs of projections rounded by tensor
 or by token while they are multiplied. A file may cost MAX_FACTOR times as much as the worst of them.
+Searches with int8 projections (INT8) are judged beside `answer`.
 Sources: `quantize_dynamic` of ONNX Runtime, LiteRT's dynamic range quantisation, torchao's `Int8DynamicActivationInt8WeightConfig`.
 """
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +19,6 @@ from reference_numpy import arithmetic, int8
 from ..case import Case
 from ..stored import changed
 from . import components, tolerance
-from . import int8 as by_token
 from .orders import ORDERS, order
 
 PRECISIONS = ("int8", "float16", "bfloat16")
@@ -40,6 +42,21 @@ def expect(case: Case, own: tolerance.Expectations, precision: str) -> tolerance
     return found
 
 
+def answer(case: Case, around: contextlib.AbstractContextManager[Any] | None = None) -> dict[str, np.ndarray]:
+    """Returns `components.answer` with the projections of `reference_numpy.int8`. With it `tolerance.expect` shows how far int8 computed in
+    another order may differ: now and then a number is rounded to another integer.
+    """
+    with order({"affine": int8.affine}):
+        return components.answer(case, around)
+
+
+def beside_float(case: Case, around: contextlib.AbstractContextManager[Any] | None = None) -> dict[str, np.ndarray]:
+    """Returns the reference's own answer in float64, and `answer` in other dtypes: with it `tolerance.expect` takes the cost of int8 as the
+    noise.
+    """
+    return (components.answer if case.dtype == "float64" else answer)(case, around)
+
+
 def _half(case: Case, precision: str) -> Iterator[Arrays]:
     low = case.at(precision)
     for replacements in ORDERS.values():
@@ -52,7 +69,7 @@ def _int8(case: Case) -> Iterator[Arrays]:
     yield components.answer(rounded)
     with order({"affine": _affine}):
         yield components.answer(rounded)
-    yield by_token.answer(case)
+    yield answer(case)
 
 
 def _by_tensor(name: str, array: np.ndarray) -> np.ndarray:

@@ -12,7 +12,7 @@ from reference_numpy import TransformerConfig, parameters
 from ..case import Case
 from ..stored import Stored, changed, flattened, in_c_order
 from . import components
-from .paths import SCOPES, Paths, joined, watched
+from .patching import SCOPES, Paths, joined, watched
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,18 @@
-"""What is asked on a mesh and is no component of a model: steps of training, and the loss of a whole model with its gradients."""
+"""What is asked and is no component of a model: steps of training, a model's loss, vectors of whole texts."""
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from reference_numpy import TransformerConfig, loss, transformer
+from reference_numpy import TransformerConfig, arithmetic, loss, mask, transformer
 from reference_numpy.parameters import flatten, nest
 from reference_numpy.recipe import Recipe
 from reference_numpy.training import Trainer
 
 Tree = Mapping[str, Any]
+SHORTEST = 1e-12  # length by which a vector is divided at least
 
 
 def training_steps(
@@ -56,3 +58,26 @@ def training(
     value = loss.cross_entropy(logits_btv, *labels)
     g_btv = loss.cross_entropy_vjp(logits_btv, *labels, cotangent=np.ones((), logits_btv.dtype))["logits_btv"]
     return {"loss": value, "parameters": transformer.transformer_vjp(*model, cotangent=g_btv)["parameters"]}
+
+
+def mean(
+    parameters: dict[str, Any],
+    config: TransformerConfig,
+    source: np.ndarray,
+    source_mask_bs: np.ndarray | None = None,
+    segment_bs: np.ndarray | None = None,
+) -> np.ndarray:
+    """`y = sum_s m_s x_s / sum_s m_s`, the mean vector `b d` of the real tokens; x of `encode`, m 1 at real tokens and 0 at padding."""
+    x_bsd = transformer.encode(parameters, config, source, source_mask_bs, segment_bs=segment_bs)
+    real_bs = mask.token_mask(source, config.padding_id) if source_mask_bs is None else source_mask_bs
+    weight_bs = real_bs.astype(x_bsd.dtype)
+    count_b1 = arithmetic.sum(weight_bs, axis=1).clip(1)
+    return arithmetic.divide(arithmetic.einsum("bsd,bs->bd", x_bsd, weight_bs), count_b1)
+
+
+@functools.wraps(mean, assigned=())
+def unit_mean(*args: Any, **options: Any) -> np.ndarray:
+    """`y / |y|` of `mean`, a vector `b d` of length 1."""
+    y_bd = mean(*args, **options)
+    length_b1 = np.sqrt(arithmetic.sum(y_bd * y_bd, axis=1))
+    return arithmetic.divide(y_bd, length_b1.clip(SHORTEST))

@@ -24,7 +24,7 @@ from ..reference.components import without_other_layouts
 from ..reference.tolerance import expect
 from ..result import Result, judge
 from ..status import Kind
-from . import seal
+from . import regenerate
 from .regenerate import Written, generate
 
 DATA = ("component", "dtype", "config", "inputs", "release", "file")  # what a row says about the case itself
@@ -50,7 +50,7 @@ def export(directory: Path, cases: Sequence[Case], written: Written = lambda: No
     if target.exists() and not target.is_dir():
         raise ValueError(f"{directory} must be a folder")
     if target.is_dir() and any(target.iterdir()):
-        names = {MANIFEST, *(row["file"] for row in seal.read(directory)["cases"])}
+        names = {MANIFEST, *(row["file"] for row in regenerate.read(directory)["cases"])}
         if others := sorted({path.name for path in target.iterdir()} - names):
             raise ValueError(f"{directory} must be empty or hold nothing but vectors; it holds {', '.join(others[:5])}")
     with replacing(target, folder=True) as temporary:
@@ -63,12 +63,12 @@ def verify(directory: Path, written: Written = lambda: None) -> list[Finding]:
 
     Raises ValueError if the folder holds no vectors, or those of a newer suite.
     """
-    manifest = seal.read(directory)
+    manifest = regenerate.read(directory)
     if manifest["suite"] > SUITE_RELEASE:
         raise ValueError(
             f"the vectors are of suite release {manifest['suite']}; this rosettaformer has release {SUITE_RELEASE}. Upgrade rosettaformer"
         )
-    findings = [Finding(problem) for problem in seal.problems(directory, manifest)]
+    findings = [Finding(problem) for problem in regenerate.problems(directory, manifest)]
     if not manifest["cases"]:
         findings.append(Finding("nothing was compared: the folder has no cases"))
     intact = {}
@@ -80,7 +80,7 @@ def verify(directory: Path, written: Written = lambda: None) -> list[Finding]:
     with tempfile.TemporaryDirectory() as folder:
         again = Path(folder) / "again"
         generate(again, list(intact), written)
-        made = {row["id"]: row for row in seal.read(again)["cases"]}
+        made = {row["id"]: row for row in regenerate.read(again)["cases"]}
         for case_id, row in intact.items():
             if case_id in made:
                 tensors = [container.read(place / row["file"]).tensors for place in (directory, again)]
@@ -120,7 +120,11 @@ def _damage(directory: Path, row: Mapping[str, Any]) -> str:
     path = directory / row["file"]
     if not path.is_file():
         return f"{row['file']} is missing"
-    return "" if seal.digest(path.read_bytes()) == row["sha256"] else f"{row['file']} is damaged: its SHA-256 is not that of the manifest"
+    return (
+        ""
+        if regenerate.digest(path.read_bytes()) == row["sha256"]
+        else f"{row['file']} is damaged: its SHA-256 is not that of the manifest"
+    )
 
 
 def _differences(before: Mapping[str, Any], now: Mapping[str, Any], tensors: Tensors, again: Tensors) -> Iterator[Finding]:

@@ -67,7 +67,8 @@ class Fault:
     @property
     def operations(self) -> Operations:
         """The operations of a run with the fault in it."""
-        return dataclasses.replace(OPERATIONS, **{name: self._altered(name, altered) for name, altered in self.replaces.items()})
+        altered = {name: self._altered(name, altered) for name, altered in self.replaces.items()}
+        return Operations(**vars(OPERATIONS) | altered)
 
     @property
     def name(self) -> str:

@@ -27,20 +27,12 @@ def _mean(original: Callable, device: Device, *rest: Any) -> Any:
     return original(device, *rest) / device.mesh.data
 
 
-def _again(original: Callable, device: Device, *rest: Any) -> Any:
-    return original(device, *rest) * device.mesh.data
-
-
 def _own_pieces(original: Callable, device: Device, name: str, gradient: Array) -> Array:
     """Each row's share, in the part of the gradient that the row has."""
     shares = device.all("data", gradient)
     axis = gradient.ndim - 1 if not gradient.ndim or gradient.shape[0] % device.mesh.data else 0
     own = chunks(gradient.shape[axis], device.mesh.data)
     return np.concatenate([share[(slice(None),) * axis + (part,)] for share, part in zip(shares, own, strict=True)], axis)
-
-
-def _dealt(original: Callable, device: Device, count: int) -> slice:
-    return slice(device.row, None, device.mesh.data)
 
 
 def _of_last(original: Callable, device: Device, array: Array, count: int) -> Array:
@@ -109,10 +101,10 @@ MEANS = {"label_count": _first_means, "loss": _mean, "data_gradient": _mean}
 ALTERED: Altered = {
     "SHD17": {"data_gradient": _own},
     "SHD18": {"data_gradient": _mean},
-    "SHD19": {"data_gradient": _again},
+    "SHD19": {"data_gradient": lambda original, device, *rest: original(device, *rest) * device.mesh.data},
     "SHD20": MEANS,
     "SHD21": {"loss": _own},
-    "SHD22": {"own_rows": _dealt},
+    "SHD22": {"own_rows": lambda original, device, count: slice(device.row, None, device.mesh.data)},
     "SHD23": {"data_gradient": partial(_doubled, lambda mesh: 2)},
     "SHD24": {"clip_factors": partial(_clip_by_own, ())},
     "SHD25": {"keep": _first_keep},

@@ -17,16 +17,11 @@ Array = np.ndarray
 
 def _own(original: Callable, device: Device, where: str, *rest: Any) -> Array:
     """The device's share in place of the sum of all."""
-    share: Array = rest[-1]
-    return share
+    return rest[-1]
 
 
 def _own_of(wanted: str, original: Callable, device: Device, site: str, of: str, share: Array) -> Array:
     return share if of == wanted else original(device, site, of, share)
-
-
-def _own_output(original: Callable, device: Device, site: str, share: Array, bias: Array | None) -> Array:
-    return share if bias is None else share + bias
 
 
 def _own_tokens_of_output(original: Callable, device: Device, site: str, share: Array, bias: Array | None) -> Array:
@@ -67,14 +62,6 @@ def _pieces(original: Callable, device: Device, share_bsgk: Array) -> Array:
     return np.concatenate(pieces, -1).reshape(share_bsgk.shape) / device.mesh.model
 
 
-def _modulo(original: Callable, device: Device, heads: int, count: int) -> list[int]:
-    return [device.column % count]
-
-
-def _first_group(original: Callable, device: Device, heads: int, count: int) -> list[int]:
-    return [0]
-
-
 def _added_up(original: Callable, device: Device, name: str, gradient: Array) -> Array:
     """The copies of all devices, added up."""
     return device.sum("model", gradient)
@@ -101,13 +88,13 @@ NEEDS = {"SHD7": few_keys, "SHD8": few_keys}
 KEYS, NORMS = ("key", "value", "key_norm"), ("query_norm", "key_norm")
 ALTERED: Altered = {
     "SHD1": {"input_gradient": _own},
-    "SHD2": {"output": _own_output},
+    "SHD2": {"output": lambda original, device, site, share, bias: share if bias is None else share + bias},
     "SHD3": {"output_gradient": _again},
     "SHD4": {"output": _bias_on_every_device},
     "SHD5": {"normed_heads": partial(_norm_of_own, "")},
     "SHD6": {"shared_gradient": partial(_shared_own, NORMS)},
     "SHD7": {"shared_gradient": partial(_shared_own, KEYS)},
-    "SHD8": {"groups": _modulo},
+    "SHD8": {"groups": lambda original, device, heads, count: [device.column % count]},
     "SHD9": {"whole_gradient": _added_up},
     "SHD10": {"norm_gradient": _own_tokens},
     "SHD11": {"positions": partial(_restarting, "model")},
@@ -140,6 +127,6 @@ VARIANTS: Variants = {
             "shared_gradient": partial(_shared_own, KEYS), "input_gradient": partial(_own_of, "memory"),
         },
     },
-    "SHD8": {"every device uses the first key head": {"groups": _first_group}},
+    "SHD8": {"every device uses the first key head": {"groups": lambda original, device, heads, count: [0]}},
     "SHD11": {"positions restart where a row's tokens are split over data": {"positions": partial(_restarting, "data")}},
 }  # fmt: skip

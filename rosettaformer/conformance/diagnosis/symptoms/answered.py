@@ -1,7 +1,10 @@
-"""One output of one case: the reference's, the port's, and how near two values are."""
+"""One output of one case: the reference's, the port's, and how near two values are.
+
+A prediction becomes a symptom if every case confirms it.
+"""
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -146,3 +149,37 @@ class Answered:
         factor = float(target[largest] / value[largest])
         allowed = self.allowed(np.append(self.reference.reshape(-1), target))
         return factor if np.abs(target - factor * value).max() <= allowed and abs(factor * value[largest]) > APART * allowed else None
+
+
+STRONG = 80  # the specificity from which a symptom says what the whole output is
+Predicted = np.ndarray | tuple[np.ndarray, np.ndarray] | None  # the output, or the output and a mask of the elements that are meant
+
+
+@dataclass(frozen=True)
+class Symptom:
+    """What a port's output is in terms of the reference and the inputs: a sentence that was verified on the cases.
+
+    kind: the family. specificity: how much the sentence says.
+    """
+
+    kind: str
+    sentence: str
+    specificity: int
+
+    @property
+    def complete(self) -> bool:
+        """Whether it says what the whole output is."""
+        return self.specificity >= STRONG
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A symptom that is yet to be verified: from a case it predicts the port's output.
+
+    sentence: its identity; `{output}` stands for the output's name, `your output`. predict: None if it says nothing of a case.
+    """
+
+    kind: str
+    sentence: str
+    specificity: int
+    predict: Callable[[Answered], Predicted]

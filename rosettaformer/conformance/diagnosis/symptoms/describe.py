@@ -11,7 +11,7 @@ from ...case import Case
 from ...reference import tolerance
 from ...reference.components import FORWARD
 from ..conditions import condition
-from .answered import Answered, Run
+from .answered import Answered, Predicted, Prediction, Run, Symptom
 from .axes import orders
 from .change import Change
 from .other_inputs import other_inputs
@@ -19,7 +19,6 @@ from .partial import missing, partial, restricted
 from .properties import normalised, rounded, spanned
 from .steps import Step
 from .sums import differences, equalities, factors, replaced
-from .symptom import Predicted, Prediction, Symptom
 
 Clean = Sequence[Mapping[str, tolerance.Expectation]]
 FAILURES = (ValueError, IndexError, KeyError)  # what some changes raise

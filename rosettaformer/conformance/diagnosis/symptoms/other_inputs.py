@@ -11,8 +11,7 @@ import numpy as np
 from ...case import Case
 from ...reference import components
 from ...stored import changed
-from .answered import Answered
-from .symptom import Predicted, Prediction
+from .answered import Answered, Predicted, Prediction
 
 Change = Callable[[Case], Case | None]  # None of a case that cannot be changed so
 FAILURES = (ValueError, IndexError, KeyError)

@@ -5,9 +5,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from .answered import Answered
+from .answered import Answered, Symptom
 from .axes import letters
-from .symptom import Symptom
 
 LARGEST = 0.95  # of the output: a part that is larger says little
 LARGEST_EXACT = 0.5  # of masks and ids, which agree by chance in many places

@@ -6,9 +6,8 @@ import ml_dtypes
 import numpy as np
 
 from ...reference import components
-from .answered import Answered
+from .answered import Answered, Symptom
 from .axes import letters, words
-from .symptom import Symptom
 
 FEWEST = 3  # rows that a property needs
 

@@ -1,6 +1,5 @@
 """Wirings: how the parts of a model could be put together otherwise."""
 
-from .wiring import Wiring
-from .wirings import wirings
+from .wirings import Wiring, wirings
 
 __all__ = ["Wiring", "wirings"]

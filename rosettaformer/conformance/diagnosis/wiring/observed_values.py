@@ -11,8 +11,7 @@ import numpy as np
 from reference_numpy.normalization import layer_norm
 
 from ...reference import components
-from ...reference.patching import patched
-from ...reference.paths import Paths, watched
+from ...reference.patching import Paths, patched, watched
 
 
 @functools.cache

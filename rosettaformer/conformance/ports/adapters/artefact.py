@@ -1,22 +1,64 @@
-"""An artefact as a port: a file with weights of its own, opened by its runtime, answers the cases of the checkpoint that it was made of."""
+"""An artefact as a port: a file with weights of its own, opened by its runtime, answers the cases of the checkpoint that it was made of.
+
+What a file shows without being run are rows of the report beside those of its cases.
+"""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from .... import checkpoints
+from ....artefacts import unjudged
 from ....artefacts.bundle import Bundle
 from ....artefacts.calls import Calls, NotShown
-from ....artefacts.settings import heard
+from ....artefacts.constants import constants
+from ....artefacts.declared import OF_GRAPH, findings, masks, randomness
+from ....artefacts.settings import Settings, heard
 from ....checkpoints.strict import numpy_dtype
 from ...case import DTYPES, Case
 from ...cases.artefact import ids_in
+from ...status import Status
 from ..port import NotCovered
 from ..port import NotShown as NotShownByPort
-from .artefact_evidence import rows
+
+Rows = dict[str, tuple[str, str]]
+
+
+def rows(settings: Settings, parameters: Mapping[str, Any], calls: Calls, asked: Collection[str]) -> Rows:
+    """Returns what is found, by where: the status of its row, and the words.
+
+    parameters: of the checkpoint; none if a lower precision explains other numbers. asked: the meanings of the outputs that are judged.
+    """
+    found: Rows = {}
+    for place, status, sentence in (*_shown(settings, parameters, calls), *_unjudged(settings, calls, asked)):
+        found[place] = status, "; ".join(filter(None, (found.get(place, ("", ""))[1], sentence)))
+    return found
+
+
+def _shown(settings: Settings, parameters: Mapping[str, Any], calls: Calls) -> Iterator[tuple[str, str, str]]:
+    """Yields what the graphs show: an entry of config.json, or something of a graph."""
+    config, files = settings.model, calls.bundle.files
+    for file in files:
+        of, held = f"{file.name}: " * (file != files[0]), constants(file)
+        whole = file == files[0] or not config.cross_attention  # of both stacks the other files have a part alone
+        for entry, sentence in findings(config, held, settings.declared, parameters) if whole else ():
+            place = f"graph/{entry}" if entry in OF_GRAPH else f"config.json/{entry}"
+            if not (settings.expect and entry in OF_GRAPH):  # which explains other numbers
+                yield place, Status.DIFFERS, f"{of}{sentence}"
+        nodes = randomness.live(held, calls.signatures(file))
+        for sentence in randomness.findings(held, nodes):
+            yield "graph/randomness", Status.DIFFERS, f"{of}{sentence}"
+        for sentence in masks.findings(held, nodes):
+            yield "graph/mask", Status.TOLD, f"{of}{sentence}"
+
+
+def _unjudged(settings: Settings, calls: Calls, asked: Collection[str]) -> Iterator[tuple[str, str, str]]:
+    for place, sentence in unjudged.sentences(calls, asked, bool(settings.function)):
+        yield place, Status.NOT_SHOWN, sentence
+
 
 # component -> what of the outputs answers it
 OF_DECODERS = {"transformer": "logits", "decode_in_steps": "logits"}

@@ -182,8 +182,7 @@ class Base(abc.ABC):
 
     def _calls(self, recorder: Recorder) -> contextlib.AbstractContextManager[None]:
         """Reports the calls of the recorder's modules to it."""
-        watched: contextlib.AbstractContextManager[None] = self.face.calls(recorder.rows, recorder.enter, recorder.leave)
-        return watched
+        return self.face.calls(recorder.rows, recorder.enter, recorder.leave)
 
     def _own_names(self, module: Any) -> list[str]:
         """The names of the variables that a module has."""

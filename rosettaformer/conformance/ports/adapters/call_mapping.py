@@ -1,4 +1,7 @@
-"""Calls a port's modules as its `call` says: component -> {own argument: input, or function of all inputs}, and `if`, `for`, `return`."""
+"""Calls a port's modules as its `call` says: component -> {own argument: input, or function of all inputs}, and `if`, `for`, `return`.
+
+Inputs that a case does not have are derived from the ones that it has, for modules that are told the same in another way.
+"""
 
 import contextlib
 import dataclasses
@@ -9,14 +12,81 @@ from unittest import mock
 
 import numpy as np
 
+from reference_numpy import mask, preset
 from reference_numpy.suggestions import known
 
 from ....modules import nests
-from ...case import Case
+from ...case import Case, numpy_dtype
 from ...reference import components
 from ..port import NotCovered
-from . import derived
-from .derived import ZEROS, inputs_of
+
+ZEROS = "zeros_btd"  # what a module is given that adds the positions to it
+_SEQUENCES = {"source_mask_bs": "source", "target_mask_bt": "target"}  # masks that follow from the ids if a case has none
+
+
+def inputs_of(component: str) -> list[str]:
+    """The names of the reference's inputs of a component, in their order."""
+    given = {"parameters", "config", *components.config_arguments(component, preset("tiny"), "float64")}
+    return [name for name in components.signature_of(component).parameters if name not in given]
+
+
+def stands_for(component: str) -> dict[str, str]:
+    """The derived inputs of a component, each with the input that it stands for.
+
+    `zeros_btd` stands for the positions, to which a module adds its own; `length_b` for a mask (`self_length_b` for `self_mask_bhts`): how
+    many keys of each row are real, if these stand before the padding.
+    """
+    lengths = {f"{name.rpartition('_')[0].removesuffix('mask')}length_b": name for name in inputs_of(component) if _is_key_mask(name)}
+    return lengths | ({ZEROS: "position_bt"} if component == "positional_encoding" else {})
+
+
+def derived(case: Case) -> tuple[dict[str, np.ndarray | None], dict[str, str]]:
+    """The derived inputs of a case by name, and for the others why they cannot say what the case has."""
+    found: dict[str, np.ndarray | None] = {}
+    refused: dict[str, str] = {}
+    for name, of in stands_for(case.component).items():
+        make: Callable[[Case, str], np.ndarray | None] = _zeros if name == ZEROS else _lengths
+        try:
+            found[name] = make(case, of)
+        except NotCovered as error:
+            refused[name] = str(error)
+    return found, refused
+
+
+def _is_key_mask(name: str) -> bool:
+    return name.rpartition("_")[0].endswith("mask") and name.rpartition("_")[2] in ("bhts", "bs", "bt")
+
+
+def _zeros(case: Case, of: str) -> np.ndarray:
+    position = np.asarray(case.inputs[of])
+    if position.ndim != 2 or not np.array_equal(position, np.broadcast_to(np.arange(position.shape[1]), position.shape)):
+        raise NotCovered("the module adds positions 0, 1, 2, ... to what it is given, and the case has others")
+    return np.zeros((*position.shape, case.config.model_width), numpy_dtype(case.dtype))
+
+
+def _lengths(case: Case, of: str) -> np.ndarray | None:
+    """Returns the number of real keys of each row; None if the mask hides nothing."""
+    real_bs = _keys(case.inputs, of, case.config.padding_id)
+    if real_bs is None:
+        return None
+    length_b = real_bs.sum(-1)
+    if not np.array_equal(real_bs, np.arange(real_bs.shape[1]) < length_b[:, None]):
+        raise NotCovered(f"the module is told how many keys of a row are real, and {of} hides others than the last ones")
+    return length_b
+
+
+def _keys(inputs: Mapping[str, Any], of: str, padding_id: int | None) -> np.ndarray | None:
+    """Returns which keys of each row are real; None if none is hidden."""
+    value = inputs.get(of)
+    if value is None:
+        tokens = inputs.get(_SEQUENCES.get(of, ""))
+        return None if tokens is None or padding_id is None or tokens.ndim != 2 else mask.token_mask(tokens, padding_id)
+    if of.endswith("_bhts"):
+        if value.shape[1:3] != (1, 1):
+            raise NotCovered(f"the module is told how many keys of a row are real, and {of} differs by query or head")
+        value = value[:, 0, 0]
+    return np.asarray(value)
+
 
 Row = Mapping[str, str | Callable[..., Any]]
 # Words that name no argument: which cases the module answers; the axis for each index of which it is called; what is made of its output.
@@ -40,7 +110,7 @@ class CallTable:
         """Returns the component as it is called with the case's inputs. stack: joins tensors of equal shapes along a new first axis."""
         if case.component not in self._rows:
             return function
-        return CallMapping(function, case.component, self._rows[case.component], derived.derived(case)[1], stack)
+        return CallMapping(function, case.component, self._rows[case.component], derived(case)[1], stack)
 
     def arguments(self, component: str) -> list[str]:
         """Returns the own arguments that are unchanged inputs, in the order of the reference's inputs."""
@@ -61,12 +131,12 @@ class CallTable:
 
     def derived(self, case: Case) -> dict[str, np.ndarray | None]:
         """Returns the inputs that follow from the case's, if the component has a row."""
-        return derived.derived(case)[0] if case.component in self._rows else {}
+        return derived(case)[0] if case.component in self._rows else {}
 
 
 def _check(component: str, row: Mapping[Any, Any]) -> None:
     """Raises ValueError if a row is none."""
-    allowed = [*inputs_of(component), *derived.stands_for(component)]
+    allowed = [*inputs_of(component), *stands_for(component)]
     others = {argument: what for argument, what in row.items() if argument not in (FOR, RETURN)}
     for argument, what in others.items():
         if not isinstance(argument, str) or not (isinstance(what, str) or callable(what)):
@@ -122,7 +192,7 @@ class CallMapping:
 
     def _given(self, inputs: Mapping[str, Any]) -> tuple[dict[str, Any], "_Inputs"]:
         """The own arguments, and all inputs."""
-        defaults, of = _defaults(self.component), derived.stands_for(self.component)
+        defaults, of = _defaults(self.component), stands_for(self.component)
         given = _Inputs({**defaults, **{name: value for name, value in inputs.items() if name in (*defaults, *of)}}, self.refused)
         others = {name: value for name, value in inputs.items() if name not in given}
         if IF in self.row and not _holds(_read(self.row[IF], given)):
@@ -133,7 +203,7 @@ class CallMapping:
 
     def _require_taken(self, given: "_Inputs") -> None:
         """Raises NotCovered if an input has a value that nothing has looked at."""
-        of = derived.stands_for(self.component)
+        of = stands_for(self.component)
         taken = {*given.taken, *(of[name] for name in given.taken if name in of)}
         left = [name for name, default in _defaults(self.component).items() if name not in taken and _has_value(given[name], default)]
         if left:

@@ -173,8 +173,7 @@ class Recorder:
             self.activations[path]["refused"] = "cannot be forced: the module knows no positions but 0, 1, 2, ... of what it is given"
             raise _Enough
         zeros = self._face.like(np.zeros_like(given), tensor)
-        exchanged: tuple[tuple[Any, ...], dict[str, Any]] = mapped((args, kwargs), lambda leaf: zeros if leaf is tensor else leaf)
-        return exchanged
+        return mapped((args, kwargs), lambda leaf: zeros if leaf is tensor else leaf)
 
     def _numeric(self, value: Any) -> list[tuple[Any, np.ndarray]]:
         pairs = [(leaf, self._face.to_numpy(leaf)) for leaf in leaves(value) if self._face.is_tensor(leaf)]
@@ -203,5 +202,4 @@ class Recorder:
             replaced.append(forced[same])
         tensors, known = iter(replaced), {id(tensor) for tensor, _ in own}
         self._forced = forced
-        exchanged: dict[int | str, Any] = mapped(given, lambda leaf: next(tensors) if id(leaf) in known else leaf)
-        return exchanged
+        return mapped(given, lambda leaf: next(tensors) if id(leaf) in known else leaf)

@@ -62,7 +62,8 @@ class _Exchange:
 @dataclass(frozen=True)
 class Device:
     """One device. row, column: where it stands in the mesh. names: the parameters by the identity of their arrays. whole: the tables that
-    `model` does not split: "embeddings", "logits". notes: what its thread keeps for itself.
+    `model` does not split: "embeddings", "logits". operations: what it does besides the reference's arithmetic.
+    notes: what its thread keeps for itself.
     """
 
     mesh: Mesh
@@ -70,6 +71,7 @@ class Device:
     column: int
     names: Mapping[int, str]
     exchange: _Exchange = field(repr=False)
+    operations: Any = field(default=None, repr=False)
     whole: Collection[str] = ()
     notes: dict[str, Any] = field(default_factory=dict, repr=False)
 
@@ -107,10 +109,14 @@ def current() -> Device | None:
     return getattr(_HERE, "device", None)
 
 
-def run(mesh: Mesh, names: Mapping[int, str], function: Callable[[Device], Any], whole: Collection[str] = ()) -> list[Any]:
+def run(
+    mesh: Mesh, names: Mapping[int, str], function: Callable[[Device], Any], operations: Any = None,
+    whole: Collection[str] = (),
+) -> list[Any]:  # fmt: skip
     """Returns what the function gives on each device, in their order. Raises the error of the first device that fails by itself."""
     exchange = _Exchange(mesh.devices)
-    devices = [Device(mesh, index // mesh.model, index % mesh.model, names, exchange, whole) for index in range(mesh.devices)]
+    rest = names, exchange, operations, whole
+    devices = [Device(mesh, index // mesh.model, index % mesh.model, *rest) for index in range(mesh.devices)]
     results: list[Any] = [None] * mesh.devices
     errors: list[BaseException] = []
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -30,14 +30,12 @@ def input_gradient(device: Device, site: str, of: str, partial: Array) -> Array:
     """Returns the gradient of what a sub-layer reads, of which each device has the share of its heads, features or vocabulary. of: what it
     reads: "query", "memory" or "x".
     """
-    gradient: Array = device.sum("model", partial)
-    return gradient
+    return device.sum("model", partial)
 
 
 def shared_gradient(device: Device, name: str, partial: Array) -> Array:
     """Returns the gradient of a parameter that every device has whole and uses for its heads alone."""
-    gradient: Array = device.sum("model", partial)
-    return gradient
+    return device.sum("model", partial)
 
 
 def key_gradient(device: Device, partial_bsgk: Array) -> Array:
@@ -52,14 +50,12 @@ def bias_gradient(device: Device, site: str, gradient: Array) -> Array:
 
 def whole_gradient(device: Device, name: str, gradient: Array) -> Array:
     """Returns the gradient of a parameter that `model` does not split: the first device's copy."""
-    first: Array = device.all("model", gradient)[0]
-    return first
+    return device.all("model", gradient)[0]
 
 
 def data_gradient(device: Device, name: str, gradient: Array) -> Array:
     """Returns the gradient of a parameter, of which each row of the mesh has the share of its part of the batch."""
-    whole: Array = device.sum("data", gradient)
-    return whole
+    return device.sum("data", gradient)
 
 
 def groups(device: Device, heads: int, count: int) -> list[int]:
@@ -79,8 +75,7 @@ def label_count(device: Device, count: int) -> Any:
 
 def loss(device: Device, value: Array) -> Array:
     """Returns the loss of the batch, of which each row of the mesh has its part."""
-    whole: Array = device.sum("data", value)
-    return whole
+    return device.sum("data", value)
 
 
 def log_normaliser(device: Device, logits_btv: Array, label_bt: Array) -> Array | None:
@@ -92,8 +87,7 @@ def log_normaliser(device: Device, logits_btv: Array, label_bt: Array) -> Array 
 
 def lookup(device: Device, original: Original, parameters: Any, token: Array, *rest: Any) -> Array:
     """Returns the rows of the table, of which each device has a part of the vocabulary."""
-    rows: Array = original(parameters, token, *rest)
-    return rows
+    return original(parameters, token, *rest)
 
 
 def lookup_gradient(device: Device, original: Original, parameters: Any, token: Array, *rest: Any, cotangent: Array) -> Any:
@@ -103,8 +97,7 @@ def lookup_gradient(device: Device, original: Original, parameters: Any, token: 
 
 def positions(device: Device, original: Original, mask_bt: Array, *rest: Any) -> Array:
     """Returns the positions of the tokens."""
-    found: Array = original(mask_bt, *rest)
-    return found
+    return original(mask_bt, *rest)
 
 
 def norm_gradient(device: Device, site: str, original: Original, parameters: Any, config: Any, x_btd: Array, cotangent: Array) -> Any:
@@ -129,8 +122,7 @@ def rows(device: Device, array: Array, count: int) -> Array:
 
 def keep(device: Device, keep_b: Array) -> Array:
     """Returns the keep masks of the device's rows, from those of the whole batch."""
-    found: Array = keep_b[own_rows(device, len(keep_b))]
-    return found
+    return keep_b[own_rows(device, len(keep_b))]
 
 
 def clip_factors(device: Device, gradients: Mapping[str, Array], limit: float) -> dict[str, Any]:
@@ -140,32 +132,10 @@ def clip_factors(device: Device, gradients: Mapping[str, Array], limit: float) -
     return {name: gradient.dtype.type(factor) for name, gradient in gradients.items()}
 
 
-@dataclass(frozen=True, eq=False)
-class Operations:
-    """The operations of a run on a mesh, each replaceable."""
-
-    output: Callable[..., Array] = output
-    output_gradient: Callable[..., Array] = output_gradient
-    input_gradient: Callable[..., Array] = input_gradient
-    shared_gradient: Callable[..., Array] = shared_gradient
-    key_gradient: Callable[..., Array] = key_gradient
-    bias_gradient: Callable[..., Array] = bias_gradient
-    whole_gradient: Callable[..., Array] = whole_gradient
-    data_gradient: Callable[..., Array] = data_gradient
-    groups: Callable[..., list[int]] = groups
-    normed_heads: Callable[..., Array] = normed_heads
-    label_count: Callable[..., Any] = label_count
-    loss: Callable[..., Array] = loss
-    log_normaliser: Callable[..., Array | None] = log_normaliser
-    lookup: Callable[..., Array] = lookup
-    lookup_gradient: Callable[..., Any] = lookup_gradient
-    positions: Callable[..., Array] = positions
-    norm_gradient: Callable[..., Any] = norm_gradient
-    vocabulary: Callable[..., Array] = vocabulary
-    own_rows: Callable[..., Any] = own_rows
-    rows: Callable[..., Array] = rows
-    keep: Callable[..., Array] = keep
-    clip_factors: Callable[..., dict[str, Any]] = clip_factors
-
-
-OPERATIONS = Operations()
+Operations = SimpleNamespace  # the operations of a run on a mesh by their names, each replaceable
+_ALL = (
+    output, output_gradient, input_gradient, shared_gradient, key_gradient, bias_gradient, whole_gradient, data_gradient,
+    groups, normed_heads, label_count, loss, log_normaliser, lookup, lookup_gradient, positions, norm_gradient, vocabulary,
+    own_rows, rows, keep, clip_factors,
+)  # fmt: skip
+OPERATIONS = Operations(**{operation.__name__: operation for operation in _ALL})

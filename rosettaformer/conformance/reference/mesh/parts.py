@@ -1,4 +1,6 @@
-"""The other parts of a model on a mesh: every device has some of the features of a feed-forward network, and a part of the vocabulary."""
+"""The parts of a model on a mesh: every device has some of the heads of attentions, some of the features of feed-forward
+networks, and a part of the vocabulary.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -7,10 +9,151 @@ import numpy as np
 
 from reference_numpy import loss as losses
 
-from .devices import Device, current
-from .operations import Operations
+from .devices import Device
 
 Tree = Mapping[str, Any]
+SPLIT = {"query": {"kernel": 1, "bias": 0}, "key": {"kernel": 1, "bias": 0}, "value": {"kernel": 1, "bias": 0}, "output": {"kernel": 0}}
+OF_KEYS = ("key", "value", "key_norm")
+BESIDE = ("mask_bhts", "bias_bhts", "keep_bhts")  # what has an axis of heads in its second place, or one of size 1
+
+
+class Heads:
+    """Which heads of an attention a device has, and its part of the parameters."""
+
+    def __init__(self, device: Device, parameters: Tree, config: Any) -> None:
+        self.device, self.whole = device, parameters
+        self.count, self.groups = (parameters[name]["kernel"].shape[1] for name in ("query", "key"))
+        self.few = bool(self.groups % device.mesh.model)  # every device has all key heads
+        device.notes["few"] = self.count if self.few else 0
+        self.wide_norm = config is not None and config.query_key_norm == "width"
+
+    def axis(self, part: str, name: str) -> int | None:
+        """Returns which axis of a parameter is split; None if every device has it whole."""
+        if part in OF_KEYS and self.few:
+            return None
+        return (0 if self.wide_norm else None) if part.endswith("_norm") else SPLIT[part].get(name)
+
+    def slice(self, part: str) -> slice:
+        """Returns the device's heads."""
+        return self.device.part(self.groups if part in OF_KEYS else self.count)
+
+    def own(self) -> dict[str, Any]:
+        """Returns the device's part of the parameters, without the bias of the output."""
+        return {
+            part: {
+                name: array if (axis := self.axis(part, name)) is None else array[(slice(None),) * axis + (self.slice(part),)]
+                for name, array in parameters.items()
+                if (part, name) != ("output", "bias")
+            }
+            for part, parameters in self.whole.items()
+        }
+
+    def beside(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Returns the arguments of the call, those of masks and biases for the device's heads."""
+        return {
+            name: value[:, self.slice("query")] if name in BESIDE and value is not None and value.shape[1] > 1 else value
+            for name, value in arguments.items()
+        }
+
+    def placed(self, part: str, name: str, gradient: np.ndarray) -> np.ndarray:
+        """Returns the gradient of the device's part, in its place of the whole."""
+        axis = self.axis(part, name)
+        if axis is None:
+            return gradient
+        whole = np.zeros(self.whole[part][name].shape, gradient.dtype)
+        whole[(slice(None),) * axis + (self.slice(part),)] = gradient
+        return whole
+
+
+def _by_name(values: tuple[Any, ...], options: Mapping[str, Any]) -> dict[str, Any]:
+    names = ("mask_bhts", "bias_bhts", "causal")
+    return dict(zip(names, values, strict=False)) | dict(options)
+
+
+def attention(
+    device: Device, original: Callable, parameters: Tree, query_btd: Any, memory_bsd: Any, *rest: Any,
+    **options: Any,
+) -> Any:  # fmt: skip
+    """`multi_head_attention` on a device."""
+    heads, arguments = Heads(device, parameters, options.get("config")), _by_name(rest, options)
+    found = original(heads.own(), query_btd, memory_bsd, **heads.beside(arguments))
+    partial, weights = found if arguments.get("return_weights") else (found, None)
+    site = device.path(parameters["query"]["kernel"], "query.kernel")
+    output = device.operations.output(device, site, partial, parameters["output"].get("bias"))
+    return output if weights is None else (output, device.gather("model", weights, 1))
+
+
+def attention_vjp(
+    device: Device, original: Callable, parameters: Tree, query_btd: Any, memory_bsd: Any, *rest: Any,
+    cotangent: Any, **options: Any,
+) -> Any:  # fmt: skip
+    """`multi_head_attention_vjp` on a device."""
+    heads, site = Heads(device, parameters, options.get("config")), device.path(parameters["query"]["kernel"], "query.kernel")
+    inner_cotangent = device.operations.output_gradient(device, site, cotangent)
+    found = original(heads.own(), query_btd, memory_bsd, **heads.beside(_by_name(rest, options)), cotangent=inner_cotangent)
+    gradients = {part: dict(tree) for part, tree in found["parameters"].items()}
+    for part, tree in gradients.items():
+        for name, gradient in tree.items():
+            path = f"{site}.{part}.{name}".lstrip(".")
+            if heads.axis(part, name) is None:
+                tree[name] = device.operations.shared_gradient(device, path, gradient)
+            else:
+                tree[name] = heads.placed(part, name, gradient)
+    if "bias" in parameters["output"]:
+        own = cotangent.reshape(-1, cotangent.shape[-1]).sum(0)
+        gradients["output"]["bias"] = device.operations.bias_gradient(device, site, own)
+    result: dict[str, Any] = {"parameters": gradients}
+    for of in ("query", "memory"):
+        name = "query_btd" if of == "query" else "memory_bsd"
+        result[name] = device.operations.input_gradient(device, site, of, found[name])
+    if "bias_bhts" in found:
+        result["bias_bhts"] = device.gather("model", found["bias_bhts"], 1)
+    return result
+
+
+def dot_product(
+    device: Device, original: Callable, query_bthk: Any, key_bsgk: Any, value_bsge: Any, *rest: Any,
+    **options: Any,
+) -> Any:  # fmt: skip
+    """`scaled_dot_product_attention`, and its vjp, of a device whose query heads use some of the key heads that it has."""
+    if not (count := device.notes.get("few")):
+        return original(query_bthk, key_bsgk, value_bsge, *rest, **options)
+    taken = device.operations.groups(device, count, key_bsgk.shape[2])
+    found = original(query_bthk, key_bsgk[:, :, taken], value_bsge[:, :, taken], *rest, **options)
+    if "cotangent" not in options:
+        return found
+    placed = {}
+    for name, whole in (("key_bsgk", key_bsgk), ("value_bsge", value_bsge)):
+        placed[name] = np.zeros_like(whole)
+        placed[name][:, :, taken] = found[name]
+    placed["value_bsge"] = device.operations.key_gradient(device, placed["value_bsge"])
+    return found | placed
+
+
+def query_key_norm(
+    device: Device, original: Callable, parameters: Tree, name: str, x_bthk: Any, config: Any, *,
+    cotangent: Any = None,
+) -> Any:  # fmt: skip
+    """`query_key_norm`, and its vjp, of a device that has some of the heads over which it divides."""
+    given = {} if cotangent is None else {"cotangent": cotangent}
+    alone = config is None or config.query_key_norm != "width"
+    few = name == "key" and device.notes.get("few")
+    if few and cotangent is not None:
+        gradient, norms = original(parameters, name, x_bthk, config, **given)
+        return device.operations.key_gradient(device, gradient), norms
+    if alone or few:
+        return original(parameters, name, x_bthk, config, **given)
+    whole_bthk = device.operations.normed_heads(device, name, x_bthk)
+    if whole_bthk.shape == x_bthk.shape:
+        return original(parameters, name, x_bthk, config, **given)
+    scale = {f"{name}_norm": {part: device.gather("model", own, 0) for part, own in parameters[f"{name}_norm"].items()}}
+    own = slice(device.column * x_bthk.shape[2], (device.column + 1) * x_bthk.shape[2])
+    if cotangent is None:
+        return original(scale, name, whole_bthk, config)[:, :, own]
+    gradient, norms = original(scale, name, whole_bthk, config, cotangent=device.gather("model", cotangent, 2))
+    return gradient[:, :, own], {key: {part: array[own] for part, array in tree.items()} for key, tree in norms.items()}
+
+
 FEATURES = {"gate": {"kernel": 1, "bias": 0}, "hidden": {"kernel": 1, "bias": 0}, "output": {"kernel": 0}}
 VOCABULARY = {"kernel": 1, "bias": 0}
 
@@ -36,91 +179,83 @@ def _features(parameters: Tree, device: Device) -> dict[str, Any]:
 
 
 def feed_forward(
-    operations: Operations,
-    original: Callable,
-    parameters: Tree,
-    x_btd: Any,
-    activation_name: str,
-    keep_btf: Any = None,
-    dropout_rate: float = 0.0,
-) -> Any:
+    device: Device, original: Callable, parameters: Tree, x_btd: Any, activation_name: str,
+    keep_btf: Any = None, dropout_rate: float = 0.0,
+) -> Any:  # fmt: skip
     """`feed_forward` on a device."""
-    if (device := current()) is None:
-        return original(parameters, x_btd, activation_name, keep_btf, dropout_rate)
     keep_btf = None if keep_btf is None else _own(keep_btf, 2, device)
     partial = original(_features(parameters, device), x_btd, activation_name, keep_btf, dropout_rate)
     site = device.path(parameters["hidden"]["kernel"], "hidden.kernel")
-    return operations.output(device, site, partial, parameters["output"].get("bias"))
+    return device.operations.output(device, site, partial, parameters["output"].get("bias"))
 
 
 def feed_forward_vjp(
-    operations: Operations, original: Callable, parameters: Tree, x_btd: Any, activation_name: str, keep_btf: Any = None,
+    device: Device, original: Callable, parameters: Tree, x_btd: Any, activation_name: str, keep_btf: Any = None,
     dropout_rate: float = 0.0, *, cotangent: Any,
 ) -> Any:  # fmt: skip
     """`feed_forward_vjp` on a device."""
-    if (device := current()) is None:
-        return original(parameters, x_btd, activation_name, keep_btf, dropout_rate, cotangent=cotangent)
     keep_btf = None if keep_btf is None else _own(keep_btf, 2, device)
     site = device.path(parameters["hidden"]["kernel"], "hidden.kernel")
-    inner = operations.output_gradient(device, site, cotangent)
+    inner = device.operations.output_gradient(device, site, cotangent)
     found = original(_features(parameters, device), x_btd, activation_name, keep_btf, dropout_rate, cotangent=inner)
     gradients = {
         part: {name: _placed(gradient, parameters[part][name], FEATURES[part].get(name), device) for name, gradient in tree.items()}
         for part, tree in found["parameters"].items()
     }
     if "bias" in parameters["output"]:
-        gradients["output"]["bias"] = operations.bias_gradient(device, site, cotangent.reshape(-1, cotangent.shape[-1]).sum(0))
-    return {"parameters": gradients, "x_btd": operations.input_gradient(device, site, "x", found["x_btd"])}
+        own = cotangent.reshape(-1, cotangent.shape[-1]).sum(0)
+        gradients["output"]["bias"] = device.operations.bias_gradient(device, site, own)
+    x_btd = device.operations.input_gradient(device, site, "x", found["x_btd"])
+    return {"parameters": gradients, "x_btd": x_btd}
 
 
-def embedding(operations: Operations, original: Callable, parameters: Tree, token: Any, *rest: Any, **options: Any) -> Any:
+def embedding(
+    device: Device, original: Callable, parameters: Tree, token: Any, *rest: Any, **options: Any,
+) -> Any:  # fmt: skip
     """`embedding` on a device."""
-    if (device := current()) is None:
-        return original(parameters, token, *rest, **options)
-    return operations.lookup(device, original, parameters, token, *rest, *options.values())
+    return device.operations.lookup(device, original, parameters, token, *rest, *options.values())
 
 
 def embedding_vjp(
-    operations: Operations, original: Callable, parameters: Tree, token: Any, *rest: Any, cotangent: Any, **options: Any
-) -> Any:
+    device: Device, original: Callable, parameters: Tree, token: Any, *rest: Any, cotangent: Any,
+    **options: Any,
+) -> Any:  # fmt: skip
     """`embedding_vjp` on a device."""
-    if (device := current()) is None:
-        return original(parameters, token, *rest, cotangent=cotangent, **options)
-    return operations.lookup_gradient(device, original, parameters, token, *rest, *options.values(), cotangent=cotangent)
+    given = parameters, token, *rest, *options.values()
+    return device.operations.lookup_gradient(device, original, *given, cotangent=cotangent)
 
 
-def logits(operations: Operations, original: Callable, parameters: Tree, x_btd: Any, *rest: Any, **options: Any) -> Any:
+def logits(
+    device: Device, original: Callable, parameters: Tree, x_btd: Any, *rest: Any, **options: Any,
+) -> Any:  # fmt: skip
     """`logits` on a device."""
-    if (device := current()) is None or "logits" in device.whole:
+    if "logits" in device.whole:
         return original(parameters, x_btd, *rest, **options)
     own = {name: _own(array, VOCABULARY[name], device) for name, array in parameters.items()}
-    return operations.vocabulary(device, original(own, x_btd, *rest, **options))
+    return device.operations.vocabulary(device, original(own, x_btd, *rest, **options))
 
 
-def logits_vjp(operations: Operations, original: Callable, parameters: Tree, x_btd: Any, *rest: Any, cotangent: Any, **options: Any) -> Any:
+def logits_vjp(
+    device: Device, original: Callable, parameters: Tree, x_btd: Any, *rest: Any, cotangent: Any,
+    **options: Any,
+) -> Any:  # fmt: skip
     """`logits_vjp` on a device."""
-    if (device := current()) is None or "logits" in device.whole:
+    if "logits" in device.whole:
         return original(parameters, x_btd, *rest, cotangent=cotangent, **options)
     own = {name: _own(array, VOCABULARY[name], device) for name, array in parameters.items()}
     found = original(own, x_btd, *rest, **options, cotangent=_own(cotangent, cotangent.ndim - 1, device))
     gradients = {name: _placed(array, parameters[name], VOCABULARY[name], device) for name, array in found["parameters"].items()}
-    return {"parameters": gradients, "x_btd": operations.input_gradient(device, "logits", "x", found["x_btd"])}
+    x_btd = device.operations.input_gradient(device, "logits", "x", found["x_btd"])
+    return {"parameters": gradients, "x_btd": x_btd}
 
 
 def cross_entropy(
-    operations: Operations,
-    original: Callable,
-    logits_btv: Any,
-    label_bt: Any,
-    mask_bt: Any = None,
-    smoothing: float = 0.0,
-    total: Any = None,
-) -> Any:
+    device: Device, original: Callable, logits_btv: Any, label_bt: Any, mask_bt: Any = None,
+    smoothing: float = 0.0, total: Any = None,
+) -> Any:  # fmt: skip
     """`cross_entropy` on a device: that of the whole batch."""
-    if (device := current()) is None:
-        return original(logits_btv, label_bt, mask_bt, smoothing, total)
-    total = _total(operations, device, label_bt, mask_bt, total)
-    log_z_btv = operations.log_normaliser(device, logits_btv, label_bt)
+    total = _total(device, label_bt, mask_bt, total)
+    log_z_btv = device.operations.log_normaliser(device, logits_btv, label_bt)
     if log_z_btv is None:
         own = original(logits_btv, label_bt, mask_bt, smoothing, 1) / logits_btv.dtype.type(total)
     else:
@@ -128,18 +263,16 @@ def cross_entropy(
         log_z_bt, label_logit_bt = (np.take_along_axis(array, label_bt[..., None], -1)[..., 0] for array in (all_z_btv, logits_btv))
         value_bt = log_z_bt - (1 - smoothing) * label_logit_bt - smoothing * logits_btv.mean(-1)
         own = np.where(True if mask_bt is None else mask_bt, value_bt, 0).sum() / total
-    return operations.loss(device, np.asarray(own, logits_btv.dtype))
+    return device.operations.loss(device, np.asarray(own, logits_btv.dtype))
 
 
 def cross_entropy_vjp(
-    operations: Operations, original: Callable, logits_btv: Any, label_bt: Any, mask_bt: Any = None, smoothing: float = 0.0,
+    device: Device, original: Callable, logits_btv: Any, label_bt: Any, mask_bt: Any = None, smoothing: float = 0.0,
     total: Any = None, *, cotangent: Any,
 ) -> Any:  # fmt: skip
     """`cross_entropy_vjp` on a device."""
-    if (device := current()) is None:
-        return original(logits_btv, label_bt, mask_bt, smoothing, total, cotangent=cotangent)
-    total = _total(operations, device, label_bt, mask_bt, total)
-    log_z_btv = operations.log_normaliser(device, logits_btv, label_bt)
+    total = _total(device, label_bt, mask_bt, total)
+    log_z_btv = device.operations.log_normaliser(device, logits_btv, label_bt)
     share = np.asarray(cotangent, logits_btv.dtype) / logits_btv.dtype.type(total)
     found = original(logits_btv, label_bt, mask_bt, smoothing, 1, cotangent=share)
     if log_z_btv is None:
@@ -150,8 +283,9 @@ def cross_entropy_vjp(
     return {"logits_btv": found["logits_btv"] + counts_bt[..., None] * other_btv}
 
 
-def _total(operations: Operations, device: Device, label_bt: Any, mask_bt: Any, total: Any) -> Any:
+def _total(device: Device, label_bt: Any, mask_bt: Any, total: Any) -> Any:
     """The number by which losses are divided; a case that gives one gives that of the whole batch."""
     if total is not None:
         return total
-    return np.maximum(operations.label_count(device, int(label_bt.size if mask_bt is None else mask_bt.sum())), 1)
+    count = int(label_bt.size if mask_bt is None else mask_bt.sum())
+    return np.maximum(device.operations.label_count(device, count), 1)

@@ -1,5 +1,6 @@
 """A case as the devices of its mesh compute it together."""
 
+import copy
 import dataclasses
 import functools
 from collections.abc import Collection, Mapping
@@ -7,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from reference_numpy import parameters
 from reference_numpy.sharding import Mesh, chunks, splits
 
 from ...case import Case
 from .. import components
 from ..patching import patched
-from . import attention, devices, parts, steps
+from . import devices, parts
 from .devices import Device, current
 from .operations import OPERATIONS, Operations
 
@@ -20,7 +22,9 @@ PARAMETERS = "parameters."
 WHOLE = ("recipe.", "strategy.")  # inputs that are no arrays of a batch
 
 
-def answer(case: Case, operations: Operations = OPERATIONS, whole: Collection[str] = ()) -> dict[str, np.ndarray]:
+def answer(
+    case: Case, operations: Operations = OPERATIONS, whole: Collection[str] = (),
+) -> dict[str, np.ndarray]:  # fmt: skip
     """Returns the outputs of a case as the devices of `case.mesh` compute them with these operations: the first device's copy of what every
     device has, and each device's part of what is split. whole: the tables that `model` does not split, as in `Device`.
 
@@ -30,37 +34,37 @@ def answer(case: Case, operations: Operations = OPERATIONS, whole: Collection[st
     if case.mesh is None:
         raise ValueError(f"{case.id} must have a mesh")
     names = {id(array): name for name, array in case.parameters.items()}
-    with patched(_replaced(operations)):
-        found = devices.run(case.mesh, names, functools.partial(_on, case, operations), whole)
+    with patched(_REPLACED):
+        found = devices.run(case.mesh, names, functools.partial(_on, case), operations, whole)
     return case.part(found[0])
 
 
-def _on(case: Case, operations: Operations, device: Device) -> dict[str, np.ndarray]:
+def _on(case: Case, device: Device) -> dict[str, np.ndarray]:
     """Returns the whole outputs, as a device and those beside it have them."""
     if case.component == "training_steps":
         device.notes["steps"] = case
         return components.answer(dataclasses.replace(case, outputs=(), compared=""))
     count = rows_of(case)
-    own = dataclasses.replace(case, inputs=_own_inputs(case, operations, device, count), outputs=(), compared="")
+    own = dataclasses.replace(case, inputs=_own_inputs(case, device, count), outputs=(), compared="")
     outputs = components.answer(own)
     placed = split_axes(case.config, device.mesh, case.component, device.whole)
     found = {}
     for name, array in outputs.items():
         if name.startswith(PARAMETERS):
-            gradient = operations.data_gradient(device, name.removeprefix(PARAMETERS), array)
-            found[name] = assembled(device, operations, name.removeprefix(PARAMETERS), gradient, placed)
+            gradient = device.operations.data_gradient(device, name.removeprefix(PARAMETERS), array)
+            found[name] = assembled(device, name.removeprefix(PARAMETERS), gradient, placed)
         else:
-            found[name] = operations.rows(device, array, count) if array.ndim else array
+            found[name] = device.operations.rows(device, array, count) if array.ndim else array
     return found
 
 
-def assembled(device: Device, operations: Operations, name: str, gradient: np.ndarray, placed: Mapping[str, int]) -> np.ndarray:
+def assembled(device: Device, name: str, gradient: np.ndarray, placed: Mapping[str, int]) -> np.ndarray:
     """Returns a whole gradient: of an axis that is split each device's part, otherwise what `whole_gradient` says of the copies.
 
     placed: the axes that are split, by name.
     """
     if (axis := placed.get(name)) is None:
-        return operations.whole_gradient(device, name, gradient)
+        return device.operations.whole_gradient(device, name, gradient)
     copies = device.all("model", gradient)
     own = chunks(gradient.shape[axis], device.mesh.model)
     return np.concatenate([copy[(slice(None),) * axis + (part,)] for copy, part in zip(copies, own, strict=True)], axis)
@@ -90,26 +94,72 @@ def rows_of(case: Case) -> int:
     return len(first)
 
 
-def _own_inputs(case: Case, operations: Operations, device: Device, count: int) -> dict[str, Any]:
-    taken, found = operations.own_rows(device, count), {}
+def _own_inputs(case: Case, device: Device, count: int) -> dict[str, Any]:
+    taken, found = device.operations.own_rows(device, count), {}
     for name, value in case.inputs.items():
         rows = isinstance(value, np.ndarray) and value.ndim and len(value) == count and not name.startswith(WHOLE)
         if rows and name.startswith(("keep.", "keep_")):
-            value = operations.keep(device, value)
+            value = device.operations.keep(device, value)
         elif rows:
             value = value[taken]
         found[name] = value
     return found
 
 
-def _replaced(operations: Operations) -> Mapping[str, Any]:
-    with_operations: dict[str, Any] = {
-        "attention.multi_head_attention": attention.forward,
-        "attention.multi_head_attention_vjp": attention.backward,
-        "attention.scaled_dot_product_attention": attention.dot_product,
-        "attention.scaled_dot_product_attention_vjp": attention.dot_product,
-        "attention.query_key_norm": attention.norm,
-        "attention.query_key_norm_vjp": attention.norm,
+def _taking(altered: Any) -> Any:
+    """The altered function on a device; elsewhere the function itself."""
+
+    def taken(original: Any, *args: Any, **options: Any) -> Any:
+        device = current()
+        return altered(device, original, *args, **options) if device else original(*args, **options)
+
+    return taken
+
+
+def _gradients(device: Device, original: Any, trainer: Any, source: Any, target: Any, keep: Any) -> Any:
+    """`Trainer._gradients` on a device: of its rows, added up."""
+    taken = device.operations.own_rows(device, len(target))
+    flat = parameters.flatten(keep).items()
+    masks = parameters.nest({site: device.operations.keep(device, mask) for site, mask in flat})
+    trainer = copy.copy(trainer)  # parts of a batch's part are no part of the mathematics
+    trainer.recipe = dataclasses.replace(trainer.recipe, microbatches=1)
+    value, tree = original(trainer, None if source is None else source[taken], target[taken], masks)
+    placed = split_axes(trainer.config, device.mesh, "transformer", device.whole)
+    found = {}
+    for name, gradient in parameters.flatten(tree).items():
+        found[name] = assembled(device, name, device.operations.data_gradient(device, name, gradient), placed)
+    return value, parameters.nest(found)
+
+
+def _count(device: Device, original: Any, config: Any, target: Any) -> Any:
+    """`training._count` on a device: of the whole batch."""
+    return device.operations.label_count(device, original(config, target))
+
+
+def _clip(device: Device, original: Any, tree: Any, limit: float) -> Any:
+    """`clip_global_norm` on a device."""
+    flat = parameters.flatten(tree)
+    factors = device.operations.clip_factors(device, flat, limit)
+    return parameters.nest({name: gradient * factors[name] for name, gradient in flat.items()})
+
+
+def _norm_vjp(device: Device, original: Any, tree: Any, config: Any, x_btd: Any, *, cotangent: Any) -> Any:
+    name = device.names.get(id(tree["scale"]), "")
+    if not name:  # a norm of queries and keys has a part of its parameters
+        return original(tree, config, x_btd, cotangent=cotangent)
+    given = original, tree, config, x_btd, cotangent
+    return device.operations.norm_gradient(device, name.removesuffix(".scale"), *given)
+
+
+_REPLACED = {
+    name: _taking(altered)
+    for name, altered in {
+        "attention.multi_head_attention": parts.attention,
+        "attention.multi_head_attention_vjp": parts.attention_vjp,
+        "attention.scaled_dot_product_attention": parts.dot_product,
+        "attention.scaled_dot_product_attention_vjp": parts.dot_product,
+        "attention.query_key_norm": parts.query_key_norm,
+        "attention.query_key_norm_vjp": parts.query_key_norm,
         "feed_forward.feed_forward": parts.feed_forward,
         "feed_forward.feed_forward_vjp": parts.feed_forward_vjp,
         "embedding.embedding": parts.embedding,
@@ -118,25 +168,10 @@ def _replaced(operations: Operations) -> Mapping[str, Any]:
         "embedding.logits_vjp": parts.logits_vjp,
         "loss.cross_entropy": parts.cross_entropy,
         "loss.cross_entropy_vjp": parts.cross_entropy_vjp,
-        "positional_encoding.token_positions": _positions,
+        "positional_encoding.token_positions": lambda device, *given: device.operations.positions(device, *given),
         "normalization.norm_vjp": _norm_vjp,
-        **steps.REPLACED,
-    }
-    return {name: _taking(operations, altered) for name, altered in with_operations.items()}
-
-
-def _taking(operations: Operations, altered: Any) -> Any:
-    return lambda original, *args, **options: altered(operations, original, *args, **options)
-
-
-def _positions(operations: Operations, original: Any, mask_bt: Any, *rest: Any) -> Any:
-    device = current()
-    return original(mask_bt, *rest) if device is None else operations.positions(device, original, mask_bt, *rest)
-
-
-def _norm_vjp(operations: Operations, original: Any, tree: Any, config: Any, x_btd: Any, *, cotangent: Any) -> Any:
-    device = current()
-    name = "" if device is None else device.names.get(id(tree["scale"]), "")
-    if device is None or not name:  # a norm of queries and keys has a part of its parameters
-        return original(tree, config, x_btd, cotangent=cotangent)
-    return operations.norm_gradient(device, name.removesuffix(".scale"), original, tree, config, x_btd, cotangent)
+        "training.Trainer._gradients": _gradients,
+        "training._count": _count,
+        "optimizer.clip_global_norm": _clip,
+    }.items()
+}
