@@ -62,8 +62,8 @@ def normal(*shape: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng([seed, *shape]).normal(size=shape)
 
 
-def chance(*shape: int, share: float = 0.7, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng([seed, *shape]).random(shape) < share
+def chance(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng([seed, *shape]).random(shape) < 0.7
 
 
 def heads(config: TransformerConfig = CONFIG) -> dict[str, Any]:

@@ -36,8 +36,8 @@ def trainer(recipe: Recipe = RECIPE, config: TransformerConfig = CONFIG, dtype: 
     return Trainer(config, recipe, draw_parameters(config, 1, dtype=dtype), **options)
 
 
-def draw_keep(rows: int = 4, seed: int = 2) -> dict[str, Any]:
-    return sites.draw(CONFIG, rows, 5, 5, np.random.default_rng(seed))
+def draw_keep(seed: int) -> dict[str, Any]:
+    return sites.draw(CONFIG, 4, 5, 5, np.random.default_rng(seed))
 
 
 def assert_same(actual: State, expected: State, **tolerance: Any) -> None:
