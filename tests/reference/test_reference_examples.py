@@ -69,6 +69,12 @@ def test_presets_are_the_named_ones_and_ict1022_is_the_encoder_block_alone() -> 
     assert all(field.default is field.default_factory is dataclasses.MISSING for field in dataclasses.fields(TransformerConfig))
 
 
+def test_the_big_model_of_the_paper_has_its_sizes_and_its_dropout() -> None:
+    changes = {"model_width": 512, "heads": 8, "key_value_heads": 8, "feed_forward_width": 2048, "dropout_rate": 0.1}
+    assert preset("paper_big").dropout_rate == 0.3
+    assert preset("paper_big", **changes) == preset("paper_base")
+
+
 @pytest.mark.parametrize("name", PAPER)
 def test_preset_has_the_sizes_of_the_paper(name: str) -> None:
     c = preset(name)

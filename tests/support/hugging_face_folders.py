@@ -163,7 +163,8 @@ def library_loss(model: Any, target: np.ndarray, smoothing: float) -> Any:
     position = np.maximum(np.cumsum(mask, 1) - 1, 0)
     ids, mask, position, label = (torch.from_numpy(array.astype(np.int64)) for array in (target[:, :-1], mask, position, target[:, 1:]))
     logits_btv = model(input_ids=ids, attention_mask=mask, position_ids=position, use_cache=False).logits
-    return torch.nn.functional.cross_entropy(logits_btv.flatten(0, 1), label.flatten(), ignore_index=0, label_smoothing=smoothing)
+    given = logits_btv.flatten(0, 1), label.flatten()
+    return torch.nn.functional.cross_entropy(*given, ignore_index=0, label_smoothing=smoothing)
 
 
 def cases(checkpoint: Checkpoint, kind: str, tokens: dict[str, np.ndarray]) -> Iterator[Case]:

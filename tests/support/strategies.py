@@ -137,7 +137,7 @@ def draw_heads(config: TransformerConfig, rng: np.random.Generator, dtype: Any =
 
 
 def draw_pairs(config: TransformerConfig, rng: np.random.Generator) -> dict[str, Any]:
-    """Four rows of five ids of each side; where there is a padding id, all but the first row end in some of it."""
+    """Four rows of five ids of each side; with a padding id all but the first row end in some of it."""
     vocabularies = config.source_vocabulary, config.target_vocabulary
     pairs = [draw_tokens(rng, vocabulary, (4, 5), config.padding_id) for vocabulary in vocabularies]
     if config.padding_id is not None:
