@@ -70,9 +70,9 @@ def test_presets_are_the_named_ones_and_ict1022_is_the_encoder_block_alone() -> 
 
 
 def test_the_big_model_of_the_paper_has_its_sizes_and_its_dropout() -> None:
-    changes = {"model_width": 512, "heads": 8, "key_value_heads": 8, "feed_forward_width": 2048, "dropout_rate": 0.1}
-    assert preset("paper_big").dropout_rate == 0.3
-    assert preset("paper_big", **changes) == preset("paper_base")
+    base, big = preset("paper_base"), preset("paper_big")
+    sizes = "model_width", "heads", "key_value_heads", "feed_forward_width"
+    assert base.replace(**{name: 2 * getattr(base, name) for name in sizes}, dropout_rate=0.3) == big
 
 
 @pytest.mark.parametrize("name", PAPER)
