@@ -245,23 +245,6 @@ DROPOUT_SITES = {
 }
 
 
-@pytest.mark.parametrize("site", DROPOUT_SITES)
-def test_DROPOUT_every_site_has_a_canonical_name(site: str) -> None:
-    config = CONFIG.replace(dropout_rate=0.0, attention_dropout_rate=0.0, hidden_dropout_rate=0.0)
-    part, ids = tree(config, 14), (np.array([[5, 6, 7]]), np.array([[8, 9]]))
-    logits = transformer.transformer(part, config, *ids)
-    shape = DROPOUT_SITES[site]
-    kept = transformer.transformer(part, config, *ids, keep=parameters.nest({site: np.ones(shape, bool)}))
-    assert_array_equal(kept, logits)
-    rate = {"weights_dropout": "attention_dropout_rate", "hidden_dropout": "hidden_dropout_rate"}.get(
-        site.rpartition(".")[2], "dropout_rate"
-    )
-    scaled = transformer.transformer(part, config.replace(**{rate: 0.5}), *ids, keep=parameters.nest({site: np.ones(shape, bool)}))
-    dropped = transformer.transformer(part, config, *ids, keep=parameters.nest({site: np.zeros(shape, bool)}))
-    assert np.abs(scaled - logits).max() > 1e-4
-    assert np.abs(dropped - logits).max() > 1e-4
-
-
 def test_DROPOUT_sites_are_declared_with_their_shapes() -> None:
     config = CONFIG.replace(dropout_rate=0.1, attention_dropout_rate=0.1, hidden_dropout_rate=0.1)
     declared = sites.shapes(config, 1, 3, 2)
