@@ -40,91 +40,53 @@ def _attention(**changes: Any) -> Case:
     return _case("scaled_dot_product_attention", **({"query_bthk": Q, "key_bsgk": Q, "value_bsge": Q} | changes))
 
 
+def _model(config: TransformerConfig = CONFIG, **changes: Any) -> Case:
+    return _case("transformer", config, **({"source": IDS, "target": IDS} | changes))
+
+
 WANTED = "b h t s = (2, 4, 3, 3)"
 BAD = {
-    "id_too_large": (_case("transformer", source=IDS, target=IDS + 6), "ids … 0 .. 10; got 11"),
-    "id_negative": (_case("transformer", source=IDS - 1, target=IDS), "ids … 0 .. 10; got -1"),
-    "ids_float": (
-        _case("embedding", token=IDS.astype(float)),
-        "token … b t … one-hot … b t v; got float32 of shape (2, 3)",
-    ),
+    "id_too_large": (_model(target=IDS + 6), "ids … 0 .. 10; got 11"),
+    "id_negative": (_model(source=IDS - 1), "ids … 0 .. 10; got -1"),
+    "ids_float": (_case("embedding", token=IDS * 1.0), "token … b t … b t v; got float32 of shape (2, 3)"),
     "ids_boolean": (_case("embedding", token=ALL), "got bool of shape (2, 3)"),
     "soft_rows_width": (_case("embedding", token=np.ones((2, 3, 7))), "token … vocabulary's size 11; got shape (2, 3, 7)"),
-    "length_0": (_case("transformer", source=IDS[:, :0], target=IDS), "1; got shape (2, 0)"),
-    "batches_differ": (_case("transformer", source=IDS, target=IDS[:1]), "source 2, target 1"),
-    "target_mask_dtype": (
-        _case("transformer", source=IDS, target=IDS, target_mask_bt=ALL.astype(np.float64)),
-        "target mask … True = … float32",
-    ),
+    "length_0": (_model(source=IDS[:, :0]), "1; got shape (2, 0)"),
+    "batches_differ": (_model(target=IDS[:1]), "source 2, target 1"),
+    "target_mask_dtype": (_model(target_mask_bt=ALL * 1.0), "target mask … True = … float32"),
     "mask_shape": (_attention(mask_bhts=np.ones((2, 1, 3, 4), bool)), f"mask … {WANTED}; got shape (2, 1, 3, 4)"),
     "mask_axes": (_attention(mask_bhts=ALL), f"mask … {WANTED}; got shape (2, 3)"),
     "mask_dtype": (_attention(mask_bhts=np.ones((2, 1, 3, 3), np.int32)), "mask … True = … int32"),
     "bias_shape": (_attention(bias_bhts=np.ones((2, 5, 3, 3))), f"bias … {WANTED}; got shape (2, 5, 3, 3)"),
     "bias_boolean": (_attention(bias_bhts=np.ones((2, 1, 3, 3), bool)), "bias … bool"),
-    "mask_of_one_position": (
-        _case("transformer", source=IDS, target=IDS, source_mask_bs=ALL[:, :1]),
-        "source mask … b t = (2, 3); got shape (2, 1)",
-    ),
+    "mask_of_one_position": (_model(source_mask_bs=ALL[:, :1]), "mask … b t = (2, 3); got shape (2, 1)"),
     "head_sizes": (_attention(key_bsgk=Q[..., :4]), "5 and 4"),
     "heads_do_not_divide": (_attention(key_bsgk=Q[:, :, :3], value_bsge=Q[:, :, :3]), "h=4, g=3"),
-    "key_value_positions": (
-        _attention(value_bsge=Q[:, :2]),
-        "shapes (2, 3, 4, 5) and (2, 2, 4, 5)",
-    ),
+    "key_value_positions": (_attention(value_bsge=Q[:, :2]), "shapes (2, 3, 4, 5) and (2, 2, 4, 5)"),
     "attention_batch": (_attention(key_bsgk=Q[:1], value_bsge=Q[:1]), "query 2, key 1, value 1"),
     "width": (_case("layer_norm", x_btd=X[..., :7]), "x … b t d … d=8; got shape (2, 3, 7)"),
     "axes": (_case("feed_forward", x_btd=X[0]), "x … b t d … d=8; got shape (3, 8)"),
-    "memory_width": (
-        _case("multi_head_attention", query_btd=X, memory_bsd=X[..., :5]),
-        "memory … b t d … d=8; got shape (2, 3, 5)",
-    ),
+    "memory_width": (_case("multi_head_attention", query_btd=X, memory_bsd=X[..., :5]), "memory … (2, 3, 5)"),
     "vectors_of_length_0": (_case("encoder_layer", x_btd=X[:, :0]), "1; got shape (2, 0, 8)"),
     "memory_batch": (_case("decoder_layer", x_btd=X, memory_bsd=X[:1]), "x 2, memory 1"),
     "softmax_mask": (_case("softmax", logits=X, mask=np.ones((2, 3, 8))), "mask … True = … float32"),
-    "no_decoder": (
-        _case("transformer", CONFIG.replace(decoder_layers=0), source=IDS, target=IDS),
-        "encoder-only",
-    ),
+    "no_decoder": (_model(CONFIG.replace(decoder_layers=0)), "encoder-only"),
     "no_encoder": (_case("states", GPT2, source=IDS, target=IDS), "a decoder-only model (encoder_layers=0) takes no source; got one"),
-    "source_of_a_decoder_alone": (
-        _case("transformer", GPT2, source=IDS, target=IDS),
-        "a decoder-only model (encoder_layers=0) takes no source; got one",
-    ),
-    "source_missing": (_case("transformer", source=None, target=IDS), "source … None"),
+    "source_of_a_decoder_alone": (_model(GPT2), "encoder_layers=0 … source; got one"),
+    "source_missing": (_model(source=None), "source … None"),
     "target_of_an_encoder_alone": (_case("states", BERT, source=IDS, target=IDS), "encoder-only"),
     "target_missing": (_case("states", source=IDS), "target … None"),
-    "segments_of_a_decoder_alone": (
-        _case("transformer", GPT2, source=None, target=IDS, segment_bs=IDS * 0),
-        "a decoder-only model (encoder_layers=0) takes no segment_bs; got one",
-    ),
-    "states_of_a_decoder_alone_with_a_source_mask": (
-        _case("states", GPT2, target=IDS, source_mask_bs=ALL),
-        "a decoder-only model (encoder_layers=0) takes no source_mask_bs; got one",
-    ),
-    "states_of_an_encoder_alone_with_a_target_mask": (
-        _case("states", BERT, source=IDS, target_mask_bt=ALL),
-        "encoder-only … target_mask_bt",
-    ),
-    "memory_of_a_decoder_alone": (
-        _case("decoder", GPT2, x_btd=X, memory_bsd=X),
-        "decoder-only model (encoder_layers=0) … shape (2, 3, 8)",
-    ),
-    "memory_mask_of_a_decoder_alone": (
-        _case("decoder_layer", GPT2, x_btd=X, cross_mask_bhts=ALL[:, None, None]),
-        "decoder-only model (encoder_layers=0)",
-    ),
-    "segments_of_a_model_without": (
-        _case("transformer", source=IDS, target=IDS, segment_bs=IDS * 0),
-        "segments (segments=0) … shape (2, 3)",
-    ),
+    "segments_of_a_decoder_alone": (_model(GPT2, source=None, segment_bs=IDS * 0), "segment_bs; got one"),
+    "source_mask_of_a_decoder": (_case("states", GPT2, target=IDS, source_mask_bs=ALL), "source_mask_bs"),
+    "target_mask_of_an_encoder": (_case("states", BERT, source=IDS, target_mask_bt=ALL), "target_mask_bt"),
+    "memory_of_a_decoder_alone": (_case("decoder", GPT2, x_btd=X, memory_bsd=X), "encoder_layers=0"),
+    "memory_mask_of_a_decoder": (_case("decoder_layer", GPT2, x_btd=X, cross_mask_bhts=ALL), "source mask"),
+    "segments_of_a_model_without": (_model(segment_bs=IDS * 0), "segments=0 … shape (2, 3)"),
     "segment_too_large": (_case("pool", BERT, source=IDS, segment_bs=IDS * 0 + 2), "segment must lie in 0 .. 1; got 2 .. 2"),
     "segment_axes": (_case("pool", BERT, source=IDS, segment_bs=IDS[:, :2] * 0), "segment … b s = (2, 3); got shape (2, 2)"),
     "too_many_tokens": (_case("pool", BERT, source=np.ones((2, 5), int)), "serves 4 … 5"),
     "no_classes": (_case("classify", BERT.replace(classes=0), source=IDS), "classes=0"),
-    "label_too_large": (
-        _case("classification_loss", BERT, source=IDS, label_b=np.array([0, 3])),
-        "label ids … 0 .. 2; got 3",
-    ),
+    "label_too_large": (_case("classification_loss", BERT, source=IDS, label_b=IDS[:, 2]), "label … got 3"),
     "label_of_a_loss_too_large": (_case("cross_entropy", logits_btv=X, label_bt=IDS + 5), "label ids … 0 .. 7; got 10"),
     "total_0": (_case("cross_entropy", logits_btv=X, label_bt=IDS, total=0), "total … 1; got 0"),
     "smoothing_1": (_case("cross_entropy", logits_btv=X, label_bt=IDS, smoothing=1), "smoothing … 0 … 1; got 1"),

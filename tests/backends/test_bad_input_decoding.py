@@ -58,6 +58,10 @@ def _steps(**changes: Any) -> Case:
     return _case("decode_in_steps", **({"target": TARGET, "memory_bsd": MEMORY, "splits": (2, 2)} | changes))
 
 
+def _penalise(**changes: Any) -> Case:
+    return _case("penalise", **({"scores_bv": SCORES, "token_bn": TARGET} | changes))
+
+
 def _with(value: float, place: Any = 3) -> np.ndarray:
     """The scores with this value at a place of the second row."""
     scores_bv = SCORES.copy()
@@ -140,10 +144,7 @@ BAD = {
     "prefix_batch_beams": (_beams(prefix=np.ones((3, 2), int), beam_size=2), "source 2, prefix 3"),
     "prefix_id_too_large": (_greedy(prefix=11 * ONE), f"{RANGE} 11"),
     "prefix_id_negative": (_sample(prefix=-ONE), f"{RANGE} -1"),
-    "prefix_ends_in_padding": (
-        _greedy(prefix=np.array([[START, PADDING], [START, 4]])),
-        "prefix … id 0",
-    ),
+    "prefix_ends_in_padding": (_greedy(prefix=np.array([[START, PADDING], [START, 4]])), "prefix … id 0"),
     "prefix_length_0": (_beams(prefix=ONE[:, :0]), f"prefix {IDS} b p, p … 1; got int64 of shape (2, 0)"),
     "prefix_floating": (_sample(prefix=ONE * 1.0), f"prefix {IDS} b p, p … 1; got float64 of shape (2, 1)"),
     # uniform numbers
@@ -164,17 +165,11 @@ BAD = {
     "truncate_top_k_fraction": (_case("truncate", logits_bv=SCORES, top_k=2.5), "top_k … 0; got 2.5"),
     "truncate_top_p": (_case("truncate", logits_bv=SCORES, top_p=0.0), "top_p … 0 … 1; got 0.0"),
     "truncate_axes": (_case("truncate", logits_bv=SCORES[0]), "logits … b v; got shape (11,)"),
-    "penalise_batch": (_case("penalise", scores_bv=SCORES[:1], token_bn=TARGET), "scores 1, tokens 2"),
-    "penalise_mask_shape": (
-        _case("penalise", scores_bv=SCORES, token_bn=TARGET, mask_bn=TARGET[:, :3] > 0),
-        "mask … b t = (2, 4); got shape (2, 3)",
-    ),
-    "penalise_floating": (_case("penalise", scores_bv=SCORES, token_bn=TARGET * 1.0), "tokens … float64"),
+    "penalise_batch": (_penalise(scores_bv=SCORES[:1]), "scores 1, tokens 2"),
+    "penalise_mask_shape": (_penalise(mask_bn=TARGET[:, :3] > 0), "mask … b t = (2, 4); got shape (2, 3)"),
+    "penalise_floating": (_penalise(token_bn=TARGET * 1.0), "tokens … float64"),
     **{
-        f"penalise_{name}_{value}": (
-            _case("penalise", scores_bv=SCORES, token_bn=TARGET, **{name: value}),
-            f"{name} … {wanted} … {value}",
-        )
+        f"penalise_{name}_{value}": (_penalise(**{name: value}), f"{name} … {wanted} … {value}")
         for name, wanted, values in (
             ("no_repeat_ngram", "0", (-1, 2.5)),
             ("repetition_penalty", "greater than 0", (0.0, -1.0, np.nan, np.inf)),
@@ -187,7 +182,7 @@ BAD = {
         for name, (component, inputs, message) in VALUES.items()
         for mode in ("eager", "compiled")
     },
-    "penalise_mask_dtype": (_case("penalise", scores_bv=SCORES, token_bn=TARGET, mask_bn=TARGET * 1.0), f"mask {REAL} float64"),
+    "penalise_mask_dtype": (_penalise(mask_bn=TARGET * 1.0), f"mask {REAL} float64"),
     # steps
     "splits_sum": (_steps(splits=(1, 2)), "splits … 1 … 4; got (1, 2)"),
     "splits_0": (_steps(splits=(0, 4)), "splits … 1 … 4; got (0, 4)"),

@@ -122,12 +122,7 @@ def test_SOFTMAX_subtracts_the_maximum(dtype: Any) -> None:
 
 
 @half_precision
-def test_SOFTMAX_half_precision_compute_in_float32_of_float32_logits_and_round_once(dtype: Any) -> None:
-    uniform = softmax(np.zeros(5000, dtype))  # a sum of 5000 ones stalls at 256 in bfloat16 and at 2048 in float16
-    assert uniform.dtype == dtype
-    assert_array_equal(uniform, np.full(5000, 1 / 5000, dtype))
-    logits = (4 * np.random.default_rng(6).normal(size=(30, 40))).astype(dtype)
-    assert_array_equal(softmax(logits), softmax(logits.astype(np.float32)).astype(dtype))
+def test_SOFTMAX_half_precision_takes_float32_logits(dtype: Any) -> None:
     large = 256.0 if dtype == HALF[0] else 2048.0  # plus a half is no number of that type
     query = np.array([2, 1, 0, 0], dtype).reshape(1, 1, 1, 4)
     key = np.array([[large, 1, 0, 0], [large - 1, 0, 0, 0]], dtype).reshape(1, 2, 1, 4)  # logits large + 1/2 and large - 1
@@ -250,23 +245,6 @@ DROPOUT_SITES = {
 }
 
 
-@pytest.mark.parametrize("site", DROPOUT_SITES)
-def test_DROPOUT_every_site_has_a_canonical_name(site: str) -> None:
-    config = CONFIG.replace(dropout_rate=0.0, attention_dropout_rate=0.0, hidden_dropout_rate=0.0)
-    part, ids = tree(config, 14), (np.array([[5, 6, 7]]), np.array([[8, 9]]))
-    logits = transformer.transformer(part, config, *ids)
-    shape = DROPOUT_SITES[site]
-    kept = transformer.transformer(part, config, *ids, keep=parameters.nest({site: np.ones(shape, bool)}))
-    assert_array_equal(kept, logits)
-    rate = {"weights_dropout": "attention_dropout_rate", "hidden_dropout": "hidden_dropout_rate"}.get(
-        site.rpartition(".")[2], "dropout_rate"
-    )
-    scaled = transformer.transformer(part, config.replace(**{rate: 0.5}), *ids, keep=parameters.nest({site: np.ones(shape, bool)}))
-    dropped = transformer.transformer(part, config, *ids, keep=parameters.nest({site: np.zeros(shape, bool)}))
-    assert np.abs(scaled - logits).max() > 1e-4
-    assert np.abs(dropped - logits).max() > 1e-4
-
-
 def test_DROPOUT_sites_are_declared_with_their_shapes() -> None:
     config = CONFIG.replace(dropout_rate=0.1, attention_dropout_rate=0.1, hidden_dropout_rate=0.1)
     declared = sites.shapes(config, 1, 3, 2)
@@ -360,14 +338,6 @@ def test_SMOOTH_is_the_mean_over_the_real_labels_of_the_whole_batch() -> None:
     parts = [loss.cross_entropy(logits[[row]], label[[row]], label[[row]] != 0, 0.1, total=4) for row in (0, 1)]
     assert_allclose(sum(parts), np.mean(each), rtol=1e-14)
     assert loss.cross_entropy(logits, 0 * label, np.zeros((2, 3), bool), 0.1) == 0
-
-
-@half_precision
-def test_SMOOTH_half_precision_compute_in_float32_and_round_once(dtype: Any) -> None:
-    logits, label = np.zeros((1, 1, 5000), dtype), np.array([[7]])  # a sum of 5000 ones stalls at 256 in bfloat16 and at 2048 in float16
-    value = loss.cross_entropy(logits, label, None, 0.1)
-    assert value.dtype == dtype
-    assert value == np.asarray(math.log(5000)).astype(dtype)
 
 
 def adam(step: int = 1, g: float = 1.0, **changes: Any) -> float:

@@ -96,15 +96,6 @@ def test_ROTARY_scalings_change_the_frequencies_as_published() -> None:
     assert_allclose(y, 1.25 * x, rtol=1e-12)
 
 
-def test_ROTARY_half_precision_computes_in_float32_and_rounds_once() -> None:
-    x = np.random.default_rng(3).normal(size=(1, 3, 4, 4)).astype(ml_dtypes.bfloat16)
-    position = np.array([[3, 4095, 100000]])
-    wide = rotary.rotary_embedding(x.astype(np.float32), position, LLAMA)
-    assert_array_equal(rotary.rotary_embedding(x, position, LLAMA), wide.astype(ml_dtypes.bfloat16))
-    exact = rotary.rotary_embedding(x.astype(np.float64), position, LLAMA)
-    assert np.abs(wide - exact).max() < 0.05  # angles of float32
-
-
 def test_ROTARY_base_and_scaling_are_of_the_kind_of_layer_and_some_layers_do_not_rotate() -> None:
     config = GEMMA.replace(local_rotary_base=100.0, rotary_scaling={"kind": "linear", "factor": 2.0}, rotary_pattern=(True, True, False))
     kinds = [config.layer_kind(layer) for layer in range(6)]

@@ -32,8 +32,8 @@ def _parameters(config: TransformerConfig, seed: int = 3) -> dict[str, Any]:
     return parameters.nest({name: rng.standard_normal(shape) * 0.6 for name, shape in parameters.shapes(config).items()})
 
 
-def _source(batch: int = 3, length: int = 4) -> np.ndarray:
-    source = np.random.default_rng(5).integers(3, VOCABULARY, (batch, length))
+def _source(batch: int = 3) -> np.ndarray:
+    source = np.random.default_rng(5).integers(3, VOCABULARY, (batch, 4))
     source[0, 2:] = PADDING
     source[-1, :1] = PADDING
     return source

@@ -69,6 +69,12 @@ def test_presets_are_the_named_ones_and_ict1022_is_the_encoder_block_alone() -> 
     assert all(field.default is field.default_factory is dataclasses.MISSING for field in dataclasses.fields(TransformerConfig))
 
 
+def test_the_big_model_of_the_paper_has_its_sizes_and_its_dropout() -> None:
+    base, big = preset("paper_base"), preset("paper_big")
+    sizes = "model_width", "heads", "key_value_heads", "feed_forward_width"
+    assert base.replace(**{name: 2 * getattr(base, name) for name in sizes}, dropout_rate=0.3) == big
+
+
 @pytest.mark.parametrize("name", PAPER)
 def test_preset_has_the_sizes_of_the_paper(name: str) -> None:
     c = preset(name)

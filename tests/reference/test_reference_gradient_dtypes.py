@@ -9,9 +9,20 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from strategies import draw_pairs, every_dtype, half_precision, tree
 
-from reference_numpy import arithmetic, embedding, feed_forward, loss, normalization, parameters, preset, sites, transformer
+from reference_numpy import (
+    arithmetic,
+    embedding,
+    feed_forward,
+    loss,
+    normalization,
+    parameters,
+    preset,
+    rotary,
+    sites,
+    transformer,
+)
 from reference_numpy.config import ACTIVATIONS
-from reference_numpy.softmax import softmax_vjp
+from reference_numpy.softmax import softmax, softmax_vjp
 
 BATCH, TARGET, SOURCE = 4, 4, 5
 
@@ -60,7 +71,7 @@ def wide(array: Any) -> Any:
     return array.astype(np.float32) if isinstance(array, np.ndarray) and array.dtype.kind not in "iub" else array
 
 
-LABEL = np.random.default_rng(5).integers(0, 40, (3, 7))
+LABEL, FAR = np.random.default_rng(5).integers(0, 40, (3, 7)), np.array([[3, 4095, 100000]])
 Rounded = Callable[[Callable[[Any], Any], Any], dict[str, np.ndarray]]
 
 
@@ -78,13 +89,23 @@ ROUNDED_ONCE: dict[str, Rounded] = {
         }
         for name in ACTIVATIONS[1:]
     },
-    "softmax": lambda w, d: softmax_vjp(w(draw(d, 30, 40)), cotangent=w(draw(d, 30, 40, seed=1))),
+    "softmax": lambda w, d: {
+        "y": softmax(w(4 * draw(d, 30, 40))),
+        # a sum of 5000 ones stalls at 256 in bfloat16 and at 2048 in float16
+        "uniform": softmax(w(np.zeros(5000, d))),
+        **softmax_vjp(w(draw(d, 30, 40)), cotangent=w(draw(d, 30, 40, seed=1))),
+    },
+    "rotary": lambda w, d: {"y": rotary.rotary_embedding(w(draw(d, 1, 3, 4, 128)), FAR, preset("llama2_7b"))},
     "embedding": lambda w, d: {"y": embedding.embedding({"table": w(draw(d, 9, 3))}, LABEL % 9, True)},
     "layer_norm": lambda w, d: {
         "y": normalization.layer_norm(*normed(w, d)),
         **parameters.flatten(normalization.layer_norm_vjp(*normed(w, d), cotangent=w(draw(d, 2, 30, 16)))),
     },
-    "cross_entropy": lambda w, d: loss.cross_entropy_vjp(w(draw(d, 3, 7, 40)), LABEL, None, 0.1, cotangent=w(np.ones((), d))),
+    "cross_entropy": lambda w, d: {
+        "y": loss.cross_entropy(w(8 * draw(d, 3, 7, 40)), LABEL, None, 0.1),
+        "uniform": loss.cross_entropy(w(np.zeros((1, 1, 5000), d)), np.array([[7]]), None, 0.1),
+        **loss.cross_entropy_vjp(w(draw(d, 3, 7, 40)), LABEL, None, 0.1, cotangent=w(np.ones((), d))),
+    },
 }
 
 
@@ -98,9 +119,7 @@ def test_half_precision_compute_in_float32_and_round_once(name: str, dtype: Any)
 
 
 @half_precision
-def test_half_precision_compute_the_loss_and_sums_over_positions_in_float32(dtype: Any) -> None:
-    logits = 8 * draw(dtype, 3, 7, 40)
-    assert_array_equal(loss.cross_entropy(logits, LABEL, None, 0.1), loss.cross_entropy(wide(logits), LABEL, None, 0.1).astype(dtype))
+def test_half_precision_compute_sums_over_positions_in_float32(dtype: Any) -> None:
     # A sum of 5000 ones stalls at 256 in bfloat16 and at 2048 in float16
     many, ids = np.ones((5, 1000, 2), dtype), np.zeros((5, 1000), int)
     expected = np.full(2, 5000, dtype)

@@ -68,14 +68,13 @@ def naive_attention(query: Rows, key: Rows, value: Rows, seen: Rows, bias: Rows 
 
 def heads_of(part: Rows, x: Rows) -> Rows:
     """The projections of rows x, one list of rows per head."""
-    kernel, bias = part["kernel"], part.get("bias")
-    return [matrix(x, [rows[h] for rows in kernel], bias[h] if bias else None) for h in range(len(kernel[0]))]
+    kernel, bias = part["kernel"], part["bias"]
+    return [matrix(x, [rows[h] for rows in kernel], bias[h]) for h in range(len(kernel[0]))]
 
 
 def naive_multi_head(part: Rows, x: Rows, memory: Rows, seen: Rows) -> Rows:
     query, key, value = heads_of(part["query"], x), heads_of(part["key"], memory), heads_of(part["value"], memory)
-    bias = part["output"].get("bias", [mpf(0)] * len(x[0]))
-    total = [list(bias) for _ in x]
+    total = [list(part["output"]["bias"]) for _ in x]
     for h, rows in enumerate(query):
         served = h // (len(query) // len(key))
         head, _ = naive_attention(rows, key[served], value[served], seen)
@@ -231,19 +230,6 @@ def test_attention_with_mask_bias_causal_and_shared_heads() -> None:
     prove(result[1], lambda *x: oracle(1, *x), query, key, value, bias)
 
 
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("memory", ["self", "cross"])
-def test_multi_head_attention(bias: bool, memory: str) -> None:
-    config = SMALL.replace(attention_bias=bias)
-    part = parameters.nest(draw_parameters(config, 5, "multi_head_attention"))
-    x = normal(1, 3, 4, seed=6)
-    m = x if memory == "self" else normal(1, 5, 4, seed=7)
-    mask = np.random.default_rng(8).random((1, 1, 3, m.shape[1])) < 0.7
-    prove(
-        attention.multi_head_attention(part, x, m, mask), lambda p, x, m: naive_multi_head(p, x[0], m[0], mask[0, 0].tolist()), part, x, m
-    )
-
-
 @pytest.mark.parametrize("name", ["relu", "gelu_erf", "gelu_tanh", "gelu_sigmoid"])
 def test_activation(name: str) -> None:
     x = np.concatenate([np.linspace(-6, 6, 49), [-40.0, -1e-9, 1e-9, 40.0, 1e30, -1e30]])
@@ -251,13 +237,6 @@ def test_activation(name: str) -> None:
     for a, number in zip(actual, x, strict=True):
         # 1 + gate is rounded at 1, so the error is relative to x and not to the small result of a negative x
         assert abs(mpf(float(a)) - naive_activation(mpf(float(number)), name)) <= 4 * EPS * abs(number), number
-
-
-@pytest.mark.parametrize("name", ["relu", "gelu_erf", "gelu_tanh", "gelu_sigmoid"])
-def test_feed_forward(name: str) -> None:
-    part = parameters.nest(draw_parameters(SMALL, 9, "feed_forward"))
-    x = normal(1, 3, 4, seed=10)
-    prove(feed_forward.feed_forward(part, x, name), lambda p, x: naive_feed_forward(p, x[0], name), part, x)
 
 
 ROWS = {

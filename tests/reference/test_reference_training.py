@@ -36,8 +36,8 @@ def trainer(recipe: Recipe = RECIPE, config: TransformerConfig = CONFIG, dtype: 
     return Trainer(config, recipe, draw_parameters(config, 1, dtype=dtype), **options)
 
 
-def draw_keep(rows: int = 4, seed: int = 2) -> dict[str, Any]:
-    return sites.draw(CONFIG, rows, 5, 5, np.random.default_rng(seed))
+def draw_keep(seed: int) -> dict[str, Any]:
+    return sites.draw(CONFIG, 4, 5, 5, np.random.default_rng(seed))
 
 
 def assert_same(actual: State, expected: State, **tolerance: Any) -> None:
@@ -200,6 +200,9 @@ def test_parameters_that_do_not_fit_another_device_and_negative_steps_are_refuse
         run.load_state(run.state(), -1)
 
 
+RATES = {"weights_dropout": "attention_dropout_rate", "hidden_dropout": "hidden_dropout_rate"}
+
+
 @settings(max_examples=15, deadline=None, derandomize=True)
 @given(configs(model_width=5), seeds)
 def test_every_site_takes_a_mask_of_its_shape_and_no_other(config: TransformerConfig, seed: int) -> None:
@@ -209,6 +212,11 @@ def test_every_site_takes_a_mask_of_its_shape_and_no_other(config: TransformerCo
         plain = transformer.transformer(part, config, *ids, keep={})
         dropped = transformer.transformer(part, config, *ids, keep=parameters.nest({site: np.zeros(shape, bool)}))
         assert (dropped != plain).any(), site
+        kept = parameters.nest({site: np.ones(shape, bool)})
+        rate = RATES.get(site.rpartition(".")[2], "dropout_rate")
+        for share in (0.0, 0.5):
+            scaled = transformer.transformer(part, config.replace(**{rate: share}), *ids, keep=kept)
+            assert np.array_equal(scaled, plain) == (share == 0), site
         for axis, size in enumerate(shape):
             wrong = np.ones((*shape[:axis], size + 1, *shape[axis + 1 :]), bool)
             with pytest.raises(ValueError, match="keep must broadcast to the input"):

@@ -110,7 +110,7 @@ def class_of(kind: str, way: str = "in_float64") -> Any:
     return getattr(_rewritten(getattr(transformers, kind).__module__.removeprefix("transformers."), way), kind)
 
 
-def rope(kind: str, rng: np.random.Generator, size: int, phi: bool = False) -> dict[str, Any]:
+def rope(kind: str, rng: np.random.Generator, size: int) -> dict[str, Any]:
     """rope_parameters of a kind, whose numbers are far from those that change nothing, at 7 positions and this size of a head."""
     number = lambda low, high: float(rng.uniform(low, high))  # noqa: E731
     parameters: dict[str, dict[str, Any]] = {

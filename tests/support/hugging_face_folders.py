@@ -155,15 +155,16 @@ def theirs(model: Any, tokens: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {name: tensor.double().numpy() for name, tensor in result.items()}
 
 
-def library_loss(model: Any, target: np.ndarray, smoothing: float, padding_id: int = 0) -> Any:
+def library_loss(model: Any, target: np.ndarray, smoothing: float) -> Any:
     """The library's loss of the labels of a batch that are not padding, as a tensor."""
     import torch
 
-    mask = target[:, :-1] != padding_id
+    mask = target[:, :-1] != 0
     position = np.maximum(np.cumsum(mask, 1) - 1, 0)
     ids, mask, position, label = (torch.from_numpy(array.astype(np.int64)) for array in (target[:, :-1], mask, position, target[:, 1:]))
     logits_btv = model(input_ids=ids, attention_mask=mask, position_ids=position, use_cache=False).logits
-    return torch.nn.functional.cross_entropy(logits_btv.flatten(0, 1), label.flatten(), ignore_index=padding_id, label_smoothing=smoothing)
+    given = logits_btv.flatten(0, 1), label.flatten()
+    return torch.nn.functional.cross_entropy(*given, ignore_index=0, label_smoothing=smoothing)
 
 
 def cases(checkpoint: Checkpoint, kind: str, tokens: dict[str, np.ndarray]) -> Iterator[Case]:

@@ -1,7 +1,6 @@
 """Folders as Hugging Face's transformers saves them: tiny random GPT-2 and BERT models with tokenizers that are trained on the spot."""
 
 import json
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -92,14 +91,14 @@ def likely_pieces(folder: Path) -> int:
     return made.get_vocab_size()
 
 
-def word_pieces(folder: Path, text: Iterable[str] = TEXT) -> int:
+def word_pieces(folder: Path) -> int:
     """Trains and saves a tokenizer as BERT's, as vocab.txt: its size."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
     made = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     made.normalizer, made.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    made.train_from_iterator(text, trainers.WordPieceTrainer(vocab_size=120, special_tokens=special))
+    made.train_from_iterator(TEXT, trainers.WordPieceTrainer(vocab_size=120, special_tokens=special))
     tokens = sorted(made.get_vocab().items(), key=lambda pair: pair[1])
     (folder / "vocab.txt").write_text("".join(f"{token}\n" for token, _ in tokens))
     settings = {"tokenizer_class": "BertTokenizer", "do_lower_case": True, "model_max_length": 24}

@@ -136,12 +136,12 @@ def draw_heads(config: TransformerConfig, rng: np.random.Generator, dtype: Any =
     return [rng.normal(size=(4, *side)).astype(dtype) for side in sides]
 
 
-def draw_pairs(config: TransformerConfig, rng: np.random.Generator, batch: int = 4, source: int = 5, target: int = 5) -> dict[str, Any]:
-    """Ids of source and target, with some padding at the end of every row but the first where the config has a padding id."""
-    vocabularies, lengths = (config.source_vocabulary, config.target_vocabulary), (source, target)
-    pairs = [draw_tokens(rng, v, (batch, length), config.padding_id) for v, length in zip(vocabularies, lengths, strict=True)]
+def draw_pairs(config: TransformerConfig, rng: np.random.Generator) -> dict[str, Any]:
+    """Four rows of five ids of each side; with a padding id all but the first row end in some of it."""
+    vocabularies = config.source_vocabulary, config.target_vocabulary
+    pairs = [draw_tokens(rng, vocabulary, (4, 5), config.padding_id) for vocabulary in vocabularies]
     if config.padding_id is not None:
         for ids in pairs:
-            for row, length in zip(ids[1:], rng.integers(1, ids.shape[1] + 1, batch - 1), strict=True):
+            for row, length in zip(ids[1:], rng.integers(1, 6, 3), strict=True):
                 row[length:] = config.padding_id
     return {"source": pairs[0], "target": pairs[1]}
