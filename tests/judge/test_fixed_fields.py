@@ -7,8 +7,7 @@ from kinds import every
 
 from reference_numpy import preset
 from rosettaformer.conformance.cases import all_cases, decoders, decoding, searches, single_stack
-from rosettaformer.conformance.cases.build import Builder
-from rosettaformer.conformance.cases.excluded import excluded
+from rosettaformer.conformance.cases.build import Builder, excluded
 from rosettaformer.conformance.limits import Hidden
 
 MODULES = (decoding, searches, single_stack, decoders)
