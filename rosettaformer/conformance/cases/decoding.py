@@ -1,4 +1,4 @@
-"""Cases of decoding in steps, of the choice of a token, and of the searches and of sampling, on small models."""
+"""Cases of decoding in steps, of the choice of a token, and of searches and sampling, on small models."""
 
 import dataclasses
 from collections.abc import Iterator
