@@ -62,8 +62,8 @@ POOLED, PREDICTED = "HED1 HED2 HED3 HED4 STR1", "EMB2 EMB6 EMB8 EMB9 HED5 HED6"
 
 
 def cases(build: Builder) -> Iterator[Case]:
-    """Yields a decoder's block as it is usually written; tables of positions and segments, first and last row;
-    heads; whole models with and without padding and segments.
+    """Yields a decoder's block as it is usually written; tables of positions and segments, first and last
+    row; heads; whole models with and without padding and segments.
     """
     for part in (_plain_cases, _table_cases, _head_cases, _encoder_cases, _decoder_cases, _state_cases):
         yield from part(build)

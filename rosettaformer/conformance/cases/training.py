@@ -23,7 +23,7 @@ def cases(build: Builder) -> Iterator[Case]:
 
 
 def _cross_entropy_cases(build: Builder) -> Iterator[Case]:
-    """Yields smoothing from none to much, ragged rows, rows without a label, part of a batch, large logits."""
+    """Yields smoothing, ragged rows, rows without a label, part of a batch and large logits."""
     label = rng("loss labels").integers(0, V, (B, T))
     unequal = ragged(B, T)
     some = np.where(left_padding(B, T), label, 0)  # a row of padding only

@@ -1,7 +1,7 @@
 """Components as other models divide them: what `reference_numpy` computes, with other borders between modules.
 
-A port that has a module of one of these kinds is judged by it; no other port is asked. A component and its vjp
-are made of one function of their arguments, which returns the two of them.
+A port that has a module of one of these kinds is judged by it; no other port is asked. A component and its
+vjp are made of one function of their arguments, which returns the two of them.
 """
 
 import functools
