@@ -1,10 +1,11 @@
 """Which cases a port is asked, and which of them are vacuous with its config.
 
-Those that it declares not to answer, or that are of a suite release after the one that it pins, are excluded with the
-reason: "not covered", never passed. Vacuous are inputs and parameters that a component's cases show with the suite's
-config, but no longer with a port's fixed config. A layer norm over one feature, or with an epsilon of 1e30, returns its
-offset for any input, and every implementation of it passes. A case shows an array if its gradient does: if removing one
-of its entries would, to first order, change a random projection of the output by more than one rounding of float32.
+Those that it declares not to answer, or that are of a suite release after the one that it pins, are
+excluded with the reason: "not covered", never passed. Vacuous are inputs and parameters that a component's
+cases show with the suite's config, but no longer with a port's fixed config. A layer norm over one feature,
+or with an epsilon of 1e30, returns its offset for any input, and every implementation of it passes. A case
+shows an array if its gradient does: if removing one of its entries would, to first order, change a random
+projection of the output by more than one rounding of float32.
 """
 
 import dataclasses

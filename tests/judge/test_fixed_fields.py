@@ -6,12 +6,11 @@ import pytest
 from kinds import every
 
 from reference_numpy import preset
-from rosettaformer.conformance.cases import all_cases, decoders, decoding, searches, single_stack
-from rosettaformer.conformance.cases.build import Builder
-from rosettaformer.conformance.cases.excluded import excluded
+from rosettaformer.conformance.cases import all_cases, decoders, decoding, single_stack
+from rosettaformer.conformance.cases.build import Builder, excluded
 from rosettaformer.conformance.limits import Hidden
 
-MODULES = (decoding, searches, single_stack, decoders)
+MODULES = (decoding, single_stack, decoders)
 GENERATION, CHOICES = ("greedy_search", "sample", "beam_search", "decode_in_steps"), ("penalise", "truncate", "draw")
 CHOSEN = (
     "encoder_layers", "positions", "norm_placement", "final_norm", "activation", "tie_logits", "scale_embedding", "output_bias", "segments",
@@ -35,7 +34,7 @@ def test_a_decoder_only_port_is_asked_all_of_generation(name: str) -> None:
     cases = [excluded(case, fixed) for module in MODULES for case in module.cases(build) if case.component in GENERATION + CHOICES]
     asked = [case for case in cases if not case.excluded]
     assert len(cases) - len(asked) <= others, [(case.id, case.excluded) for case in cases if case.excluded]
-    options = {(case.component, key) for case in searches.cases(own) for key in case.inputs if key.startswith("strategy.")}
+    options = {(case.component, key) for case in decoding.cases(own) for key in case.inputs if key.startswith("strategy.")}
     assert options <= {(case.component, key) for case in asked for key in case.inputs}
     assert all(case.inputs.get("source") is None and case.inputs.get("memory_bsd") is None for case in asked)
     assert not [case.id for case in cases if case.component in CHOICES and case.excluded]

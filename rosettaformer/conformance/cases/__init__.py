@@ -11,8 +11,7 @@ from typing import Any
 
 from ..case import Case
 from ..reference.components import COMPONENTS, forward_of
-from .build import Builder
-from .excluded import excluded, reads_config
+from .build import Builder, excluded, reads_config
 from .gradients import gradients
 from .meshes import mesh_cases
 

@@ -13,7 +13,7 @@ from reference_numpy import TransformerConfig
 
 from ..case import Case
 from .build import B, Builder, S, T, left_padding, ragged, rng, shrinking_padding
-from .searches import SINGLE, TOKENS
+from .decoding import SINGLE, TOKENS
 from .transformer import ids
 
 HEADS: dict[str, Any] = {"heads": 6, "key_value_heads": 2, "key_size": 10}

@@ -1,4 +1,4 @@
-"""Cases of layers and of their parts beside attention, from tokens to vectors and back; and of other divisions of them.
+"""Cases of layers and their parts beside attention, from tokens to vectors and back, and other divisions.
 
 Other divisions are self-attention, sub-layers with residual connection and norm, and stacks on token ids.
 """
@@ -20,7 +20,8 @@ def cases(build: Builder) -> Iterator[Case]:
     """Yields cases from tokens to vectors and back; of a layer, and of its parts beside attention."""
     embedding = (_embedding_cases, _positional_encoding_cases)
     divisions = (_self_attention_cases, _sublayer_cases, _stack_cases)
-    for part in (*embedding, _feed_forward_cases, _normalization_cases, _dropout_cases, _whole_layer_cases, *divisions):
+    layers = (_feed_forward_cases, _normalization_cases, _dropout_cases, _whole_layer_cases)
+    for part in (*embedding, *layers, *divisions):
         yield from part(build)
 
 

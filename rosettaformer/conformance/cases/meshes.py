@@ -16,8 +16,7 @@ from reference_numpy.recipe import PAPER
 from reference_numpy.sharding import Mesh
 
 from ..case import Case
-from .build import Builder, left_padding, rng
-from .excluded import excluded
+from .build import Builder, excluded, left_padding, rng
 from .gradients import gradients
 from .transformer import ids
 

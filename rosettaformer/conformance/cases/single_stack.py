@@ -22,9 +22,9 @@ USUAL: dict[str, Any] = {
 
 
 def _plain_cases(build: Builder) -> Iterator[Case]:
-    """Yields causal attention and blocks at positions 0, 1, 2, ..., of one size of head, with no mask and no positions given.
+    """Yields causal attention and blocks at positions 0, 1, 2, ..., of one size of head, with no mask given.
 
-    Every choice but the decoder-only stack gives way to what a port fixes, so that a port of one block is asked them.
+    Every choice but the decoder-only stack gives way to what a port fixes, so that one block is asked them.
     """
     heads = build.fixed.get("heads", USUAL["heads"])
     config = build.config("llama2_7b", USUAL | {"key_value_heads": 1 if heads % 2 else 2}, encoder_layers=0)
@@ -62,8 +62,8 @@ POOLED, PREDICTED = "HED1 HED2 HED3 HED4 STR1", "EMB2 EMB6 EMB8 EMB9 HED5 HED6"
 
 
 def cases(build: Builder) -> Iterator[Case]:
-    """Yields a decoder's block as it is usually written; tables of positions and segments, first and last row; heads; whole models with
-    and without padding and segments.
+    """Yields a decoder's block as it is usually written; tables of positions and segments, first and last
+    row; heads; whole models with and without padding and segments.
     """
     for part in (_plain_cases, _table_cases, _head_cases, _encoder_cases, _decoder_cases, _state_cases):
         yield from part(build)

@@ -1,4 +1,4 @@
-"""Cases of the training: the loss on given logits and of the whole model; the update and the learning rate; random draws."""
+"""Cases of the training: the loss, the update and the learning rate, and what is drawn at random."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ def cases(build: Builder) -> Iterator[Case]:
 
 
 def _cross_entropy_cases(build: Builder) -> Iterator[Case]:
-    """Yields smoothing from none to much, ragged rows and rows without a label, part of a batch, large logits."""
+    """Yields smoothing, ragged rows, rows without a label, part of a batch and large logits."""
     label = rng("loss labels").integers(0, V, (B, T))
     unequal = ragged(B, T)
     some = np.where(left_padding(B, T), label, 0)  # a row of padding only
@@ -57,22 +57,22 @@ def _training_loss_cases(build: Builder) -> Iterator[Case]:
     model = "LOS2 LOS4 LOS5 LOS6"
     for dialect in ("paper_base", "semillero", "guide", "keras_lab", "sapiens"):
         config = build.config(dialect, **ONE_LAYER)
-        yield _loss_of(build, dialect, config, f"LOS1 LOS7 LOS8 {model}", smoothing=0.1)
+        yield _loss(build, dialect, config, f"LOS1 LOS7 LOS8 {model}", smoothing=0.1)
     tiny = build.config("paper_base", source_vocabulary=V, target_vocabulary=V, **ONE_LAYER)
-    yield _loss_of(build, "few_tokens", tiny, f"LOS1 LOS9 LOS10 {model}", smoothing=0.1)
-    yield _loss_of(build, "unsmoothed", build.config(**ONE_LAYER), model)
-    yield _loss_of(build, "part_of_a_batch", build.config("sapiens", **ONE_LAYER), f"LOS1 {model} LOS3", smoothing=0.1, total=31)
+    yield _loss(build, "few_tokens", tiny, f"LOS1 LOS9 LOS10 {model}", smoothing=0.1)
+    yield _loss(build, "unsmoothed", build.config(**ONE_LAYER), model)
+    yield _loss(build, "part_of_a_batch", build.config("sapiens", **ONE_LAYER), f"LOS1 {model} LOS3", smoothing=0.1, total=31)
     without: dict[str, Any] = {"target": np.full((B, T), 2), "total": 31}
-    yield _loss_of(build, "part_without_a_label", build.config(padding_id=2, **ONE_LAYER), "LOS2", **without)
-    yield _loss_of(build, "left_padding", build.config(model_width=12, **ONE_LAYER), model, left_padding(B, S), left_padding(B, T))
+    yield _loss(build, "part_without_a_label", build.config(padding_id=2, **ONE_LAYER), "LOS2", **without)
+    yield _loss(build, "left_padding", build.config(model_width=12, **ONE_LAYER), model, left_padding(B, S), left_padding(B, T))
     every: dict[str, Any] = {"dropout_rate": 0.3, "attention_dropout_rate": 0.2, "hidden_dropout_rate": 0.4}
     config = build.config("sapiens", **every, **ONE_LAYER)
     masks = parameters.flatten(sites.draw(config, B, S, T - 1, rng("keep training loss")))
     keep: dict[str, Any] = {f"keep.{name}": mask for name, mask in masks.items()}
-    yield _loss_of(build, "keep", config, "LOS1 LOS2 DRP3 DRP4", smoothing=0.1, **keep)
+    yield _loss(build, "keep", config, "LOS1 LOS2 DRP3 DRP4", smoothing=0.1, **keep)
 
 
-def _loss_of(build: Builder, name: str, config: TransformerConfig, catches: str, *masks: np.ndarray, **inputs: Any) -> Case:
+def _loss(build: Builder, name: str, config: TransformerConfig, catches: str, *masks: np.ndarray, **inputs: Any) -> Case:
     drawn = tokens(config, *(masks or (ragged(B, S), ragged(B, T))))
     return build.make("training_loss", name, config, catches, **(drawn | inputs))
 

@@ -1,4 +1,4 @@
-"""Cases of the training mode, in which every dropout site is given its keep mask, and of models that skip padding."""
+"""Cases of models that are given the keep mask of every dropout site, and of models that skip padding."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
@@ -21,7 +21,7 @@ MANY = 3, 40, 33  # enough tokens that a framework that rounds their number up h
 
 
 def cases(build: Builder) -> Iterator[Case]:
-    """Yields models that skip padding; then all dropout sites, only some of them, and every dialect that drops something."""
+    """Yields models that skip padding; then all dropout sites, some of them, and every dialect that drops."""
     for part in (_skip_padding_cases, _attention_cases, _layer_cases, _model_cases):
         yield from part(build)
 
@@ -122,15 +122,15 @@ def _model_cases(build: Builder) -> Iterator[Case]:
         masks = {name.removeprefix(prefix): mask for name, mask in _draw(config, stack).items() if name.startswith(f"{prefix}layers.")}
         yield build.make(stack, "keep", config, CATCHES, **(inputs | _named(masks)))
     for dialect in ("paper_base", "semillero", "guide", "keras_lab", "sapiens"):
-        yield _dropping(build, f"keep_{dialect}", build.config(dialect, **ONE_LAYER), ragged(B, S), ragged(B, T))
-    yield _dropping(build, "keep_all_sites", build.config(model_width=12, **RATES), left_padding(B, S), left_padding(B, T))
-    normed = _dropping(build, "keep_embedding_norm", build.config(embedding_norm=True, **RATES, **ONE_LAYER), ragged(B, S), ragged(B, T))
+        yield _kept(build, f"keep_{dialect}", build.config(dialect, **ONE_LAYER), ragged(B, S), ragged(B, T))
+    yield _kept(build, "keep_all_sites", build.config(model_width=12, **RATES), left_padding(B, S), left_padding(B, T))
+    normed = _kept(build, "keep_embedding_norm", build.config(embedding_norm=True, **RATES, **ONE_LAYER), ragged(B, S), ragged(B, T))
     yield dataclasses.replace(normed, catches=(*normed.catches, "NRM14"))
     some = ("encoder.embedding_dropout", "encoder.layers.0.self_attention.weights_dropout", "decoder.layers.0.cross_attention_dropout")
-    yield _dropping(build, "keep_some_sites", build.config(**RATES, **ONE_LAYER), ragged(B, S), ragged(B, T), some)
+    yield _kept(build, "keep_some_sites", build.config(**RATES, **ONE_LAYER), ragged(B, S), ragged(B, T), some)
 
 
-def _dropping(
+def _kept(
     build: Builder, name: str, config: TransformerConfig, source_mask: np.ndarray, target_mask: np.ndarray, only: tuple[str, ...] = ()
 ) -> Case:
     masks = {site: mask for site, mask in _draw(config, name).items() if site in only or not only}

@@ -1,6 +1,7 @@
 """Alterations of the reference, their injection into it, and the commonest: of arguments, and of results.
 
-An alteration applies to every call of the functions that it replaces, or to the calls within a part of the model.
+An alteration applies to every call of the functions that it replaces, or to the calls within a part of the
+model.
 """
 
 import contextlib
@@ -214,7 +215,7 @@ def settings(
     prefix: str, component: str, fix: str, rows: Mapping[str, tuple[str, Any]], *places: str,
     of: Callable[[Any], Callable] = lambda altered: altered,
 ) -> Iterator[Alteration]:  # fmt: skip
-    """The settings of a table: of each the end of its id, the title, and what `of` makes the altered function of.
+    """The settings of a table: of each the end of its id, its title, and what `of` makes the function of.
 
     prefix: how the ids begin.
     """

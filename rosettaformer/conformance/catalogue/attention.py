@@ -1,4 +1,4 @@
-"""Scaled dot-product attention; soft caps, and the scales that a config states, also of the next token's logits."""
+"""Scaled dot-product attention; soft caps and stated scales, also of the next token's logits."""
 
 from collections.abc import Callable
 from typing import Any

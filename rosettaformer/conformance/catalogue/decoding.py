@@ -1,4 +1,4 @@
-"""Defects of decoding: of the cache, of the choice of a token, and of beam search; settings of decoding in steps."""
+"""Decoding: the cache, the choice of a token, and beam search; settings of decoding in steps."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any

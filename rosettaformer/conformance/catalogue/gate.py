@@ -8,6 +8,7 @@ import numpy as np
 from reference_numpy import arithmetic, feed_forward
 
 from .alteration import Altered, Array, Replaces, Variants, on_arguments
+from .weights import sigmoid
 
 Layer = Mapping[str, Array]
 NETWORK = "feed_forward.feed_forward"
@@ -49,9 +50,7 @@ def _combined(combine: Callable[[Array, Array, Callable[[Array], Array]], Array]
 
 
 def _sigmoid(x: Array) -> Array:
-    wide = arithmetic.upcast_half(x)
-    number = wide.dtype.type
-    return (number(0.5) * (number(1) + arithmetic.tanh(number(0.5) * wide))).astype(x.dtype, copy=False)
+    return sigmoid(arithmetic.upcast_half(x)).astype(x.dtype, copy=False)
 
 
 ALTERED: Altered = {

@@ -9,9 +9,9 @@ from reference_numpy import normalization, positional_encoding
 
 from ..reference.patching import patched
 from .alteration import Altered, Array, Variants, on_arguments
+from .tables import POSITIONS
 from .transformer import fresh_norm
 
-_POSITIONS = ("positional_encoding.positional_encoding", "positional_encoding.position_embedding")
 _SEGMENTS = "embedding.segment_embedding"
 
 
@@ -61,12 +61,12 @@ ALTERED: Altered = {
     "PE15": {"positional_encoding.position_embedding": _offset_added},
     "PE17": {"positional_encoding.position_embedding": _sinusoidal},
     "NRM12": {"inputs.embed": _other_norm},
-    "NRM13": {"inputs.embed": _after_the_norm(*_POSITIONS, _SEGMENTS)},
+    "NRM13": {"inputs.embed": _after_the_norm(*POSITIONS, _SEGMENTS)},
     "NRM14": {"transformer._embed": _norm_of_dropped},
 }
 VARIANTS: Variants = {
     "NRM13": {
-        "the positions are added after the norm of token and segment embedding": {"inputs.embed": _after_the_norm(*_POSITIONS)},
+        "the positions are added after the norm of token and segment embedding": {"inputs.embed": _after_the_norm(*POSITIONS)},
         "the segments are added after the norm of token embedding and positions": {"inputs.embed": _after_the_norm(_SEGMENTS)},
     },
 }

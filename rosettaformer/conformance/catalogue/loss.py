@@ -1,4 +1,4 @@
-"""The loss: its known bugs, each with its gradient; and settings, other distributions, divisors and logarithms."""
+"""The loss: its known bugs, each with its gradient; settings of its distribution, divisor and logarithm."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping

@@ -1,4 +1,4 @@
-"""Norms: their places in a layer and their order, their axes, their mean, their parameters, their precision."""
+"""Norms: their places in a layer and their order, their axes, mean, parameters and precision."""
 
 from collections.abc import Callable
 from typing import Any

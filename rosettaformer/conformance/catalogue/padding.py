@@ -1,4 +1,4 @@
-"""Which tokens are padding and how it is treated; models that compute only real tokens, packed side by side (PADDING)."""
+"""Which tokens are padding, how it is treated, and models that pack their real tokens (PADDING)."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any

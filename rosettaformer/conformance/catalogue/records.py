@@ -1,4 +1,4 @@
-"""The TOML files of the catalogue: the texts and properties of each family of known bugs, `[component.ID]` for each.
+"""The TOML files of the catalogue: texts and properties of each family of known bugs, `[component.ID]`.
 
 The Python file of the same name has the alterations of the reference; its `ALTERED` has the same ids.
 """
@@ -13,7 +13,7 @@ from .alteration import CONFIGURED, FRAMEWORKS, LOADED
 
 REQUIRED = ("title", "component", "what", "shows")
 OPTIONAL = ("evidence", "elsewhere", "dtypes", "rounding", "random", "undetermined", "family", "unobservable")
-# by framework, `others` for those that are not named, or one for all; or the id of the same family whose fix it has
+# by framework, `others` for those not named, or one for all; or the id of the same family whose fix it has
 FIXES = ("fix", "fix_of")
 ELSEWHERE = {"CONFIGURED": CONFIGURED, "LOADED": LOADED}
 

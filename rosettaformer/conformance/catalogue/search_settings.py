@@ -1,4 +1,4 @@
-"""Settings of the searches: options that are read otherwise, penalties of other tokens, other numbers, answers and ends."""
+"""Settings of the searches: other options, penalties of other tokens, other numbers, answers and ends."""
 
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -24,6 +24,7 @@ from .multi_head_attention import orders
 from .optimizer import schedules
 from .precision import precisions
 from .search_settings import searches
+from .tables import POSITIONS
 from .transformer import other_final_norm
 from .update_settings import updates
 
@@ -239,9 +240,6 @@ def _layouts() -> Iterator[Alteration]:
     ):
         title = f"the kernel of {name} is read transposed"
         yield setting(f"{name}.kernel=transposed", component, title, applied, altered, elsewhere=LOADED)
-
-
-POSITIONS = ("positional_encoding.positional_encoding", "positional_encoding.position_embedding")
 
 
 def _without_positions(side: str) -> Callable:

@@ -1,4 +1,4 @@
-"""The attention weights: other functions than the softmax, masks at other places; and the window of local layers."""
+"""The attention weights: other functions than the softmax, masks elsewhere; the window of local layers."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,8 +1,9 @@
-"""What is said first: of cases without an answer, of the shapes of a whole model's logits, of where its error begins.
+"""What is said first: of cases without an answer, of a whole model's shapes, of where its error begins.
+begins.
 
-A failure without an answer equals nothing, another failure neither; the answers alone are searched. Where no shape is
-the reference's, no number needs to be searched. An error begins at a position, or with padding, in a batch, in some
-dtypes alone: that is said whether a cause is found or not, since it halves the search.
+A failure without an answer equals nothing, another failure neither; the answers alone are searched. Where
+no shape is the reference's, no number needs to be searched. An error begins at a position, or with padding,
+in a batch, in some dtypes alone: that is said whether a cause is found or not, since it halves the search.
 """
 
 import itertools

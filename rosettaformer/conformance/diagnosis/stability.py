@@ -1,8 +1,10 @@
-"""Whether a port gives the same answer to the same question: evaluated again, in another batch, with longer padding.
+"""Whether a port gives the same answer to the same question: again, in another batch, with longer padding.
+padding.
 
-And one more case through its own module, which tells alterations apart that the suite's cases do not. A case that the
-port was asked already is changed so that they differ by far more than what passes: its logits are made large, its
-padding is taken away, its numbers are scaled. What the port answers leaves those that answer the same.
+And one more case through its own module, which tells alterations apart that the suite's cases do not. A
+case that the port was asked already is changed so that they differ by far more than what passes: its logits
+are made large, its padding is taken away, its numbers are scaled. What the port answers leaves those that
+answer the same.
 """
 
 import dataclasses

@@ -2,8 +2,8 @@
 
 A question is the name of a method of `Port` and its arguments, and the answer a pair of its kind (outputs, differs, error, not covered,
 unsupported, skipped) and its content (`messages`).
-What a port must leave unchanged is checked here: the arrays that it was given, those that it returned, and the state
-that a process shares, of the frameworks that are loaded; nothing is imported for it.
+What a port must leave unchanged is checked here: the arrays that it was given, those that it returned, and
+the state that a process shares, of the frameworks that are loaded; nothing is imported for it.
 """
 
 import contextlib

@@ -1,7 +1,7 @@
 """Components as other models divide them: what `reference_numpy` computes, with other borders between modules.
 
-A port that has a module of one of these kinds is judged by it; no other port is asked. A component and its vjp are
-made of one function of their arguments, which returns the two of them.
+A port that has a module of one of these kinds is judged by it; no other port is asked. A component and its
+vjp are made of one function of their arguments, which returns the two of them.
 """
 
 import functools
@@ -89,7 +89,10 @@ def _self_sublayer(
     return _sublayer(parameters, config, "self_attention", x_btd, attend)
 
 
-def _cross_sublayer(parameters: Tree, config: TransformerConfig, x_btd: Array, memory_bsd: Array, mask_bhts: Array | None = None) -> Pair:
+def _cross_sublayer(
+    parameters: Tree, config: TransformerConfig, x_btd: Array, memory_bsd: Array,
+    mask_bhts: Array | None = None,
+) -> Pair:  # fmt: skip
     """Attention to the memory with its residual connection and norm: the second part of a decoder layer.
 
     post: `norm(x + attention(x, memory))`; pre: `x + attention(norm(x), memory)`. parameters: cross_attention, cross_attention_norm.
@@ -131,7 +134,8 @@ def _token_encoder(
     to it, and encoder.
     """
     given: Any = parameters, config, source, source_mask_bs, None, segment_bs
-    return lambda: transformer.encode(*given), lambda cotangent: transformer.encode_vjp(*given, cotangent=cotangent)
+    encode, encode_vjp = transformer.encode, transformer.encode_vjp
+    return lambda: encode(*given), lambda cotangent: encode_vjp(*given, cotangent=cotangent)
 
 
 def _token_decoder(
@@ -149,15 +153,16 @@ def _token_decoder(
     """
     own = config.replace(share_embeddings=False)
     given: Any = parameters, own, target, memory_bsd, source_mask_bs, target_mask_bt
-    return lambda: transformer.decode(*given), lambda cotangent: transformer.decode_vjp(*given, cotangent=cotangent)
+    decode, decode_vjp = transformer.decode, transformer.decode_vjp
+    return lambda: decode(*given), lambda cotangent: decode_vjp(*given, cotangent=cotangent)
 
 
 _OF_ITSELF = "The gradient of x is the sum of its two uses, as query and as memory; parameters, x_btd."
 self_attention, self_attention_vjp = _paired(_self_attention, _OF_ITSELF)
-_OF_SUBLAYER = "Backwards through the sub-layer; parameters, x_btd"
-self_attention_sublayer, self_attention_sublayer_vjp = _paired(_self_sublayer, f"{_OF_SUBLAYER}.")
-cross_attention_sublayer, cross_attention_sublayer_vjp = _paired(_cross_sublayer, f"{_OF_SUBLAYER}, memory_bsd.")
-feed_forward_sublayer, feed_forward_sublayer_vjp = _paired(_network_sublayer, f"{_OF_SUBLAYER}.")
+_SUBLAYER = "Backwards through the sub-layer; parameters, x_btd"
+self_attention_sublayer, self_attention_sublayer_vjp = _paired(_self_sublayer, f"{_SUBLAYER}.")
+cross_attention_sublayer, cross_attention_sublayer_vjp = _paired(_cross_sublayer, f"{_SUBLAYER}, memory_bsd.")
+feed_forward_sublayer, feed_forward_sublayer_vjp = _paired(_network_sublayer, f"{_SUBLAYER}.")
 _OF_ENCODER = "As `encode_vjp`; parameters, and source where it is soft."
 token_encoder, token_encoder_vjp = _paired(_token_encoder, _OF_ENCODER)
 _OF_DECODER = "As `decode_vjp`; parameters, memory_bsd where there is one, and target where it is soft."

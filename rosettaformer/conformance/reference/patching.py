@@ -4,8 +4,8 @@ The functions of `reference_numpy` call their siblings through modules, so that 
 function takes the function that it replaces first, then that function's arguments. A function replaced twice is wrapped twice: the last
 replacement is called first. From the inside out these are orders of the arithmetic (`orders.order`), alterations in their order
 (`alteration.injected`), the paths that a run follows (`Paths.followed`), and the choices of a search (`choices.chosen_by`).
-Where a run is: a component with parameters is known by the identity of its subtree of the nested parameters, one
-without by the call that contains it.
+Where a run is: a component with parameters is known by the identity of its subtree of the nested parameters,
+one without by the call that contains it.
 """
 
 import contextlib

@@ -5,7 +5,7 @@ import tomllib
 from collections.abc import Mapping
 from importlib import resources
 
-from . import over_data, over_model, over_vocabulary
+from . import over_data, over_model
 from .fault import Fault, at
 
 __all__ = ["FRAMEWORKS", "Fault", "all_faults", "at"]
@@ -18,8 +18,8 @@ REQUIRED = {"title", "what", "shows", "fix", "evidence"}
 def all_faults() -> Mapping[str, Fault]:
     """The faults by id. Raises ValueError if the ids of the file of words are others than those of the operations, or its keys are."""
     words = tomllib.loads((resources.files(__package__) / "faults.toml").read_text(encoding="utf-8"))
-    altered = {**over_model.ALTERED, **over_vocabulary.ALTERED, **over_data.ALTERED}
-    variants = {**over_model.VARIANTS, **over_vocabulary.VARIANTS, **over_data.VARIANTS}
+    altered = {**over_model.ALTERED, **over_data.ALTERED}
+    variants = {**over_model.VARIANTS, **over_data.VARIANTS}
     if odd := words.keys() ^ altered.keys() | variants.keys() - altered.keys():
         raise ValueError(f"faults.toml must have the ids of the faults; not in both: {', '.join(sorted(odd))}")
     for id_, table in words.items():

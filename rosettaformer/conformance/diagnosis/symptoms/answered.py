@@ -13,8 +13,7 @@ from ...case import Case
 from ...compare import compare
 from ...reference.tolerance import Expectation
 from ...reference.trace import TracedCall, record
-from .run_values import Value, values
-from .steps import Step, last_steps
+from .run_values import Step, Value, last_steps, values
 
 ULPS = {8: 4096, 4: 32, 2: 2}  # ulps of the largest value within which two values are equal, by the dtype's bytes
 APART = 10  # times that distance, from which an element is wrong

@@ -9,7 +9,7 @@ import numpy as np
 
 from .answered import Answered
 from .change import Change, own
-from .steps import Step
+from .run_values import Step
 
 WORDS = {"b": "batch", "t": "positions", "s": "keys", "h": "heads", "d": "features", "e": "features", "k": "features", "f": "features",
          "r": "features", "v": "vocabulary", "c": "classes", "l": "layers"}  # fmt: skip

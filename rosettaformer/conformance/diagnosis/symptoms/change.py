@@ -11,8 +11,7 @@ import numpy as np
 
 from ...case import Case
 from .answered import Answered
-from .run_values import Value
-from .steps import Step
+from .run_values import Step, Value
 
 PLAIN = {"-1": -1.0, "2": 2.0, "1/2": 0.5, "-2": -2.0, "3": 3.0, "4": 4.0, "sqrt(2)": 2**0.5, "1/sqrt(2)": 0.5**0.5}
 

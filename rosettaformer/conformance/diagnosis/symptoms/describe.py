@@ -17,7 +17,7 @@ from .change import Change
 from .other_inputs import other_inputs
 from .partial import missing, partial, restricted
 from .properties import normalised, rounded, spanned
-from .steps import Step
+from .run_values import Step
 from .sums import differences, equalities, factors, replaced
 
 Clean = Sequence[Mapping[str, tolerance.Expectation]]

@@ -8,8 +8,7 @@ import numpy as np
 
 from .answered import Answered
 from .change import Alter, Change, factor_words, named, number, of_equality, of_sum, own
-from .run_values import Value
-from .steps import Step
+from .run_values import Step, Value
 
 
 def differences(answered: Answered, step: Step, target: np.ndarray | None) -> Iterator[Change]:

@@ -1,6 +1,6 @@
 """Calls a port's modules as its `call` says: component -> {own argument: input, or function of all inputs}, and `if`, `for`, `return`.
 
-Inputs that a case does not have are derived from the ones that it has, for modules that are told the same in another way.
+Inputs that a case does not have are derived from those that it has, for modules that are told it otherwise.
 """
 
 import contextlib

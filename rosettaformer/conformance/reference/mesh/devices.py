@@ -62,7 +62,7 @@ class _Exchange:
 @dataclass(frozen=True)
 class Device:
     """One device. row, column: where it stands in the mesh. names: the parameters by the identity of their arrays. whole: the tables that
-    `model` does not split: "embeddings", "logits". operations: what it does besides the reference's arithmetic.
+    `model` does not split: "embeddings", "logits". operations: what it does besides the arithmetic.
     notes: what its thread keeps for itself.
     """
 

@@ -134,8 +134,8 @@ def clip_factors(device: Device, gradients: Mapping[str, Array], limit: float) -
 
 Operations = SimpleNamespace  # the operations of a run on a mesh by their names, each replaceable
 _ALL = (
-    output, output_gradient, input_gradient, shared_gradient, key_gradient, bias_gradient, whole_gradient, data_gradient,
-    groups, normed_heads, label_count, loss, log_normaliser, lookup, lookup_gradient, positions, norm_gradient, vocabulary,
-    own_rows, rows, keep, clip_factors,
+    output, output_gradient, input_gradient, shared_gradient, key_gradient, bias_gradient, whole_gradient,
+    data_gradient, groups, normed_heads, label_count, loss, log_normaliser, lookup, lookup_gradient,
+    positions, norm_gradient, vocabulary, own_rows, rows, keep, clip_factors,
 )  # fmt: skip
 OPERATIONS = Operations(**{operation.__name__: operation for operation in _ALL})

@@ -1,5 +1,5 @@
-"""The parts of a model on a mesh: every device has some of the heads of attentions, some of the features of feed-forward
-networks, and a part of the vocabulary.
+"""The parts of a model on a mesh: every device has some of the heads of attentions, some of the features of
+feed-forward networks, and a part of the vocabulary.
 """
 
 from collections.abc import Callable, Mapping
@@ -89,8 +89,8 @@ def attention_vjp(
 ) -> Any:  # fmt: skip
     """`multi_head_attention_vjp` on a device."""
     heads, site = Heads(device, parameters, options.get("config")), device.path(parameters["query"]["kernel"], "query.kernel")
-    inner_cotangent = device.operations.output_gradient(device, site, cotangent)
-    found = original(heads.own(), query_btd, memory_bsd, **heads.beside(_by_name(rest, options)), cotangent=inner_cotangent)
+    inner = device.operations.output_gradient(device, site, cotangent)
+    found = original(heads.own(), query_btd, memory_bsd, **heads.beside(_by_name(rest, options)), cotangent=inner)
     gradients = {part: dict(tree) for part, tree in found["parameters"].items()}
     for part, tree in gradients.items():
         for name, gradient in tree.items():

@@ -168,7 +168,7 @@ _REPLACED = {
         "embedding.logits_vjp": parts.logits_vjp,
         "loss.cross_entropy": parts.cross_entropy,
         "loss.cross_entropy_vjp": parts.cross_entropy_vjp,
-        "positional_encoding.token_positions": lambda device, *given: device.operations.positions(device, *given),
+        "positional_encoding.token_positions": lambda device, *own: device.operations.positions(device, *own),
         "normalization.norm_vjp": _norm_vjp,
         "training.Trainer._gradients": _gradients,
         "training._count": _count,
