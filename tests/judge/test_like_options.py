@@ -5,7 +5,6 @@ import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 from invoke import invoke, refused, succeeded
@@ -58,7 +57,6 @@ OF_FAMILIES = {
     "llama2": ("llama", "none", "base 10000, not scaled"),
     "llama3": ("llama", "none", "base 500000, not scaled"),
     "llama3.1": ("llama", "llama3", "llama3 scaling"),
-    "llama": ("llama", "llama3", "llama3 scaling"),
     "llama-dynamic": ("llama", "dynamic", "dynamic scaling"),
     "llama-yarn": ("llama", "yarn", "yarn scaling"),
     "qwen3-yarn": ("qwen3", "yarn", "yarn scaling"),
@@ -87,10 +85,6 @@ def test_llama_is_llama_3_1(tmp_path: Path) -> None:
 def test_check_says_which_positions_the_model_has(tmp_path: Path, name: str) -> None:
     found = invoke("check", written(tmp_path), "--like", name, "-k", "transformer/short", "--dtype", "float32")
     assert found.code == 0 and OF_FAMILIES[name][2] in found.err
-
-
-def test_an_unknown_name_is_refused_with_the_nearest(tmp_path: Path) -> None:
-    assert "llama3.1" in refused("check", written(tmp_path), "--like", "llama3.11")
 
 
 def test_a_model_that_cannot_be_loaded_is_said_once(tmp_path: Path) -> None:
@@ -131,6 +125,7 @@ def test_a_port_of_a_whole_model_needs_to_be_told_of_which(tmp_path: Path, comma
     (("diagnose", "--like", "no/such/folder"), ".*; got 'no/such/folder'"),
     (("check", "--like", "qwen3", "--checkpoint", "model.safetensors"), "--checkpoint and --like"),
     (("check", "--like", "qwen3", "--quick"), "--quick runs"),
+    (("check", "--like", "qwen3", "--results", "."), "--results"),
     (("check", "--like", "qwen3", "--leave-out", "classifier"), "--leave-out classifier is of a --checkpoint; got none"),
     (("check", "--like", "."), "config.json"),
     (("check", "--like", "qwen3", "--seed", "-1"), "-1"),
@@ -141,10 +136,6 @@ def test_what_contradicts_it_is_one_message(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path / "empty")
     assert re.search(message, refused(given[0], port, *given[1:]))
-
-
-def test_results_that_exist_have_no_model(tmp_path: Path) -> None:
-    assert mentions(refused("check", "--results", tmp_path, "--like", "qwen3"), "--results … --like")
 
 
 def test_check_says_which_cases_fail_and_another_seed_is_another_model(tmp_path: Path) -> None:
@@ -189,22 +180,12 @@ def test_a_model_that_computes_in_float32_is_said_to_do_so(tmp_path: Path) -> No
     assert "float32" in said[0].text
 
 
-def test_a_report_for_servers_has_a_row_for_each_case(tmp_path: Path) -> None:
-    port = written(tmp_path, WRONG)
-    assert _checked(port, "--like", "qwen3", *FEW, "--junit", tmp_path / "a.xml")[0] == 1
-    rows = [row for row in ElementTree.parse(tmp_path / "a.xml").getroot().iter("testcase") if "transformer" in str(row.attrib)]
-    assert len(rows) == 2 and len([row for row in rows if row.find("failure") is not None]) == 1, [row.attrib for row in rows]
-
-
 @pytest.mark.conformance
-def test_deviations_are_accepted_and_a_stale_one_is_not(tmp_path: Path) -> None:
+def test_deviations_of_its_cases_are_accepted(tmp_path: Path) -> None:
     port = written(tmp_path, WRONG)
     (tmp_path / "deviations.toml").write_text(ENTRY.format(port=port))
     code, rows = _checked(port, "--like", "qwen3", *FEW, "--deviations", tmp_path / "deviations.toml")
     assert code == 0 and Counter(row["status"] for row in rows.values()) == {"pass": 1, "deviation": 1}
-    (tmp_path / "deviations.toml").write_text(ENTRY.format(port=PLAIN))
-    code, rows = _checked(PLAIN, "--like", "qwen3", *FEW, "--deviations", tmp_path / "deviations.toml")
-    assert code == 1 and "stale" in {row["status"] for row in rows.values()}
 
 
 @pytest.mark.parametrize(
@@ -233,13 +214,15 @@ def transformer(case):
 """
 
 
-@pytest.mark.parametrize("port", ["file", conformance("torch"), conformance("tf"), conformance("jax")])
-def test_a_port_of_components_is_asked_the_same(tmp_path: Path, port: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if port == "file":
-        (tmp_path / "by_components.py").write_text(COMPONENTS)
-        code, rows = _checked(tmp_path / "by_components.py", "--like", "qwen3", *FEW)
-        assert code == 0 and Counter(row["status"] for row in rows.values()) == {"pass": 2}
-        return
+def test_a_port_of_components_is_asked_the_same(tmp_path: Path) -> None:
+    (tmp_path / "by_components.py").write_text(COMPONENTS)
+    code, rows = _checked(tmp_path / "by_components.py", "--like", "qwen3", *FEW)
+    assert code == 0 and Counter(row["status"] for row in rows.values()) == {"pass": 2}
+
+
+@pytest.mark.conformance
+@pytest.mark.parametrize("port", ["torch", "tf", "jax"])
+def test_our_ports_are_asked_the_same(port: str) -> None:
     pytest.importorskip({"tf": "tensorflow"}.get(port, port))
     code, rows = _checked(port, "--like", "gemma2", "-k", "not (long or far)", "--dtype", "float32")
     assert code == 0 and {row["status"] for row in rows.values()} == {"pass"} and len(rows) > 10
@@ -249,7 +232,6 @@ def test_a_port_of_components_is_asked_the_same(tmp_path: Path, port: str, monke
 NAMED = {
     "rotary_layout='interleaved'": ("qwen3", "ROT1", "equal at position 0, wrong elsewhere"),
     "window=25": ("mistral", "WIN1", "23, wrong"),
-    "score_cap=None": ("gemma2", "CAP1", "equal at position 0, wrong elsewhere"),
     "scale_embedding=False": ("gemma", "EMB1", "wrong from position 0 on"),
 }
 
