@@ -253,9 +253,9 @@ def test_components_of_ports_are_called_with_their_own_arguments_and_mistakes_fo
 PORTS = [
     ("torch", "jax", "transformer"),
     ("torch", "tf", "classify"),
-    ("linen_attention.py", "torch", "multi_head_attention"),
-    ("torch_nn_transformer.py", "keras_hub_layers.py", "decoder_layer"),
-    ("keras_hub_layers.py", "tf", "encoder_layer"),
+    ("wild/linen_seq2seq.py", "torch", "multi_head_attention"),
+    ("torch_nn_transformer.py", "wild/keras_translation.py", "decoder_layer"),
+    ("wild/keras_translation.py", "tf", "encoder_layer"),
     ("transformers_bert.py", "tf", "pool"),
 ]
 

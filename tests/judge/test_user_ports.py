@@ -27,9 +27,7 @@ CONFORMING = {
     "handwritten_torch_correct": ("torch", {"transformer": (20, 0)}),
     "torch_nn_transformer": ("torch", LAYERS | {"multi_head_attention": (20, 2), "transformer": (22, 10)}),
     "keras_multi_head_attention": ("tensorflow", {"layer_norm": (16, 0), "multi_head_attention": (11, 14)}),
-    "keras_hub_layers": ("keras_hub", {"encoder_layer": (16, 0), "decoder_layer": (21, 3)}),
     "keras_hub_decoders": ("keras_hub", {"transformer": (7, 3)}),
-    "linen_attention": ("flax", {"layer_norm": (16, 0), "multi_head_attention": (16, 4)}),
 }
 
 
