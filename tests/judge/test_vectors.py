@@ -170,24 +170,14 @@ def _shift(name: str, size: float) -> Any:
     ("change", "tensors", "message", "rounding"),
     [
         (None, _shift("inputs.x_btd", 1e-3), "layer_norm/plain", False),
-        (None, _shift("parameters.scale", 1e-3), "layer_norm/plain", False),
         (lambda row: row["config"].update(epsilon=1e-3), None, "layer_norm/plain", False),
-        (lambda row: row["config"].clear(), None, "layer_norm/plain", False),
-        (lambda row: row.update(component="softmax"), None, "layer_norm/plain", False),
-        (lambda row: row.update(dtype="float16"), None, "layer_norm/plain", False),
-        (lambda row: row["expected"].clear(), None, "layer_norm/plain", False),
-        (None, _shift("expected.float32.output", 1e-15), "the expected result of layer_norm/plain in float32: output differs by", True),
-        (
-            None,
-            _shift("expected.float32.output", 1e-9),
-            "the expected result of layer_norm/plain in float32: output differs by 1e-09",
-            False,
-        ),
-        (None, _shift("expected.float16.output", np.nan), "in float16: output is finite elsewhere", False),
-        (lambda row: _scale_noise(row, 1.5), None, "the noise of layer_norm/plain in float32: output differs: noise ", True),
-        (lambda row: _scale_noise(row, 100), None, "the noise of layer_norm/plain in float32: output differs: noise ", False),
-        (lambda row: row["expected"]["float32"]["output"].update(bound=1.0), None, "differs: its bounds", False),
         (lambda row: row["expected"].pop("float16"), None, "layer_norm/plain", False),
+        (None, _shift("expected.float32.output", 1e-15), "result of layer_norm/plain in float32", True),
+        (None, _shift("expected.float32.output", 1e-9), "layer_norm/plain in float32: output … 1e-09", False),
+        (None, _shift("expected.float16.output", np.nan), "in float16: output is finite elsewhere", False),
+        (lambda row: _scale_noise(row, 1.5), None, "the noise of layer_norm/plain in float32: output", True),
+        (lambda row: _scale_noise(row, 100), None, "the noise of layer_norm/plain in float32: output", False),
+        (lambda row: row["expected"]["float32"]["output"].update(bound=1.0), None, "its bounds", False),
         (lambda row: row.update(id="layer_norm/made_up"), None, "layer_norm/made_up", False),
     ],
 )
@@ -204,13 +194,10 @@ def _messages(directory: Path) -> list[str]:
 
 CHANGES: list[Any] = [
     lambda manifest: manifest["cases"].pop(),
-    lambda manifest: manifest["cases"][0]["config"].update(epsilon=1e-3),
-    lambda manifest: manifest["cases"][0].update(component="softmax"),
     lambda manifest: manifest["cases"][0].update(catches=["STR1"]),
-    lambda manifest: manifest.update(rosettaformer="0"),
-    lambda manifest: manifest.update(more=1),
     lambda manifest: manifest["made_with"].update(numpy="0"),
     lambda manifest: manifest.update(sha256="0" * 64),
+    lambda manifest: manifest.pop("sha256"),
 ]
 
 
@@ -221,14 +208,6 @@ def test_whatever_the_manifest_says_is_bound_by_its_digest(copy: Path, change: A
     change(manifest)
     (copy / "manifest.json").write_text(json.dumps(manifest))
     assert "sha256" in _messages(copy)[0]
-
-
-@pytest.mark.usefixtures("made")
-def test_a_manifest_without_a_digest_is_not_identical(copy: Path) -> None:
-    manifest = json.loads((copy / "manifest.json").read_text())
-    del manifest["sha256"]
-    (copy / "manifest.json").write_text(json.dumps(manifest))
-    assert mentions("\n".join(_messages(copy)), "manifest.json … sha256")
 
 
 @pytest.mark.conformance
@@ -371,5 +350,5 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
         golden.judge_results(tmp_path / "nowhere", MANY, DTYPES)
     (tmp_path / "float32").mkdir()
     (tmp_path / "float32" / "layernorm.safetensors").write_bytes(b"")
-    with pytest.raises(ValueError, match=r"<dtype>/<component>/<name>.safetensors.*float32/layernorm.safetensors"):
+    with pytest.raises(ValueError, match=r"(?s)<dtype>/<component>/<name>.safetensors.*float32/layernorm.safetensors"):
         golden.judge_results(tmp_path, MANY, DTYPES)
