@@ -145,6 +145,8 @@ def test_the_matrix_filters(browser: Any) -> None:
 
 
 def test_a_failing_cell_opens_its_case_with_everything_that_is_known(browser: Any) -> None:
+    from selenium.webdriver import ActionChains
+
     assert not dialog(browser).is_displayed()
     cell(browser, "layer_norm", PORT, "float32").find_element("tag name", "a").click()
     assert dialog(browser).is_displayed()
@@ -159,18 +161,11 @@ def test_a_failing_cell_opens_its_case_with_everything_that_is_known(browser: An
     assert fills[0] == "var(--h0)"
     assert fills[4:] == ["var(--h9)", "var(--hx)"]
     assert len(fills) == 6
+    ActionChains(browser).move_to_element(cards[0].find_elements("css selector", "svg rect")[3]).perform()
+    assert dialog(browser).find_element("tag name", "output").text == "position 1, feature 0: 40 × allowed"
     browser.find_element("id", "close").click()
     assert not dialog(browser).is_displayed()
     assert "#" not in browser.current_url
-
-
-def test_pointing_at_the_heat_map_reads_it(browser: Any) -> None:
-    from selenium.webdriver import ActionChains
-
-    cell(browser, "layer_norm", PORT, "float32").find_element("tag name", "a").click()
-    rects = dialog(browser).find_elements("css selector", "svg rect")
-    ActionChains(browser).move_to_element(rects[3]).perform()
-    assert dialog(browser).find_element("tag name", "output").text == "position 1, feature 0: 40 × allowed"
 
 
 @pytest.mark.parametrize(

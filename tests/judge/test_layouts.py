@@ -284,16 +284,17 @@ def test_the_end_of_a_name_is_found_in_every_framework(kind: str) -> None:
             import torch
 
             return torch.nn.Sequential(torch.nn.LayerNorm(config.model_width, config.epsilon))
-        inner = norm(kind, config.model_width, config.epsilon, dtype, 3)
         if kind == "tf":
             import keras
 
-            return keras.Sequential([inner])
+            return keras.Sequential([keras.layers.LayerNormalization(epsilon=config.epsilon, dtype=dtype.name)])
         from flax import linen, nnx
 
+        inner = norm(kind, config.model_width, config.epsilon, dtype, 3)
         return nnx.Sequential(inner) if kind == "nnx" else linen.Sequential([inner])
 
-    scale, offset, axes = ("weight", "bias", "d") if kind == "torch" else ("gamma", "beta", "1 1 d")
+    scale, offset = ("weight", "bias") if kind == "torch" else ("gamma", "beta")
+    axes = "d" if kind in ("torch", "tf") else "1 1 d"
     own = adapter(
         kind if kind in ("torch", "tf") else "jax",
         components={"layer_norm": build},

@@ -5,15 +5,15 @@ left out, and a model that does not fit is refused.
 import os
 import subprocess
 import sys
-import threading
 import time
 import tracemalloc
+import uuid
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from invoke import invoke
+from invoke import invoke, marked
 
 from reference_numpy import arithmetic
 from reference_numpy.sharding import Mesh
@@ -220,31 +220,13 @@ def _peak(folder: Path, port: Path) -> int:
     counted once.
     """
     command = [sys.executable, "-m", "rosettaformer", "check", str(port), "--like", str(folder), "-k", "transformer/short"]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    peaks = [0]
-
-    def watch() -> None:
-        while process.poll() is None:
-            peaks.append(sum(map(_bytes, _tree(process.pid))))
-            time.sleep(0.2)
-
-    watching = threading.Thread(target=watch)
-    watching.start()
-    watching.join()
+    mark, peaks = uuid.uuid4().hex, [0]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    process = subprocess.Popen(command, env={**os.environ, "TEST_MEMORY": mark}, **quiet)
+    while process.poll() is None:
+        peaks.append(sum(map(_bytes, marked(f"TEST_MEMORY={mark}"))))
+        time.sleep(0.2)
     return max(peaks)
-
-
-def _tree(root: int) -> list[int]:
-    parents = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
-        except OSError:  # it has ended
-            continue
-    found = [root]
-    for one in found:
-        found += [child for child, parent in parents.items() if parent == one]
-    return found
 
 
 def _bytes(pid: int) -> int:

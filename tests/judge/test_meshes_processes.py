@@ -19,6 +19,7 @@ from rosettaformer.conformance.cases.meshes import mesh_cases
 from rosettaformer.conformance.ports import children, process
 from rosettaformer.conformance.ports.children import Children
 from rosettaformer.conformance.ports.process import Process
+from rosettaformer.conformance.status import Status
 from rosettaformer.processes import Answer
 from rosettaformer.processes.program import Stopped
 
@@ -226,3 +227,26 @@ def test_processes_that_disagree_are_a_row_and_none_is_left(monkeypatch: pytest.
     monkeypatch.setenv("FAULT", "apart")
     rows = runner.run(CASES[:1], [PORT], ["float32"], limit=90, store=store())
     assert [mentions(row.message, "process 1 … process 0 … 1") for row in rows] == [True]
+
+
+MESHES = {
+    "torch": ("data=2", "model=2", "data=2,replicate", "data=2,model=2", "model=4"),
+    "jax": ("data=2,model=4", "data=4,model=2", "data=8", "model=8"),
+    "tf": ("data=2,replicate",),
+}
+
+
+PLACES = [(port, mesh) for port, meshes in MESHES.items() for mesh in meshes]
+TRAINED = ("training_steps", "training_loss_vjp", "transformer")
+
+
+@pytest.mark.conformance
+@pytest.mark.usefixtures("real")
+@pytest.mark.parametrize(("port", "mesh"), PLACES)
+def test_every_case_of_a_port_on_a_mesh_equals_the_reference(port: str, mesh: str) -> None:
+    cases, dtypes = mesh_cases([Mesh.parse(mesh)]), ["float64", "float32"]
+    results = runner.run(cases, [port], dtypes, quick_compile=True, store=store())
+    statuses = {(row.case, row.dtype, row.message): row.status for row in results}
+    assert {*statuses.values()} <= {Status.PASS, Status.NOT_COVERED}, statuses
+    passed = {row.case for row in results if row.status == Status.PASS}
+    assert {case.id for case in cases if case.component in TRAINED} <= passed

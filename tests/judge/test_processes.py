@@ -229,12 +229,9 @@ def test_a_broken_framework_beside_a_port_that_conforms_is_exit_3_where_it_is_na
 @pytest.mark.parametrize(
     ("text", "reason"),
     every(2, [
-        ("def f(:", "SyntaxError: "),
-        ("from reference_numpy import nothing", "ImportError: cannot import name 'nothing'"),
         ("import numpy.nothing", "ModuleNotFoundError: No module named 'numpy.nothing'"),
         ("import os; os._exit(3)", "exit code 3"),
         ("import time; time.sleep(60)", "no answer within 2 s"),
-        ("config = {'heads': 0}\ndef softmax(case): pass", "config … heads … 1"),
         (None, "port.py"),
     ]),
 )  # fmt: skip
