@@ -132,7 +132,6 @@ def test_a_command_that_dies_in_some_dtypes_is_asked_in_the_others(tmp_path: Pat
 # what the command does with every prompt -> what is said of all of them, after what was expected
 ELSEWHERE = {
     "file = answers / f'{name}.npy'": "short.npy and 5 … code 0",
-    "file = file.with_suffix('.out'); print('saved them', file=sys.stderr)": "0001-short.out.npy and 5 … code 0",
     "continue": "code 0",
     "os.path.exists(answers) and os.rmdir(answers); continue": "code 0",
     "(answers / '\\x1b[2J').touch(); continue": "\\x1b[2J … exit code 0",

@@ -34,22 +34,13 @@ def _failing(port: Path, cases: list[Case], dtype: str) -> dict[str, str]:
     return {case: result.message for case, result in judged(port, chosen, dtype).items() if result.status != "pass"}
 
 
-def test_a_plain_model_conforms_and_a_wrong_line_does_not(tmp_path: Path) -> None:
+def test_a_plain_model_conforms(tmp_path: Path) -> None:
     """Of the family with the most choices, on short texts."""
     cases = [
         case for case in models("gemma2", ("float32",)) if case.name in ("short", "left_padding", "steps") and "_vjp" not in case.component
     ]
     port = _port(tmp_path, "gemma2", "numpy", cases)
     assert {result.status for result in judged(port, cases).values()} == {"pass"}
-    right = port.read_text()
-    for line, wrong in (
-        ("self.cap * np.tanh(score", "(score"),
-        ("(before_ts >= 0)", "(before_ts >= -1)"),
-        ("return y * (1 + self.scale)", "return y * self.scale"),
-    ):
-        assert line in right
-        port.write_text(right.replace(line, wrong))
-        assert "differs" in {result.status for result in judged(port, cases).values()}, line
 
 
 @pytest.mark.parametrize("framework", PLAIN)

@@ -12,10 +12,10 @@ import pytest
 from expectations import all_by_id
 from in_process import InProcess
 from kinds import conformance, every
-from messages import each_mentions
 from own_modules import adapter, blocks, document, norm, verdict
 
 from reference_numpy import layout, parameters, preset
+from reference_numpy.positional_encoding import positional_encoding
 from rosettaformer.conformance import runner
 from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.cases import all_cases
@@ -31,8 +31,6 @@ from rosettaformer.conformance.runner import open_worker
 from rosettaformer.conformance.status import FAILURES
 
 CASES = all_by_id()
-TUTORIAL = "tests/ports/wild/annotated_transformer.py"
-NORM = {"layer_norm": (("scale", "a", "d"), ("offset", "b", "d"))}
 CONFIG = preset(
     "tiny", encoder_layers=2, decoder_layers=2, attention_bias=True, output_bias=True, share_embeddings=False, tie_logits=False
 )  # fmt: skip
@@ -171,47 +169,31 @@ def test_an_input_that_nothing_takes_is_not_covered(inputs: dict[str, Any], left
         called({"q": "query_btd", "kv": lambda inputs: inputs["memory_bsd"]}, query_btd=1.0, memory_bsd=2.0, **inputs)
 
 
-@pytest.mark.parametrize(
-    ("name", "given", "status"),
-    [
-        ("that_reads", 'source=i["source"], target=i["target"], skip_padding=i.get("skip_padding", False)', "pass"),
-        ("that_takes_all", "**i", "pass"),
-        ("that_drops_it", '**{**i, "skip_padding": False}', "differs"),
-        ("that_reads_nothing_else", 'source=i["source"], target=i["target"]', "not covered"),
-    ],
-)
-def test_a_function_that_does_not_look_at_skip_padding_does_not_cover_it(tmp_path: Path, name: str, given: str, status: str) -> None:
-    (tmp_path / f"skip_padding_{name}.py").write_text(f"""from reference_numpy.parameters import nest
+# what a function takes of a case that asks for unpadding -> whether it differs; None: it does not cover it
+TAKES = {
+    "{name: i[name] for name in ('source', 'target')}": None,
+    "i": False,
+    "{**i, 'skip_padding': False}": True,
+}
+
+
+@pytest.mark.parametrize("given", TAKES)
+def test_a_function_that_does_not_look_at_skip_padding_does_not_cover_it(tmp_path: Path, given: str) -> None:
+    differs = TAKES[given]
+    path = tmp_path / f"skip_padding_{differs}.py"
+    path.write_text(f"""from reference_numpy.parameters import nest
 from reference_numpy.transformer import transformer as model
 
 def transformer(case):
     i = case.inputs
-    return model(nest(case.parameters), case.config, {given})
+    return model(nest(case.parameters), case.config, **({given}))
 """)
-    port = Port(str(tmp_path / f"skip_padding_{name}.py"))
-    case = all_by_id()["transformer/skip_padding_left_padding"].at("float64")
-    plain = all_by_id()["transformer/left_padding"].at("float64")
-    np.testing.assert_array_equal(port.answer(plain), components.answer(plain)["output"])
-    if status == "not covered":
+    case, port = CASES["transformer/skip_padding_left_padding"].at("float64"), Port(str(path))
+    if differs is None:
         with pytest.raises(NotCovered, match=r"^the port's transformer takes no skip_padding$"):
             port.answer(case)
-        return
-    assert np.array_equal(port.answer(case), components.answer(case)["output"]) == (status == "pass")
-
-
-@pytest.mark.conformance
-def test_a_tutorial_is_one_file() -> None:
-    """The core of every component and its gradient."""
-    pytest.importorskip("torch")
-    components = [*Port(TUTORIAL).components]
-    fixed = Port(TUTORIAL).config
-    cases = [case for case in all_cases(fixed, grad=True) if case.component in components and case.core]
-    results = runner.run(cases, [TUTORIAL], ["float64"])
-    compared = {result.component for result in results if result.status == "pass"}
-    assert {result.status for result in results} <= {"pass", "not covered", "empty"}
-    assert compared == {*components} - {"positional_encoding_vjp"}
-    reasons = {result.message for result in results if result.status == "not covered" and "fixes" not in result.message}
-    assert each_mentions(reasons, ["embedding … ids", "positions 0, 1, 2", "transformer … skip_padding"])
+    else:
+        assert np.array_equal(port.answer(case), components.answer(case)["output"]) != differs
 
 
 @pytest.mark.conformance
@@ -330,9 +312,7 @@ def test_what_a_jax_module_has_is_said_where_the_table_names_something_else(kind
 @pytest.mark.parametrize("framework", ["torch", "tf", "jax"])
 def test_positions_are_added_to_zeros_of_every_framework(framework: str) -> None:
     def add(x: Any) -> Any:
-        position, column = np.arange(x.shape[1])[:, None], np.arange(x.shape[2])
-        angle = position / 10000.0 ** (column // 2 * 2 / x.shape[2])
-        table = np.where(column % 2, np.cos(angle), np.sin(angle))
+        table = positional_encoding(np.arange(x.shape[1])[None], x.shape[2])
         if framework == "torch":
             import torch
 
@@ -347,42 +327,32 @@ def test_positions_are_added_to_zeros_of_every_framework(framework: str) -> None
     assert verdicts.count("pass") >= 3
 
 
-def keras_feed_forward(before: Callable[[str], Any]) -> Any:
+def keras_norm(before: Callable[[str], Any]) -> Any:
     """The adapter of a layer within a layer. before: is called with the name of each when it is called."""
 
     def build(config: Any, dtype: Any) -> Any:
         import keras
 
-        class Inner(keras.layers.Layer):
-            def __init__(self) -> None:
-                super().__init__(dtype=dtype.name)
-                self.up = keras.layers.Dense(config.feed_forward_width, activation="relu", dtype=dtype.name)
-                self.down = keras.layers.Dense(config.model_width, dtype=dtype.name)
+        class Layer(keras.layers.Layer):
+            def __init__(self, name: str, inner: Any) -> None:
+                super().__init__(dtype=dtype.name, name=name)
+                self.inner = inner
 
             def call(self, x_btd: Any) -> Any:
-                before("Inner")
-                return self.down(self.up(x_btd))
-
-        class Outer(keras.layers.Layer):
-            def __init__(self) -> None:
-                super().__init__(dtype=dtype.name)
-                self.inner = Inner()
-
-            def call(self, x_btd: Any) -> Any:
-                before("Outer")
+                before(self.name)
                 return self.inner(x_btd)
 
-        return Outer()
+        norm = keras.layers.LayerNormalization(epsilon=config.epsilon, dtype=dtype.name)
+        return Layer("Outer", Layer("Inner", norm))
 
-    weights = (("hidden.kernel", "inner.up.kernel", "d f"), ("hidden.bias", "inner.up.bias", "f"),
-               ("output.kernel", "inner.down.kernel", "f d"), ("output.bias", "inner.down.bias", "d"))  # fmt: skip
-    return adapter("tf", components={"feed_forward": build}, weights={"feed_forward": weights})
+    rows = (("scale", "inner.inner.gamma", "d"), ("offset", "inner.inner.beta", "d"))
+    return adapter("tf", components={"layer_norm": build}, weights={"layer_norm": rows})
 
 
 def test_a_keras_layer_of_layers_is_called_once_to_be_built_and_once_to_answer() -> None:
     """And not by Keras besides, which would trace each layer before it is called, and the layers in it again."""
     calls: list[str] = []
-    assert verdict(CASES["feed_forward/relu"].at("float64"), keras_feed_forward(calls.append).run) == "pass"
+    assert verdict(CASES["layer_norm/plain"].at("float64"), keras_norm(calls.append).run) == "pass"
     assert calls == ["Outer", "Inner"] * 2
 
 
@@ -391,9 +361,9 @@ def test_not_covered_within_a_keras_layer_is_its_own_words() -> None:
         if name == "Inner":
             raise NotCovered("no such thing")
 
-    port = keras_feed_forward(refuse)
-    asked = SimpleNamespace(answer=port.run, module=port.port)
-    assert reply(asked, SideEffects(), "answer", *plain([CASES["feed_forward/relu"]])) == ("not covered", "no such thing")
+    port = keras_norm(refuse)
+    asked, (case,) = SimpleNamespace(answer=port.run, module=port.port), plain([CASES["layer_norm/plain"]])
+    assert reply(asked, SideEffects(), "answer", case) == ("not covered", "no such thing")
 
 
 LINEN = Path(__file__).parents[1] / "ports/wild/linen_seq2seq.py"

@@ -158,7 +158,8 @@ def feed_forward(case):
     command += ["--answer-limit", "600"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     place = {"cwd": tmp_path, "env": {**os.environ, "PYTHONPATH": str(HOUSE), "PYTHONDONTWRITEBYTECODE": "1"}}
-    with subprocess.Popen(command, preexec_fn=_of_a_terminal, **pipes, **place) as process:
+    own = {"start_new_session": True, "preexec_fn": heed_interrupts}  # a group of its own, which heeds Ctrl-C
+    with subprocess.Popen(command, **pipes, **place, **own) as process:
         end = time.monotonic() + 60
         while not (tmp_path / "asked").exists() and process.poll() is None and time.monotonic() < end:
             time.sleep(0.05)
@@ -172,12 +173,6 @@ def feed_forward(case):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["asked", "findings.json", "port.py"]
     assert [finding["component"] for finding in json.loads((tmp_path / "findings.json").read_text())] == ["softmax"]
     assert not marked(mark)
-
-
-def _of_a_terminal() -> None:
-    """A process of a group of its own, which heeds Ctrl-C."""
-    os.setsid()
-    heed_interrupts()
 
 
 BROKEN = {"torch": "OSError: libtorch.so: cannot open shared object file", "jax": "RuntimeError: compiled for NumPy 1"}

@@ -113,19 +113,6 @@ def test_a_failure_is_one_clear_message_a_port_that_cannot_start_fails_and_a_mis
     result.stdout.fnmatch_lines(["*missing: pip install *[[]torch[]]'*"])
 
 
-@pytest.mark.conformance
-@pytest.mark.parametrize(
-    ("fault", "message"),
-    [("__import__('os')._exit(7)", "crash *exit code 7"), ("__import__('time').sleep(60)", "hang *no answer within 2 s")],
-)
-def test_a_crash_or_a_hang_fails_its_test_alone(suite, fault: str, message: str) -> None:
-    result = suite(ONE + ", limit=2", f"if case.name == 'plain': {fault}")
-    outcomes = result.parseoutcomes()
-    assert outcomes["failed"] == 1
-    assert outcomes["passed"] > 5
-    result.stdout.fnmatch_lines([f"E*AssertionError: norm.py {message}*"])
-
-
 def test_a_declared_deviation_is_expected_to_fail(suite, pytester: pytest.Pytester) -> None:
     pytester.path.joinpath("deviations.toml").write_text(ENTRY + ENTRY.replace("plain", "square").replace("norm.py", "another_port"))
     options = ONE + ', deviations="deviations.toml"'

@@ -62,8 +62,6 @@ def test_modules() -> None:
     assert signature.hint(unexpected, module, layer_norm_case()) == MODULE
     assert mentions(signature.hint(raised(lambda: _built(lambda config: None)), module, layer_norm_case()), BUILD)
     assert mentions(signature.hint(raised(lambda: _built(7)), module, layer_norm_case()), BUILD)
-    gradient = all_by_id()["layer_norm_vjp/plain"]
-    assert signature.hint(unexpected, module, gradient) == MODULE
     assert signature.hint(ValueError("takes 1 positional argument"), module, layer_norm_case()) == ""
     own = SimpleNamespace(framework="torch", __file__=__file__)
     assert signature.hint(unexpected, own, layer_norm_case()) == ""  # a call within the port's own file
