@@ -2,13 +2,19 @@
 left out, and a model that does not fit is refused.
 """
 
+import contextlib
+import os
+import subprocess
+import sys
+import time
 import tracemalloc
+import uuid
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from invoke import invoke
+from invoke import invoke, marked
 
 from reference_numpy import arithmetic
 from reference_numpy.sharding import Mesh
@@ -190,6 +196,55 @@ def test_a_report_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(ValueError, match="GB"):
         fitting.require(600_000_000, ["bfloat16", "float64"], 1)
     fitting.require(1000, ["float64"], 5)
+
+
+PORT = """
+import numpy as np
+from rosettaformer.checkpoints import view
+from rosettaformer.checkpoints.container import release
+
+dtypes = "float32", "bfloat16"
+
+def load(folder):
+    checkpoint, weights = view(folder), []
+    for array in checkpoint.parameters.values():
+        weights.append(np.array(array))
+        release(array)
+    return lambda token_bt: np.zeros((*token_bt.shape, checkpoint.config.target_vocabulary), weights[0].dtype)
+"""
+LARGEST = {"hidden_size": 512, "intermediate_size": 2048, "head_dim": 64, "vocab_size": 8192}
+
+
+def _peak(folder: Path, port: Path) -> int:
+    """The most bytes that the processes of a check have at a time, each page of memory counted once."""
+    command = [sys.executable, "-m", "rosettaformer", "check", str(port), "--like", str(folder)]
+    command += ["-k", "transformer/short"]
+    mark, peaks = uuid.uuid4().hex, [0]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    process = subprocess.Popen(command, env={**os.environ, "TEST_MEMORY": mark}, **quiet)
+    while process.poll() is None:
+        peaks.append(sum(map(_bytes, marked(f"TEST_MEMORY={mark}"))))
+        time.sleep(0.2)
+    return max(peaks)
+
+
+def _bytes(pid: int) -> int:
+    with contextlib.suppress(OSError):  # it has ended
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:")), 0)
+    return 0
+
+
+@pytest.mark.conformance
+@pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="Linux alone says what they have")
+def test_twelve_bytes_a_parameter_are_enough(tmp_path: Path) -> None:
+    (tmp_path / "port.py").write_text(PORT)
+    for name, settings in {"small": {}, "large": LARGEST | {"num_hidden_layers": 5}}.items():
+        new.write("qwen3", tmp_path / name, dtype="bfloat16", settings=settings)
+    small, large = (_peak(tmp_path / name, tmp_path / "port.py") for name in ("small", "large"))
+    count = sum(array.size for array in view(tmp_path / "large").parameters.values())
+    assert 15e6 < count < 60e6
+    assert (large - small) / count <= 12
 
 
 def test_a_model_on_a_mesh_stays_in_its_file_and_every_device_has_a_copy(
