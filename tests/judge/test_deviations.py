@@ -145,7 +145,6 @@ def test_too_few_comparisons_do_not_conform() -> None:
     results = [row(status="pass")] * 3 + [row(status="not covered")]
     assert Summary(results, min_cases=3).conforms
     summary = Summary(results, min_cases=4)
-    assert not summary.conforms
     assert "4" in summary.shortage and not summary.conforms
 
 

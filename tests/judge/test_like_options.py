@@ -23,7 +23,6 @@ pytest_plugins = ["pytester"]
 
 FEW = ("-k", "transformer/short or transformer/left_padding_alone", "--dtype", "float32")
 WRONG = "y = y if mask_bt.all() else np.roll(y, 1, axis=1)"
-INTERLEAVED = {"changes": "rotary_layout='interleaved'", "top": "dtypes = ('float32',)"}
 NEEDED = "load(folder) … --like FAMILY … --like DIR"
 ENTRY = """
 [[deviation]]
@@ -147,15 +146,6 @@ def test_check_says_which_cases_fail_and_another_seed_is_another_model(tmp_path:
     assert others["transformer/left_padding_alone-float32"]["error"] != rows["transformer/left_padding_alone-float32"]["error"]
 
 
-@pytest.mark.conformance
-def test_the_report_for_a_browser_holds_the_diagnosis(tmp_path: Path) -> None:
-    pytest.importorskip("jinja2")
-    port = written(tmp_path, **INTERLEAVED)
-    assert _checked(port, "--like", "qwen3", *FEW, "--html", tmp_path / "a.html")[0] == 1
-    page = (tmp_path / "a.html").read_text()
-    assert "transformer/left_padding_alone" in page and "equal at position 0, wrong elsewhere" in page and "ROT1" in page
-
-
 def test_the_verdict_is_there_before_the_diagnosis_for_a_browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("jinja2")
 
@@ -204,16 +194,9 @@ def test_a_folder_of_ones_own_is_given_itself_in_its_dtype(tmp_path: Path, own: 
     assert not any(path.exists() for path in folders if path != tmp_path / "mine")  # what was written is removed
 
 
-COMPONENTS = """
-from rosettaformer.conformance.reference import components
-
-def transformer(case):
-    return components.answer(case)
-"""
-
-
 def test_a_port_of_components_is_asked_the_same(tmp_path: Path) -> None:
-    (tmp_path / "by_components.py").write_text(COMPONENTS)
+    text = "from rosettaformer.conformance.reference.components import answer as transformer\n"
+    (tmp_path / "by_components.py").write_text(text)
     code, rows = _checked(tmp_path / "by_components.py", "--like", "qwen3", *FEW)
     assert code == 0 and Counter(row["status"] for row in rows.values()) == {"pass": 2}
 

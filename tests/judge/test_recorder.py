@@ -13,6 +13,7 @@ from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.diagnosis.divergence import divergence
 from rosettaformer.conformance.ports.adapters.recorder import Recorder
 from rosettaformer.conformance.ports.messages import Force
+from rosettaformer.modules.recording import patched
 
 FACE: Any = SimpleNamespace(
     is_tensor=lambda value: isinstance(value, np.ndarray), to_numpy=np.asarray, like=lambda array, tensor: array.astype(tensor.dtype)
@@ -36,8 +37,6 @@ class Attention:
 
 def run(force: Force | None, face: Any = FACE) -> tuple[dict[str, Any], Attention]:
     """What is recorded of a whole that calls its part by name, and the part."""
-    from rosettaformer.modules.recording import patched
-
     part = Attention()
     recorder = Recorder({"attention": part}, face, SimpleNamespace(), force, {}, {"attention": ["query", "key"]})  # type: ignore[arg-type]
     with patched(recorder.rows, recorder.enter, recorder.leave, lambda module: module.call):

@@ -15,13 +15,7 @@ from rosettaformer.conformance.report.summary import Summary
 
 OLD = all_by_id()["softmax/large_masked"]
 NEW = dataclasses.replace(OLD, name="made_up", release=SUITE_RELEASE + 1)
-PORT = """{suite}
-from rosettaformer.conformance.reference.components import answer
-
-
-def softmax(case):
-    return answer(case)["output"]
-"""
+PORT = "{suite}\nfrom rosettaformer.conformance.reference.components import answer as softmax\n"
 
 
 def port(folder: Path, suite: str) -> str:

@@ -287,5 +287,5 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
         golden.judge_results(tmp_path / "nowhere", MANY, DTYPES)
     (tmp_path / "float32").mkdir()
     (tmp_path / "float32" / "layernorm.safetensors").write_bytes(b"")
-    with pytest.raises(ValueError, match=r"(?s)<dtype>/<component>/<name>.safetensors.*float32/layernorm.safetensors"):
+    with pytest.raises(ValueError, match=r"(?s)<dtype>/.*float32/layernorm.safetensors"):
         golden.judge_results(tmp_path, MANY, DTYPES)

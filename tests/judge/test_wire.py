@@ -113,7 +113,7 @@ def test_a_message_is_limited_before_anything_is_copied() -> None:
         _header('{"value": ["object", 0], "arrays": []}'), _header('{"value": ["array", 0], "arrays": []}'),
         _header('{"value": ["map", [[["list", []], 1]]], "arrays": []}'),
         *(_header(f'{{"value": 1, "arrays": [{array}]}}') for array in (
-            '["object", [1]]', '["float64", [-1]]', '["float64", [0.5]]', '["float64", [true]]', '["bool", 3]',
+            '["object", [1]]', '["bool", [-1]]', '["float64", [0.5]]', '["float64", [true]]', '["bool", 3]',
             '["float64", [0, 9223372036854775807]]', f'["float64", {[1] * 65}]')),
     ],
 )  # fmt: skip
@@ -152,8 +152,8 @@ FORCE = messages.Force("a", [])
     ("method", "answer", "good"),
     [
         ("start", ("ready", ABOUT | MORE), True), ("start", ("missing", "why"), True),
-        ("start", ("missing", None), False), ("start", ("ready", {}), False), ("start", ("ready", None), False),
-        ("start", ("outputs", {}), False), ("start", ("skipped", "why"), False),
+        ("start", ("ready", {}), False), ("start", ("ready", None), False), ("start", ("outputs", {}), False),
+        ("start", ("missing", None), False), ("start", ("skipped", "why"), False),
         *(("start", ("ready", ABOUT | wrong), False) for wrong in (
             {"modes": ()}, {"modes": (1,)}, {"config": {3: 3}}, {"config": {"heads": [{3}]}}, {"devices": 3},
             {"dtypes": ("float31",)}, {"components": ("soft",)}, {"other": 1}, {"version": {"a": 1}},

@@ -98,9 +98,8 @@ static double number(const char *value) {
 /* --- safetensors: the length of a JSON header, the header, the bytes --- */
 
 typedef struct {
-    int wide; /* float64, otherwise float32 */
+    size_t item, width, count; /* item: bytes of an element, 8 of float64 and 4 of float32 */
     char *shape;
-    size_t width, count;
     const char *bytes;
 } Tensor;
 
@@ -112,15 +111,16 @@ static Tensor tensor(const char *file, size_t size, const char *name) {
     char *dtype = string(member(entry, "dtype"));
     if (strcmp(dtype, "F64") && strcmp(dtype, "F32")) fail("%s must be F64 or F32; got %s", name, dtype);
     size_t length = (size_t)(after(axes) - axes);
-    Tensor result = {.wide = !strcmp(dtype, "F64"), .shape = memcpy(allocate(length), axes, length), .width = 1, .count = 1};
+    Tensor result = {.item = strcmp(dtype, "F64") ? 4 : 8, .width = 1, .count = 1};
+    result.shape = memcpy(allocate(length), axes, length);
     for (at = within(axes, '['); *at != ']'; at = skip(after(at))) {
         result.width = (size_t)number(at);
         result.count *= result.width;
         if (result.count > size) fail("%s is larger than its file", name);
     }
     at = within(member(entry, "data_offsets"), '[');
-    double begin = number(at), end = number(skip(after(at)));
-    if (begin < 0 || end - begin != (double)(result.count * (result.wide ? 8 : 4)) || 8 + (double)header + end > (double)size)
+    double begin = number(at), end = number(skip(after(at))), room = (double)size - 8 - (double)header;
+    if (begin < 0 || end > room || end - begin != (double)(result.count * result.item))
         fail("the offsets of %s do not fit", name);
     result.bytes = file + 8 + header + (size_t)begin;
     return result;
@@ -129,23 +129,23 @@ static Tensor tensor(const char *file, size_t size, const char *name) {
 static double element(const Tensor *tensor, size_t index) {
     double wide;
     float narrow;
-    memcpy(tensor->wide ? (void *)&wide : &narrow, tensor->bytes + (tensor->wide ? 8 : 4) * index, tensor->wide ? 8 : 4);
-    return tensor->wide ? wide : narrow;
+    memcpy(tensor->item == 8 ? (void *)&wide : &narrow, tensor->bytes + tensor->item * index, tensor->item);
+    return tensor->item == 8 ? wide : narrow;
 }
 
 static void write_output(const char *path, const Tensor *like, const double *values) {
-    size_t item = like->wide ? 8 : 4;
     char *header = allocate(strlen(like->shape) + 100);
-    uint64_t size = (uint64_t)sprintf(header, "{\"output\":{\"dtype\":\"%s\",\"shape\":%s,\"data_offsets\":[0,%zu]}}",
-                                      like->wide ? "F64" : "F32", like->shape, like->count * item);
+    uint64_t size = (uint64_t)sprintf(
+        header, "{\"output\":{\"dtype\":\"F%zu\",\"shape\":%s,\"data_offsets\":[0,%zu]}}",
+        8 * like->item, like->shape, like->count * like->item);
     FILE *stream = fopen(path, "wb");
     if (!stream) fail("cannot write %s", path);
     size_t written = fwrite(&size, 1, 8, stream) + fwrite(header, 1, size, stream);
     for (size_t index = 0; index < like->count; index++) {
         float narrow = (float)values[index];
-        written += fwrite(like->wide ? (const void *)&values[index] : &narrow, 1, item, stream);
+        written += fwrite(like->item == 8 ? (const void *)&values[index] : &narrow, 1, like->item, stream);
     }
-    if (fclose(stream) || written != 8 + size + like->count * item) fail("cannot write %s", path);
+    if (fclose(stream) || written != 8 + size + like->count * like->item) fail("cannot write %s", path);
 }
 
 /* --- the component --- */
@@ -157,7 +157,7 @@ static void layer_norm(const char *path, double epsilon, const char *answer) {
     Tensor x = tensor(file, size, "inputs.x_btd");
     Tensor scale = tensor(file, size, "parameters.scale"), offset = tensor(file, size, "parameters.offset");
     size_t width = x.width;
-    if (scale.count != width || offset.count != width) fail("%s: scale and offset must be as long as the last axis of x", path);
+    if (scale.count != width || offset.count != width) fail("%s: scale and offset do not fit x", path);
     double *y = allocate(x.count * sizeof *y);
     for (size_t row = 0; row < x.count; row += width) {
         double sum = 0, squares = 0;
@@ -166,7 +166,7 @@ static void layer_norm(const char *path, double epsilon, const char *answer) {
         for (size_t i = 0; i < width; i++) squares += pow(element(&x, row + i) - mean, 2);
         double deviation = sqrt(squares / (double)width + epsilon);
         for (size_t i = 0; i < width; i++)
-            y[row + i] = element(&scale, i) * ((element(&x, row + i) - mean) / deviation) + element(&offset, i);
+            y[row + i] = element(&scale, i) * (element(&x, row + i) - mean) / deviation + element(&offset, i);
     }
     write_output(answer, &x, y);
 }
