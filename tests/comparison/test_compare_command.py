@@ -236,7 +236,8 @@ def test_layers_in_private_attributes_are_seen(right: str, code: int, tmp_path: 
 @pytest.mark.conformance
 def test_components_of_ports_are_called_with_their_own_arguments_and_mistakes_found_in_their_layers(tmp_path: Path) -> None:
     """The tutorial's layers have other argument names, a mask in another polarity and all projections in one parameter."""
-    report = compared("../ports/torch_nn_transformer.py", "../ports/tutorial.py", "--component", "encoder_layer", code=0, folder=tmp_path)
+    ports = [f"../ports/{name}.py" for name in ("torch_nn_transformer", "wild/annotated_transformer")]
+    report = compared(*ports, "--component", "encoder_layer", code=0, folder=tmp_path)
     assert report["verdict"] == "equal"
     assert {"mask_bhts", "x_btd"} == report["inputs"].keys()
     names = {row["left"] for row in report["gradients"]}
@@ -253,9 +254,9 @@ def test_components_of_ports_are_called_with_their_own_arguments_and_mistakes_fo
 PORTS = [
     ("torch", "jax", "transformer"),
     ("torch", "tf", "classify"),
-    ("linen_attention.py", "torch", "multi_head_attention"),
-    ("torch_nn_transformer.py", "keras_hub_layers.py", "decoder_layer"),
-    ("keras_hub_layers.py", "tf", "encoder_layer"),
+    ("wild/linen_seq2seq.py", "torch", "multi_head_attention"),
+    ("torch_nn_transformer.py", "wild/keras_translation.py", "decoder_layer"),
+    ("wild/keras_translation.py", "tf", "encoder_layer"),
     ("transformers_bert.py", "tf", "pool"),
 ]
 

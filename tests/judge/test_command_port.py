@@ -31,23 +31,15 @@ ROWS = {
     "good": ("file.write_bytes(right)", "pass", ""),
     "twice": ("file.write_bytes(right)", "pass", ""),
     "random": ("file.write_bytes(right[:-8] + os.urandom(6) + right[-2:])", "error", "two evaluations"),
-    "crash": (
-        "print('first line', file=sys.stderr); os.kill(os.getpid(), signal.SIGKILL)", "crash", "signal 9"
-    ),
+    "crash": ("os.kill(os.getpid(), signal.SIGKILL)", "crash", "signal 9"),
     "not covered": ("reason('{\"not covered\": \"a reason\"}')", "not covered", "a reason"),
     "unsupported": ("reason('{\"unsupported\": \"a reason\"}')", "unsupported", "a reason"),
     "error": ("reason('{\"error\": \"a reason\"}')", "error", "a reason"),
     "unclear": ("reason('[1]')", "error", "unclear.json … [1]"),
-    "empty": ("file.write_bytes(b'')", "error", "empty.safetensors"),
-    "truncated": ("file.write_bytes(right[:-8])", "error", "truncated.safetensors"),
-    "garbage": (
-        "print('garbage ' * 100000); file.write_bytes(b'garbage ' * 100)", "error",
-        "garbage.safetensors",
-    ),
+    "truncated": ("print('x' * 900000); file.write_bytes(right[:-8])", "error", "truncated.safetensors"),
     "silent": ("pass", "not covered", "no answer"),
     "other_name": ("file.write_bytes(right.replace(b'output', b'result'))", "differs", "must return output; got result"),
     "torn": ("file.write_bytes(b'torn'); sys.exit(3)", "crash", "code 3"),
-    "exit": ("sys.exit('no such thing')", "crash", "code 1"),
     "last": ("file.write_bytes(right)", "pass", ""),
 }  # fmt: skip
 BEGIN = """
@@ -82,16 +74,6 @@ def _cases(*names: str) -> list[Case]:
     return [dataclasses.replace(PLAIN, name=name, twice=name in ("random", "twice")) for name in names]
 
 
-def test_a_correct_command_conforms_and_what_it_lacks_is_not_covered(tmp_path: Path) -> None:
-    cases = [case for case in CASES if case.component in ("layer_norm", "softmax", "feed_forward")]
-    results = runner.run(cases, [_script(tmp_path, TEMPLATE)], ["float64", "float32", "bfloat16"])
-    for result in results:
-        covered = result.component != "feed_forward" and result.dtype != "bfloat16" and "fixes" not in result.message
-        passes = "empty" if result.case == "layer_norm/batch_0" else "pass"
-        assert result.status == (passes if covered else "not covered"), result
-    assert all("bfloat16" in result.message for result in results if result.dtype == "bfloat16" and result.component == "softmax")
-
-
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> dict[str, runner.Result]:
     command = _command(tmp_path_factory.mktemp("port"), {name: code for name, (code, *_) in ROWS.items()})
@@ -121,12 +103,9 @@ def test_a_command_that_hangs_is_ended_and_one_that_keeps_crashing_given_up(tmp_
 
 HOSTILE = {
     "a pipe": ("os.mkfifo(file)", "error", "layer_norm/plain.safetensors"),
-    "a device": ("os.symlink('/dev/zero', file)", "error", "layer_norm/plain.safetensors"),
     "a reason that is a device": ("os.symlink('/dev/zero', file.with_suffix('.json'))", "error", "layer_norm/plain.json"),
-    "a folder": ("file.mkdir()", "error", "layer_norm/plain.safetensors"),
     "a broken link": ("os.symlink('nowhere', file)", "not covered", "no answer"),
     "a sparse file": ("os.truncate(os.open(file, os.O_CREAT | os.O_WRONLY), 1 << 40)", "error", "plain.safetensors"),
-    "a long reason": ("reason('[' * (1 << 25))", "error", "plain.json … 16777216"),
     "a deep reason": ("reason('[' * 100000)", "error", "nested"),
     "a reason of escapes": (r"""reason('{"error": "a\\u001b[2Jb\\u0007\\ud800"}')""", "error", r"ab\x07\ud800"),
     "a fork": ("os.fork() or time.sleep(600)", "not covered", "no answer"),
@@ -198,12 +177,11 @@ def test_case_files_are_complete_and_need_json_and_safetensors_only(tmp_path: Pa
     case = next(case for case in CASES if case.id == "multi_head_attention/per_head_weights").at("float32")
     write_cases(tmp_path, {"float32/here.safetensors": case})
     manifest = json.loads((tmp_path / "manifest.json").read_text())
-    row = manifest["cases"][0]
+    (row,) = manifest["cases"]
     arrays = load_file(tmp_path / row["file"])
     assert (row["id"], row["component"], row["dtype"]) == (case.id, case.component, "float32")
-    assert row["outputs"] == "float32/here.safetensors"
+    assert (row["outputs"], row["inputs"]) == ("float32/here.safetensors", {"return_weights": True})
     assert row["config"] == case.config.to_dict()
-    assert row["inputs"] == {"return_weights": True}
     given = {f"inputs.{name}": value for name, value in case.inputs.items() if isinstance(value, np.ndarray)}
     given |= {f"parameters.{name}": value for name, value in case.parameters.items()}
     assert arrays.keys() == given.keys()
@@ -216,16 +194,6 @@ def test_batches_bound_the_disk_and_keep_every_case_in_order() -> None:
     cases = [*_cases("good", "twice", "last"), *_cases("good")]
     assert [len(batch) for batch in command.batches(cases)] == [3, 1]  # the second "good" would have the first one's path
     assert [[case.name for case in batch] for batch in command.batches(cases, 1)] == [[case.name] for case in cases]
-
-
-def test_a_pair_is_answered_by_two_arrays(tmp_path: Path) -> None:
-    expected = tmp_path / "answer.safetensors"
-    case = next(case for case in CASES if case.id == "multi_head_attention/cross_weights")
-    save_file({name: np.ascontiguousarray(value) for name, value in components.answer(case).items()}, expected)
-    target = "sys.argv[2] + '/float64/multi_head_attention/cross_weights.safetensors'"
-    body = f"import shutil, sys\nshutil.copy({str(expected)!r}, {target})"
-    results = runner.run([case], [_script(tmp_path, body)], ["float64"])
-    assert [result.status for result in results] == ["pass"], results
 
 
 def test_the_example_of_the_page_conforms(tmp_path: Path) -> None:

@@ -26,9 +26,7 @@ REFERENCE = np.linspace(-1, 1, 24).reshape(2, 3, 4)
 
 def test_the_largest_error_and_the_root_mean_square_are_bounded_apart() -> None:
     result = compare(_expectation(REFERENCE), REFERENCE.astype(np.float32))
-    assert result.excess < 1
-    assert result.ratio < 1
-    assert result.message == ""
+    assert result.excess < 1 and result.ratio < 1 and not result.message
     expectation = _expectation(REFERENCE)
     assert expectation.bound == 4e-6 + 2.0**-23
     for factor, passes in ((0.9, True), (1.2, False)):
@@ -48,8 +46,6 @@ def test_the_largest_error_and_the_root_mean_square_are_bounded_apart() -> None:
     ("got", "message"),
     [
         (REFERENCE.astype(np.float32)[:1], "must have shape (2, 3, 4); got (1, 3, 4)"),
-        (REFERENCE.astype(np.float32).transpose(0, 2, 1), "must have shape (2, 3, 4); got (2, 4, 3)"),
-        (REFERENCE, "float32; got float64"),
         (1.1 * REFERENCE, "must be float32; got float64"),
         (np.where(REFERENCE > 0.9, np.nan, REFERENCE).astype(np.float32), "2 of 24 … NaN"),
         (np.where(REFERENCE > 0.9, np.inf, REFERENCE).astype(np.float32), "2 of 24 … infinite"),

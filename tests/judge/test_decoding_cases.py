@@ -4,9 +4,7 @@ import dataclasses
 import functools
 import json
 from collections.abc import Callable
-from typing import Any
 
-import mutation
 import numpy as np
 import pytest
 from expectations import all_by_id
@@ -16,7 +14,6 @@ from reference_numpy.beams import Beam
 from rosettaformer.conformance import runner
 from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.cases import all_cases, case_files
-from rosettaformer.conformance.catalogue import all_defects
 from rosettaformer.conformance.ports.adapters import submodules
 from rosettaformer.conformance.reference import components, near_ties
 from rosettaformer.conformance.reference.choices import Chooser, Key, chosen_by
@@ -124,41 +121,19 @@ def test_a_port_of_functions_answers_every_case_in_another_process() -> None:
 
 
 class Module:
-    def method(self, x: int) -> None:
-        """A method of a module."""
+    def search(self, x: int, compiled: bool = True) -> None:
+        """A method of a module, or a function of one."""
 
 
 def test_partial_functions_belong_to_their_module_and_only_what_takes_compiled_is_told() -> None:
-    module = Module()
-
-    def search(model: Module, x: int, compiled: bool = True) -> None:
-        """A search."""
-
-    assert submodules.owner(functools.partial(search, module)) is module
-    assert submodules.owner(module.method) is module
-    assert submodules.owner(search) is search
-    named = functools.partial(search, x=1)
-    assert submodules.owner(named) is named
-    other = Module()
-    assert submodules.owner(submodules.of_other(functools.partial(search, module), other)) is other
-    assert submodules.of_other(module.method, other) == other.method
-
-    def search(model: Any, x: int, compiled: bool = True) -> None:
-        """A search."""
-
-    assert submodules.compiles_itself(functools.partial(search, Module()))
-    assert not submodules.compiles_itself(Module().method)
-    assert not submodules.compiles_itself(np.add)
+    module, other = Module(), Module()
+    partial, named = functools.partial(Module.search, module), functools.partial(Module.search, x=1)
+    assert submodules.owner(partial) is submodules.owner(module.search) is module
+    assert submodules.owner(named) is named and submodules.owner(Module.search) is Module.search
+    assert submodules.owner(submodules.of_other(partial, other)) is other
+    assert submodules.of_other(module.search, other) == other.search
+    assert submodules.compiles_itself(partial) and not submodules.compiles_itself(np.add)
     for component in ("training_loss", "decode_in_steps", *components.SEARCHES):
         assert components.model_of(component) == "transformer"
     for component in ("draw", "layer_norm", "transformer"):
         assert components.model_of(component) == component
-
-
-@pytest.mark.parametrize(("id_", "component"), [
-    conformance(("CAU3", "decode_in_steps")), ("GEN4", "truncate"), ("GEN7", "penalise"),
-    conformance("GEN3", "sample"),
-])  # fmt: skip
-def test_diagnosis_names_a_defect_from_what_decoding_gives(id_: str, component: str) -> None:
-    defect = all_defects()[id_]
-    assert mutation.name(component, (defect,)).alone

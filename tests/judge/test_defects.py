@@ -20,24 +20,13 @@ from rosettaformer.conformance.catalogue.effect import effect
 from rosettaformer.conformance.compare import compare
 from rosettaformer.conformance.reference import components, tolerance
 
-REQUIRED = (  # noqa: SIM905 - a long list of short names reads better in lines
-    "EMB1 EMB2 EMB3 EMB6 EMB7 PE1 PE2 PE3 PE4 PE5 PE6 PE7 PE8 PE9 PE10 PE11 PE12 "
-    "ATT1 ATT2 ATT3 ATT4 ATT5 ATT6 ATT7 ATT8 ATT9 ATT10 ATT11 ATT12 ATT13 ATT15 ATT16 ATT17 ATT18 ATT19 ATT20 CAU1 CAU2 CAU3 CAU4 "
-    "MHA1 MHA2 MHA3 MHA4 MHA5 MHA6 MHA7 MHA8 MHA9 MHA10 MHA11 MHA12 FFN1 FFN2 FFN3 NRM1 NRM2 NRM3 NRM4 NRM5 NRM7 NRM8 NRM9 NRM10 "
-    "DRP1 DRP2 DRP3 DRP4 STR1 PRC1 "
-    "ATT14 NRM11 EMB4 EMB5 STR3 LOS1 LOS2 LOS3 LOS4 OPT1 OPT2 OPT3 OPT4 OPT5 DRP5 INI1 INI2 "
-    "PE13 GEN1 GEN2 GEN3 GEN4 GEN5 GEN6 GEN7 "
-    "PE14 PE15 PE16 PE17 SEG1 SEG2 EMB8 EMB9 NRM12 NRM13 NRM14 NRM15 CAU6 HED1 HED2 HED3 HED4 HED5 HED6 "
-    "RES1 RES2 RES3 RES4 NRM16 NRM17 NRM18 NRM19 STR4 STR5 STR6 STR7 STR8 STR9 STR10 "
-    "ATT21 ATT22 ATT23 ATT24 ATT25 ATT26 ATT27 ATT28 ATT29 CAU7 CAU8 CAU9 "
-    "MHA13 MHA14 MHA15 MHA16 MHA17 MHA18 MHA19 FFN4 FFN5 FFN6 NRM20 NRM21 EMB10 EMB11 EMB12 PE18 PE19 PE20 PE21 OUT1 "
-    "STR11 CAU10 ATT30 DRP6 LOS5 LOS6 LOS7 LOS8 PRC2 PRC3 PRC4 PRC5 PRC6 "
-    "PE22 PE23 PE24 PE25 PE26 PE27 PAD1 PAD2 PAD3 SEQ1 SEQ2 SEQ3 RES5 NRM22 NRM23 STR12 STR13 ATT31 ATT32 ATT33 ATT34 ATT35 ATT36 "
-    "EMB13 EMB14 EMB15 FFN7 MHA20 MHA21 DRP7 PAD4 PAD5 PAD6 PAD7 PAD8 PAD9 "
-    "LOS9 LOS10 OPT6 OPT7 OPT8 GEN8 GEN9 GEN10 "
-    "ROT1 ROT2 ROT3 ROT4 ROT5 ROT6 ROT7 ROT8 ROT9 ROT10 RSC1 RSC2 RSC3 RSC4 RSC5 RSC6 RSC7 RSC8 RSC9 PRC7 QKN1 QKN2 QKN3 QKN4 QKN5 "
-    "NRM24 NRM25 NRM26 NRM27 NRM28 NRM29 NRM30 NRM31 FFN8 FFN9 FFN10 WIN1 WIN2 WIN3 WIN4 WIN5 CAP1 CAP2 CAP3 CAP4 CAP5 CAP6 ATT37 EMB16"
-).split()
+# the letters of the ids -> the highest number; all numbers up to it are taken but these
+HIGHEST = {
+    "ATT": 37, "CAP": 6, "CAU": 10, "DRP": 7, "EMB": 16, "FFN": 10, "GEN": 10, "HED": 6, "INI": 2,
+    "LOS": 10, "MHA": 21, "NRM": 31, "OPT": 8, "OUT": 1, "PAD": 9, "PE": 27, "PRC": 7, "QKN": 5, "RES": 5,
+    "ROT": 10, "RSC": 9, "SEG": 2, "SEQ": 3, "STR": 13, "WIN": 5,
+}  # fmt: skip
+NONE = {"CAU5", "NRM6", "STR2"}
 RAISING = ("PE8", "PE10", "MHA9")  # defects that show as an error: an odd width, a table of another length, a reshape
 # what no run of a whole model can show: a bias of the logits, an attention without a mask, far positions, a mean far from 0, roundings
 # that half-precision dtypes make anyway, a constant row within it, the update of its parameters, and what is drawn at random
@@ -78,7 +67,8 @@ def _catches(case_id: str, defect: Defect) -> bool:
 
 
 def test_the_catalogue_holds_what_it_must_and_cases_claim_observable_defects_of_it() -> None:
-    assert sorted(DEFECTS) == sorted(REQUIRED)
+    required = {f"{name}{number}" for name, most in HIGHEST.items() for number in range(1, most + 1)}
+    assert {*DEFECTS} == required - NONE
     assert {id_ for _, id_ in CLAIMS} <= set(OBSERVABLE)
 
 
@@ -141,7 +131,6 @@ def test_an_unobservable_defect_passes_every_case(case_id: str) -> None:
     ("id_", "changes", "message"),
     [
         ("ATT1", {"sows": "x"}, "scale.toml: ATT1 has unknown keys: sows"),
-        ("ATT1", {"torch": [{"file": "attention.py"}]}, "scale.toml: ATT1 has unknown keys: torch"),
         ("ATT1", {"title": None, "what": None}, "scale.toml: ATT1 lacks title, what"),
         ("ATT2", {"fix_of": "ATT10"}, "scale.toml: ATT2"),
         ("ATT1", {"fix": {"torch": "x"}}, "scale.toml: ATT1"),

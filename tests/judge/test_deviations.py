@@ -113,11 +113,6 @@ port = 3
 cause = "x"
 reason = "y"
 link = "z"
-[[deviation]]
-case = "nothing/at_all"
-port = "mine"
-reason = "y"
-link = "z"
 """
     with pytest.raises(ValueError) as error:
         entries(tmp_path, text)
@@ -132,30 +127,24 @@ link = "z"
         "entry 1: status 'crashes' … nearest: crash",
         "entry 2: field 'cause' … nearest: case",
         "entry 2: port … 3",
-        "entry 3: case 'nothing/at_all'",
     ]
     assert each_mentions(lines[1:], wanted)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("[[deviation", "must be a TOML file"),
-        ("deviation = 3", "headed [[deviation]]"),
-        ("[deviation]\ncase = 'x'", "headed [[deviation]]"),
-    ],
-)
-def test_a_file_that_is_something_else_is_refused(tmp_path: Path, text: str, message: str) -> None:
+NO_ENTRIES = {"[[deviation": "must be a TOML file", "[deviation]\ncase = 'x'": "headed [[deviation]]"}
+
+
+@pytest.mark.parametrize("text", NO_ENTRIES)
+def test_a_file_that_is_something_else_is_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(ValueError) as error:
         entries(tmp_path, text)
-    assert mentions(str(error.value), message)
+    assert mentions(str(error.value), NO_ENTRIES[text])
 
 
 def test_too_few_comparisons_do_not_conform() -> None:
     results = [row(status="pass")] * 3 + [row(status="not covered")]
     assert Summary(results, min_cases=3).conforms
     summary = Summary(results, min_cases=4)
-    assert not summary.conforms
     assert "4" in summary.shortage and not summary.conforms
 
 

@@ -4,7 +4,6 @@ import importlib.util
 import re
 import shlex
 import sys
-import textwrap
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,7 +16,6 @@ from kinds import conformance
 
 from rosettaformer.checkpoints.hugging_face import FAMILIES, new
 from rosettaformer.conformance import runner
-from rosettaformer.conformance.case import DTYPES
 from rosettaformer.conformance.cases.like_folders import cases_of
 from rosettaformer.conformance.result import Result
 
@@ -124,22 +122,3 @@ def test_diagnosis_names_the_causes_that_the_page_quotes(tmp_path: Path) -> None
 def test_the_page_has_the_table_of_these_entries() -> None:
     assert {*FOLDERS, *REFUSED} == {*FAMILIES}
     assert table() in PAGES["drop-in.md"]
-
-
-def test_a_folder_is_loaded_once_for_each_dtype(tmp_path: Path) -> None:
-    text = """
-        from rosettaformer.ports import NotCovered
-        def load(folder):
-            with open(LOADS, "a") as file:
-                print(folder.rpartition("/")[2], file=file)
-            def logits(token_bt):
-                raise NotCovered("nothing")
-            return logits
-    """
-    (tmp_path / "own_port.py").write_text(f"LOADS = {str(tmp_path / 'loads')!r}\n{textwrap.dedent(text)}")
-    (tmp_path / "folders").mkdir()
-    cases = [case for case in cases_of(FAMILY, tmp_path / "folders", DTYPES[:2]) if case.name in ("short", "one_token")]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runner, "open_worker", InProcess)
-        runner.run(cases, [str(tmp_path / "own_port.py")], DTYPES[:2])
-    assert (tmp_path / "loads").read_text().split() == [*DTYPES[:2]]

@@ -145,6 +145,8 @@ def test_the_matrix_filters(browser: Any) -> None:
 
 
 def test_a_failing_cell_opens_its_case_with_everything_that_is_known(browser: Any) -> None:
+    from selenium.webdriver import ActionChains
+
     assert not dialog(browser).is_displayed()
     cell(browser, "layer_norm", PORT, "float32").find_element("tag name", "a").click()
     assert dialog(browser).is_displayed()
@@ -159,18 +161,11 @@ def test_a_failing_cell_opens_its_case_with_everything_that_is_known(browser: An
     assert fills[0] == "var(--h0)"
     assert fills[4:] == ["var(--h9)", "var(--hx)"]
     assert len(fills) == 6
+    ActionChains(browser).move_to_element(cards[0].find_elements("css selector", "svg rect")[3]).perform()
+    assert dialog(browser).find_element("tag name", "output").text == "position 1, feature 0: 40 × allowed"
     browser.find_element("id", "close").click()
     assert not dialog(browser).is_displayed()
     assert "#" not in browser.current_url
-
-
-def test_pointing_at_the_heat_map_reads_it(browser: Any) -> None:
-    from selenium.webdriver import ActionChains
-
-    cell(browser, "layer_norm", PORT, "float32").find_element("tag name", "a").click()
-    rects = dialog(browser).find_elements("css selector", "svg rect")
-    ActionChains(browser).move_to_element(rects[3]).perform()
-    assert dialog(browser).find_element("tag name", "output").text == "position 1, feature 0: 40 × allowed"
 
 
 @pytest.mark.parametrize(
@@ -254,25 +249,16 @@ def test_findings_the_first_divergence_and_what_was_not_compared_are_shown(brows
     assert undefined("dropout") in left
 
 
-def test_light_and_dark_follow_the_system_and_the_button(browser: Any) -> None:
-    def look() -> tuple[bool, bool, bool]:
-        dark = brightness(browser, "body", "background-color") < 60
-        contrast = [
-            abs(brightness(browser, selector, "color") - brightness(browser, "body", "background-color")) > 70
-            for selector in ("body", ".matrix td.fail", ".matrix td.pass", ".note")
-        ]
-        return dark, all(contrast), brightness(browser, "svg rect", "fill") < 120
-
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_colour_can_be_read(browser: Any, scheme: str) -> None:
+    """The button that turns it over is that of all pages: tests/inference/test_attention_page.py."""
+    prefer(browser, scheme)
+    ground = brightness(browser, "body", "background-color")
+    texts = ("body", ".matrix td.fail", ".matrix td.pass", ".note")
+    colours = [brightness(browser, one, "color") for one in texts]
+    assert (ground < 60) == (scheme == "dark") and all(abs(colour - ground) > 70 for colour in colours)
+    assert (brightness(browser, "svg rect", "fill") < 120) == (scheme == "dark")
     prefer(browser, "light")
-    assert look() == (False, True, False)
-    prefer(browser, "dark")
-    assert look() == (True, True, True)
-    browser.find_element("id", "theme").click()
-    assert look() == (False, True, False)
-    browser.find_element("id", "theme").click()
-    assert look() == (True, True, True)
-    prefer(browser, "light")
-    assert look()[0]
 
 
 def test_a_run_without_failures_or_ports_is_a_page_too(driver: Any, tmp_path: Path) -> None:

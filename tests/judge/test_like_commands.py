@@ -132,7 +132,6 @@ def test_a_command_that_dies_in_some_dtypes_is_asked_in_the_others(tmp_path: Pat
 # what the command does with every prompt -> what is said of all of them, after what was expected
 ELSEWHERE = {
     "file = answers / f'{name}.npy'": "short.npy and 5 … code 0",
-    "file = file.with_suffix('.out'); print('saved them', file=sys.stderr)": "0001-short.out.npy and 5 … code 0",
     "continue": "code 0",
     "os.path.exists(answers) and os.rmdir(answers); continue": "code 0",
     "(answers / '\\x1b[2J').touch(); continue": "\\x1b[2J … exit code 0",
@@ -156,30 +155,22 @@ def test_a_single_file_of_another_name_is_said_too(tmp_path: Path) -> None:
 # a file in the place of logits -> the status, and what is said
 HOSTILE = {
     "os.mkfifo(file); continue": ("error", "not a file"),
-    "os.symlink('/dev/zero', file); continue": ("error", "not a file"),
-    "file.mkdir(); continue": ("error", "not a file"),
     "os.truncate(os.open(file, os.O_CREAT | os.O_WRONLY), 1 << 40); continue": ("error", "at most"),
     "file.write_bytes(b''); continue": ("error", "npy"),
-    "np.savez(file.with_suffix('.npz'), logits_btv); os.rename(file.with_suffix('.npz'), file); continue": ("error", "npy"),
     "np.save(file, np.array([None]), allow_pickle=True); continue": ("error", "npy"),
-    "np.save(file, np.array(['text'])); continue": ("differs", "must have shape"),
     "np.save(file, np.float32(1)); continue": ("differs", "must have shape"),
     "np.save(file, logits_btv.astype(complex)); continue": ("differs", "must be float32; got complex128"),
     "np.save(file, logits_btv.astype(np.float16)); continue": ("differs", "must be float32; got float16"),
-    "DAMAGED(b'(7,), }      ', b'(7999999999,)')": ("error", "npy"),
-    "DAMAGED(b'(7,), }          ', b'(7999999999,), }')": ("error", "npy"),
-    "DAMAGED(b'<f8', b'|O8')": ("error", "npy"),
+    "np.save(file, np.zeros(7)); file.write_bytes("
+    "file.read_bytes().replace(b'(7,), }          ', b'(7999999999,), }')); continue": ("error", "npy"),
     "np.save(file, logits_btv.astype(np.float64)); continue": ("pass", ""),
-    "np.save(file, np.asfortranarray(logits_btv)); continue": ("pass", ""),
     "np.save(file, logits_btv.astype('>f4')); continue": ("pass", ""),
 }  # fmt: skip
-DAMAGED = "np.save(file, np.zeros(7)); file.write_bytes(file.read_bytes().replace"  # its header has other bytes
 
 
 @pytest.mark.parametrize("code", every(3, HOSTILE))
 def test_whatever_stands_in_the_place_of_logits_is_a_row(tmp_path: Path, code: str) -> None:
     status, message = HOSTILE[code]
-    code = f"{code.replace('DAMAGED', DAMAGED)}); continue" if "DAMAGED" in code else code
     (result,) = _judged(tmp_path, {"all": code}, cases=_cases(names=("short",))).values()
     assert (result.status, mentions(result.message, message)) == (status, True), result
     assert result.message.isprintable()
@@ -202,28 +193,22 @@ def test_what_a_command_says_that_it_does_not_give_is_not_covered(
     assert {result.status for name, result in results.items() if name not in refused} <= {"pass" if passes else "differs"}, results
 
 
-@pytest.mark.parametrize(("said", "message"), [
-    ({"rows": 3}, "rows must be 0 or 1; got 3"), ({"positions": ["last"]}, "positions must be 'all' or 'last'; got ['last']"),
-    ({"masks": "no"}, "masks must be True or False; got 'no'"),
-])  # fmt: skip
-def test_a_declaration_that_is_none_is_one_row(tmp_path: Path, said: dict[str, object], message: str) -> None:
-    results = _judged(tmp_path, {}, f"print({json.dumps(json.dumps(said))})")
-    assert [(result.status, mentions(result.message, message)) for result in results.values()] == [("not started", True)], results
+def test_a_declaration_that_is_none_is_one_row(tmp_path: Path) -> None:
+    (result,) = _judged(tmp_path, {}, "print(json.dumps({'rows': 3}))").values()
+    assert (result.status, mentions(result.message, "rows … 0 or 1; got 3")) == ("not started", True), result
 
 
 def test_prompts_are_files_that_numpy_reads(tmp_path: Path) -> None:
-    names = prompts.write(tmp_path, {case.name: case for case in _cases("bert", (*NAMES, "two_segments"))})
-    for case in _cases("bert", (*NAMES, "two_segments")):
-        given = np.load(tmp_path / f"{names[case.name]}.npz", allow_pickle=False)
+    for name in ("encoder", "decoder"):
+        (tmp_path / name).mkdir()
+    cases = _cases("bert", (*NAMES, "two_segments"))
+    names = prompts.write(tmp_path / "encoder", {case.name: case for case in cases})
+    for case in cases:
+        given = np.load(tmp_path / "encoder" / f"{names[case.name]}.npz", allow_pickle=False)
         assert {*given} == {"token_bt", "mask_bt", "segment_bt"}
         assert given["token_bt"].shape == given["mask_bt"].shape == given["segment_bt"].shape and given["mask_bt"].dtype == bool
         np.testing.assert_array_equal(given["token_bt"], case.inputs["source"])
         np.testing.assert_array_equal(given["mask_bt"], True if case.real_bt is None else case.real_bt)
         np.testing.assert_array_equal(given["segment_bt"], case.inputs.get("segment_bs", 0))
-    assert {*np.load(next(iter(sorted(_written(tmp_path).glob("*.npz")))))} == {"token_bt", "mask_bt"}
-
-
-def _written(folder: Path) -> Path:
-    (folder / "decoder").mkdir()
-    prompts.write(folder / "decoder", {"one": _cases()[0]})
-    return folder / "decoder"
+    name = prompts.write(tmp_path / "decoder", {"one": _cases()[0]})["one"]
+    assert {*np.load(tmp_path / "decoder" / f"{name}.npz")} == {"token_bt", "mask_bt"}

@@ -2,20 +2,24 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import decoder_folders
+import hugging_face_folders
+import numpy as np
 import pytest
-from decoder_folders import KINDS
-from kinds import conformance
-from whole_models import PLAIN, in_this_process, judged, models
+from whole_models import PLAIN, SLOW, in_this_process, judged, models
 
 import rosettaformer
-from rosettaformer.checkpoints.hugging_face import FAMILIES
+from rosettaformer.checkpoints.hugging_face import FAMILIES, new
 from rosettaformer.conformance.case import Case
+from rosettaformer.conformance.cases.like import like_cases
 
 pytestmark = pytest.mark.conformance
 pytest.importorskip("torch")
 TEMPLATE = Path(rosettaformer.__file__).parent / "templates" / "like_port.py"
-PORTS = PLAIN.parent
+DTYPES = ("float32", "bfloat16")
+EVERY = 10  # so many models to one that is asked the cases that take long, too
 
 
 @pytest.fixture(autouse=True)
@@ -41,41 +45,44 @@ def test_the_librarys_own_model_conforms(family: str, dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
 def test_a_decoder_that_is_written_anew_conforms(dtype: str) -> None:
-    assert _failing(PORTS / "whole_plain.py", "qwen3", dtype, lambda case: case.component == "transformer") == {}
+    port = PLAIN.with_name("whole_plain.py")
+    assert _failing(port, "qwen3", dtype, lambda case: case.component == "transformer") == {}
 
 
-# the template, with the library's model in float64 throughout
-DOUBLE = """
-import importlib.util
-import types
-from pathlib import Path
+def settings(family: str, seed: int) -> dict[str, Any]:
+    """Random entries of config.json of the family, whose models read texts of 20 to 700 tokens at least.
 
-from decoder_folders import all_in_float64
-from {module} import loaded
-
-found = importlib.util.spec_from_file_location("like_template", {template!r})
-template = importlib.util.module_from_spec(found)
-found.loader.exec_module(template)
-kind = types.SimpleNamespace(from_pretrained=lambda folder, **given: loaded(Path(folder), {kind!r}))
-template.AutoModelForCausalLM = template.AutoModelForMaskedLM = kind
-dtypes = ("float64",)
-
-def load(folder):
-    own = template.load(folder)
-    found = all_in_float64()(own)
-    for name, function in vars(own).items():
-        if callable(function) and name != "__wrapped__":
-            setattr(found, name, all_in_float64()(function))
-    return found
-"""
+    Widths are those of a model: a norm over or after few features makes much of one rounding.
+    """
+    folders = decoder_folders if family in decoder_folders.KINDS else hugging_face_folders
+    drawn = folders.drawn(family, seed).settings
+    longest = int(np.random.default_rng(seed).integers(20, 700))
+    kept = {name: value for name, value in drawn.items() if value is not None and name != "num_labels"}
+    names = FAMILIES[family].entry_names()
+    learned = "max_positions" in names
+    kept.pop("word_embed_proj_dim", None)
+    if learned:
+        kept[names["model_width"]] *= 8
+    hidden = names["feed_forward_width"]
+    kept[hidden] = 20 + kept.get(hidden, 20)
+    return kept | {names.get("max_positions", "max_position_embeddings"): longest if learned else 64}
 
 
-@pytest.mark.parametrize("family", [family if family in ("gemma3_text", "gpt2", "bert") else conformance(family) for family in FAMILIES])
-def test_the_librarys_own_model_conforms_in_float64(tmp_path: Path, family: str) -> None:
-    """Of a decoder since Llama the library's source computes in float64 what it says is to be in float32."""
+@pytest.mark.parametrize("many", [False, pytest.param(True, marks=pytest.mark.evidence)])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_random_models_conform(family: str, many: bool, tmp_path: Path, pytestconfig: pytest.Config) -> None:
     pytest.importorskip("transformers")
-    kind = next(iter(FAMILIES[family].classes))
-    module = "decoder_folders" if family in KINDS else "hugging_face_folders"
-    port = tmp_path / "in_double.py"
-    port.write_text(DOUBLE.format(module=module, template=str(TEMPLATE), kind=kind))
-    assert _failing(port, family, "float64") == {}
+    wrong = {}
+    for seed in range(pytestconfig.getoption("--soak") // 8 if many else 1):
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        dtypes = DTYPES if many else DTYPES[:1]
+        for dtype in dtypes:
+            new.write(family, folder / dtype, seed=seed, dtype=dtype, settings=settings(family, seed))
+        for dtype in dtypes:
+            cases = [case for case in like_cases(folder) if dtype in case.dtypes]
+            cases = [case for case in cases if not (seed % EVERY and case.name.startswith(SLOW))]
+            for result in judged(TEMPLATE, cases, dtype).values():
+                if result.status != "pass":
+                    wrong[seed, dtype, result.case] = f"{result.status} {result.excess:.3g} {result.message}"
+    assert wrong == {}

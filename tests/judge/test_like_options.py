@@ -5,7 +5,6 @@ import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 from invoke import invoke, refused, succeeded
@@ -24,7 +23,6 @@ pytest_plugins = ["pytester"]
 
 FEW = ("-k", "transformer/short or transformer/left_padding_alone", "--dtype", "float32")
 WRONG = "y = y if mask_bt.all() else np.roll(y, 1, axis=1)"
-INTERLEAVED = {"changes": "rotary_layout='interleaved'", "top": "dtypes = ('float32',)"}
 NEEDED = "load(folder) … --like FAMILY … --like DIR"
 ENTRY = """
 [[deviation]]
@@ -58,7 +56,6 @@ OF_FAMILIES = {
     "llama2": ("llama", "none", "base 10000, not scaled"),
     "llama3": ("llama", "none", "base 500000, not scaled"),
     "llama3.1": ("llama", "llama3", "llama3 scaling"),
-    "llama": ("llama", "llama3", "llama3 scaling"),
     "llama-dynamic": ("llama", "dynamic", "dynamic scaling"),
     "llama-yarn": ("llama", "yarn", "yarn scaling"),
     "qwen3-yarn": ("qwen3", "yarn", "yarn scaling"),
@@ -67,13 +64,11 @@ OF_FAMILIES = {
 
 @pytest.mark.parametrize("name", every(4, OF_FAMILIES))
 def test_a_family_has_models_by_name(tmp_path: Path, name: str) -> None:
-    """`new-checkpoint` writes them, `list` and `check --help` name them."""
+    """`new-checkpoint` writes them."""
     family, kind, _ = OF_FAMILIES[name]
     succeeded("new-checkpoint", name, "--out", tmp_path / "a")
     assert json.loads((tmp_path / "a" / "config.json").read_text())["model_type"] == family
     assert load(tmp_path / "a").config.rotary_scaling.kind == kind
-    for command in (("list",), ("new-checkpoint", "--help"), ("check", "--help")):
-        assert re.search(rf"\b{re.escape(name)}\b", re.sub(r"-\s+", "-", succeeded(*command).out)), command
 
 
 def test_llama_is_llama_3_1(tmp_path: Path) -> None:
@@ -87,10 +82,6 @@ def test_llama_is_llama_3_1(tmp_path: Path) -> None:
 def test_check_says_which_positions_the_model_has(tmp_path: Path, name: str) -> None:
     found = invoke("check", written(tmp_path), "--like", name, "-k", "transformer/short", "--dtype", "float32")
     assert found.code == 0 and OF_FAMILIES[name][2] in found.err
-
-
-def test_an_unknown_name_is_refused_with_the_nearest(tmp_path: Path) -> None:
-    assert "llama3.1" in refused("check", written(tmp_path), "--like", "llama3.11")
 
 
 def test_a_model_that_cannot_be_loaded_is_said_once(tmp_path: Path) -> None:
@@ -131,6 +122,7 @@ def test_a_port_of_a_whole_model_needs_to_be_told_of_which(tmp_path: Path, comma
     (("diagnose", "--like", "no/such/folder"), ".*; got 'no/such/folder'"),
     (("check", "--like", "qwen3", "--checkpoint", "model.safetensors"), "--checkpoint and --like"),
     (("check", "--like", "qwen3", "--quick"), "--quick runs"),
+    (("check", "--like", "qwen3", "--results", "."), "--results"),
     (("check", "--like", "qwen3", "--leave-out", "classifier"), "--leave-out classifier is of a --checkpoint; got none"),
     (("check", "--like", "."), "config.json"),
     (("check", "--like", "qwen3", "--seed", "-1"), "-1"),
@@ -143,10 +135,6 @@ def test_what_contradicts_it_is_one_message(tmp_path: Path, monkeypatch: pytest.
     assert re.search(message, refused(given[0], port, *given[1:]))
 
 
-def test_results_that_exist_have_no_model(tmp_path: Path) -> None:
-    assert mentions(refused("check", "--results", tmp_path, "--like", "qwen3"), "--results … --like")
-
-
 def test_check_says_which_cases_fail_and_another_seed_is_another_model(tmp_path: Path) -> None:
     code, rows = _checked(PLAIN, "--like", "qwen3", *FEW)
     assert code == 0 and Counter(row["status"] for row in rows.values()) == {"pass": 2}
@@ -156,15 +144,6 @@ def test_check_says_which_cases_fail_and_another_seed_is_another_model(tmp_path:
     }  # fmt: skip
     code, others = _checked(written(tmp_path, WRONG), "--like", "qwen3", "--seed", 1, *FEW)
     assert others["transformer/left_padding_alone-float32"]["error"] != rows["transformer/left_padding_alone-float32"]["error"]
-
-
-@pytest.mark.conformance
-def test_the_report_for_a_browser_holds_the_diagnosis(tmp_path: Path) -> None:
-    pytest.importorskip("jinja2")
-    port = written(tmp_path, **INTERLEAVED)
-    assert _checked(port, "--like", "qwen3", *FEW, "--html", tmp_path / "a.html")[0] == 1
-    page = (tmp_path / "a.html").read_text()
-    assert "transformer/left_padding_alone" in page and "equal at position 0, wrong elsewhere" in page and "ROT1" in page
 
 
 def test_the_verdict_is_there_before_the_diagnosis_for_a_browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,22 +168,12 @@ def test_a_model_that_computes_in_float32_is_said_to_do_so(tmp_path: Path) -> No
     assert "float32" in said[0].text
 
 
-def test_a_report_for_servers_has_a_row_for_each_case(tmp_path: Path) -> None:
-    port = written(tmp_path, WRONG)
-    assert _checked(port, "--like", "qwen3", *FEW, "--junit", tmp_path / "a.xml")[0] == 1
-    rows = [row for row in ElementTree.parse(tmp_path / "a.xml").getroot().iter("testcase") if "transformer" in str(row.attrib)]
-    assert len(rows) == 2 and len([row for row in rows if row.find("failure") is not None]) == 1, [row.attrib for row in rows]
-
-
 @pytest.mark.conformance
-def test_deviations_are_accepted_and_a_stale_one_is_not(tmp_path: Path) -> None:
+def test_deviations_of_its_cases_are_accepted(tmp_path: Path) -> None:
     port = written(tmp_path, WRONG)
     (tmp_path / "deviations.toml").write_text(ENTRY.format(port=port))
     code, rows = _checked(port, "--like", "qwen3", *FEW, "--deviations", tmp_path / "deviations.toml")
     assert code == 0 and Counter(row["status"] for row in rows.values()) == {"pass": 1, "deviation": 1}
-    (tmp_path / "deviations.toml").write_text(ENTRY.format(port=PLAIN))
-    code, rows = _checked(PLAIN, "--like", "qwen3", *FEW, "--deviations", tmp_path / "deviations.toml")
-    assert code == 1 and "stale" in {row["status"] for row in rows.values()}
 
 
 @pytest.mark.parametrize(
@@ -225,31 +194,17 @@ def test_a_folder_of_ones_own_is_given_itself_in_its_dtype(tmp_path: Path, own: 
     assert not any(path.exists() for path in folders if path != tmp_path / "mine")  # what was written is removed
 
 
-COMPONENTS = """
-from rosettaformer.conformance.reference import components
-
-def transformer(case):
-    return components.answer(case)
-"""
-
-
-@pytest.mark.parametrize("port", ["file", conformance("torch"), conformance("tf"), conformance("jax")])
-def test_a_port_of_components_is_asked_the_same(tmp_path: Path, port: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if port == "file":
-        (tmp_path / "by_components.py").write_text(COMPONENTS)
-        code, rows = _checked(tmp_path / "by_components.py", "--like", "qwen3", *FEW)
-        assert code == 0 and Counter(row["status"] for row in rows.values()) == {"pass": 2}
-        return
-    pytest.importorskip({"tf": "tensorflow"}.get(port, port))
-    code, rows = _checked(port, "--like", "gemma2", "-k", "not (long or far)", "--dtype", "float32")
-    assert code == 0 and {row["status"] for row in rows.values()} == {"pass"} and len(rows) > 10
+def test_a_port_of_components_is_asked_the_same(tmp_path: Path) -> None:
+    text = "from rosettaformer.conformance.reference.components import answer as transformer\n"
+    (tmp_path / "by_components.py").write_text(text)
+    code, rows = _checked(tmp_path / "by_components.py", "--like", "qwen3", *FEW)
+    assert code == 0 and Counter(row["status"] for row in rows.values()) == {"pass": 2}
 
 
 # another field of the config -> the family, the defect that it is, and where the error begins
 NAMED = {
     "rotary_layout='interleaved'": ("qwen3", "ROT1", "equal at position 0, wrong elsewhere"),
     "window=25": ("mistral", "WIN1", "23, wrong"),
-    "score_cap=None": ("gemma2", "CAP1", "equal at position 0, wrong elsewhere"),
     "scale_embedding=False": ("gemma", "EMB1", "wrong from position 0 on"),
 }
 
@@ -263,12 +218,6 @@ def test_diagnose_names_a_mistake_and_where_it_begins(tmp_path: Path, changes: s
     (finding,) = json.loads((tmp_path / "a.json").read_text())
     assert (found.code, finding["verdict"], finding["explanations"]) == (1, "explained", [[id_]]), finding
     assert mentions(finding["text"], f"transformer: {words} … {id_}")
-
-
-@pytest.mark.conformance
-def test_diagnose_finds_nothing_in_a_right_port(tmp_path: Path) -> None:
-    found = invoke("diagnose", PLAIN, "--like", "gpt2", "--component", "transformer")
-    assert found.code == 0 and "nothing to explain" in found.out, found
 
 
 SUITE = """
@@ -309,7 +258,7 @@ def test_a_new_port_names_its_file_and_its_family(tmp_path: Path) -> None:
 
 
 @pytest.mark.conformance
-def test_a_new_port_conforms_and_one_wrong_line_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_port_conforms_and_is_not_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("transformers")
     monkeypatch.chdir(tmp_path)
     found = invoke("new-port", "like", "qwen3")
@@ -317,12 +266,6 @@ def test_a_new_port_conforms_and_one_wrong_line_does_not(tmp_path: Path, monkeyp
     assert "rosettaformer check qwen3_port.py --like qwen3" in found.out and found.out.startswith("wrote qwen3_port.py")
     text = (tmp_path / "qwen3_port.py").read_text()
     assert "qwen3_port.py" in text and "my_port.py" not in text
-    right = "(mask_bt.cumsum(1) - 1).clamp(min=0)"
-    assert right in text
-    (tmp_path / "wrong.py").write_text(text.replace(right, "torch.arange(mask_bt.shape[1])[None].expand(mask_bt.shape)"))
-    code, rows = _checked("wrong.py", "--like", "gpt2", *FEW)
-    assert code == 1 and rows["transformer/left_padding_alone-float32"]["status"] == "differs"
-    assert rows["transformer/short-float32"]["status"] == "pass"
     assert "qwen3_port.py" in refused("new-port", "like", "qwen3")
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from invoke import invoke, refused
-from kinds import conformance, every
+from kinds import every
 from whole_models import in_this_process, judged, models
 
 from rosettaformer.checkpoints.hugging_face import FAMILIES
@@ -34,22 +34,13 @@ def _failing(port: Path, cases: list[Case], dtype: str) -> dict[str, str]:
     return {case: result.message for case, result in judged(port, chosen, dtype).items() if result.status != "pass"}
 
 
-def test_a_plain_model_conforms_and_a_wrong_line_does_not(tmp_path: Path) -> None:
+def test_a_plain_model_conforms(tmp_path: Path) -> None:
     """Of the family with the most choices, on short texts."""
     cases = [
         case for case in models("gemma2", ("float32",)) if case.name in ("short", "left_padding", "steps") and "_vjp" not in case.component
     ]
     port = _port(tmp_path, "gemma2", "numpy", cases)
     assert {result.status for result in judged(port, cases).values()} == {"pass"}
-    right = port.read_text()
-    for line, wrong in (
-        ("self.cap * np.tanh(score", "(score"),
-        ("(before_ts >= 0)", "(before_ts >= -1)"),
-        ("return y * (1 + self.scale)", "return y * self.scale"),
-    ):
-        assert line in right
-        port.write_text(right.replace(line, wrong))
-        assert "differs" in {result.status for result in judged(port, cases).values()}, line
 
 
 @pytest.mark.parametrize("framework", PLAIN)
@@ -74,24 +65,19 @@ def test_a_plain_model_has_no_line_too_many(family: str, framework: str, tmp_pat
     assert "#:" not in text and "$" not in text
 
 
-@pytest.mark.parametrize("family", [conformance(family) for family in FAMILIES])
-def test_every_family_conforms_in_numpy(family: str, tmp_path: Path) -> None:
-    cases = [case for case in models(family, ("float32",)) if "_vjp" not in case.component]
-    assert _failing(_port(tmp_path, family, "numpy", cases), cases, "float32") == {}
+CONFORMING = [
+    *((family, "numpy", "float32") for family in FAMILIES),
+    *((family, "torch", "float32") for family in ("gpt2", "llama", "phi3", "olmo2", "bert")),
+    *((family, "keras", "float32") for family in ("gpt2", "qwen3", "gemma2", "bert")),
+    *((family, "flax", "float32") for family in ("gpt2", "phi3", "gemma2", "smollm3", "bert")),
+    ("gemma3_text", "torch", "bfloat16"),
+    ("llama", "flax", "bfloat16"),
+]
 
 
-@pytest.mark.parametrize(
-    ("family", "framework", "dtype"),
-    [
-        *(conformance((family, "torch", "float32")) for family in ("gpt2", "llama", "phi3", "olmo2", "bert")),
-        conformance(("gemma3_text", "torch", "bfloat16")),
-        *(conformance((family, "keras", "float32")) for family in ("gpt2", "qwen3", "gemma2", "bert")),
-        *(conformance((family, "flax", "float32")) for family in ("gpt2", "phi3")),
-        *(conformance(family, "flax", "float32") for family in ("gemma2", "smollm3", "bert")),
-        conformance("llama", "flax", "bfloat16"),
-    ],
-)
-def test_models_conform_in_the_other_frameworks(family: str, framework: str, dtype: str, tmp_path: Path) -> None:
+@pytest.mark.conformance
+@pytest.mark.parametrize(("family", "framework", "dtype"), CONFORMING)
+def test_models_conform_in_every_framework(family: str, framework: str, dtype: str, tmp_path: Path) -> None:
     pytest.importorskip(framework)
     cases = [case for case in models(family, (dtype,)) if framework in WITH_GRADIENTS or "_vjp" not in case.component]
     assert _failing(_port(tmp_path, family, framework, cases), cases, dtype) == {}

@@ -32,7 +32,6 @@ MODULES = (
     "transformer", "feed_forward", "heads", "encoder_only",
 )  # fmt: skip
 TOGETHER = {"qwen3-yarn": "llama-yarn", "llama-yarn": "qwen3-yarn"}  # of two, one clips the ends of its ramp and the other does not
-SCALED = ("llama", "qwen3-yarn", "llama-yarn", "llama-dynamic", "phi3", "gemma3_text")
 
 
 def _mutants(*functions: str) -> Changes:
@@ -45,14 +44,6 @@ def _not_shown(name: str, changes: Callable[[str], Changes]) -> dict[str, float]
     """What neither the model nor the one that belongs to it shows."""
     found, other = hidden(name, changes(name)), TOGETHER.get(name)
     return found if not (found and other) else {title: found[title] for title in found.keys() & hidden(other, changes(other)).keys()}
-
-
-@pytest.mark.conformance
-@pytest.mark.parametrize("name", SCALED)
-def test_every_branch_of_a_rotary_scaling_shows(name: str) -> None:
-    """Among them the ends of a ramp, what is beyond them, and the length at which factors change."""
-    functions = ("rotary.rotary_frequencies", "rotary._kept", "rotary.rotation")
-    assert not _not_shown(name, lambda _: _mutants(*functions))
 
 
 @pytest.mark.conformance

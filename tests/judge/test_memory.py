@@ -2,18 +2,19 @@
 left out, and a model that does not fit is refused.
 """
 
+import contextlib
 import os
 import subprocess
 import sys
-import threading
 import time
 import tracemalloc
+import uuid
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from invoke import invoke
+from invoke import invoke, marked
 
 from reference_numpy import arithmetic
 from reference_numpy.sharding import Mesh
@@ -205,62 +206,40 @@ from rosettaformer.checkpoints.container import release
 dtypes = "float32", "bfloat16"
 
 def load(folder):
-    checkpoint = view(folder)
-    weights = []
+    checkpoint, weights = view(folder), []
     for array in checkpoint.parameters.values():
         weights.append(np.array(array))
         release(array)
-    ids = checkpoint.config.target_vocabulary
-    return lambda token_bt: np.zeros((*token_bt.shape, ids), weights[0].dtype)
+    return lambda token_bt: np.zeros((*token_bt.shape, checkpoint.config.target_vocabulary), weights[0].dtype)
 """
+LARGEST = {"hidden_size": 512, "intermediate_size": 2048, "head_dim": 64, "vocab_size": 8192}
 
 
 def _peak(folder: Path, port: Path) -> int:
-    """The most bytes that the processes of a check have at the same time, each page of memory
-    counted once.
-    """
-    command = [sys.executable, "-m", "rosettaformer", "check", str(port), "--like", str(folder), "-k", "transformer/short"]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    peaks = [0]
-
-    def watch() -> None:
-        while process.poll() is None:
-            peaks.append(sum(map(_bytes, _tree(process.pid))))
-            time.sleep(0.2)
-
-    watching = threading.Thread(target=watch)
-    watching.start()
-    watching.join()
+    """The most bytes that the processes of a check have at a time, each page of memory counted once."""
+    command = [sys.executable, "-m", "rosettaformer", "check", str(port), "--like", str(folder)]
+    command += ["-k", "transformer/short"]
+    mark, peaks = uuid.uuid4().hex, [0]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    process = subprocess.Popen(command, env={**os.environ, "TEST_MEMORY": mark}, **quiet)
+    while process.poll() is None:
+        peaks.append(sum(map(_bytes, marked(f"TEST_MEMORY={mark}"))))
+        time.sleep(0.2)
     return max(peaks)
 
 
-def _tree(root: int) -> list[int]:
-    parents = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
-        except OSError:  # it has ended
-            continue
-    found = [root]
-    for one in found:
-        found += [child for child, parent in parents.items() if parent == one]
-    return found
-
-
 def _bytes(pid: int) -> int:
-    try:
+    with contextlib.suppress(OSError):  # it has ended
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:")), 0)
+        return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:")), 0)
+    return 0
 
 
 @pytest.mark.conformance
-@pytest.mark.skipif(not Path(f"/proc/{os.getpid()}/smaps_rollup").exists(), reason="Linux alone says what memory processes have")
+@pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="Linux alone says what they have")
 def test_twelve_bytes_a_parameter_are_enough(tmp_path: Path) -> None:
     (tmp_path / "port.py").write_text(PORT)
-    sizes = {"hidden_size": 512, "intermediate_size": 2048, "head_dim": 64, "vocab_size": 8192, "num_hidden_layers": 5}
-    for name, settings in {"small": {}, "large": sizes}.items():
+    for name, settings in {"small": {}, "large": LARGEST | {"num_hidden_layers": 5}}.items():
         new.write("qwen3", tmp_path / name, dtype="bfloat16", settings=settings)
     small, large = (_peak(tmp_path / name, tmp_path / "port.py") for name in ("small", "large"))
     count = sum(array.size for array in view(tmp_path / "large").parameters.values())

@@ -1,11 +1,12 @@
 """Cases on a mesh: nothing of them is symmetric, what a port's file is asked, and what the command and the reports say of a mesh."""
 
+import contextlib
 import dataclasses
 import json
 import re
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -62,10 +63,8 @@ def test_every_component_with_parameters_is_asked_with_its_gradient_and_so_are_l
     wanted = {name for name in OWN if not forward_of(name) and name in DIFFERENTIABLE and model_of(name) == name}
     with_parameters = set()
     for name in wanted:
-        try:
-            with_parameters.add(name) if parameters.shapes(config, name) else None
-        except ValueError:  # without parameters, or of another model
-            continue
+        with contextlib.suppress(ValueError):  # without parameters, or of another model
+            with_parameters |= {name} if parameters.shapes(config, name) else set()
     asked = {case.component for case in CASES.values()}
     assert with_parameters and {name + end for name in with_parameters for end in ("", VJP)} <= asked
     assert {"training_steps", "training_loss", "classification_loss_vjp", "masked_language_logits_vjp", "classify_vjp"} <= asked
@@ -182,22 +181,11 @@ def test_config_fields_that_a_port_fixes_are_those_of_the_cases() -> None:
     assert not some[0].excluded and "heads … model=" in some[1].excluded
 
 
-class _Tensor:
-    """Stands in for a tensor: `full_tensor` gathers it."""
-
-    def __init__(self, whole: bool) -> None:
-        self._whole = whole
-        if not whole:
-            self.full_tensor = lambda: _Tensor(True)
-
-    def numpy(self) -> np.ndarray:
-        assert self._whole
-        return np.arange(3.0)
-
-
 def test_tensors_that_are_sharded_are_gathered() -> None:
-    found = gathered({"output": _Tensor(False), "pair": (_Tensor(True), np.zeros(2)), "number": 1.5})
-    assert np.array_equal(found["output"], np.arange(3.0)) and np.array_equal(found["pair"][0], np.arange(3.0)) and found["number"] == 1.5
+    whole = SimpleNamespace(numpy=lambda: np.arange(3.0))
+    sharded = SimpleNamespace(full_tensor=lambda: whole)
+    found = gathered({"output": sharded, "pair": (whole, np.zeros(2)), "number": 1.5})
+    assert found["output"].tolist() == found["pair"][0].tolist() == [0, 1, 2] and found["number"] == 1.5
 
 
 def test_a_port_with_torch_or_that_says_so_has_a_process_for_each_device(monkeypatch: pytest.MonkeyPatch) -> None:

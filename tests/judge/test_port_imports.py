@@ -12,11 +12,19 @@ from rosettaformer import ports
 HOUSE = Path(__file__).resolve().parents[2]
 
 
+HEAVY = {"torch", "tensorflow", "keras", "jax", "flax", "rich", "click", "jinja2"}
+NUMERIC = {"numpy", "ml_dtypes", "safetensors", "reference_numpy"}
+
+
 @pytest.mark.product
-def test_the_module_for_port_files_is_light_and_names_everything_it_offers() -> None:
-    heavy = ("torch", "tensorflow", "keras", "jax", "flax", "rich", "click", "jinja2")
-    script = f"import sys, rosettaformer.ports; print([name for name in {heavy!r} if name in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "[]\n"
+@pytest.mark.parametrize(("module", "heavy"), [("ports", HEAVY), ("pytest_plugin", HEAVY | NUMERIC)])
+def test_modules_that_users_import_are_light(module: str, heavy: set[str]) -> None:
+    script = f"import sys, rosettaformer.{module}; print({heavy!r} & sys.modules.keys())"
+    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert said.stdout == "set()\n"
+
+
+def test_the_module_for_port_files_names_everything_it_offers() -> None:
     rows = dict(re.findall(r"^\| `(\w+)` \| (\d+) \|", str(ports.__doc__), re.MULTILINE))
     assert {*rows, "VERSION"} == {*ports.__all__}
     assert max(map(int, rows.values())) == ports.VERSION

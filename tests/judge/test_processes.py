@@ -158,7 +158,8 @@ def feed_forward(case):
     command += ["--answer-limit", "600"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     place = {"cwd": tmp_path, "env": {**os.environ, "PYTHONPATH": str(HOUSE), "PYTHONDONTWRITEBYTECODE": "1"}}
-    with subprocess.Popen(command, preexec_fn=_of_a_terminal, **pipes, **place) as process:
+    own = {"start_new_session": True, "preexec_fn": heed_interrupts}  # a group of its own, which heeds Ctrl-C
+    with subprocess.Popen(command, **pipes, **place, **own) as process:
         end = time.monotonic() + 60
         while not (tmp_path / "asked").exists() and process.poll() is None and time.monotonic() < end:
             time.sleep(0.05)
@@ -172,12 +173,6 @@ def feed_forward(case):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["asked", "findings.json", "port.py"]
     assert [finding["component"] for finding in json.loads((tmp_path / "findings.json").read_text())] == ["softmax"]
     assert not marked(mark)
-
-
-def _of_a_terminal() -> None:
-    """A process of a group of its own, which heeds Ctrl-C."""
-    os.setsid()
-    heed_interrupts()
 
 
 BROKEN = {"torch": "OSError: libtorch.so: cannot open shared object file", "jax": "RuntimeError: compiled for NumPy 1"}
@@ -229,12 +224,9 @@ def test_a_broken_framework_beside_a_port_that_conforms_is_exit_3_where_it_is_na
 @pytest.mark.parametrize(
     ("text", "reason"),
     every(2, [
-        ("def f(:", "SyntaxError: "),
-        ("from reference_numpy import nothing", "ImportError: cannot import name 'nothing'"),
         ("import numpy.nothing", "ModuleNotFoundError: No module named 'numpy.nothing'"),
         ("import os; os._exit(3)", "exit code 3"),
         ("import time; time.sleep(60)", "no answer within 2 s"),
-        ("config = {'heads': 0}\ndef softmax(case): pass", "config … heads … 1"),
         (None, "port.py"),
     ]),
 )  # fmt: skip

@@ -13,6 +13,7 @@ from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.diagnosis.divergence import divergence
 from rosettaformer.conformance.ports.adapters.recorder import Recorder
 from rosettaformer.conformance.ports.messages import Force
+from rosettaformer.modules.recording import patched
 
 FACE: Any = SimpleNamespace(
     is_tensor=lambda value: isinstance(value, np.ndarray), to_numpy=np.asarray, like=lambda array, tensor: array.astype(tensor.dtype)
@@ -36,8 +37,6 @@ class Attention:
 
 def run(force: Force | None, face: Any = FACE) -> tuple[dict[str, Any], Attention]:
     """What is recorded of a whole that calls its part by name, and the part."""
-    from rosettaformer.modules.recording import patched
-
     part = Attention()
     recorder = Recorder({"attention": part}, face, SimpleNamespace(), force, {}, {"attention": ["query", "key"]})  # type: ignore[arg-type]
     with patched(recorder.rows, recorder.enter, recorder.leave, lambda module: module.call):
@@ -68,54 +67,16 @@ def test_a_failure_of_the_record_is_refused_and_the_port_runs_on(force: Force | 
     assert ("output" in found[""]) == (force is None)
 
 
-# An encoder layer in Keras whose parts are called by name, with a mistake in its last norm.
-PORT = """
-import os
-os.environ.setdefault("KERAS_BACKEND", "tensorflow")
-import keras
-
-class Part(keras.layers.Layer):
-    def __init__(self, c, dtype):
-        super().__init__(dtype=dtype)
-        self.inner = keras.layers.MultiHeadAttention(c.heads, c.key_size, c.value_size, use_bias=c.attention_bias, dtype=dtype)
-
-    def call(self, x, padding=None, training=False):
-        return self.inner(query=x, value=x, key=x, attention_mask=None if padding is None else padding[:, 0], training=training)
-
-class Net(keras.layers.Layer):
-    def __init__(self, c, dtype):
-        super().__init__(dtype=dtype)
-        self.attention, kw = Part(c, dtype), {"dtype": dtype}
-        self.up, self.down = keras.layers.Dense(c.feed_forward_width, activation="relu", **kw), keras.layers.Dense(c.model_width, **kw)
-        self.norm1, self.norm2 = (keras.layers.LayerNormalization(epsilon=epsilon, **kw) for epsilon in (c.epsilon, 1e-2))
-
-    def call(self, x, padding=None, training=False):
-        x = self.norm1(x + self.attention(x=x, padding=padding, training=training))
-        return self.norm2(x + self.down(self.up(x)))
-
-framework, dtypes = "tf", ("float32",)
-components = {"encoder_layer": lambda c, dtype: Net(c, dtype.name)}
-config = {"activation": "relu", "norm_placement": "post", "attention_bias": True, "heads": 3, "key_value_heads": 3, "norm": "layer"}
-call = {"encoder_layer": {"x": "x_btd", "padding": "mask_bhts"}, "multi_head_attention": {"x": "query_btd", "padding": "mask_bhts"}}
-weights = {
-    "multi_head_attention": tuple(
-        (f"{name}.{end}", f"inner.{name}_dense.{end}", axes)
-        for name, kernel in (("query", "d h k"), ("key", "d g k"), ("value", "d g e"), ("output", "h e d"))
-        for end, axes in (("kernel", kernel), ("bias", kernel[2:] if name != "output" else "d"))
-    ),
-    "feed_forward": (("hidden.kernel", "up.kernel", "d f"), ("hidden.bias", "up.bias", "f"),
-                     ("output.kernel", "down.kernel", "f d"), ("output.bias", "down.bias", "d")),
-    "layer_norm": (("scale", "gamma", "d"), ("offset", "beta", "d")),
-    "encoder_layer": (("self_attention", "attention"), ("feed_forward", ""),
-                      ("self_attention_norm", "norm1"), ("feed_forward_norm", "norm2")),
-}
-"""
+KERAS = Path(__file__).parents[1] / "ports" / "wild" / "keras_translation.py"  # its parts are called by name
+NORM = "        self.layer_norm = keras.layers.LayerNormalization(epsilon=epsilon)"
 
 
 @pytest.mark.conformance
 def test_keras_layers_that_are_called_by_name_are_traced_and_the_mistake_is_found(tmp_path: Path) -> None:
     pytest.importorskip("keras")
-    (tmp_path / "named_keras.py").write_text(PORT)
+    text = KERAS.read_text()
+    assert text.count(NORM) == 1
+    (tmp_path / "named_keras.py").write_text(text.replace(NORM, NORM.replace("=epsilon", "=1e-2")))
     with contextlib.closing(InProcess(str(tmp_path / "named_keras.py"), threads=1)) as worker:
         cases = all_cases(worker.greeting[1]["config"])
         case = next(case for case in cases if case.component == "encoder_layer" and case.inputs.get("mask_bhts") is not None)

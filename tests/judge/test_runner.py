@@ -21,20 +21,17 @@ PLAIN = all_by_id()["layer_norm/plain"]
 ROWS = {
     "good": ("", "pass", ""),
     "crash": ("os.kill(os.getpid(), signal.SIGSEGV)", "crash", "port's … signal 11"),
-    "exit": ("os._exit(7)", "crash", "port's … code 7"),
     "hang": ("time.sleep(600)", "hang", "no answer within 3 s"),
     "nan": ("y[y > 0] = np.nan", "differs", "NaN"),
     "shape": ("y = y[:, :, :-1]", "differs", "must have shape (3, 5, 13); got (3, 5, 12)"),
     "dtype": ("y = y.astype(np.float32)", "differs", "must be float64; got float32"),
     "raise": ("raise RuntimeError('no such thing')", "error", "RuntimeError: no such thing (misbehaving_port.py:"),
-    "nothing": ("y = None", "differs", "NumPy … NoneType"),
     "wrong": ("y = 1.001 * y", "differs", "allowed"),
     "unsupported": ("raise Unsupported('aten::made_up')", "unsupported", "aten::made_up"),
     "garbage": (r"print('\x00' * 5000 + 'garbage on standard output')", "pass", ""),
     "random": ("y = y + 1e-12 * np.random.default_rng().standard_normal(y.shape)", "error", "evaluations"),
     "three": ("y = y, y, y", "differs", "got a tuple of 3: (3, 5, 13), (3, 5, 13), (3, 5, 13); in a port's file"),
     "pair": ("y = y, y", "differs", "pair … (3, 5, 13) and (3, 5, 13)"),
-    "objects": ("y = y.astype(object)", "differs", "NumPy"),
     "unpicklable": ("y = (value for value in y)", "differs", "NumPy"),
     "input_changed": ("case.inputs['x_btd'][0] = 0", "error", "the port changed its input x_btd in place"),
     "parameter_changed": ("case.parameters['scale'][0] = 0", "error", "the port changed its parameter scale in place"),
@@ -99,8 +96,8 @@ def test_what_a_port_does_is_its_row(rows: dict[str, runner.Result], name: str) 
 
 def test_the_summary_counts_failures_apart_from_what_was_not_compared(rows: dict[str, runner.Result]) -> None:
     summary = Summary(list(rows.values()))
-    assert summary.compared == 23
-    assert len(summary.failed) == 19
+    assert summary.compared == 20
+    assert len(summary.failed) == 16
     assert [(*reason[1:], count) for reason, count in summary.not_compared.items()] == [("unsupported", "aten::made_up", 1)]
     assert not summary.conforms
 
@@ -219,7 +216,6 @@ def test_what_is_not_covered_is_said_and_different_configs_have_different_refere
         ("dtypes = ('float31',)", "ValueError … float64, float32, bfloat16, float16; got 'float31' … float32"),
         ("framework = 'mxnet'", "ValueError … 'mxnet'"),
         ("del layer_norm", "ValueError … --like"),
-        ("1 / 0", "ZeroDivisionError: division by zero (own_port.py:2)"),
         ("def f(:", "SyntaxError: "),
         ("import no_such_module", "ModuleNotFoundError: No module named 'no_such_module' (own_port.py:2)"),
     ],

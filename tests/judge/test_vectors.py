@@ -8,9 +8,6 @@ import dataclasses
 import json
 import os
 import shutil
-import subprocess
-import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +19,7 @@ from invoke import invoke, refused
 from messages import each_mentions, mentions
 from safetensors.numpy import load_file, save_file
 
-from rosettaformer.conformance.case import DTYPES, SUITE_RELEASE, Case
+from rosettaformer.conformance.case import DTYPES, SUITE_RELEASE
 from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.cases.case_files import answer_path
 from rosettaformer.conformance.reference import components, statistics
@@ -114,36 +111,6 @@ def test_an_export_holds_every_case_and_is_the_same_again(exported: Path, tmp_pa
     assert golden.verify(exported) == []
 
 
-READER = """
-import json, sys
-from pathlib import Path
-import numpy as np
-from safetensors.numpy import load_file
-
-checked = 0
-folder = Path(sys.argv[1])
-for row in json.loads((folder / "manifest.json").read_text())["cases"]:
-    if row["component"] == "layer_norm" and row["inputs"] == {}:
-        tensors = load_file(folder / row["file"])
-        x, scale, offset = (tensors[name].astype("f4") for name in ("inputs.x_btd", "parameters.scale", "parameters.offset"))
-        centred = x - x.mean(-1, keepdims=True)
-        y = centred / np.sqrt((centred * centred).mean(-1, keepdims=True) + np.float32(row["config"]["epsilon"])) * scale + offset
-        error = np.abs(y - tensors["expected.float32.output"]).max(initial=0)
-        assert error <= row["expected"]["float32"]["output"]["bound"], (row["id"], error)
-        checked += 1
-print(checked, [name for name in ("rosettaformer", "reference_numpy", "ml_dtypes", "torch") if name in sys.modules])
-"""
-
-
-@pytest.mark.conformance
-def test_vectors_are_read_and_met_without_anything_of_ours(exported: Path, tmp_path: Path) -> None:
-    result = subprocess.run([sys.executable, "-c", READER, str(exported)], capture_output=True, text=True, cwd=tmp_path)
-    assert result.returncode == 0, result.stderr
-    count, loaded = result.stdout.strip().split(" ", 1)
-    assert int(count) >= 5
-    assert loaded == "[]"
-
-
 def _edit(directory: Path, case_id: str, change: Any, tensors: Any = None) -> None:
     """Changes a row of the manifest, and the tensors of its file; every SHA-256 is then right again."""
     manifest = json.loads((directory / "manifest.json").read_text())
@@ -177,24 +144,14 @@ def _shift(name: str, size: float) -> Any:
     ("change", "tensors", "message", "rounding"),
     [
         (None, _shift("inputs.x_btd", 1e-3), "layer_norm/plain", False),
-        (None, _shift("parameters.scale", 1e-3), "layer_norm/plain", False),
         (lambda row: row["config"].update(epsilon=1e-3), None, "layer_norm/plain", False),
-        (lambda row: row["config"].clear(), None, "layer_norm/plain", False),
-        (lambda row: row.update(component="softmax"), None, "layer_norm/plain", False),
-        (lambda row: row.update(dtype="float16"), None, "layer_norm/plain", False),
-        (lambda row: row["expected"].clear(), None, "layer_norm/plain", False),
-        (None, _shift("expected.float32.output", 1e-15), "the expected result of layer_norm/plain in float32: output differs by", True),
-        (
-            None,
-            _shift("expected.float32.output", 1e-9),
-            "the expected result of layer_norm/plain in float32: output differs by 1e-09",
-            False,
-        ),
-        (None, _shift("expected.float16.output", np.nan), "in float16: output is finite elsewhere", False),
-        (lambda row: _scale_noise(row, 1.5), None, "the noise of layer_norm/plain in float32: output differs: noise ", True),
-        (lambda row: _scale_noise(row, 100), None, "the noise of layer_norm/plain in float32: output differs: noise ", False),
-        (lambda row: row["expected"]["float32"]["output"].update(bound=1.0), None, "differs: its bounds", False),
         (lambda row: row["expected"].pop("float16"), None, "layer_norm/plain", False),
+        (None, _shift("expected.float32.output", 1e-15), "result of layer_norm/plain in float32", True),
+        (None, _shift("expected.float32.output", 1e-9), "layer_norm/plain in float32: output … 1e-09", False),
+        (None, _shift("expected.float16.output", np.nan), "in float16: output is finite elsewhere", False),
+        (lambda row: _scale_noise(row, 1.5), None, "the noise of layer_norm/plain in float32: output", True),
+        (lambda row: _scale_noise(row, 100), None, "the noise of layer_norm/plain in float32: output", False),
+        (lambda row: row["expected"]["float32"]["output"].update(bound=1.0), None, "its bounds", False),
         (lambda row: row.update(id="layer_norm/made_up"), None, "layer_norm/made_up", False),
     ],
 )
@@ -211,13 +168,9 @@ def _messages(directory: Path) -> list[str]:
 
 CHANGES: list[Any] = [
     lambda manifest: manifest["cases"].pop(),
-    lambda manifest: manifest["cases"][0]["config"].update(epsilon=1e-3),
-    lambda manifest: manifest["cases"][0].update(component="softmax"),
-    lambda manifest: manifest["cases"][0].update(catches=["STR1"]),
-    lambda manifest: manifest.update(rosettaformer="0"),
-    lambda manifest: manifest.update(more=1),
     lambda manifest: manifest["made_with"].update(numpy="0"),
     lambda manifest: manifest.update(sha256="0" * 64),
+    lambda manifest: manifest.pop("sha256"),
 ]
 
 
@@ -228,14 +181,6 @@ def test_whatever_the_manifest_says_is_bound_by_its_digest(copy: Path, change: A
     change(manifest)
     (copy / "manifest.json").write_text(json.dumps(manifest))
     assert "sha256" in _messages(copy)[0]
-
-
-@pytest.mark.usefixtures("made")
-def test_a_manifest_without_a_digest_is_not_identical(copy: Path) -> None:
-    manifest = json.loads((copy / "manifest.json").read_text())
-    del manifest["sha256"]
-    (copy / "manifest.json").write_text(json.dumps(manifest))
-    assert mentions("\n".join(_messages(copy)), "manifest.json … sha256")
 
 
 @pytest.mark.conformance
@@ -263,13 +208,6 @@ def test_flipped_bits_missing_and_other_files_and_double_rows_are_listed(copy: P
     (copy / names[2]).unlink()
     messages = [finding.message for finding in golden.verify(copy)]
     assert each_mentions(messages, [*(f"{name} … SHA-256" for name in names[:2]), f"{names[2]} … missing"])
-
-
-def test_a_name_that_an_object_has_twice_is_refused(copy: Path) -> None:
-    text = (copy / "manifest.json").read_text()
-    (copy / "manifest.json").write_text(text.replace('"component":', '"component": "softmax", "component":', 1))
-    with pytest.raises(ValueError, match="'component'"):
-        golden.verify(copy)
 
 
 def test_another_processor_differs_in_the_last_bits_only(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -311,7 +249,7 @@ def test_bad_folders_are_one_message_and_exit_2(copy: Path, tmp_path: Path) -> N
     assert sorted(path.name for path in copy.iterdir()) == [
         "manifest.json", "softmax.empty_rows.safetensors", "softmax.large_masked.safetensors"
     ]  # fmt: skip
-    for broken in ("{", "[]", '{"suite": 1, "cases": [{}]}', '{"suite": 1, "cases": 5}', '{"suite": 1, "cases": [5]}', "\udc80"):
+    for broken in ("{", "[]", '{"suite": 1, "cases": [{}]}', '{"suite": 1, "cases": 5}', "\udc80"):
         (copy / "manifest.json").write_text(broken, errors="surrogateescape")
         refused("vectors", "verify", copy)
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
@@ -338,38 +276,16 @@ def test_vectors_hold_gradients_updates_and_what_decoding_gives(tmp_path: Path) 
     assert rows["beam_search/two_tokens"]["expected"]["float32"]["token_bwn"]["dtype"] == "int64"
 
 
-def _give(folder: Path, case: Case, outputs: Mapping[str, np.ndarray]) -> None:
-    """The outputs as a file of another program."""
-    path = folder / answer_path(case)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    save_file({name: np.ascontiguousarray(value) for name, value in outputs.items()}, path)
-
-
 def test_answers_of_many_outputs_and_random_ones_are_judged_from_files(tmp_path: Path) -> None:
     cases = [all_by_id()[id_] for id_ in ("layer_norm_vjp/plain", "adam/decay", "random_dropout/vectors")]
     for case in (case.at("float32") for case in cases):
-        random = case.component == "random_dropout"
-        _give(tmp_path, case, {"output": statistics.random_dropout(case.inputs["x"], 9, 0.3)} if random else components.answer(case))
+        outputs = components.answer(case)
+        if case.component == "random_dropout":
+            outputs = {"output": statistics.random_dropout(case.inputs["x"], 9, 0.3)}
+        path = tmp_path / answer_path(case)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_file({name: np.ascontiguousarray(value) for name, value in outputs.items()}, path)
     assert {result.status for result in golden.judge_results(tmp_path, cases, ["float32"])} == {"pass"}
-
-
-@pytest.mark.conformance
-def test_outputs_made_elsewhere_are_judged(tmp_path: Path) -> None:
-    cases = [case for case in MANY if case.name not in ("both", "batch_0")]
-    for case in (case.at(dtype) for case in cases for dtype in ("float32", "bfloat16")):
-        _give(tmp_path, case, {name: value * (1 + (case.name == "square")) for name, value in components.answer(case).items()})
-    (tmp_path / "float32/layer_norm/large_mean.safetensors").write_bytes(b"garbage")
-    (tmp_path / "float32/layer_norm/one_position.safetensors").unlink()
-    (tmp_path / "float32/layer_norm/one_position.json").write_text('{"unsupported": "made_up"}')
-    results = golden.judge_results(tmp_path, cases, ["float32", "bfloat16", "float16"])
-    status = {(result.case, result.dtype): result.status for result in results}
-    assert len(results) == 3 * len(cases)
-    assert status["layer_norm/plain", "float32"] == status["multi_head_attention/per_head_weights", "bfloat16"] == "pass"
-    assert status["layer_norm/square", "float32"] == "differs"
-    assert status["layer_norm/large_mean", "float32"] == "error"
-    assert status["layer_norm/one_position", "float32"] == "unsupported"
-    assert {status[case.id, "float16"] for case in cases} == {"not given"}
-    assert {result.port for result in results} == {str(tmp_path)}
 
 
 @pytest.mark.conformance
@@ -378,5 +294,5 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
         golden.judge_results(tmp_path / "nowhere", MANY, DTYPES)
     (tmp_path / "float32").mkdir()
     (tmp_path / "float32" / "layernorm.safetensors").write_bytes(b"")
-    with pytest.raises(ValueError, match=r"<dtype>/<component>/<name>.safetensors.*float32/layernorm.safetensors"):
+    with pytest.raises(ValueError, match=r"(?s)<dtype>/.*float32/layernorm.safetensors"):
         golden.judge_results(tmp_path, MANY, DTYPES)

@@ -80,9 +80,8 @@ def test_derived_classes_are_reduced_to_what_they_derive_from() -> None:
 @pytest.mark.parametrize(
     ("value", "what"),
     [
-        (object(), "object"), (b"x", "bytes"), ({1}, "set"), (1j, "complex"), (1 << 64, "int"), (np.array("a"), "an array of <U1"),
-        (np.zeros(2, ">f8"), "an array of >f8"), (np.array([None]), "an array of object"), (np.zeros(1, "M8[s]"), "datetime64"),
-        (np.zeros(1, ml_dtypes.float8_e4m3), "float8_e4m3"), (np.datetime64(1, "s"), "datetime"),
+        (object(), "object"), (b"x", "bytes"), (1 << 64, "int"), (np.zeros(2, ">f8"), "an array of >f8"),
+        (np.array([None]), "an array of object"), (np.zeros(1, ml_dtypes.float8_e4m3), "float8_e4m3"),
     ],
 )  # fmt: skip
 def test_what_is_not_plain_is_not_sent(value: Any, what: str) -> None:
@@ -108,15 +107,14 @@ def test_a_message_is_limited_before_anything_is_copied() -> None:
 @pytest.mark.parametrize(
     "data",
     [
-        b"\x80\x05K\x01.....", b"rsf1\xff\xff\xff\xff", _header("{"), _header("[]"), _header('{"value": 1}'), _header("[" * 10**5),
-        _header('{"value": ' + "9" * 10**4 + ', "arrays": []}'), _header(f'{{"value": {1 << 64}, "arrays": []}}'),
-        _header('{"value": {}, "arrays": []}'), _header('{"value": ["object", 0], "arrays": []}'),
-        _header('{"value": ["array", 0], "arrays": []}'), _header('{"value": ["array", -1], "arrays": [["bool", []]]}') + b"\0",
-        _header('{"value": ["map", [[["list", []], 1]]], "arrays": []}'), _header('{"value": ["map", [1]], "arrays": []}'),
-        _header('{"value": 1, "arrays": [["object", [1]]]}'), _header('{"value": 1, "arrays": [["float64", [-1]]]}'),
-        _header('{"value": 1, "arrays": [["float64", [0.5]]]}'), _header('{"value": 1, "arrays": [["float64", [true]]]}'),
-        _header('{"value": 1, "arrays": [["float64", [0, 9223372036854775807]]]}'), _header('{"value": 1, "arrays": [["float64", 3]]}'),
-        _header('{"value": 1, "arrays": [["float64", [' + "1, " * 64 + "1]]]}"), _header('{"value": 1, "arrays": [["float64", [1e300]]]}'),
+        b"\x80\x05K\x01.....", b"rsf1\xff\xff\xff\xff", _header("{"), _header("[]"), _header('{"value": 1}'),
+        _header("[" * 10**5), _header('{"value": ' + "9" * 10**4 + ', "arrays": []}'),
+        _header(f'{{"value": {1 << 64}, "arrays": []}}'), _header('{"value": {}, "arrays": []}'),
+        _header('{"value": ["object", 0], "arrays": []}'), _header('{"value": ["array", 0], "arrays": []}'),
+        _header('{"value": ["map", [[["list", []], 1]]], "arrays": []}'),
+        *(_header(f'{{"value": 1, "arrays": [{array}]}}') for array in (
+            '["object", [1]]', '["bool", [-1]]', '["float64", [0.5]]', '["float64", [true]]', '["bool", 3]',
+            '["float64", [0, 9223372036854775807]]', f'["float64", {[1] * 65}]')),
     ],
 )  # fmt: skip
 def test_what_is_no_message_is_refused(data: bytes) -> None:
@@ -153,27 +151,25 @@ FORCE = messages.Force("a", [])
 @pytest.mark.parametrize(
     ("method", "answer", "good"),
     [
-        ("start", ("ready", ABOUT), True), ("start", ("ready", ABOUT | MORE), True),
-        ("start", ("missing", "why"), True), ("start", ("error", "why"), True), ("start", ("missing", None), False),
-        ("start", ("outputs", {}), False), ("start", ("pass", ""), False), ("start", ("ready", {}), False),
-        ("start", ("ready", None), False),
+        ("start", ("ready", ABOUT | MORE), True), ("start", ("missing", "why"), True),
+        ("start", ("ready", {}), False), ("start", ("ready", None), False), ("start", ("outputs", {}), False),
+        ("start", ("missing", None), False), ("start", ("skipped", "why"), False),
         *(("start", ("ready", ABOUT | wrong), False) for wrong in (
-            {"modes": ()}, {"modes": "eager"}, {"modes": (1,)}, {"config": []}, {"config": {3: 3}}, {"config": {"heads": [{3}]}},
-            {"config": {"heads": np.ones(1)}}, {"dtypes": ("float31",)}, {"components": ("soft",)}, {"devices": 3}, {"other": 1},
-            {"version": {"a": 1}}, {"framework": None})),
-        ("answer", ("outputs", {"output": np.ones(1)}), True), ("answer", ("differs", "why"), True), ("answer", ("hang", "why"), True),
-        *(("answer", (kind, "why"), True) for kind in ("error", "not covered", "unsupported", "skipped")),
+            {"modes": ()}, {"modes": (1,)}, {"config": {3: 3}}, {"config": {"heads": [{3}]}}, {"devices": 3},
+            {"dtypes": ("float31",)}, {"components": ("soft",)}, {"other": 1}, {"version": {"a": 1}},
+            {"framework": None})),
+        ("answer", ("outputs", {"output": np.ones(1)}), True), ("answer", ("hang", "why"), True),
+        *(("answer", (kind, "why"), True) for kind in ("error", "not covered", "skipped", "differs")),
         *(("answer", (kind, "why"), False) for kind in ("pass", "deviation", "missing", "ready", "not started", "")),
-        ("start", ("skipped", "why"), False), ("trace", ("skipped", "why"), False),
-        ("answer", ("error", {"a": 1}), False), ("answer", ("outputs", np.ones(1)), False), ("answer", ("outputs", {"output": 1.0}), False),
-        ("answer", ("outputs", {3: np.ones(1)}), False), ("describe", ("outputs", ABOUT), True),
-        ("describe", ("outputs", {}), False),
-        ("trace", ("outputs", [{"": CALL}, {"a": CALL}]), True), ("trace", ("outputs", [{"": CALL}, {}]), True),
-        ("trace", ("error", "why"), True),
-        ("trace", ("differs", "why"), False), ("trace", ("outputs", [{"": CALL}]), False), ("trace", ("outputs", [{}, {"a": CALL}]), False),
-        ("trace", ("outputs", [{"": {}}, {}]), False), ("trace", ("outputs", [{"": CALL | {"output": 3}}, {}]), False),
-        ("trace", ("outputs", [{"": CALL | {"error": 3}}, {}]), False), ("trace", ("outputs", [{"": CALL | {"gradients": {}}}, {}]), False),
-        ("trace", ("outputs", [{"": CALL | {"other": "a"}}, {}]), False), ("trace", ("outputs", {"": CALL}), False),
+        ("answer", ("error", {"a": 1}), False), ("answer", ("outputs", np.ones(1)), False),
+        ("answer", ("outputs", {"output": 1.0}), False), ("answer", ("outputs", {3: np.ones(1)}), False),
+        ("describe", ("outputs", ABOUT), True), ("describe", ("outputs", {}), False),
+        ("trace", ("error", "why"), True), ("trace", ("differs", "why"), False),
+        *(("trace", ("outputs", [{"": CALL}, second]), True) for second in ({"a": CALL}, {})),
+        *(("trace", ("outputs", runs), False) for runs in ([{"": CALL}], [{}, {"a": CALL}], {"": CALL})),
+        ("trace", ("outputs", [{"": {}}, {}]), False),
+        *(("trace", ("outputs", [{"": CALL | wrong}, {}]), False) for wrong in (
+            {"output": 3}, {"error": 3}, {"gradients": {}}, {"other": "a"})),
     ],
 )  # fmt: skip
 def test_only_what_is_documented_is_an_answer(method: str, answer: tuple[str, Any], good: bool) -> None:
@@ -185,9 +181,7 @@ def test_only_what_is_documented_is_an_answer(method: str, answer: tuple[str, An
     [
         ("plain ü 日本", "plain ü 日本"),
         ("two\r\n  lines\tand a tab", "two lines and a tab"),
-        ("\x1b[31mred\x1b[0m", "red"),
         ("\x1b]8;;https://example.org\x1b\\link\x1b]8;;\x07", "link"),
-        ("\x1b", "\\x1b"),
         ("\x9b2J\x07\x00\x7f", "\\x9b2J\\x07\\x00\\x7f"),
         ("\ud800", "\\ud800"),
         ("\u202eesrever\u2066\u200b", "\\u202eesrever\\u2066\\u200b"),

@@ -249,13 +249,6 @@ BUGS = {
         ),
     ),
     "45": Bug("gemma2", config=of("final_logit_softcapping", None)),
-    "45b": Bug(
-        "gemma2",
-        source=(
-            ("    if softcap is not None:\n", "    if attention_mask is not None:\n        attn_weights = attn_weights + attention_mask\n"
-             "        attention_mask = None\n    if softcap is not None:\n"),
-        ),
-    ),
     "46": Bug("gemma", source=(("super().forward(input_ids) * self.embed_scale.to(self.weight.dtype)", "super().forward(input_ids)"),)),
     "47": Bug("llama", model=tied),
     "48": Bug("qwen2", model=empty_head),

@@ -77,8 +77,7 @@ class EncoderBlock(nn.Module):
         super().__init__()
         self.attention = MultiHeadAttention(c.model_width, c.heads, c.key_size, c.value_size)
         self.ffn = FeedForward(c.model_width, c.feed_forward_width)
-        self.norm1 = Norm(c.model_width, c.epsilon, corrected)
-        self.norm2 = Norm(c.model_width, c.epsilon, corrected)
+        self.norm1, self.norm2 = (Norm(c.model_width, c.epsilon, corrected) for _ in range(2))
         self.dropout = nn.Dropout(c.dropout_rate)
 
     def forward(self, x, mask):
@@ -92,9 +91,7 @@ class DecoderBlock(nn.Module):
         self.self_attention = MultiHeadAttention(c.model_width, c.heads, c.key_size, c.value_size)
         self.enc_attention = MultiHeadAttention(c.model_width, c.heads, c.key_size, c.value_size)
         self.ffn = FeedForward(c.model_width, c.feed_forward_width)
-        self.norm1 = Norm(c.model_width, c.epsilon, corrected)
-        self.norm2 = Norm(c.model_width, c.epsilon, corrected)
-        self.norm3 = Norm(c.model_width, c.epsilon, corrected)
+        self.norm1, self.norm2, self.norm3 = (Norm(c.model_width, c.epsilon, corrected) for _ in range(3))
         self.dropout = nn.Dropout(c.dropout_rate)
         self.corrected = corrected
 

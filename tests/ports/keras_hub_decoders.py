@@ -277,11 +277,6 @@ def variable(backbone: Any, path: str) -> Any:
     return backbone
 
 
-def answers(family: Family, case: Case) -> dict[str, np.ndarray]:
-    """The family's hidden states and logits."""
-    return run(built(family, case), case)
-
-
 def run(backbone: Any, case: Case) -> dict[str, np.ndarray]:
     """The backbone's sequence output, and the logits that the reversed embedding makes of it."""
     target, mask = case.inputs["target"], case.inputs.get("target_mask_bt")
@@ -301,5 +296,5 @@ def transformer(case: Case) -> np.ndarray:
         except NotCovered as refused:
             lacking.setdefault(str(refused), []).append(name)
         else:
-            return answers(family, case)["logits"]
+            return run(built(family, case), case)["logits"]
     raise NotCovered("; ".join(f"{', '.join(names)}: {reason}" for reason, names in lacking.items()))

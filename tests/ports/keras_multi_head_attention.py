@@ -1,4 +1,4 @@
-"""Keras' own attention and norm: keras.layers.MultiHeadAttention and keras.layers.LayerNormalization, on TensorFlow."""
+"""Keras' own attention, keras.layers.MultiHeadAttention, on TensorFlow."""
 
 import os
 
@@ -33,9 +33,7 @@ class MultiHeadAttention(keras.layers.Layer):
 
 components = {
     "multi_head_attention": lambda config, dtype: MultiHeadAttention(config, dtype.name),
-    "layer_norm": lambda config, dtype: keras.layers.LayerNormalization(epsilon=config.epsilon, dtype=dtype.name),
 }
-call = {"layer_norm": {"inputs": "x_btd"}}
 
 weights = (
     ("query.kernel", "attention.query_dense.kernel", "d h k"),
@@ -43,5 +41,5 @@ weights = (
     ("key.bias", "attention.key_dense.bias", "g k"), ("value.kernel", "attention.value_dense.kernel", "d g e"),
     ("value.bias", "attention.value_dense.bias", "g e"),
     ("output.kernel", "attention.output_dense.kernel", "h e d"),
-    ("output.bias", "attention.output_dense.bias", "d"), ("scale", "gamma", "d"), ("offset", "beta", "d"),
+    ("output.bias", "attention.output_dense.bias", "d"),
 )  # fmt: skip

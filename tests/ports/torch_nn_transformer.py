@@ -1,4 +1,4 @@
-"""PyTorch's own layers: the whole `torch.nn.Transformer` with embeddings and a head, its stacks and layers, attention and norm."""
+"""PyTorch's own layers: the whole `torch.nn.Transformer` with embeddings and a head, and its layers."""
 
 import math
 
@@ -24,8 +24,6 @@ ACTIVATIONS = {"relu": F.relu, "gelu_erf": F.gelu, "gelu_tanh": lambda x: F.gelu
 for part, name in enumerate(("query", "key", "value")):
     setattr(nn.MultiheadAttention, f"{name}_weight", property(lambda self, part=part: self.in_proj_weight.chunk(3)[part]))
     setattr(nn.MultiheadAttention, f"{name}_bias", property(lambda self, part=part: self.in_proj_bias.chunk(3)[part]))
-# The norm after the feed-forward is norm2 in an encoder layer and norm3 in a decoder layer; here both have it as norm3.
-nn.TransformerEncoderLayer.norm3 = property(lambda self: self.norm2)
 
 
 def hidden(mask_bhts):
@@ -57,43 +55,12 @@ def decoder_layer_options(config):
     return layer_options(config)
 
 
-class LayerNorm(nn.LayerNorm):
-    def forward(self, x_btd):
-        return super().forward(x_btd)
-
-
-class MultiheadAttention(nn.MultiheadAttention):
-    def forward(self, query_btd, memory_bsd, mask_bhts=None, causal=False, return_weights=False):
-        (b, t, _), s = query_btd.shape, memory_bsd.shape[1]
-        allowed = torch.ones(b, self.num_heads, t, s, dtype=torch.bool, device=query_btd.device)
-        if causal:
-            allowed = allowed.tril(s - t)
-        if mask_bhts is not None:
-            allowed = allowed & mask_bhts
-        output, weights = super().forward(
-            query_btd,
-            memory_bsd,
-            memory_bsd,
-            attn_mask=None if mask_bhts is None and not causal else ~allowed.flatten(0, 1),
-            need_weights=return_weights,
-            average_attn_weights=False,
-        )
-        return (output, weights) if return_weights else output
-
-
 class EncoderLayer(nn.TransformerEncoderLayer):
     def forward(self, x_btd, mask_bhts=None):
         return super().forward(x_btd, src_key_padding_mask=hidden(mask_bhts))
 
 
-class Encoder(nn.TransformerEncoder):
-    def forward(self, x_bsd, mask_bhts=None):
-        return super().forward(x_bsd, src_key_padding_mask=hidden(mask_bhts))
-
-
-class Decoding:
-    """What calls torch's decoder, or a layer of it."""
-
+class DecoderLayer(nn.TransformerDecoderLayer):
     def forward(self, x_btd, memory_bsd, self_mask_bhts=None, cross_mask_bhts=None):
         return super().forward(
             x_btd,
@@ -102,14 +69,6 @@ class Decoding:
             tgt_key_padding_mask=hidden(self_mask_bhts),
             memory_key_padding_mask=hidden(cross_mask_bhts),
         )
-
-
-class DecoderLayer(Decoding, nn.TransformerDecoderLayer):
-    pass
-
-
-class Decoder(Decoding, nn.TransformerDecoder):
-    pass
 
 
 class Model(nn.Transformer):
@@ -154,57 +113,41 @@ class Model(nn.Transformer):
 
 
 components = {
-    "layer_norm": lambda config, dtype: LayerNorm(config.model_width, config.epsilon),
-    "multi_head_attention": lambda config, dtype: MultiheadAttention(config.model_width, config.heads, batch_first=True),
     "encoder_layer": lambda config, dtype: EncoderLayer(**layer_options(config)),
     "decoder_layer": lambda config, dtype: DecoderLayer(**decoder_layer_options(config)),
-    "encoder": lambda config, dtype: Encoder(
-        nn.TransformerEncoderLayer(**layer_options(config)),
-        config.encoder_layers,
-        nn.LayerNorm(config.model_width, config.epsilon),
-        enable_nested_tensor=False,
-    ),
-    "decoder": lambda config, dtype: Decoder(
-        nn.TransformerDecoderLayer(**decoder_layer_options(config)), config.decoder_layers, nn.LayerNorm(config.model_width, config.epsilon)
-    ),
     "transformer": lambda config, dtype: Model(config),
 }
 
-weights = (
-    ("source_embedding.table", "source_table.weight", "v d"),
-    ("target_embedding.table", "target_table.weight", "v d"),
-    ("logits.kernel", "head.weight", "v d"),
-    ("logits.bias", "head.bias", "v"),
-    *(
-        row
-        for theirs, ours in (("", ""), ("self_attention.", "self_attn."), ("cross_attention.", "multihead_attn."))
-        for name, own, axes, bias in (
-            ("query", "query_", "(h k) d", "(h k)"),
-            ("key", "key_", "(g k) d", "(g k)"),
-            ("value", "value_", "(g e) d", "(g e)"),
-            ("output", "out_proj.", "d (h e)", "d"),
-        )
-        for row in ((f"{theirs}{name}.kernel", f"{ours}{own}weight", axes), (f"{theirs}{name}.bias", f"{ours}{own}bias", bias))
-    ),
+ATTENTION = (
+    ("query", "query_", "(h k) d", "(h k)"), ("key", "key_", "(g k) d", "(g k)"),
+    ("value", "value_", "(g e) d", "(g e)"), ("output", "out_proj.", "d (h e)", "d"),
+)  # fmt: skip
+FEED_FORWARD = (
     ("feed_forward.hidden.kernel", "linear1.weight", "f d"),
     ("feed_forward.hidden.bias", "linear1.bias", "f"),
     ("feed_forward.output.kernel", "linear2.weight", "d f"),
     ("feed_forward.output.bias", "linear2.bias", "d"),
-    *(
-        row
-        for theirs, ours in (
-            ("", ""),
-            ("self_attention_norm.", "norm1."),
-            ("cross_attention_norm.", "norm2."),
-            ("feed_forward_norm.", "norm3."),
-            ("final_norm.", "norm."),
-        )
-        for row in ((f"{theirs}scale", f"{ours}weight", "d"), (f"{theirs}offset", f"{ours}bias", "d"))
-    ),
 )
-
-module_paths = (
-    ("self_attention", "self_attn"), ("cross_attention", "multihead_attn"), ("self_attention_norm", "norm1"),
-    ("cross_attention_norm", "norm2"), ("feed_forward_norm", "norm3"), ("final_norm", "norm"),
-    ("logits", "head"),
-)  # fmt: skip
+weights = {
+    "multi_head_attention": (
+        *((f"{name}.kernel", f"{own}weight", axes) for name, own, axes, _ in ATTENTION),
+        *((f"{name}.bias", f"{own}bias", axes) for name, own, _, axes in ATTENTION),
+    ),
+    "layer_norm": (("scale", "weight", "d"), ("offset", "bias", "d")),
+    "encoder_layer": (
+        ("self_attention", "self_attn"), ("self_attention_norm", "norm1"),
+        ("feed_forward_norm", "norm2"), *FEED_FORWARD,
+    ),
+    "decoder_layer": (
+        ("self_attention", "self_attn"), ("self_attention_norm", "norm1"),
+        ("cross_attention", "multihead_attn"), ("cross_attention_norm", "norm2"),
+        ("feed_forward_norm", "norm3"), *FEED_FORWARD,
+    ),
+    "encoder": (("final_norm", "norm"),),
+    "decoder": (("final_norm", "norm"),),
+    "transformer": (
+        ("source_embedding.table", "source_table.weight", "v d"),
+        ("target_embedding.table", "target_table.weight", "v d"),
+        ("logits", "head"), ("logits.kernel", "head.weight", "v d"), ("logits.bias", "head.bias", "v"),
+    ),
+}  # fmt: skip

@@ -43,37 +43,27 @@ config = CLASSIC | sizes | {
     "padding_id": None,
 }  # fmt: skip
 
-LAYERS = [(f"decoder.layers.{index}", f"transformer.h.{index}") for index in range(2)]
-MODULES = {"self_attention": "attn", "self_attention_norm": "ln_1", "feed_forward": "mlp", "feed_forward_norm": "ln_2"}
 FUSED = (("query", "0/3 h k"), ("key", "1/3 g k"), ("value", "2/3 g e"))
-
-
-def layer(theirs, ours):
-    for name, part in FUSED:
-        yield f"{theirs}.self_attention.{name}.kernel", f"{ours}.attn.c_attn.weight", f"d ({part})"
-        yield f"{theirs}.self_attention.{name}.bias", f"{ours}.attn.c_attn.bias", f"({part})"
-    yield f"{theirs}.self_attention.output.kernel", f"{ours}.attn.c_proj.weight", "(h e) d"
-    yield f"{theirs}.self_attention.output.bias", f"{ours}.attn.c_proj.bias", "d"
-    for name, own, axes in (("hidden", "c_fc", "d f"), ("output", "c_proj", "f d")):
-        yield f"{theirs}.feed_forward.{name}.kernel", f"{ours}.mlp.{own}.weight", axes
-        yield f"{theirs}.feed_forward.{name}.bias", f"{ours}.mlp.{own}.bias", axes[-1]
-    for name in ("self_attention_norm", "feed_forward_norm"):
-        yield f"{theirs}.{name}.scale", f"{ours}.{MODULES[name]}.weight", "d"
-        yield f"{theirs}.{name}.offset", f"{ours}.{MODULES[name]}.bias", "d"
-
-
-weights = (
-    ("target_embedding.table", "transformer.wte.weight", "v d"),
-    ("target_position_embedding.table", "transformer.wpe.weight", "p d"),
-    *(row for names in LAYERS for row in layer(*names)),
-    ("decoder.final_norm.scale", "transformer.ln_f.weight", "d"),
-    ("decoder.final_norm.offset", "transformer.ln_f.bias", "d"),
-)
-module_paths = (
-    ("target_embedding", "transformer.wte"),
-    ("target_position_embedding", "transformer.wpe"),
-    *LAYERS,
-    *((f"{theirs}.{name}", f"{ours}.{own}") for theirs, ours in LAYERS for name, own in MODULES.items()),
-    ("decoder.final_norm", "transformer.ln_f"),
-    ("logits", "lm_head"),
-)
+weights = {
+    "embedding": (("table", "weight", "v d"),),
+    "position_embedding": (("table", "weight", "p d"),),
+    "layer_norm": (("scale", "weight", "d"), ("offset", "bias", "d")),
+    "multi_head_attention": (
+        *((f"{name}.kernel", "c_attn.weight", f"d ({part})") for name, part in FUSED),
+        *((f"{name}.bias", "c_attn.bias", f"({part})") for name, part in FUSED),
+        ("output.kernel", "c_proj.weight", "(h e) d"), ("output.bias", "c_proj.bias", "d"),
+    ),
+    "feed_forward": (
+        ("hidden.kernel", "c_fc.weight", "d f"), ("hidden.bias", "c_fc.bias", "f"),
+        ("output.kernel", "c_proj.weight", "f d"), ("output.bias", "c_proj.bias", "d"),
+    ),
+    "decoder_layer": (
+        ("self_attention", "attn"), ("self_attention_norm", "ln_1"),
+        ("feed_forward", "mlp"), ("feed_forward_norm", "ln_2"),
+    ),
+    "decoder": (("layers", "h"), ("final_norm", "ln_f")),
+    "transformer": (
+        ("target_embedding", "transformer.wte"), ("target_position_embedding", "transformer.wpe"),
+        ("decoder", "transformer"), ("logits", "lm_head"),
+    ),
+}  # fmt: skip
