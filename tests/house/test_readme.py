@@ -17,20 +17,13 @@ from decoder_tokenizers import decoder
 from invoke import invoke
 from kinds import conformance
 from model_folders import bert, gpt2
+from session import prepared
 
 from rosettaformer.cli import COMMANDS
 from rosettaformer.conformance.ports.port import PORTS
 
-PAGES = (
-    "README.md",
-    "docs/check.md",
-    "docs/models.md",
-    "docs/porting.md",
-    "docs/ci.md",
-    "docs/like.md",
-    "docs/checkpoints.md",
-    "docs/drop-in.md",
-)
+NAMES = ("check", "models", "porting", "ci", "like", "checkpoints", "drop-in")
+PAGES = ("README.md", *(f"docs/{name}.md" for name in NAMES))
 TEXTS = {page: (HOUSE / page).read_text() for page in PAGES}
 README, EVERYTHING = TEXTS["README.md"], "".join(TEXTS.values())
 CODE = "\n".join(re.findall(r"`[^`\n]+`|^    .*$", EVERYTHING, re.MULTILINE))
@@ -195,37 +188,20 @@ def test_the_commands_of_a_whole_model_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.conformance
-def test_models_are_compared_and_reported(tmp_path: Path) -> None:
-    for framework in ("torch", "flax"):
-        pytest.importorskip(framework)
-    (block,) = section("README.md", "Compare any two models", "sh")
-    (tmp_path / "tests").symlink_to(HOUSE / "tests")
-    for line in lines(block):
-        run(line, tmp_path)
-
-
-@pytest.mark.conformance
-def test_what_is_tried_without_a_model_runs_in_order(tmp_path: Path) -> None:
-    for package in ("torch", "tokenizers"):
+@pytest.mark.parametrize("title", ["Compare any two models", "Try it without a model", "Quick start"])
+def test_the_lines_of_the_readme_run_in_order(title: str, tmp_path: Path) -> None:
+    """The first ones of the quick start with torch alone; its model comes from transformers."""
+    for package in ("torch", "flax", "tokenizers", "transformers"):
         pytest.importorskip(package)
-    (block,) = section("README.md", "Try it without a model", "sh")
-    for line in lines(block):
-        run(line, tmp_path)
-    assert (tmp_path / "report.html").exists()
-
-
-@pytest.mark.conformance
-def test_the_quick_start_runs_in_order_with_torch_alone(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    first, second = section("README.md", "Quick start", "sh")
-    for line in lines(first):
-        run(line, tmp_path)
-    (file,) = tmp_path.glob("*_port.py")
-    assert "transformers" not in re.findall(r"^(?:import|from) (\w+)", file.read_text(), re.MULTILINE)
-    pytest.importorskip("transformers")
-    write(section("README.md", "Quick start", "python")[0], tmp_path)
-    for line in lines(second):
-        run(line, tmp_path)
+    (tmp_path / "tests").symlink_to(HOUSE / "tests")
+    for index, block in enumerate(section("README.md", title, "sh")):
+        if index:
+            (file,) = tmp_path.glob("*_port.py")
+            assert "transformers" not in re.findall(r"^(?:import|from) (\w+)", file.read_text(), re.MULTILINE)
+            write(section("README.md", title, "python")[0], tmp_path)
+        for line in lines(block):
+            run(line, tmp_path)
+    assert (tmp_path / "report.html").exists() or title != "Try it without a model"
 
 
 @pytest.mark.evidence
@@ -288,6 +264,16 @@ def test_a_new_port_is_checked_diagnosed_and_explained(folder: Path, tmp_path: P
     shutil.copy(folder / "my_model.py", tmp_path)
     for line in lines(section("docs/porting.md", "Its port", "sh")[0]):
         as_run(line, tmp_path)
+
+
+@pytest.mark.conformance
+def test_the_session_of_porting_goes_from_red_to_green(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    codes = {"new-port": 1, "diagnose": 1, "check": 0}
+    commands = prepared(TEXTS["docs/porting.md"], tmp_path)
+    assert [line.split()[1] for line in commands if line.startswith("rosettaformer")] == [*codes]
+    for line in commands:
+        run(line, tmp_path, codes.get(line.split()[1], 0))
 
 
 @pytest.mark.conformance
