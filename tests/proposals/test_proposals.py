@@ -90,22 +90,38 @@ def test_an_epsilon_that_is_no_candidate_or_only_an_attribute_is_not_believed(tm
     assert '"epsilon": 0.001,\n' in proposal.text
 
 
-GELU = "nn.functional.gelu(self.linear_1(x), approximate='tanh')"
-# a layer whose norms are others, what its network computes, and the activation that is decided although they are
-DEVIATING = [
-    ("Encoder", "torch.relu(self.linear_1(x))", "relu"),
-    ("Decoder", "torch.relu(self.linear_1(x))", "relu"),
-    ("Encoder", GELU, "gelu_tanh"),
-]
+LAYERS = (MODELS / "torch_files.py").read_text()
+RELU, GELU = "torch.relu(self.linear1(x))", "nn.functional.gelu(self.linear1(x), approximate='tanh')"
+POST = """        x = self.norm1(self.attention(x, x, x, src_mask) + x)
+        return self.norm2(self.ffn(x) + x)
+"""
+PRE = """        y = self.norm1(x)
+        x = x + self.attention(y, y, y, src_mask)
+        return x + self.ffn(self.norm2(x))
+"""
 
 
-@pytest.mark.parametrize(("layer", "network", "activation"), DEVIATING)
-def test_norms_by_the_unbiased_deviation_leave_nothing_else_open(layer: str, network: str, activation: str, tmp_path: Path) -> None:
-    text = (MODELS / "torch_deviation.py").read_text().replace("torch.relu(self.linear_1(x))", network)
+def changed(text: str, *changes: tuple[str, str]) -> str:
+    for old, new in changes:
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    return text
+
+
+# a layer whose norms are others, what its network computes, and what is decided although they are
+@pytest.mark.parametrize(
+    ("layer", "network", "activation", "placement"),
+    [("Encoder", RELU, "relu", "pre"), ("Decoder", RELU, "relu", "post"), ("Encoder", GELU, "gelu_tanh", "pre")],
+)
+def test_norms_by_the_unbiased_deviation_leave_nothing_else_open(
+    layer: str, network: str, activation: str, placement: str, tmp_path: Path
+) -> None:
+    deviation = ("torch.sqrt(var + self.eps)", "(x.std(-1, keepdim=True) + self.eps)")
+    text = changed(LAYERS, deviation, ("eps=1e-12", "eps=1e-6"), (RELU, network), (POST, PRE))
     proposal = proposed(tmp_path, text, f"{layer}Layer", "my_layers.py")
     assert proposal.left == ()
     assert "epsilon outside" in proposal.text
-    for line in (f'"activation": "{activation}",\n', '"norm_placement": "pre",\n', '"epsilon": 1e-06,\n'):
+    for line in (f'"activation": "{activation}",\n', f'"norm_placement": "{placement}",\n', '"epsilon": 1e-06,\n'):
         assert line in proposal.text
 
 
@@ -146,17 +162,15 @@ def test_a_dtype_is_proposed_where_the_module_computes_in_it(factor: str, reason
 @pytest.mark.parametrize("output", ["torch.log_softmax(self.proj(x), dim=-1)", "self.proj(x).softmax(-1)"])
 def test_probabilities_in_place_of_logits_leave_nothing_open(output: str, tmp_path: Path) -> None:
     text = (MODELS.parent / "ports" / "wild" / "annotated_transformer.py").read_text()
-    for old, new in (("return self.proj(x)", f"return {output}"), ("torch.sqrt(var + self.eps)", "(x.std(-1, keepdim=True) + self.eps)")):
-        assert text.count(old) == 1
-        text = text.replace(old, new)
+    deviation = ("torch.sqrt(var + self.eps)", "(x.std(-1, keepdim=True) + self.eps)")
+    text = changed(text, ("return self.proj(x)", f"return {output}"), deviation)
     proposal = proposed(tmp_path, text, "make_model", "my_model.py")
     assert proposal.left == () and '"scale_embedding": True,\n' in proposal.text
 
 
 def test_positions_are_given_vectors_or_looked_up_or_given(tmp_path: Path) -> None:
-    for source, argument in (("torch_files.py:AddedPositions", "zeros_btd"), ("torch_deviation.py:PositionalEncoder", "zeros_btd")):
-        proposal = propose(str(MODELS / source), "my_port.py", "positional_encoding")
-        assert proposal.left == () and f'"x": "{argument}",' in proposal.text
+    proposal = propose(str(MODELS / "torch_files.py:AddedPositions"), "my_port.py", "positional_encoding")
+    assert proposal.left == () and '"x": "zeros_btd",' in proposal.text
     proposal = propose(str(MODELS / "torch_files.py:PositionalEncoding"), "my_port.py", "positional_encoding")
     assert proposal.left == ()
     assert '"x": lambda inputs: inputs["zeros_btd"][..., 0],' in proposal.text  # it looks at the length, and at no position
@@ -175,20 +189,18 @@ def test_positions_are_given_vectors_or_looked_up_or_given(tmp_path: Path) -> No
 
 def test_an_embedding_ends_where_it_is_scaled(tmp_path: Path) -> None:
     """In the module around the table, so that no part is said to lack what the next one adds."""
-    text = (MODELS / "torch_gpt.py").read_text()
-    line = next(line for line in text.splitlines() if "nn.Embedding(" in line)
-    proposal = proposed(tmp_path, text.replace(line, line.replace("nn.Embedding(", "Scaled(")) + SCALED, "GPT", "my_gpt.py")
-    name = line.split("self.")[1].split(" ")[0]
-    assert f'("target_embedding", "{name}")' in proposal.text and '("table", "lut.weight", "v d")' in proposal.text
+    text = (MODELS / "../ports/wild/second/nanogpt_torch.py").read_text()
+    tied = "        self.transformer.wte.weight = self.lm_head.weight  # weight tying\n"
+    text = changed(text, (tied, ""), ("wte=nn.Embedding(", "wte=Scaled("))
+    proposal = proposed(tmp_path, text + SCALED, "GPT", "my_gpt.py")
+    assert '("target_embedding", "transformer.wte")' in proposal.text and '("table", "lut.weight", "v d")' in proposal.text
     assert '"scale_embedding": True,\n' in proposal.text and proposal.left == ()
 
 
 def test_a_module_that_needs_a_mask_is_given_one_of_ones(tmp_path: Path) -> None:
-    text = (MODELS / "torch_deviation.py").read_text()
-    guarded = "        if mask is not None:\n            scores = "
-    assert text.count(guarded) == 1
-    proposal = proposed(tmp_path, text.replace(guarded, "        scores = "), "MultiHeadAttention", "my_attention.py")
-    assert proposal.left == () and "given(filled(attend_mask(inputs), inputs[" in proposal.text
+    text = changed(LAYERS, ("        if mask is not None:\n            score = ", "        score = "))
+    proposal = proposed(tmp_path, text, "MultiHeadAttention", "my_attention.py")
+    assert proposal.left == () and "filled(attend_mask(inputs), inputs[" in proposal.text
 
 
 def test_heads_may_be_as_wide_as_the_model(tmp_path: Path) -> None:

@@ -10,20 +10,12 @@ class EncoderBlock(nn.Module):
     dim_feedforward: int
     dropout_prob: float
 
-    norms = {"epsilon": 1e-5}  # noqa: RUF012 - no field of the module
-
     @nn.compact
     def __call__(self, x, mask=None, train=True):
         y = nn.MultiHeadDotProductAttention(num_heads=self.num_heads, name="self_attn")(x, mask=mask)
-        x = nn.LayerNorm(name="norm1", **self.norms)(x + nn.Dropout(self.dropout_prob)(y, deterministic=not train))
+        x = nn.LayerNorm(name="norm1", epsilon=1e-5)(x + nn.Dropout(self.dropout_prob)(y, deterministic=not train))
         y = nn.Dense(self.input_dim, name="linear2")(nn.relu(nn.Dense(self.dim_feedforward, name="linear1")(x)))
-        return nn.LayerNorm(name="norm2", **self.norms)(x + nn.Dropout(self.dropout_prob)(y, deterministic=not train))
-
-
-class DefaultBlock(EncoderBlock):
-    """The same with the norm's own epsilon, which no attribute of the block shows."""
-
-    norms = {}  # noqa: RUF012 - no field of the module
+        return nn.LayerNorm(name="norm2", epsilon=1e-5)(x + nn.Dropout(self.dropout_prob)(y, deterministic=not train))
 
 
 class Embeddings(nn.Module):
