@@ -93,17 +93,6 @@ def test_a_wrong_port_exits_1_and_every_report_names_what_is_wrong(tmp_path: Pat
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names.values())
 
 
-@pytest.mark.conformance
-def test_a_run_that_compared_nothing_fails() -> None:
-    result = invoke("check", "wrong_port", "--component", "softmax")
-    assert (result.code, "nothing was compared" in result.out) == (1, True)
-    result = invoke("check", "torch", "--component", "softmax", "--device", "cuda", "--dtype", "float32", "--json", "-")
-    report = json.loads(result.out)
-    if report["compared"] == 0:
-        assert result.code == 1
-        assert report["not_compared"][0]["reason"] == "no cuda device"
-
-
 def test_k_chooses_cases_and_dtypes() -> None:
     result = invoke("check", "wrong_port", "-k", "layer_norm/large_mean-float16", "--json", "-")
     assert {(row["case"], row["dtype"]) for row in json.loads(result.out)["results"]} == {("layer_norm/large_mean", "float16")}
@@ -132,7 +121,7 @@ def test_x_stops_at_the_first_failure_that_is_not_declared(tmp_path: Path) -> No
 LISTED = {
     "components": ["layer_norm(parameters, x_btd, epsilon", "combine_masks(mask_bhts, other_bhts)"],
     "-k 'softmax and not vjp'": ["softmax(logits, mask)", "softmax_vjp"],
-    "-k layer_norm": ["(model_width) … norm_offset", "norm_one_plus_scale as one_plus_scale", "layer_norm_vjp"],
+    "-k layer_norm": ["(model_width) … norm_offset", "norm_one_plus_scale as one_plus_scale"],
     "-k 'multi_head_attention and not vjp'": [
         "query.bias … h k … (heads, key_size) … query_key_value_bias",
         "query_btd … memory_bsd … mask_bhts … causal … position_bt",
@@ -201,36 +190,6 @@ def test_list_names_every_component_and_defect() -> None:
     for kind, names in (("components", COMPONENTS), ("defects", all_defects())):
         text = invoke("list", kind).out
         assert {re.split(r"\W", line)[0] for line in text.splitlines() if not line.startswith((" ", "axes"))} == set(names)
-
-
-NEARLY = """
-from reference_numpy import normalization
-
-def layer_norm(case):
-    y = normalization.layer_norm(case.parameters, case.inputs["x_btd"], case.config.epsilon)
-    return y + (case.name == "plain")
-"""
-
-
-@pytest.mark.conformance
-def test_declared_deviations_do_not_fail_and_stale_ones_do(tmp_path: Path) -> None:
-    port, file = tmp_path / "nearly.py", tmp_path / "deviations.toml"
-    port.write_text(NEARLY)
-
-    def arguments(case: str, *options: object) -> tuple[object, ...]:
-        entry = {"case": case, "port": str(port), "dtype": "float64", "reason": "another formula", "link": "https://example.org/1"}
-        file.write_text("[[deviation]]\n" + "\n".join(f"{name} = {json.dumps(value)}" for name, value in entry.items()))
-        return "check", port, *NORM, "--deviations", file, *options
-
-    declared = invoke(*arguments("layer_norm/*", "--min-cases", 9))
-    assert declared.code == 0, declared
-    assert "another formula (https://example.org/1): output: error" in declared.out
-    assert "PASSED: 9 comparisons, 1 expected to fail (4 skipped" in declared.out
-    few = invoke(*arguments("layer_norm/*", "--min-cases", 10))
-    assert (few.code, "FAILED" in few.out) == (1, True)
-    stale = invoke(*arguments("layer_norm/square"))
-    assert (stale.code, "stale" in stale.out) == (1, True)
-    assert "(nearest: layer_norm/batch_0)" in refused(*arguments("layer_norm/batch_9"))
 
 
 @pytest.mark.conformance

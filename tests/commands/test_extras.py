@@ -96,7 +96,7 @@ def test_every_extra_is_tried() -> None:
     assert [text.replace("tensorflow-cpu", "tensorflow") for text in EXTRAS["tf-cpu"]] == EXTRAS["tf"]
 
 
-# by how a command finds it: in a port's process, for an option, a backend, a file; test_missing_packages has every command
+# by how a command finds it: in a port's process, for an option, a backend, a file
 LACKING = {
     "check torch": "torch",
     "check my_port.py --html report.html": "report",
@@ -118,7 +118,7 @@ def test_without_the_extra_a_command_names_it(bare: Environment, command: str) -
     result = bare.run("rosettaformer", *command.split())
     assert result.returncode == 3, result.stdout + result.stderr
     said = re.sub(r"\s+", " ", result.stdout + result.stderr)
-    assert f"pip install 'rosettaformer[{LACKING[command]}]'" in said  # no checkout that was installed as editable
+    assert f"pip install 'rosettaformer[{LACKING[command]}]'" in said  # it is not installed as editable
     assert "Traceback" not in said
 
 

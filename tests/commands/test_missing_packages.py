@@ -94,7 +94,7 @@ def test_every_command_is_in_the_table() -> None:
 
 
 class _Distribution:
-    """An installation whose record says where it came from; a checkout has its egg-info, too, which has none."""
+    """An installation whose record says where it came from; the egg-info of a checkout has none."""
 
     def __init__(self, said: object) -> None:
         self._said = said

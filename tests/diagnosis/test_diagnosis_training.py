@@ -1,8 +1,7 @@
-"""Diagnosis of gradients, losses and optimisers, on ports that make a mistake in their framework's own way."""
+"""What the wrong answers of losses, optimisers and searches have in common."""
 
 import itertools
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,41 +10,8 @@ from messages import mentions
 
 from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.compare import compare
-from rosettaformer.conformance.diagnosis import diagnose
 from rosettaformer.conformance.diagnosis.common import common
 from rosettaformer.conformance.reference import components, tolerance
-
-COPIED = """
-import torch
-from impl_torch.transformer import Transformer
-
-framework = "torch"
-config = {"tie_logits": True, "share_embeddings": True}
-
-class Copied(Transformer):
-    def __init__(self, config):
-        super().__init__(config)
-        head = self.logits
-
-        def forward(x_btd):
-            bias = None if head.bias is None else head.bias
-            return torch.nn.functional.linear(x_btd, self.target_embedding.weight.detach(), bias)
-
-        head.forward = forward
-
-components = {"transformer": lambda config, dtype: Copied(config)}
-"""
-
-
-@pytest.mark.conformance
-def test_a_mistake_that_only_gradients_show_is_named(tmp_path: Path) -> None:
-    """Logits are tied by copying."""
-    pytest.importorskip("torch")
-    port = tmp_path / "logits_copied_table_port.py"
-    port.write_text(COPIED)
-    found = diagnose(str(port), pairs=False).findings
-    assert {finding.explanations for finding in found if finding.verdict == "explained"} == {(("EMB5",),)}, [f.text for f in found]
-
 
 Outputs = dict[str, np.ndarray]
 

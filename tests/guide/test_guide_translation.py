@@ -23,6 +23,7 @@ from rosettaformer.guide.translation import DIRECTIONS, classes, direction, exam
 from rosettaformer.guide.translation.measurement import Measured
 from rosettaformer.guide.translation.snippets import IMPORTS, fitted
 from rosettaformer.guide.translation.table import FRAMEWORKS, PARTS, SECTIONS, Cell, Row, rows
+from rosettaformer.proposals import propose
 
 HOUSE = Path(__file__).resolve().parents[2]
 ROWS = {row.id: row for row in rows()}
@@ -71,47 +72,16 @@ EXPECTED: dict[str, dict[str, Any]] = {
 }
 
 
-LAYER = """
-framework = {framework!r}
-dtypes = ("float32",)
-components = {{"encoder_layer": lambda c, dtype: EncoderLayer(c.model_width, c.heads, c.feed_forward_width{more})}}
-weights = {weights!r}
-call = {{"encoder_layer": {{"x": "x_btd", "mask": "mask_bhts"}}}}
-config = {{"model_width": 12, "heads": 3, "key_value_heads": 3, "key_size": 4, "value_size": 4, "feed_forward_width": 20,
-          "norm_placement": "post", "activation": "relu", "epsilon": 1e-5, "attention_bias": True}}
-"""
-FLAX = (
-    *(("self_attention." + name, own, axes) for name, own, axes in (
-        ("query.kernel", "attention.query.kernel", "d h k"), ("query.bias", "attention.query.bias", "h k"),
-        ("key.kernel", "attention.key.kernel", "d g k"), ("key.bias", "attention.key.bias", "g k"),
-        ("value.kernel", "attention.value.kernel", "d g e"), ("value.bias", "attention.value.bias", "g e"),
-        ("output.kernel", "attention.out.kernel", "h e d"), ("output.bias", "attention.out.bias", "d"),
-    )),
-    ("self_attention_norm.scale", "attention_norm.scale", "d"), ("self_attention_norm.offset", "attention_norm.bias", "d"),
-    ("feed_forward_norm.scale", "norm.scale", "d"), ("feed_forward_norm.offset", "norm.bias", "d"),
-    ("feed_forward.hidden.kernel", "hidden.kernel", "d f"), ("feed_forward.hidden.bias", "hidden.bias", "f"),
-    ("feed_forward.output.kernel", "output.kernel", "f d"), ("feed_forward.output.bias", "output.bias", "d"),
-)  # fmt: skip
-KERAS = {"query": "_query_dense", "key": "_key_dense", "value": "_value_dense", "out": "_output_dense", "output": "last"}
-
-
-def keras_name(name: str) -> str:
-    """The name in the Keras snippet of what has this one in the snippet of Flax."""
-    module, _, last = name.rpartition(".")
-    last = {"scale": "gamma", "bias": "beta"}[last] if module.endswith("norm") else last
-    return ".".join([*(KERAS.get(part, part) for part in module.split(".")), last])
-
-
 @pytest.mark.conformance
 @pytest.mark.parametrize("framework", ["keras", "flax"])
 def test_the_whole_layer_that_is_written_is_the_encoder_layer(framework: str, tmp_path: Path) -> None:
     code = ROWS["whole-layer"].cells[framework].code.partition("\nlayer = ")[0]
-    weights = FLAX if framework == "flax" else tuple((name, keras_name(own), axes) for name, own, axes in FLAX)
-    port = tmp_path / "port.py"
-    own = {"framework": "jax", "more": ", nnx.Rngs(0)"} if framework == "flax" else {"framework": "tf", "more": ""}
-    port.write_text("\n".join([*IMPORTS[framework], code, LAYER.format(weights=weights, **own)]))
+    (tmp_path / "whole_layer.py").write_text("\n".join([*IMPORTS[framework], code, ""]))
+    proposal = propose(f"{tmp_path}/whole_layer.py:EncoderLayer", "port.py")
+    assert (proposal.component, proposal.left) == ("encoder_layer", ())
+    (tmp_path / "port.py").write_text(proposal.text)
     cases = [case for case in suite() if case.component == "encoder_layer"]
-    results = runner.run(cases, [str(port)], ["float32"])
+    results = runner.run(cases, [str(tmp_path / "port.py")], ["float32"])
     statuses = {result.case.rpartition("/")[2]: result.status for result in results if result.status != "not covered"}
     assert statuses.pop("left_padding") == "differs"  # a query that may attend to nothing averages the values
     assert len(statuses) >= 7
@@ -193,19 +163,15 @@ def test_what_the_pages_say_of_keras_hubs_bert_holds() -> None:
 
 
 def test_classes_follow_from_names_and_measurements(measured: Measured) -> None:
-    def found(identity: str, one: str, other: str) -> str:
-        return classes.relation(ROWS[identity], one, other, measured.values)
-
-    assert found("softmax", "pytorch", "flax") == "same"
-    assert found("clip", "numpy", "flax") == "same"
-    assert found("clip", "keras", "flax") == "same"
-    assert found("top-k", "numpy", "pytorch") == "name"
-    assert found("layer-norm", "pytorch", "keras") == "default"
-    assert found("adam", "pytorch", "flax") == "name"
-    assert found("adam", "pytorch", "keras") == "default"
-    assert found("batch-norm-momentum", "pytorch", "flax") == "meaning"
-    assert found("batch-norm-momentum", "keras", "flax") == "name"
-    assert found("whole-layer", "pytorch", "flax") == "absent"
+    wanted = {
+        ("softmax", "pytorch", "flax"): "same",
+        ("clip", "numpy", "flax"): "same",
+        ("top-k", "numpy", "pytorch"): "name",
+        ("layer-norm", "pytorch", "keras"): "default",
+        ("batch-norm-momentum", "pytorch", "flax"): "meaning",
+        ("whole-layer", "pytorch", "flax"): "absent",
+    }
+    assert {key: classes.relation(ROWS[key[0]], *key[1:], measured.values) for key in wanted} == wanted
 
 
 def test_classes_follow_from_measurements_and_what_disagrees_or_is_refuted_is_refused(measured: Measured) -> None:

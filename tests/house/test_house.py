@@ -40,7 +40,7 @@ def tree_of(path: Path) -> ast.Module:
 def imports(path: Path, *, lazy: bool = True, root: Path = HOUSE) -> Iterator[tuple[str, str]]:
     """(module, name) of every import in a file of the root, by absolute names; (module, "") of a plain one.
 
-    lazy: also the imports in functions and under TYPE_CHECKING, not only those that run when the module is imported.
+    lazy: also the imports in functions and under TYPE_CHECKING, which do not run when the module is imported.
     """
     around = path.relative_to(root).parent.parts
     for node in ast.walk(tree_of(path)) if lazy else tree_of(path).body:
@@ -116,7 +116,7 @@ def test_importing_the_whole_reference_loads_no_framework_and_not_the_judge() ->
 
 
 def arrows(folder: Path, *, lazy: bool) -> Iterator[tuple[str, str]]:
-    """(module, module that it imports) within a package, by dotted names that begin below it; the package itself is ""."""
+    """(module, module that it imports) within a package, by names that begin below it, which is "" itself."""
     paths = {".".join(path.relative_to(folder).with_suffix("").parts): path for path in folder.rglob("*.py")}
     modules = {f".{name}".removesuffix(".__init__").removeprefix("."): path for name, path in paths.items()}
     for name, path in sorted(modules.items()):

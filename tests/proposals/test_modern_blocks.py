@@ -29,11 +29,10 @@ BLOCKS = [
     ("modern.py:FusedLayer", "decoder_layer", "llama"),
     ("modern.py:SandwichLayer", "decoder_layer", "glm4"),
     ("nnx_llama.py:DecoderLayer", "decoder_layer", "qwen3"),
-    ("linen_llama.py:TransformerBlock", "decoder_layer", "llama"),
     ("keras_llama.py:DecoderLayer", "decoder_layer", "llama"),
 ]
-FRAMEWORKS = {"nnx_llama": "flax", "linen_llama": "flax", "keras_llama": "keras", "modern": "transformers"}
-IN_FLOAT32 = ("linen", "transformers", "modern")  # in which these compute
+FRAMEWORKS = {"nnx_llama": "flax", "keras_llama": "keras", "modern": "transformers"}
+IN_FLOAT32 = ("transformers", "modern")  # in which these compute
 PLAIN = ("plain_causal", "plain_causal_long", "plain_causal_one_position")
 # a line of the block, and what is written in its place
 MISTAKES = {

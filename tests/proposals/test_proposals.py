@@ -111,7 +111,11 @@ def changed(text: str, *changes: tuple[str, str]) -> str:
 # a layer whose norms are others, what its network computes, and what is decided although they are
 @pytest.mark.parametrize(
     ("layer", "network", "activation", "placement"),
-    [("Encoder", RELU, "relu", "pre"), ("Decoder", RELU, "relu", "post"), ("Encoder", GELU, "gelu_tanh", "pre")],
+    [
+        ("Encoder", RELU, "relu", "pre"),
+        ("Decoder", RELU, "relu", "post"),
+        ("Encoder", GELU, "gelu_tanh", "pre"),
+    ],
 )
 def test_norms_by_the_unbiased_deviation_leave_nothing_else_open(
     layer: str, network: str, activation: str, placement: str, tmp_path: Path
@@ -121,8 +125,8 @@ def test_norms_by_the_unbiased_deviation_leave_nothing_else_open(
     proposal = proposed(tmp_path, text, f"{layer}Layer", "my_layers.py")
     assert proposal.left == ()
     assert "epsilon outside" in proposal.text
-    for line in (f'"activation": "{activation}",\n', f'"norm_placement": "{placement}",\n', '"epsilon": 1e-06,\n'):
-        assert line in proposal.text
+    for entry in (f'"activation": "{activation}"', f'"norm_placement": "{placement}"', '"epsilon": 1e-06'):
+        assert f"{entry},\n" in proposal.text
 
 
 def test_an_unknown_norm_leaves_open_what_it_hides(tmp_path: Path) -> None:
@@ -193,7 +197,8 @@ def test_an_embedding_ends_where_it_is_scaled(tmp_path: Path) -> None:
     tied = "        self.transformer.wte.weight = self.lm_head.weight  # weight tying\n"
     text = changed(text, (tied, ""), ("wte=nn.Embedding(", "wte=Scaled("))
     proposal = proposed(tmp_path, text + SCALED, "GPT", "my_gpt.py")
-    assert '("target_embedding", "transformer.wte")' in proposal.text and '("table", "lut.weight", "v d")' in proposal.text
+    assert '("target_embedding", "transformer.wte")' in proposal.text
+    assert '("table", "lut.weight", "v d")' in proposal.text
     assert '"scale_embedding": True,\n' in proposal.text and proposal.left == ()
 
 
@@ -227,7 +232,6 @@ REFUSED = [
     ("torch_files.py:Decoder", "transformer", "Decoder … encoder's"),
     ("torch_sublayers.py:MultiHeadAttention", "encoder_layer", "encoder_layer"),
     ("torch_files.py:PositionalEncoding", "", "--component"),
-    pytest.param("keras_examples.py:PositionalEmbedding", "", "Transformer", marks=SLOW),
 ]
 
 
@@ -273,13 +277,6 @@ class Lazy(nn.Module):
     def forward(self, x):
         return self.lin(x)
 
-class Scalar(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.only = nn.Parameter(torch.tensor(1.0))
-    def forward(self):
-        return self.only
-
 class ManyAxes(nn.Module):
     def __init__(self, d_model):
         super().__init__()
@@ -315,10 +312,6 @@ class Data(nn.Module):
     def forward(self, x):
         return self.norm(x)
 
-@dataclasses.dataclass
-class Unhashable(Data):
-    pass
-
 class Abstract(Norm, abc.ABC):
     @abc.abstractmethod
     def forward(self, x): ...
@@ -331,10 +324,6 @@ class OfADict(RaisingProperty):
 class OfAMapping(RaisingProperty):
     def __init__(self, cfg):
         super().__init__(**cfg)
-
-class OfNestedFields(RaisingProperty):
-    def __init__(self, args):
-        super().__init__(args.model.d_model)
 
 class Awaited(Norm):
     async def forward(self, x):
@@ -365,9 +354,6 @@ class Scripted(nn.LayerNorm):
     def __new__(cls, d_model):
         return torch.jit.script(nn.LayerNorm(d_model))
 
-def returns_none(d_model):
-    return None
-
 def returns_a_class(d_model):
     return nn.LayerNorm
 
@@ -379,12 +365,9 @@ CALLS = [
     ("ExitsWhenCalled", "x", "sys.exit(3)"),
     ("RaisesUnsayable", "x", "raise Unsayable"),
     ("GivesNothing", "x", 'print("in the way")'),
-    ("GivesWords", "x", 'return {"words": ["a", "b"], 3: None}'),
     ("GivesNamed", "x", 'return collections.namedtuple("Output", "hidden")(nn.LayerNorm.forward(self, x))'),
     ("Fails", "x, mask, *, other, **rest", 'raise KeyError("x" * 10_000)'),
     ("KeywordOnly", "*, x", "return nn.LayerNorm.forward(self, x)"),
-    ("PositionalOnly", "x, /", "return nn.LayerNorm.forward(self, x)"),
-    ("NeedsCuda", "x", "return x.cuda()"),
     ("GivesSeveral", "x", 'return None, {"a": 1}, nn.LayerNorm.forward(self, x), "words"'),
     ("GivesOne", "x", "yield nn.LayerNorm.forward(self, x)"),
     ("RaisesAnything", "x", 'raise BaseException("anything")'),

@@ -62,8 +62,6 @@ DIVISIONS = [
     ("torch_layouts.py:SharedBlock", "encoder_layer", ['"value": "x_btd",', '"key": "x_btd",', '"k i"'], "post", EMPTY),
     ("torch_layouts.py:RowAttention", "self_attention", ['"for": "b",', "earlier(inputs)[None] if"], "causal_ragged", EMPTY),
     ("torch_layouts.py:FlatLogits", "logits", ['output.unflatten(0, inputs["x_btd"].shape[:2])'], "bias", set()),
-    pytest.param("linen_block.py:TokenEncoder", "token_encoder", ['("source_embedding", "tokens")'], "post", EMPTY, marks=SLOW),
-    pytest.param("linen_block.py:RowNorm", "layer_norm", ['"for": "b",'], "plain", {"large_mean", "batch_0"}, marks=SLOW),
     pytest.param("../ports/wild/keras_translation.py:FeedForward", "feed_forward_sublayer", ["layer_norm"], "post", set(), marks=SLOW),
 ]
 
@@ -73,7 +71,7 @@ def test_another_division_is_proposed_whole(
     source: str, component: str, words: list[str], name: str, differing: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By what its class shows when it is run, and nothing is left to decide; every case passes but those in which the model is another."""
-    pytest.importorskip({"torch": "torch", "linen": "flax", "keras": "keras"}[Path(source).name.partition("_")[0]])
+    pytest.importorskip({"torch": "torch", "keras": "keras"}[Path(source).name.partition("_")[0]])
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(MODELS)
     proposal = propose(str(MODELS / source), "my_port.py")
