@@ -85,10 +85,6 @@ MISTAKES: dict[str, tuple[str, str, set[str], str, str]] = {
         given(model, lambda ids, mask, segment: (ids != ids if mask is None else ~mask, segment))
 """),
     "no mask": ("bert", "pool", {"ATT9", "ATT18"}, "", "given(model, lambda *rest: (None, rest[-1]))"),
-    "the head's bias lost": (
-        "bert", "masked_language_logits", {"EMB8"}, "masked_language_head.logits",
-        "replaced(model.cls.predictions.decoder, lambda module, x, output: F.linear(x, module.weight))",
-    ),
     "the head untied": ("bert", "masked_language_logits", {"EMB6"}, "", """
         replaced(model.cls.predictions.decoder, lambda module, x, output: 0 * output + module.bias)
 """),
@@ -100,10 +96,6 @@ read(lambda axes: {
     "c_attn with value and key exchanged": (
         "gpt2", "transformer", {"MHA6"}, "decoder.layers.0.self_attention",
         'read(lambda axes: axes.translate(str.maketrans("12", "21")))',
-    ),
-    "Conv1D transposed": (
-        "gpt2", "transformer", {"output.kernel=transposed"}, "decoder.layers.0.self_attention",
-        'read(lambda axes: "d (h e)" if axes == "(h e) d" else axes)',
     ),
     "no causal mask": ("gpt2", "transformer", {"CAU4", "CAU6"}, "", """
         for block in model.transformer.h:
@@ -118,14 +110,6 @@ read(lambda axes: {
         "gpt2", "transformer", {"NRM10"}, "decoder.final_norm",
         "replaced(model.transformer.ln_f, lambda module, x, output: x)",
     ),
-    "post-norm": ("gpt2", "transformer", {"NRM8"}, "decoder.layers.0", """
-        for block in model.transformer.h:
-            def forward(x, *args, block=block, attention_mask=None, **options):
-                mask = attention_mask if attention_mask is not None else next(filter(torch.is_tensor, args))
-                x = block.ln_1(x + block.attn(x, attention_mask=mask)[0])
-                return block.ln_2(x + block.mlp(x))
-            block.forward = forward
-"""),
     "erf for tanh": ("gpt2", "transformer", {"FFN1"}, "decoder.layers.0.feed_forward", """
         for block in model.transformer.h:
             block.mlp.act = torch.nn.GELU()

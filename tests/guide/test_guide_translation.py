@@ -216,23 +216,17 @@ def test_links_lead_to_decisions_identities_are_anchors_and_code_is_short() -> N
     known = {*decisions, *COMPONENTS, *all_defects()}
     assert decisions
     assert [(row.id, link) for row in rows() for link in row.links if link not in known] == []
-    reserved = {*SECTIONS, "defaults", "example", "layouts", "topics", "own", "filtered", "content", "search", "found", "theme",
-                "know", "want"}  # fmt: skip
+    words = "defaults example layouts topics own filtered content search found theme know want"
     for row in rows():
-        assert re.fullmatch(r"[a-z]+(-[a-z]+)*", row.id), row.id
-        assert row.id not in reserved
+        assert re.fullmatch(r"[a-z]+(-[a-z]+)*", row.id) and row.id not in {*SECTIONS, *words.split()}, row.id
         for framework, cell in row.cells.items():
             assert cell.names or cell.code or cell.note, f"{row.id}.{framework} must say what to write instead"
             for part in (row.given, cell.code, cell.measure, *cell.claims):
                 ast.parse(part)
-                assert max((len(line) for line in part.splitlines()), default=0) <= 160, f"{row.id}.{framework}"
-    real = (ast.Call, ast.Subscript, ast.Attribute, ast.BinOp)
-    for row in rows():
-        for framework, cell in row.cells.items():
+                assert not [line for line in part.splitlines() if len(line) > 160], f"{row.id}.{framework}"
             if cell.code:
                 last = ast.parse(cell.code).body[-1]
-                assert any(isinstance(node, ast.Name) for node in ast.walk(last)), f"{row.id}.{framework} must not end in {cell.code!r}"
-                assert any(isinstance(node, real) for node in ast.walk(ast.parse(cell.code))), f"{row.id}.{framework}: {cell.code!r}"
+                assert any(isinstance(node, ast.Name) for node in ast.walk(last)), f"{row.id}.{framework}"
     decided = direction._decided()
     assert {link for row in rows() for link in row.links if link.isalpha() and link.isupper()} <= decided.keys()
     assert all(id in governing(component) for id, component in decided.items())

@@ -29,13 +29,20 @@ README, EVERYTHING = TEXTS["README.md"], "".join(TEXTS.values())
 CODE = "\n".join(re.findall(r"`[^`\n]+`|^    .*$", EVERYTHING, re.MULTILINE))
 ARTEFACT = "rosettaformer check model.onnx --checkpoint DIR"
 WRONG = HOUSE / "tests/ports/handwritten_torch.py"
-# by command, with which a line that takes minutes as it is printed takes seconds
+# how a command goes on that takes minutes as it is printed -> with what it takes seconds; the first that fits
 LESS = {
-    "check": "--component layer_norm --dtype float32",
-    "diagnose": "--component layer_norm --no-pairs",
-    "train": "--backend numpy --mesh none --limit 60 --held-out 10 --steps 2",
+    ".*--min-cases": "",  # it counts what is compared
+    r"check .*\.onnx|check .*--like .*--dtype": "-k short",
+    "check .*--like": "-k short --dtype float32",
+    "diagnose .*--like": "--component transformer --limit 60",
+    "check .*--checkpoint": "torch --dtype float32",
+    "check$": "torch --component layer_norm --dtype float32",
+    "check ": "--component layer_norm --dtype float32",
+    "diagnose ": "--component layer_norm --no-pairs",
+    "train ": "--backend numpy --mesh none --limit 60 --held-out 10 --steps 2",
     "compare-training": "--backend numpy --steps 2",
-    "new-port": "--no-check",
+    "new-port ": "--no-check",
+    "": "",
 }
 
 
@@ -57,23 +64,10 @@ def test_what_the_pages_say_of_installing_is_declared() -> None:
         assert f"\n{target}: " in makefile
 
 
-FULL = [False, pytest.param(True, marks=pytest.mark.conformance)]
-
-
 def shortened(line: str) -> str:
     """A line with options with which it takes seconds."""
-    command = [*line.split(), "", ""][1]
-    if "--min-cases" in line:  # it counts what is compared
-        return line
-    if command == "check" and ".onnx" in line:
-        return f"{line} -k short"
-    if command == "check" and "--like" in line:
-        return f"{line} -k short" + " --dtype float32" * ("--dtype" not in line)
-    if command == "diagnose" and "--like" in line:
-        return f"{line} --component transformer --limit 60"
-    if command == "check" and "--checkpoint" in line:
-        return f"{line} torch --dtype float32"
-    return f"{line} {'torch ' * (line == 'rosettaformer check')}{LESS.get(command, '')}"
+    command = line.removeprefix("rosettaformer ")
+    return f"{line} {next(more for pattern, more in LESS.items() if re.match(pattern, command))}"
 
 
 def as_run(line: str, folder: Path, model: Path = Path("DIR")) -> str:
@@ -92,7 +86,7 @@ def printed_by(program: str) -> str:
     return out.getvalue()
 
 
-@pytest.mark.parametrize("full", FULL)
+@pytest.mark.parametrize("full", [False, conformance(True)])
 @pytest.mark.parametrize("title", ["On the same weights", "Answers"])
 def test_python_sections_run_in_order_in_one_namespace(title: str, full: bool) -> None:
     """Only with `full` every port runs."""

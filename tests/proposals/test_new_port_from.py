@@ -38,9 +38,7 @@ STYLES = [
     pytest.param("raw_parameters.py:Attn", "multi_head_attention", EMPTY, marks=SLOW),
     pytest.param("keras_tutorial.py:MultiHeadAttention", "multi_head_attention", EMPTY, marks=SLOW),
     pytest.param("keras_tutorial.py:DecoderLayer", "decoder_layer", EMPTY, marks=SLOW),
-    pytest.param("nnx_seq2seq.py:Seq2Seq", "transformer", EMPTY, marks=SLOW),
     pytest.param("linen_block.py:EncoderBlock", "encoder_layer", EMPTY, marks=SLOW),
-    pytest.param("torch_files.py:EncoderLayer", "encoder_layer", EMPTY, marks=SLOW),
     pytest.param("torch_files.py:Transformer", "transformer", EMPTY | QUERIES | {"padding_id_0"}, marks=SLOW),
     pytest.param("torch_sublayers.py:EncoderLayer", "encoder_layer", EMPTY, marks=SLOW),
     pytest.param("torch_sublayers.py:DecoderLayer", "decoder_layer", EMPTY, marks=SLOW),
@@ -138,15 +136,18 @@ def test_rows_that_the_model_fixes_and_does_not_use_are_read_from_its_table(tmp_
 
 def test_one_table_of_positions_for_source_and_target_is_marked(tmp_path: Path) -> None:
     """The reference has two: nothing else is left open."""
-    pytest.importorskip("flax")
-    encoder = "        self.encoder = nnx.List("
-    shared = (encoder, f"        self.tgt_embed.position = self.src_embed.position\n{encoder}")
-    _changed(tmp_path, "one_table.py", (MODELS / "nnx_seq2seq.py").read_text(), shared)
+    pytest.importorskip("torch")
+    source = (MODELS / "torch_stock.py").read_text()
+    sinusoids = source.partition("    def pos(self, x):\n")[2].partition("\n\n")[0]
+    learned = (sinusoids, "        return self.position(torch.arange(x.size(1)))")
+    size = "self.emb_size = emb_size\n"
+    table = (size, f"{size}        self.position = nn.Embedding(256, emb_size)\n")
+    _changed(tmp_path, "one_table.py", source, learned, table)
     proposal = propose("one_table.py:Seq2Seq", "my_port.py")
     *left, spare = proposal.left
     missing = [text for text in left if "has no" in text]
     assert [re.search(r"(\w+)_position_embedding.table", one)[1] for one in missing] == ["source", "target"]
-    assert spare == "src_embed.position.embedding of shape (256, 12) has no counterpart"
+    assert spare == "position.weight of shape (256, 12) has no counterpart"
     for name in ("norm_placement", "activation", "scale_embedding", "final_norm"):  # no default stands undoubted
         assert re.search(rf'"{name}": .*# TODO: decide:', proposal.text), proposal.text
 

@@ -14,6 +14,7 @@ from rosettaformer.proposals.constructor_arguments import meaning_of
 from rosettaformer.proposals.failures import failure
 
 MODELS = Path(__file__).parents[1] / "proposed"
+NANOGPT = "../ports/wild/second/nanogpt_torch.py"
 SLOW = pytest.mark.conformance
 # a layer whose norms show their epsilon nowhere
 LAYER = """
@@ -193,7 +194,7 @@ def test_positions_are_given_vectors_or_looked_up_or_given(tmp_path: Path) -> No
 
 def test_an_embedding_ends_where_it_is_scaled(tmp_path: Path) -> None:
     """In the module around the table, so that no part is said to lack what the next one adds."""
-    text = (MODELS / "../ports/wild/second/nanogpt_torch.py").read_text()
+    text = (MODELS / NANOGPT).read_text()
     tied = "        self.transformer.wte.weight = self.lm_head.weight  # weight tying\n"
     text = changed(text, (tied, ""), ("wte=nn.Embedding(", "wte=Scaled("))
     proposal = proposed(tmp_path, text + SCALED, "GPT", "my_gpt.py")
@@ -226,7 +227,7 @@ def test_an_argument_without_a_counterpart_leaves_nothing_else_open(tmp_path: Pa
 
 # classes and the sentence that refuses them, or says the way in
 REFUSED = [
-    ("torch_layouts.py:CausalSelfAttention", "multi_head_attention", "leave --component … self_attention"),
+    (f"{NANOGPT}:CausalSelfAttention", "multi_head_attention", "--component … self_attention"),
     ("torch_layouts.py:Headless", "", "layer's"),
     ("torch_layouts.py:Odd", "", 'docs/ports.md, "Another'),
     ("torch_files.py:Decoder", "transformer", "Decoder … encoder's"),
@@ -291,9 +292,6 @@ class Meta(Norm):
     def forward(self, x):
         return x
 
-class NoArguments(Norm):
-    forward = property(lambda self: print)
-
 class Empty(nn.Module):
     def forward(self, x):
         return x
@@ -325,23 +323,6 @@ class OfAMapping(RaisingProperty):
     def __init__(self, cfg):
         super().__init__(**cfg)
 
-class Awaited(Norm):
-    async def forward(self, x):
-        return x
-
-class ForgetsSuper(nn.Module):
-    def __init__(self, d_model):
-        self.lin = nn.Linear(d_model, d_model)
-    def forward(self, x):
-        return self.lin(x)
-
-class Complex(nn.Module):
-    def __init__(self, d_model):
-        super().__init__()
-        self.scale = nn.Parameter(torch.ones(d_model, dtype=torch.complex64))
-    def forward(self, x):
-        return x * self.scale.real
-
 class BadNames(nn.Module):
     def __init__(self, d_model):
         super().__init__()
@@ -356,9 +337,6 @@ class Scripted(nn.LayerNorm):
 
 def returns_a_class(d_model):
     return nn.LayerNorm
-
-def generates(d_model):
-    yield nn.LayerNorm(d_model)
 """
 # classes of which the call alone is odd: their arguments, and what they do
 CALLS = [
@@ -381,8 +359,9 @@ NAMES = [line.split("(")[0].split()[1] for line in ODD.splitlines() if line.star
 def test_no_class_makes_a_traceback(tmp_path: Path) -> None:
     """One sentence and exit code 2, or a file that says what is open."""
     (tmp_path / "odd_classes.py").write_text(ODD)
-    components = ("positional_encoding", "layer_norm", "encoder_layer", "decoder", "transformer", "classify")
-    named = [(name, component) for index, name in enumerate(NAMES) for component in ("", *components[index % 3 :: 3])]
+    others = ("positional_encoding", "encoder_layer", "decoder", "transformer", "classify")
+    asked = [("", "layer_norm", others[index % 5]) for index in range(len(NAMES))]
+    named = [(name, component) for name, each in zip(NAMES, asked, strict=True) for component in each]
     for number, (name, component) in enumerate(named):
         options = ("--component", component) if component else ()
         found = invoke("new-port", "--from", f"odd_classes.py:{name}", f"port_{number}", "--no-check", *options, folder=tmp_path)

@@ -1,54 +1,36 @@
 """`new-port --from` of models that are divided otherwise than the suite divides them: each is proposed whole, and its port passes."""
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
-import expectations
 import pytest
+from expectations import suite
 from messages import mentions
+from whole_models import in_this_process
 
-from rosettaformer.conformance.cases import attention, embedding, layers, layouts
-from rosettaformer.conformance.cases.build import Builder
-from rosettaformer.conformance.compare import compare
-from rosettaformer.conformance.ports.port import NotCovered, Port
-from rosettaformer.conformance.reference import components
-from rosettaformer.proposals import Proposal, propose
+from rosettaformer.conformance import runner
+from rosettaformer.conformance.case import DTYPES
+from rosettaformer.proposals import propose
 
 MODELS = Path(__file__).parents[1] / "proposed"
-EMPTY = {"empty_row", "left_padding"}  # rows without a key, to which these models give the mean of all values
-FAMILIES = (attention, embedding, layers, layouts)
+NANO = "../ports/wild/second/nanogpt_torch.py"
+# rows without a key, to which these models give the mean of all values
+EMPTY = {"empty_row", "left_padding", "shrinking_padding", "padded_columns"}
 SLOW = pytest.mark.conformance
 
 
-def judged(proposal: Proposal, path: Path) -> tuple[set[str], set[str]]:
-    """The cases of its component with which a port agrees, and those from which it differs, in every dtype that it has."""
-    path.write_text(proposal.text)
-    before = set(sys.modules)
-    own = Port(str(path))
-    for name in set(sys.modules) - before:  # the class's own file, which the next test may read again
-        if hasattr(sys.modules[name], "__file__") and str(sys.modules[name].__file__).startswith(str(MODELS.parent)):
-            del sys.modules[name]
-    build = Builder(own.config, own.adapter.names.shared)
-    cases = [case for family in FAMILIES for case in family.cases(build) if case.component == proposal.component]
-    passed, failed = set(), set()
-    for case in cases:
-        if not expectations.has(case.config, own.config):
-            continue
-        for dtype in own.dtypes:
-            try:
-                outputs = own.answer(case.at(dtype))
-            except NotCovered:
-                continue
-            outputs = outputs if isinstance(outputs, dict) else components.named_outputs(outputs)
-            expected = expectations.expect(case.at(dtype))
-            agrees = all(compare(one, outputs[name]).excess <= 1 for name, one in expected.items())
-            (passed if agrees else failed).add(case.name)
-    return passed, failed
+@pytest.fixture(autouse=True)
+def quickly(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    in_this_process(monkeypatch)
+    yield
+    for name in ("nanogpt_torch", "norm_first", *(path.stem for path in MODELS.glob("*.py"))):
+        sys.modules.pop(name, None)  # which the next test reads again
 
 
 # what is named, what it is found to be, what its file says, a case that passes, and those that may differ
 DIVISIONS = [
-    ("torch_layouts.py:CausalSelfAttention", "self_attention", ['"x": "x_btd",', '"if": "causal",'], "causal_square", set()),
+    (f"{NANO}:CausalSelfAttention", "self_attention", ['"x": "x_btd" … "causal"'], "causal_square", set()),
     ("torch_layouts.py:MultiheadAttention", "self_attention", ['"(h 0/3 k) d"', '"return_attention": "return_weights"'], "ragged", EMPTY),
     ("torch_sublayers.py:MultiHeadAttention", "cross_attention_sublayer", ['"return" … output[0]'], "ragged", EMPTY),
     ("torch_sublayers.py:PositionwiseFeedForward", "feed_forward_sublayer", ['("feed_forward_norm", "layer_norm")'], "post", set()),
@@ -71,14 +53,17 @@ def test_another_division_is_proposed_whole(
     source: str, component: str, words: list[str], name: str, differing: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By what its class shows when it is run, and nothing is left to decide; every case passes but those in which the model is another."""
-    pytest.importorskip({"torch": "torch", "keras": "keras"}[Path(source).name.partition("_")[0]])
+    pytest.importorskip("keras" if "keras" in source else "torch")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(MODELS)
     proposal = propose(str(MODELS / source), "my_port.py")
     assert (proposal.component, proposal.left) == (component, ()), proposal.text
     assert [text for text in words if not mentions(proposal.text, text)] == []
-    passed, failed = judged(proposal, tmp_path / f"port_of_{source.partition(':')[2]}.py")
-    assert name in passed and failed <= differing, (passed, failed)
+    port = tmp_path / f"port_of_{source.partition(':')[2]}.py"
+    port.write_text(proposal.text)
+    results = runner.run([case for case in suite() if case.component == component], [str(port)], DTYPES)
+    found = {(one.case.partition("/")[2], one.status) for one in results if one.status != "not covered"}
+    assert (name, "pass") in found and {case for case, one in found if one != "pass"} <= differing, found
 
 
 @pytest.mark.conformance
@@ -110,7 +95,7 @@ def test_what_is_left_out_or_differs_is_said() -> None:
 
 def test_norms_that_are_declared_before_the_layers_may_stand_after_them(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    text = (MODELS / "../ports/wild/second/nanogpt_torch.py").read_text()
+    text = (MODELS / NANO).read_text()
     norm, blocks = (next(line for line in text.splitlines() if f" {name}=" in line) for name in ("ln_f", "h"))
     (tmp_path / "norm_first.py").write_text(text.replace(f"{norm}\n", "").replace(blocks, f"{norm}\n{blocks}"))
     proposal = propose(f"{tmp_path}/norm_first.py:GPT", "my_port.py")
