@@ -2,6 +2,7 @@
 
 import io
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,7 @@ from rosettaformer.training import run_log
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time, in seconds, that everything reads."""
     now = [0.0]
-    for module in (progress, run_log):
-        monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     return now
 
 

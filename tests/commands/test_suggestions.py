@@ -43,7 +43,6 @@ def test_many_and_long_words_take_no_long_time() -> None:
         (["explain", "NMR4"], "NRM4"),
         (["list", "defcets"], "defects"),
         (["new-port", "numby", "mine"], "numpy"),
-        (["train", "--out", "x", "--backend", "jaxx"], "jax"),
         (["train", "--out", "x", "--task", "reverse", "--preset", "tinny"], "tiny"),
         (["convert", "x", "y", "--from", "canonicl", "--to", "canonical"], "canonical"),
         (["bench", "--workload", "WW1"], "W1"),

@@ -165,7 +165,6 @@ def test_what_the_pages_say_of_keras_hubs_bert_holds() -> None:
 def test_classes_follow_from_names_and_measurements(measured: Measured) -> None:
     wanted = {
         ("softmax", "pytorch", "flax"): "same",
-        ("clip", "numpy", "flax"): "same",
         ("top-k", "numpy", "pytorch"): "name",
         ("layer-norm", "pytorch", "keras"): "default",
         ("batch-norm-momentum", "pytorch", "flax"): "meaning",

@@ -136,7 +136,6 @@ from flax import nnx
 
 sizes = {"vocab_size": 101, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2, "num_attention_heads": 4}
 kinds = {
-    "one file": ({"num_key_value_heads": 2}, torch.float32, "1GB"),
     "shards": ({"num_key_value_heads": 2}, torch.float32, "60KB"),
     "tied": ({"num_key_value_heads": 4, "tie_word_embeddings": True}, torch.float32, "1GB"),
     "bfloat16": ({"num_key_value_heads": 1, "head_dim": 8}, torch.bfloat16, "1GB"),
@@ -163,7 +162,7 @@ print(sorted(path.name for path in Path("shards").glob("*.safetensors"))[-1], le
 
 @pytest.mark.conformance
 def test_llama_in_flax_loads_what_the_library_writes_and_compiles_two_programs_to_generate(tmp_path: Path) -> None:
-    """One file and several, a tied head, half precision; one program for the prompt, and one for all tokens after it."""
+    """Several files, a tied head, half precision; one program for a prompt, and one for the tokens after it."""
     for needed in NEEDS["port-llama-flax"]:
         pytest.importorskip(needed)
     list(followed(all_pages()["port-llama-flax"], tmp_path, ()))
