@@ -32,19 +32,14 @@ def test_the_settings_hold_while_a_command_runs(place: Path) -> None:
     assert dict(os.environ) == before
 
 
-def test_a_users_own_setting_stands(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "mine")
-    with compile_cache.kept():
-        assert os.environ["JAX_COMPILATION_CACHE_DIR"] == "mine"
-        with compile_cache.unused():
-            assert os.environ["JAX_COMPILATION_CACHE_DIR"] == "mine"
-
-
-def test_off_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(compile_cache.PLACE, "off")
-    before = dict(os.environ)
-    with compile_cache.kept(), compile_cache.unused():
-        assert dict(os.environ) == before
+def test_a_users_own_setting_stands_and_off_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("JAX_COMPILATION_CACHE_DIR", "mine"), (compile_cache.PLACE, "off")):
+        monkeypatch.setenv(name, value)
+        before = dict(os.environ)
+        with compile_cache.kept():
+            assert os.environ[name] == value and (value == "mine" or dict(os.environ) == before)
+            with compile_cache.unused():
+                assert dict(os.environ) == before
 
 
 def test_the_default_is_the_users_folder_for_caches() -> None:

@@ -26,7 +26,6 @@ def completed(*words: str) -> list[str]:
         (("check", "--dtype", "float32,b"), {"float32,bfloat16"}),
         (("check", "--mode", "e"), {"eager"}),
         (("check", "-k", "layer_norm/p"), {"layer_norm/plain"}),
-        (("diagnose", "--like", "gpt"), {"gpt2"}),
         (("explain", "NRM"), {"NRM1", "NRM2"}),
         (("list", "c"), {"cases", "components", "config"}),
         (("new-checkpoint", "gemma"), {"gemma", "gemma2", "gemma3_text"}),

@@ -5,7 +5,6 @@ import pickle
 import re
 import sys
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -36,7 +35,6 @@ HIDDEN = {
     "diagnose torch --json out": (TORCH, "torch"),
     "diagnose model.onnx --checkpoint folder": (("onnx",), "onnx"),
     "guide --out out": (("jinja2",), "guide"),
-    "guide --out out --dtype float32": (("markdown_it",), "guide"),
     "guide --out out --dtype float64": (JAX, "guide"),
     "convert folder out.pt": (TORCH, "torch"),
     "export folder --to onnx --out out.onnx": (("onnxscript",), "onnx"),
@@ -52,7 +50,6 @@ HIDDEN = {
     "attention folder --text a --out out": (("jinja2",), "report"),
     "report --checkpoint folder --out out": (("jinja2",), "report"),
     "report --checkpoint folder --out out --figures figures": (("matplotlib",), "report"),
-    "report --checkpoint folder --out out --backend jax": (JAX, "jax"),
     "report --checkpoint folder --out out --text a": (("transformers",), "inference"),
     "compare-training --backend jax --json out": (JAX, "jax"),
     "compare-training --backend numpy --picture out.png": (("matplotlib",), "report"),
@@ -95,6 +92,8 @@ def test_every_command_is_in_the_table() -> None:
 
 
 class _Distribution:
+    """An installation whose record says where it came from; the egg-info of a checkout has none."""
+
     def __init__(self, said: object) -> None:
         self._said = said
 
@@ -102,42 +101,30 @@ class _Distribution:
         return None if self._said is None else json.dumps(self._said)
 
 
-@pytest.fixture
-def installed_as(monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
-    def install(said: object) -> None:
-        found = [_Distribution(None), _Distribution(said)]  # a checkout has its egg-info, too
-        monkeypatch.setattr(extras, "distributions", lambda name: found)
-        extras._checkout.cache_clear()
-
-    yield install
-    extras._checkout.cache_clear()
+def _said(url: object, **more: object) -> list[_Distribution]:
+    return [_Distribution(None), _Distribution({"url": str(url), **more})]
 
 
-@pytest.mark.parametrize(
-    "said",
-    [
-        None,  # from an index
-        {"url": "file:///tmp/rosettaformer-0.1.0-py3-none-any.whl", "archive_info": {}},
-        {"url": "file:///tmp/checkout", "dir_info": {}},
-    ],
-)
-def test_the_command_for_a_wheel_names_the_package(said: object, installed_as: object) -> None:
-    installed_as(said)
-    assert extras.install("torch") == "pip install 'rosettaformer[torch]'"
-
-
-def test_the_command_for_a_checkout_works_in_every_folder(installed_as: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("folder", [".", "elsewhere"])
+@pytest.mark.parametrize("kind", ["none", "index", "wheel", "copy", "editable"])
+def test_the_command_is_that_of_how_the_package_was_installed(
+    kind: str, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkout is named where the command runs in another folder."""
     checkout = tmp_path / "the checkout"
-    checkout.mkdir()
-    installed_as({"url": checkout.as_uri(), "dir_info": {"editable": True}})
-    monkeypatch.chdir(checkout)
-    assert extras.install("torch") == "pip install -e '.[torch]'"
-    monkeypatch.chdir(tmp_path)
-    assert extras.install("torch") == f"pip install -e '{checkout}[torch]'"
-
-
-def test_what_is_not_installed_at_all_has_a_command_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(extras, "distributions", lambda name: [])
+    (checkout / "elsewhere").mkdir(parents=True)
+    found = {
+        "none": [],
+        "index": [_Distribution(None)],
+        "wheel": _said("file:///tmp/rosettaformer-0.1.0-py3-none-any.whl", archive_info={}),
+        "copy": _said("file:///tmp/checkout", dir_info={}),
+        "editable": _said(checkout.as_uri(), dir_info={"editable": True}),
+    }
+    monkeypatch.setattr(extras, "distributions", lambda name: found[kind])
+    monkeypatch.chdir(checkout / folder)
     extras._checkout.cache_clear()
-    assert extras.install("torch") == "pip install 'rosettaformer[torch]'"
-    extras._checkout.cache_clear()
+    try:
+        place = "rosettaformer" if kind != "editable" else "." if folder == "." else checkout
+        assert extras.install("torch") == f"pip install {'-e ' * (kind == 'editable')}'{place}[torch]'"
+    finally:
+        extras._checkout.cache_clear()

@@ -28,7 +28,6 @@ LAYER_NORM = [case for case in suite() if case.id in ("layer_norm/small_variance
 
 OF_COMPONENTS = [kind for kind in KINDS if kind != "like"]  # tests/judge/test_like_options.py is about that of a whole model
 TEMPLATES = [conformance(kind) if kind in ("torch", "keras", "flax") else kind for kind in OF_COMPONENTS]
-COMMANDS = [conformance(kind) if kind in NEEDS or kind == "numpy" else kind for kind in OF_COMPONENTS]
 
 
 def _recommended(text: str) -> list[list[str]]:
@@ -59,7 +58,7 @@ def test_a_template_conforms_at_once_and_one_wrong_line_does_not(kind: str, tmp_
 
 
 @pytest.mark.conformance
-@pytest.mark.parametrize("kind", COMMANDS)
+@pytest.mark.parametrize("kind", OF_COMPONENTS)
 def test_every_command_that_a_template_recommends_conforms(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What new-port prints and what the file says of itself; the whole check, gradients and every mode; and the config line in use."""
     if kind in NEEDS:
@@ -97,13 +96,6 @@ def test_wrong_usage_is_one_message_and_writes_nothing(arguments: tuple[str, ...
     assert mentions(refused("new-port", *arguments, folder=tmp_path), message)
     assert [path.name for path in tmp_path.iterdir()] == ["mine.py"]
     assert (tmp_path / "mine.py").read_text() == "years of work"
-
-
-def test_no_check_only_writes(tmp_path: Path) -> None:
-    found = invoke("new-port", "torch", "my_port", "--no-check", folder=tmp_path)
-    assert found.code == 0
-    assert "conform" not in found.out and "rosettaformer check my_port.py" in found.out
-    compile((tmp_path / "my_port.py").read_text(), "my_port.py", "exec")
 
 
 def test_a_missing_framework_is_said_with_the_install_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

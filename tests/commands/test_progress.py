@@ -2,6 +2,7 @@
 
 import io
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,15 @@ from rosettaformer.commands import progress
 from rosettaformer.training import run_log
 
 
-def test_where_there_is_no_terminal_lines_come_at_the_start_and_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = [0.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time, in seconds, that everything reads."""
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_where_there_is_no_terminal_lines_come_at_the_start_and_now_and_then(clock: list[float]) -> None:
     stream = io.StringIO()
     with progress.Working("writing", 20, "about a minute", "cases", Console(file=stream)) as working:
         for _ in range(19):
@@ -27,9 +34,7 @@ def test_where_there_is_no_terminal_lines_come_at_the_start_and_now_and_then(mon
     assert numbers[-1] and numbers[-1][2] == "20 s"
 
 
-def test_work_without_a_number_of_steps_says_what_it_does_and_for_how_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = [0.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
+def test_work_without_a_number_of_steps_says_what_it_does_and_for_how_long(clock: list[float]) -> None:
     stream = io.StringIO()
     with progress.Working("comparing", console=Console(file=stream)) as working:
         working.at("building")
@@ -38,9 +43,7 @@ def test_work_without_a_number_of_steps_says_what_it_does_and_for_how_long(monke
     assert stream.getvalue() == "gradients: 1 min 40 s\n"
 
 
-def test_training_says_how_long_it_will_take(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = [0.0]
-    monkeypatch.setattr(run_log.time, "monotonic", lambda: clock[0])
+def test_training_says_how_long_it_will_take(clock: list[float]) -> None:
     report = run_log.Report()
     stream = report.console.file = io.StringIO()
     for number in range(1, 11):

@@ -1,6 +1,5 @@
 """Mistakes of training and decoding, written out as published code writes them, are named: plain functions in place of the reference's."""
 
-import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 from unittest import mock
@@ -11,7 +10,7 @@ from expectations import all_by_id
 from kinds import conformance, every
 from messages import each_mentions
 
-from reference_numpy import inputs, layers, softmax, transformer
+from reference_numpy import inputs, transformer
 from reference_numpy.parameters import flatten, nest
 from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.catalogue import all_defects
@@ -79,7 +78,6 @@ LOSSES: list[tuple[str, Plain]] = [
     ("smoothing=sum", _loss(lambda log_p, label, e: (1 - e) * _nll(log_p, label) - e * log_p.sum(1))),
     ("smoothing=V - 1 of all", _loss(lambda log_p, label, e: (1 - e) * _nll(log_p, label) - e / (log_p.shape[1] - 1) * log_p.sum(1))),
     ("loss=log(p of at least 1e-07)", _loss(lambda log_p, *rest: _smooth(np.log(np.clip(np.exp(log_p), 1e-7, 1 - 1e-7)), *rest))),
-    ("LOS1", _loss(lambda log_p, label, e: (1 - e) * _nll(log_p, label) - e / (log_p.shape[1] - 1) * (log_p.sum(1) + _nll(log_p, label)))),
     ("loss=rows", _loss(lambda *given: _smooth(*given), lambda loss_bt, mask_bt, count: loss_bt.sum() / len(loss_bt))),
     ("loss=log2", _loss(lambda *given: _smooth(*given) / np.log(2))),
     ("loss.factor=0.3", _loss(lambda *given: 0.3 * _smooth(*given))),
@@ -109,14 +107,14 @@ def _adam(step: Callable[..., tuple[np.ndarray, np.ndarray, np.ndarray]]) -> Pla
 
 
 def _step(
-    quotient: Callable[..., Any] = lambda m, v, old, c1, c2, eps: m / c1 / (np.sqrt(v / c2) + eps),
+    quotient: Callable[..., Any] = lambda m, v, c1, c2, eps: m / c1 / (np.sqrt(v / c2) + eps),
     decay: Callable[[float, float], float] = lambda lr, wd: lr * wd,
 ) -> Callable[..., Any]:
-    """quotient: (moments, the old second one, both corrections, epsilon) -> what the rate multiplies. decay: of both rates."""
+    """quotient: (moments, both corrections, epsilon) -> what the rate multiplies. decay: of both rates."""
 
     def step(p: Any, g: Any, m: Any, old: Any, n: int, lr: float, b1: float, b2: float, eps: float, wd: float) -> Any:
         m, v = b1 * m + (1 - b1) * g, b2 * old + (1 - b2) * g**2
-        return p - lr * quotient(m, v, old, 1 - b1**n, 1 - b2**n, eps) - decay(lr, wd) * p, m, v
+        return p - lr * quotient(m, v, 1 - b1**n, 1 - b2**n, eps) - decay(lr, wd) * p, m, v
 
     return step
 
@@ -124,11 +122,10 @@ def _step(
 UPDATES: list[tuple[str, Callable[..., Any]]] = [
     ("", _step()),
     ("OPT6", _step(decay=lambda lr, wd: wd)),
-    ("OPT2", _step(lambda m, v, old, c1, c2, eps: m / c2 / (np.sqrt(v / c1) + eps))),
-    ("OPT2", _step(lambda m, v, old, c1, c2, eps: m / c1 / (np.sqrt(v) / c2 + eps))),
-    ("OPT1", _step(lambda m, v, old, c1, c2, eps: np.sqrt(c2) / c1 * m / (np.sqrt(v) + eps))),
-    ("OPT7", _step(lambda m, v, old, c1, c2, eps: m / c1 / np.sqrt(v / c2 + eps))),
-    ("update=AMSGrad", _step(lambda m, v, old, c1, c2, eps: m / c1 / (np.sqrt(np.maximum(old, v) / c2) + eps))),
+    ("OPT2", _step(lambda m, v, c1, c2, eps: m / c2 / (np.sqrt(v / c1) + eps))),
+    ("OPT2", _step(lambda m, v, c1, c2, eps: m / c1 / (np.sqrt(v) / c2 + eps))),
+    ("OPT1", _step(lambda m, v, c1, c2, eps: np.sqrt(c2) / c1 * m / (np.sqrt(v) + eps))),
+    ("OPT7", _step(lambda m, v, c1, c2, eps: m / c1 / np.sqrt(v / c2 + eps))),
     ("adam.decay=0.3", _step(decay=lambda lr, wd: 0.3 * lr * wd)),
 ]
 
@@ -196,8 +193,8 @@ def _answers(tokens: list[list[int]], scores: list[list[float]], case: Case, roo
 
 
 def _greedy(fewer: int = 0, penalised: bool = False, padded: bool = False) -> Plain:
-    """fewer: so many tokens fewer must come before the end. penalised: log p is taken when the end is forbidden already. padded: a row is
-    done before its end token is written."""
+    """fewer: so many tokens fewer must come before the end. penalised: log p is taken with the end forbidden.
+    padded: a row is done before its end token is written."""
 
     def plain(case: Case) -> dict[str, np.ndarray]:
         tokens, scores = [], []
@@ -253,9 +250,7 @@ GREEDY = ("greedy_search", ("plain", "min_new_tokens", "min_new_tokens_exactly")
 BEAMS = ("beam_search", ("alpha_0.6", "alpha_2", "n_best"))
 SEARCHES: dict[str, tuple[str, tuple[str, ...], str, Plain]] = {
     "greedy, right": (*GREEDY, "", _greedy()),
-    "greedy, early end": (
-        *GREEDY, "min_new_tokens - 1 or penalties of=prefix counted", _greedy(fewer=1)
-    ),
+    "greedy, early end": (*GREEDY, "min_new_tokens - 1 or penalties of=prefix counted", _greedy(fewer=1)),
     "greedy, padded end": (*GREEDY, "answer=padded end", _greedy(padded=True)),
     "greedy, log p": (*GREEDY, "log p=after penalties", _greedy(penalised=True)),
     "beams, right": (*BEAMS, "", _beam()),
@@ -305,21 +300,6 @@ def _rows_of_the_mask(true: Callable[..., Any]) -> Callable[..., Any]:
     return wrong
 
 
-def _hides_queries(case: Case, fill: float = -1e4) -> Any:
-    """The same, and in the decoder masked logits are -1e4."""
-    true, layer = softmax.softmax, layers.decoder_layer
-
-    def filled(logits: np.ndarray, mask: Any = None) -> np.ndarray:
-        return true(logits if mask is None else np.where(mask, logits, fill))
-
-    def with_fill(*given: Any) -> Any:
-        with mock.patch.object(softmax, "softmax", filled):
-            return layer(*given)
-
-    with mock.patch.object(layers, "decoder_layer", with_fill):
-        return _with(transformer, "_decoder_inputs", _rows_of_the_mask)(case)
-
-
 def _tokens_alone(true: Callable[..., Any]) -> Callable[..., Any]:
     def wrong(parameters: Any, config: Any, side: str, token: np.ndarray, *rest: Any) -> np.ndarray:
         if side == "source":
@@ -329,35 +309,21 @@ def _tokens_alone(true: Callable[..., Any]) -> Callable[..., Any]:
     return wrong
 
 
-def _second_segment(case: Case) -> Any:
-    given = dict(case.inputs)
-    if case.config.segments > 1:
-        given.setdefault("segment_bs", np.ones(given["source"].shape, int))
-    return components.answer(dataclasses.replace(case, inputs=given))
-
-
 PADDED = ("transformer", ("ragged", "left_padding", "same_length"))
 ATTENTION, FEED_FORWARD = "scaled_dot_product_attention", "feed_forward"
 MODELS: dict[str, tuple[str, tuple[str, ...], str, Plain]] = {
     "the target's mask by query": (*PADDED, "ATT27", _with(transformer, "_decoder_inputs", _rows_of_the_mask)),
-    "and a finite fill": (*PADDED, "ATT27", _hides_queries),
     "the target without positions": (
         "transformer", ("plain", "ragged"), "positions=none of the target", _with(inputs, "embed", _tokens_alone),
     ),
-    "segment 1 by default": ("pool", (), "segments=1 by default", _second_segment),
-    "values reversed": (
-        ATTENTION, ("plain",), "heads of values=reversed", _attention(lambda v: v[:, :, ::-1])
-    ),
+    "values reversed": (ATTENTION, ("plain",), "values=reversed", _attention(lambda v: v[:, :, ::-1])),
     "values rolled": (
         ATTENTION, ("plain",), "heads of values=rolled by 1", _attention(lambda v: np.roll(v, 1, axis=2))
     ),
-    "a sum over the queries": (
+    "a sum over queries": (
         ATTENTION, ("causal",), "weights=transposed", _attention(lambda v: v, "bhts,bthe->bshe")
     ),
-    "a reshape": (
-        FEED_FORWARD, ("relu",), "feed-forward=read",
-        _feed_forward,
-    ),
+    "a reshape": (FEED_FORWARD, ("relu",), "feed-forward=read", _feed_forward),
 }  # fmt: skip
 SLOW = [conformance(name) for name in SEARCHES if name != "greedy, right"]
 

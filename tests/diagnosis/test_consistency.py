@@ -1,6 +1,5 @@
 """A port that `check` does not pass has a finding: diagnosis looks at every case and dtype that check asks."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -69,17 +68,22 @@ def softmax(case):
 }  # fmt: skip
 
 
+@pytest.fixture(autouse=True)
+def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs ports in this process."""
+    for module in (runner, examined_port):
+        monkeypatch.setattr(module, "open_worker", InProcess)
+
+
 FIRST = ("squares that underflow in float32 alone", "nothing is compared")
 
 
 @pytest.mark.parametrize("name", [name if name in FIRST else conformance(name) for name in PORTS])
-def test_a_port_conforms_where_it_has_no_finding_and_nowhere_else(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_port_conforms_where_it_has_no_finding_and_nowhere_else(name: str, tmp_path: Path) -> None:
     text, expression, verdicts = PORTS[name]
     extra = next(case.name for case in suite() if case.component == "softmax" and not case.core and not case.catches)
     port = tmp_path / "a_port.py"
     port.write_text(IMPORTS + text.replace("ONE", repr(extra)))
-    monkeypatch.setattr(runner, "open_worker", InProcess)
-    monkeypatch.setattr(examined_port, "open_worker", InProcess)
     cases = choose(all_cases(grad=True), expression)
     checked = Summary(runner.run(cases, [str(port)], DTYPES, store=store()))
     found = diagnose(str(port), pairs=False, expression=expression).findings
@@ -88,8 +92,7 @@ def test_a_port_conforms_where_it_has_no_finding_and_nowhere_else(name: str, tmp
 
 
 @pytest.mark.conformance
-def test_an_entry_of_which_nothing_fails_is_a_finding_and_no_other(tmp_path: Path, in_process: Callable[[], None]) -> None:
-    in_process()
+def test_an_entry_of_which_nothing_fails_is_a_finding_and_no_other(tmp_path: Path) -> None:
     port = tmp_path / "a_port.py"
     port.write_text(IMPORTS + NORM.format(' + y.dtype.type(case.name == "plain")'))
     expression = "layer_norm and float64 and not vjp"
@@ -102,9 +105,3 @@ def test_an_entry_of_which_nothing_fails_is_a_finding_and_no_other(tmp_path: Pat
 
     assert found("square") == [Verdict.PASSES]
     assert found("square", "plain") == []
-
-
-@pytest.fixture
-def in_process(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Runs ports in this process."""
-    return lambda: monkeypatch.setattr(examined_port, "open_worker", InProcess)

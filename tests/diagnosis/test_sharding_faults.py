@@ -80,45 +80,41 @@ def test_a_fault_is_named(fault: Fault, record_property: Callable[[str, object],
     record_property("mutants named", 1)
 
 
-@pytest.mark.parametrize("place", every(3, ["decoder.layers.1.feed_forward", "feed_forward", "self_attention"]))
-def test_a_fault_at_one_place_is_named_there(place: str) -> None:
-    fault = dataclasses.replace(all_faults()["SHD1"], place=place)
+PLACES = [
+    ("decoder.layers.1.feed_forward", "SHD1", "decoder.layers.1.feed_forward_norm.offset"),
+    conformance("feed_forward", "SHD1", "decoder.layers.1.feed_forward_norm.offset"),
+    conformance("self_attention", "SHD1", "decoder.layers.1.self_attention_norm.offset"),
+    conformance("feed_forward_norm and self_attention_norm", "SHD17", ""),  # without the last one of all
+]
+
+
+@pytest.mark.parametrize(("place", "id_", "first"), PLACES)
+def test_a_fault_at_some_places_is_named_there(place: str, id_: str, first: str) -> None:
+    fault = dataclasses.replace(all_faults()[id_], place=place)
     found = _of(fault, ("transformer_vjp/sharded_gpt2", "transformer/sharded_gpt2"))
-    assert found is not None and found.ids == ("SHD1",) and f"{place}" in found.text
-    first = f"decoder.layers.1.{place.rpartition('.')[2]}_norm.offset"
+    assert found is not None and found.ids == (id_,) and place in found.text
     assert any(first in line for line in found.lines)
 
 
-@pytest.mark.conformance
-def test_a_fault_may_be_in_several_norms_alone() -> None:
-    place = "feed_forward_norm and self_attention_norm"  # without the last one of all
-    fault = dataclasses.replace(all_faults()["SHD17"], place=place)
-    found = _of(fault, ("transformer_vjp/sharded_gpt2", "transformer/sharded_gpt2"))
-    assert found is not None and found.ids == ("SHD17",) and f"{place}" in found.text
-
-
 # where alone a fault is, the tables that are whole, and what is said of them: the gradient of the logits shows whether they are
+BOTH = ("embeddings", "logits")
 WHOLE = [
-    ("self_attention", ("embeddings",), "embeddings whole over model"),
-    ("self_attention", ("embeddings", "logits"), "embeddings whole over model"),
-    ("", ("embeddings", "logits"), "logits"),
+    ("self_attention", ("embeddings",), OLMO, "embeddings whole over model"),
+    ("self_attention", BOTH, OLMO, "embeddings whole over model"),
+    ("", BOTH, OLMO, "logits"),
+    ("", BOTH, ("transformer_vjp/sharded_gpt2",), ""),  # where they are tied
 ]
 
 
 @pytest.mark.conformance
-@pytest.mark.parametrize(("place", "whole", "layout"), WHOLE)
-def test_a_fault_is_named_where_tables_are_whole(place: str, whole: tuple[str, ...], layout: str) -> None:
+@pytest.mark.parametrize("row", WHOLE)
+def test_a_fault_is_named_where_tables_are_whole(row: tuple[Any, ...]) -> None:
+    place, whole, ids, layout = row
     fault = dataclasses.replace(all_faults()["SHD1"], place=place)
-    found = said(_replies(OLMO, lambda case: answer(case, fault.operations, whole)))
-    assert found is not None and found.ids == ("SHD1",) and f"this mesh, {layout}, with SHD1 (" in found.text
-    assert said(_replies(OLMO, lambda case: answer(case, whole=whole))) is None
-
-
-@pytest.mark.conformance
-def test_a_tied_table_is_whole_in_both_its_uses() -> None:
-    whole = ("embeddings", "logits")
-    found = said(_replies(("transformer_vjp/sharded_gpt2",), lambda case: answer(case, all_faults()["SHD1"].operations, whole)))
-    assert found is not None and "SHD1" in found.text
+    found = said(_replies(ids, lambda case: answer(case, fault.operations, whole)))
+    assert found is not None and "SHD1" in found.text and (found.ids == ("SHD1",) or not layout)
+    assert f"this mesh, {layout}, with SHD1 (" in found.text or not layout
+    assert said(_replies(ids, lambda case: answer(case, whole=whole))) is None
 
 
 def test_only_the_answers_of_one_component_may_have_it() -> None:

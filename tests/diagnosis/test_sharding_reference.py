@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kinds import conformance
 
 from reference_numpy.sharding import Mesh
 from rosettaformer.conformance.case import Case
@@ -15,7 +14,6 @@ from rosettaformer.conformance.catalogue.sharded import all_faults
 from rosettaformer.conformance.reference import components
 from rosettaformer.conformance.reference.mesh import OPERATIONS, Operations, answer, devices
 
-MESHES = [conformance("data=2,model=4"), *map(conformance, ("data=2,model=2", "data=7", "model=8"))]
 FIRST = (
     "transformer_vjp/sharded_qwen3", "transformer/sharded_olmo2", "decoder_layer_vjp/sharded_crossed",
     "training_loss_vjp/sharded_paper_keep", "multi_head_attention_vjp/sharded_norm_width",
@@ -36,7 +34,8 @@ def test_devices_compute_what_one_computes(id_: str) -> None:
     assert _differ(case) == []
 
 
-@pytest.mark.parametrize("mesh", MESHES)
+@pytest.mark.conformance
+@pytest.mark.parametrize("mesh", ["data=2,model=4", "data=2,model=2", "data=7", "model=8"])
 def test_devices_compute_what_one_computes_in_every_case(mesh: str) -> None:
     cases = [case.at("float64") for case in mesh_cases([Mesh.parse(mesh)])]
     assert {case.id: names for case in cases if (names := _differ(case))} == {}
@@ -90,9 +89,9 @@ def test_every_operation_is_another_one_in_some_fault() -> None:
     assert replaced == vars(OPERATIONS).keys()
 
 
-@pytest.mark.parametrize("id_", [conformance("SHD1")])
-def test_a_fault_on_the_smallest_mesh_is_that_on_the_whole(id_: str) -> None:
+@pytest.mark.conformance
+def test_a_fault_on_the_smallest_mesh_is_that_on_the_whole() -> None:
     (case,) = (case.at("float64") for case in mesh_cases([Mesh(data=2, model=4)]) if case.id == "transformer_vjp/sharded_qwen3")
-    fault = all_faults()[id_]
+    fault = all_faults()["SHD1"]
     whole, small = (answer(dataclasses.replace(case, mesh=mesh), fault.operations) for mesh in (case.mesh, fault.on(case.mesh)))  # type: ignore[arg-type]
     assert all(np.allclose(whole[name], small[name], rtol=1e-9, atol=1e-9) for name in whole)

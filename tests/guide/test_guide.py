@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from browser import brightness, offline, prefer, violations, visited, wide
 from invoke import refused
-from kinds import conformance, every
+from kinds import conformance
 from selenium.webdriver.common.keys import Keys
 from tutorials import all_pages, followed
 
@@ -30,10 +30,11 @@ from rosettaformer.guide.translation.table import SECTIONS
 
 ROOT = Path(__file__).resolve().parents[2]
 # one page of every kind
-KINDS = ("index.html", "glossary.html", "components/index.html", "components/layer_norm.html", "components/keep.html",
-         "translate/index.html", "translate/pytorch-to-flax.html", "translate/pytorch-to-flax-attention.html",
-         "defects/index.html", "defects/MHA11.html", "models/index.html", "models/bert.html", "tutorials/index.html",
-         "tutorials/add-a-backend.html", "tutorials/the-port-file.html")  # fmt: skip
+KINDS = [f"{name}.html" for name in [
+    "index", "glossary", "components/index", "components/layer_norm", "components/keep", "translate/index",
+    "translate/pytorch-to-flax", "translate/pytorch-to-flax-attention", "defects/index", "defects/MHA11",
+    "models/index", "models/bert", "tutorials/index", "tutorials/add-a-backend", "tutorials/the-port-file",
+]]  # fmt: skip
 QUICK = ("index.html", "components/layer_norm.html", "defects/MHA11.html")
 PLACES = [(1440, "light"), (390, "dark")]  # widths and schemes
 OTHERS = [(1440, "dark"), (768, "light"), (768, "dark"), (390, "light")]
@@ -128,34 +129,17 @@ def test_a_link_that_leads_nowhere_is_found_and_a_folder_of_other_files_kept(tmp
     assert (tmp_path / "thesis.tex").read_text() == "all of it"
 
 
-@pytest.mark.conformance
-def test_the_command_measures_and_writes_the_same_pages(guide: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "rosettaformer", "guide", "--out", str(tmp_path / "site")]
-    made = subprocess.run(command, capture_output=True, text=True)
-    assert made.returncode == 0, made.stderr
-    pages = [{file.relative_to(folder).as_posix() for file in folder.rglob("*")} for folder in (guide, tmp_path / "site")]
-    assert pages[0] == pages[1]
-
-
 QUERIES = [
     ("nn.LayerNorm", "components/layer_norm.html"),
-    ("keras.layers.LayerNormalization", "components/layer_norm.html"),
-    ("nnx.LayerNorm", "components/layer_norm.html"),
-    ("F.scaled_dot_product_attention", "components/scaled_dot_product_attention.html"),
-    ("MHA11", "defects/MHA11.html"),
-    ("bert", "models/bert.html"),
-    ("llama", "models/llama3.html"),
-    ("check", "tutorials/index.html"),
+    conformance("F.scaled_dot_product_attention", "components/scaled_dot_product_attention.html"),
     ("port file", "tutorials/the-port-file.html"),
-    ("tolerance", "tutorials/port-pytorch.html"),
-    ("many heads", "tutorials/port-keras.html"),
-    ("cotangent", "glossary.html"),
-    ("keep", "components/keep.html"),
-    ("a whole encoder layer", "translate/pytorch-to-keras-attention.html"),
+    conformance("MHA11", "defects/MHA11.html"),
+    conformance("bert", "models/bert.html"),
+    conformance("a whole encoder layer", "translate/pytorch-to-keras-attention.html"),
 ]
 
 
-@pytest.mark.parametrize("query, path", every(4, QUERIES))
+@pytest.mark.parametrize("query, path", QUERIES)
 def test_the_search_leads_there_by_keyboard(driver: Any, guide: Path, query: str, path: str) -> None:
     with visited(driver, guide / "models" / "index.html"):
         keys(driver, "/")
@@ -168,204 +152,116 @@ def test_the_search_leads_there_by_keyboard(driver: Any, guide: Path, query: str
         assert driver.current_url.partition("#")[0].endswith(path)
 
 
-def test_the_search_has_components_first_one_result_for_a_topic_and_near_terms_where_there_is_none(driver: Any, guide: Path) -> None:
-    for pair in ("keras-to-pytorch", "pytorch-to-flax"):
+def found(driver: Any, query: str, options: str = "#found [role=option]") -> list[str]:
+    """Where the results of a query lead, in the order that is shown."""
+    box = driver.find_element("id", "search")
+    box.clear()
+    box.send_keys(query)
+    return [option.get_attribute("data-href") for option in driver.find_elements("css selector", options)]
+
+
+def test_the_search_has_components_first_and_near_terms_where_there_is_none(driver: Any, guide: Path) -> None:
+    for pair in ("keras-to-pytorch", "pytorch-to-flax"):  # the direction that was read last
         with visited(driver, guide / "translate" / f"{pair}.html"):
             pass
         with visited(driver, guide / "index.html"):
-            keys(driver, "/")
-            keys(driver, "nn.LayerNorm")
-            paths = [option.get_attribute("data-href") for option in driver.find_elements("css selector", "#found [role=option]")]
-            assert paths[:2] == ["components/layer_norm.html#framework", f"translate/{pair}-layers.html#layer-norm"]
+            topic = f"translate/{pair}-layers.html#layer-norm"
+            assert found(driver, "nn.LayerNorm")[:2] == ["components/layer_norm.html#framework", topic]
     with visited(driver, guide / "index.html"):
-        keys(driver, "/")
-        keys(driver, "nn.LayerNorm")
+        found(driver, "nn.LayerNorm")
         results = driver.find_elements("css selector", "#found > *")
         assert [result.get_attribute("role") for result in results] == ["option", "group", "group"]
-        assert results[2].get_attribute("aria-label").endswith("layer norm")
-        assert results[1].get_attribute("aria-label") == "From X to Y: Layer normalisation"
         ways = results[1].find_elements("css selector", "a[role=option]")
-        assert {way.text for way in ways} == {
-            "NumPy to PyTorch", "PyTorch to Keras", "PyTorch to Flax", "Keras to PyTorch", "Flax to PyTorch",
-        }  # fmt: skip
+        assert len(ways) == 5  # the directions in which PyTorch is, and from NumPy
         assert violations(driver) == []
         next(way for way in ways if way.text == "PyTorch to Flax").click()
         assert driver.current_url.endswith("translate/pytorch-to-flax-layers.html#layer-norm")
         driver.execute_script("localStorage.clear()")
     with visited(driver, guide / "index.html"):
-        keys(driver, "/")
-        keys(driver, "pytorch")
-        first = driver.find_element("css selector", "#found > *")
-        assert len(first.find_elements("css selector", "a[role=option]")) == 5
-        assert all("#" not in way.get_attribute("data-href") for way in first.find_elements("css selector", "a[role=option]"))
+        directions = found(driver, "pytorch", "#found > :first-child a[role=option]")
+        assert len(directions) == 5 and not [way for way in directions if "#" in way]
     with visited(driver, guide / "index.html"):
-        keys(driver, "/")
-        keys(driver, "rottary embeding")
-        offered = driver.find_element("id", "found").text.splitlines()
-        assert offered[0] == "Nothing found. Try one of these:"
-        assert "rotary embedding" in map(str.lower, offered[1:4]) and "The glossary" in offered
-        keys(driver, Keys.ARROW_DOWN * ([line.lower() for line in offered].index("rotary embedding") - 1) + Keys.ENTER)
-        assert first_found(driver).startswith("components/rotary_embedding.html")
+        found(driver, "rottary embeding")
+        offered = [line.lower() for line in driver.find_element("id", "found").text.splitlines()]
+        keys(driver, Keys.ARROW_DOWN * (offered.index("rotary embedding") - 1) + Keys.ENTER)
+        first = driver.find_element("css selector", "#found [role=option][data-href]")
+        assert first.get_attribute("data-href").startswith("components/rotary_embedding.html")
         keys(driver, Keys.ESCAPE)
         assert not driver.find_element("id", "found").is_displayed()
 
 
-def test_a_page_has_a_result_for_each_topic_that_fits_and_the_chosen_direction_is_among_those_of_each(driver: Any, guide: Path) -> None:
-    def topics() -> dict[str, list[str]]:
+def test_a_page_has_a_result_for_each_topic_in_the_chosen_direction_first(driver: Any, guide: Path) -> None:
+    def topics(query: str) -> dict[str, list[str]]:
         """Topic -> where its results lead, in the order that is shown."""
         shown: dict[str, list[str]] = {}
-        for way in driver.find_elements("css selector", "#found [role=option]"):
-            path, _, fragment = way.get_attribute("data-href").partition("#")
+        for way in found(driver, query):
+            path, _, fragment = way.partition("#")
             if path.startswith("translate/"):
                 shown.setdefault(fragment, []).append(path)
         return shown
 
     with visited(driver, guide / "index.html"):
         try:
-            keys(driver, "/")
-            keys(driver, "attn_mask")
-            assert {"attention-mask", "module-mask", "padding-mask"} <= topics().keys()  # of one page
+            assert {"attention-mask", "module-mask", "padding-mask"} <= topics("attn_mask").keys()
             for name, framework in (("know", "Keras"), ("want", "PyTorch")):
                 driver.find_element("id", name).send_keys(framework)
             for query, topic in (("nnx.LayerNorm", "layer-norm"), ("attn_mask", "module-mask")):
-                box = driver.find_element("id", "search")
-                box.clear()
-                box.send_keys(query)
-                found = topics()
-                assert all(ways[0].startswith("translate/keras-to-pytorch") for ways in found.values()), (query, found)
-                assert (len(found[topic]) > 1) == (query == "nnx.LayerNorm")  # a name that this direction does not have
+                ways = topics(query)
+                assert all(way[0].startswith("translate/keras-to-pytorch") for way in ways.values()), query
+                assert (len(ways[topic]) > 1) == (query == "nnx.LayerNorm")  # not of this direction
         finally:
             driver.execute_script("localStorage.clear()")
 
 
-def first_found(driver: Any) -> str:
-    return driver.find_element("css selector", "#found [role=option][data-href]").get_attribute("data-href")
-
-
+# what no list of synonyms has as it is written here -> what comes first for it
 SOUGHT = {
-    "RoPE": "components/rotary_embedding.html",
-    "rotary position embedding": "components/rotary_embedding.html",
-    "SwiGLU": "components/feed_forward.html",
-    "gate_proj": "components/feed_forward.html",
-    "KV cache": "components/decode_in_steps.html",
-    "past_key_values": "components/decode_in_steps.html",
-    "RMSNorm": "components/rms_norm.html",
-    "GQA": "components/multi_head_attention.html",
     "what is grouped-query attention?": "components/multi_head_attention.html",
-    "num_key_value_heads": "components/multi_head_attention.html",
-    "EinsumDense": r"translate/[a-z-]+\.html#einsum-layer",
-    "how to convert weights": r"translate/[a-z-]+\.html#layouts",
-    "sliding window": "components/window_mask.html",
-    "padding-mask": "components/padding_mask.html",
     "key-value cache": "components/decode_in_steps.html",
-    "flash attention": "components/scaled_dot_product_attention.html",
-    "generation": "components/greedy_search.html",
-    **dict.fromkeys(
-        ("text generation", "greedy decoding", "model.generate", "eos", "eos_token", "end token", "prefill"),
-        "components/greedy_search.html",
-    ),
-    "sampling": "components/sample.html",
-    "rms_norm_eps": "models/llama3.html#key-rms_norm_eps",
-    "head_dim": "models/llama3.html#key-head_dim",
-    "config.json": "models/llama3.html#entries",
-    "repeat_kv": "components/multi_head_attention.html",
-    "rotary permutation": r"translate/[a-z-]+\.html#rotary-kernels",
-    "unpermute": r"translate/[a-z-]+\.html#rotary-kernels",
-    "inv_freq": r"translate/[a-z-]+\.html#rotary-base",
-    "rope_scaling": r"translate/[a-z-]+\.html#rotary-base",
-    "apply_rotary_pos_emb": "components/rotary_embedding.html",
-    "view_as_complex": r"translate/[a-z-]+\.html#rotary-pairs",
-    "position_ids": "components/token_positions.html",
-    "left-padding": "components/token_positions.html",
-    "hugging face": "models/index.html",
-    "from_pretrained": "models/llama3.html#load",
-    "safe_open": r"translate/[a-z-]+\.html#safetensors",
-    "StaticCache": r"translate/[a-z-]+\.html#key-value-cache",
-    "static cache": r"translate/[a-z-]+\.html#key-value-cache",
-    "nnx.data": r"translate/[a-z-]+\.html#module-attributes",
-    "nnx.split": r"translate/[a-z-]+\.html#structure-and-values",
-    "nnx.to_flat_state": r"translate/[a-z-]+\.html#parameters-by-path",
-    "nnx.eval_shape": r"translate/[a-z-]+\.html#abstract-model",
-    "bf16": r"translate/[a-z-]+\.html#mixed-precision",
-    "torch_dtype": r"translate/[a-z-]+\.html#mixed-precision",
-    "retrace": r"translate/[a-z-]+\.html#recompile",
-    "recompilation": r"translate/[a-z-]+\.html#recompile",
-    "compare outputs": "tutorials/index.html#commands",
-    "verify port": "tutorials/index.html#commands",
-    "allclose": "tutorials/index.html#commands",
-    "attention with linear biases": r"translate/[a-z-]+\.html#attention-bias",
-    "layouts of weights": r"translate/[a-z-]+\.html#layouts",
-    "weight tying": r"translate/[a-z-]+\.html#tying",
+    "padding-mask": "components/padding_mask.html",
+    "how to convert weights": r"translate/[a-z-]+\.html#layouts",
     "RMSNorm half precision": r"translate/[a-z-]+\.html#rms-norm",  # of other words for a part of it
     "rotary base": "components/config.html#rotary_base",
-    "token_type_ids": "components/segment_embedding.html",
-    "segment_ids": "components/segment_embedding.html",
-    "token_ids": "components/embedding.html",
+    "nnx.split": r"translate/[a-z-]+\.html#structure-and-values",
     "convert keras to pytorch": "translate/keras-to-pytorch.html$",
     "nn.Linear to flax": r"translate/[a-z]+-to-flax-[a-z]+\.html#linear",
     "nn.LayerNorm in keras": r"translate/[a-z]+-to-keras-[a-z]+\.html#layer-norm",
-    "T5": "models/index.html#others",
     "Whisper": "models/index.html#others",
     "my logits are wrong": "tutorials/what-diagnosis-says.html",
     "wrong outputs?": "tutorials/what-diagnosis-says.html",
-    "MLM": "tutorials/port-bert.html#head",
-    **dict.fromkeys(("KerasHub", "BertBackbone", "BertMaskedLM", "from_preset"), "tutorials/port-bert.html#keras"),
-    **{
-        word: rf"translate/[a-z-]+\.html#{topic}$"
-        for topic, words in {
-            "dense-kernel": ("initialisers", "initializers"),
-            "clip-norm": ("gradient clipping", "clipvalue"),
-            "gelu": ("gelu_approximate", "tanh approximation"),
-            "training-mode": ("training flag", "training=True"),
-            "cross-entropy": ("from_logits",),
-            "reduction": ("mean_with_sample_weight",),
-            "schedule-decay": ("CosineDecay",),
-            "mixed-precision": ("mixed_float16",),
-            "loss-scaling": ("LossScaleOptimizer",),
-            "load-dense": ("get_weights",),
-            "heads-and-sizes": ("num_heads", "key_dim", "embed_dim"),
-            "attention-layout": ("query_dense",),
-            "padded-batches": ("ragged", "padded_batch", "collate_fn", "bucket", "prefetch", "num_workers"),
-            "train-step": ("apply_gradients",),
-            "compile-and-fit": ("epoch", "EarlyStopping", "metrics"),
-            "repeated-ids": ("sparse gradient", "IndexedSlices"),
-        }.items()
-        for word in words
-    },
 }
 
 
 def test_the_search_knows_other_words_and_has_pages_for_users_first(
     driver: Any, guide: Path, index: dict[str, set[tuple[str, str]]]
 ) -> None:
+    """Every synonym leads to a page of its thing; a topic is on a page of every direction."""
     script = """return arguments[0].map(query => {
       box.value = query;
       box.dispatchEvent(new Event("input"));
       return found.querySelector("[role=option]").dataset.href;
     })"""
+    words = {word: thing["pages"] for thing in site.synonyms() for word in thing["words"]}
     with visited(driver, guide / "index.html"):
-        first = driver.execute_script(script, [*SOUGHT])
-    for (query, path), there in zip(SOUGHT.items(), first, strict=True):
-        assert re.match(path, there or "nothing"), (query, there)
+        first = dict(zip([*words, *SOUGHT], driver.execute_script(script, [*words, *SOUGHT]), strict=True))
+    for query, path in SOUGHT.items():
+        assert re.match(path, first[query] or "nothing"), (query, first[query])
     places = {place for path, names in index.items() for place in (path, *(path + fragment for _, fragment in names))}
     topics = {fragment for path, names in index.items() if path.startswith("translate/") for _, fragment in names}
-    words = [word.lower() for thing in site.synonyms() for word in thing["words"]]
-    assert len(words) == len({*words})
-    assert {page for thing in site.synonyms() for page in thing["pages"]} <= places | topics
+    assert len({word.lower() for word in words}) == sum(len(thing["words"]) for thing in site.synonyms())
+    assert {page for pages in words.values() for page in pages} <= places | topics
+    assert [word for word, pages in words.items() if not any(page in first[word] for page in pages)] == []
 
 
 def test_the_frameworks_that_are_chosen_stay_chosen_on_every_page(driver: Any, guide: Path) -> None:
     with wide(driver, 1440), visited(driver, guide / "index.html"):
         for name, framework in (("know", "Flax"), ("want", "PyTorch")):
             driver.find_element("id", name).send_keys(framework)
-        assert driver.find_element("link text", "Layouts of weights").get_attribute("href").endswith("/flax-to-pytorch.html#layouts")
+        link = driver.find_element("link text", "Layouts of weights")
+        assert link.get_attribute("href").endswith("/flax-to-pytorch.html#layouts")
         for component in ("layer_norm", "softmax"):
             driver.get((guide / f"components/{component}.html").as_uri())
             heads = [head for head in driver.find_elements("css selector", "#compare th") if head.is_displayed()]
             assert [head.get_attribute("data-column") for head in heads] == ["impl_jax", "impl_torch"]
-            first = driver.find_element("css selector", "#compare tbody tr:first-child td:not([hidden])")
-            assert first.get_attribute("data-column") == "impl_jax"
-            assert driver.find_element("css selector", ".stock h3").text == "JAX, Flax"
         driver.get((guide / "defects" / "MHA11.html").as_uri())
         assert shown(driver) == ["PyTorch"]
         driver.find_element("id", "want").send_keys("Keras")
@@ -374,11 +270,7 @@ def test_the_frameworks_that_are_chosen_stay_chosen_on_every_page(driver: Any, g
         driver.find_element("css selector", ".yours a").click()
         assert driver.current_url.endswith("translate/flax-to-keras-attention.html")
         assert not driver.find_element("css selector", ".yours").is_displayed()
-        driver.get((guide / "translate" / "index.html").as_uri())
-        assert driver.find_element("css selector", ".yours a").text == "From Flax to Keras"
-        keys(driver, "/")
-        keys(driver, "nnx.LayerNorm")
-        paths = [option.get_attribute("data-href") for option in driver.find_elements("css selector", "#found [role=option]")]
+        paths = found(driver, "nnx.LayerNorm")
         topics = [f"../translate/flax-to-keras-layers.html#{topic}" for topic in ("layer-norm", "layer-norm-variance")]
         assert paths == ["../components/layer_norm.html#framework", *topics]
         driver.execute_script("localStorage.clear()")
@@ -567,10 +459,7 @@ def shown(driver: Any) -> list[str]:
 
 
 @pytest.mark.conformance
-@pytest.mark.parametrize(
-    "name",
-    ["gpt2", "llama3", pytest.param("bert", marks=pytest.mark.conformance), pytest.param("transformer", marks=pytest.mark.conformance)],
-)
+@pytest.mark.parametrize("name", ["gpt2", "llama3", "bert", "transformer"])
 def test_the_models_snippets_agree_with_the_libraries(name: str) -> None:
     file = ROOT / "rosettaformer" / "guide" / "snippets" / "models" / f"{name}.py"
     ran = subprocess.run([sys.executable, str(file)], capture_output=True, text=True, cwd=ROOT)
@@ -595,27 +484,22 @@ def test_a_models_page_explains_every_key_of_its_config_json(guide: Path) -> Non
         for key, row in rows.items():  # what is deciding has a field, whose page says the rest, and a component that it acts in
             assert "decides with" in row or ("components/config.html#" in row and len(re.findall("<td>", row)) == 5), key
     cells = {key: re.findall("<t[dh][^>]*>(.*?)</t[dh]>", row) for key, row in rows_of(guide, "llama3").items()}
-    wanted = {"num_key_value_heads": ("multi_head_attention", "8"), "rms_norm_eps": ("rms_norm", "1e-05"),
-              "rope_theta": ("rotary_embedding", "500000.0"), "head_dim": ("multi_head_attention", "128")}  # fmt: skip
-    for key, (component, value) in wanted.items():
-        assert cells[key][3].count("<a ") == 1 and f">{component}<" in cells[key][3] and cells[key][4].split()[0] == value, key
+    wanted = {"num_key_value_heads": "multi_head_attention 8", "rope_theta": "rotary_embedding 500000.0"}
+    for key, words in wanted.items():
+        component, value = words.split()
+        assert f">{component}<" in cells[key][3] and cells[key][4].split()[0] == value, key
 
 
 def test_the_tutorials_are_linked_from_where_readers_look_for_them(guide: Path) -> None:
     wanted = {
-        "port-llama-flax": (
-            "index.html", "models/llama3.html", "translate/index.html", "translate/pytorch-to-flax.html", "components/greedy_search.html",
-            "translate/pytorch-to-flax-attention.html", "components/rotary_embedding.html", "components/rms_norm.html",
-            "components/feed_forward.html", "components/multi_head_attention.html", "components/decode_in_steps.html",
-        ),
-        "port-llama": ("models/llama3.html", "translate/flax-to-pytorch-attention.html", "components/rotary_embedding.html"),
-        "port-bert": ("models/bert.html", "translate/keras-to-pytorch.html", "components/encoder_layer.html"),
-    }  # fmt: skip
+        "port-llama-flax": "index models/llama3 translate/pytorch-to-flax components/greedy_search",
+        "port-llama": "models/llama3 translate/flax-to-pytorch-attention components/rotary_embedding",
+        "port-bert": "models/bert translate/keras-to-pytorch components/encoder_layer",
+    }
     for tutorial, pages in wanted.items():
-        for page in pages:
-            text = (guide / page).read_text(encoding="utf-8").partition("<main")[2]
+        for page in pages.split():
+            text = (guide / f"{page}.html").read_text(encoding="utf-8").partition("<main")[2]
             assert f"tutorials/{tutorial}.html" in text, (page, tutorial)
-    assert "tutorials/port-llama-flax.html#weights" in (guide / "models/llama3.html").read_text(encoding="utf-8").partition('id="load"')[2]
 
 
 def rows_of(guide: Path, model: str) -> dict[str, str]:

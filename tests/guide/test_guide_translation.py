@@ -23,6 +23,7 @@ from rosettaformer.guide.translation import DIRECTIONS, classes, direction, exam
 from rosettaformer.guide.translation.measurement import Measured
 from rosettaformer.guide.translation.snippets import IMPORTS, fitted
 from rosettaformer.guide.translation.table import FRAMEWORKS, PARTS, SECTIONS, Cell, Row, rows
+from rosettaformer.proposals import propose
 
 HOUSE = Path(__file__).resolve().parents[2]
 ROWS = {row.id: row for row in rows()}
@@ -71,47 +72,16 @@ EXPECTED: dict[str, dict[str, Any]] = {
 }
 
 
-LAYER = """
-framework = {framework!r}
-dtypes = ("float32",)
-components = {{"encoder_layer": lambda c, dtype: EncoderLayer(c.model_width, c.heads, c.feed_forward_width{more})}}
-weights = {weights!r}
-call = {{"encoder_layer": {{"x": "x_btd", "mask": "mask_bhts"}}}}
-config = {{"model_width": 12, "heads": 3, "key_value_heads": 3, "key_size": 4, "value_size": 4, "feed_forward_width": 20,
-          "norm_placement": "post", "activation": "relu", "epsilon": 1e-5, "attention_bias": True}}
-"""
-FLAX = (
-    *(("self_attention." + name, own, axes) for name, own, axes in (
-        ("query.kernel", "attention.query.kernel", "d h k"), ("query.bias", "attention.query.bias", "h k"),
-        ("key.kernel", "attention.key.kernel", "d g k"), ("key.bias", "attention.key.bias", "g k"),
-        ("value.kernel", "attention.value.kernel", "d g e"), ("value.bias", "attention.value.bias", "g e"),
-        ("output.kernel", "attention.out.kernel", "h e d"), ("output.bias", "attention.out.bias", "d"),
-    )),
-    ("self_attention_norm.scale", "attention_norm.scale", "d"), ("self_attention_norm.offset", "attention_norm.bias", "d"),
-    ("feed_forward_norm.scale", "norm.scale", "d"), ("feed_forward_norm.offset", "norm.bias", "d"),
-    ("feed_forward.hidden.kernel", "hidden.kernel", "d f"), ("feed_forward.hidden.bias", "hidden.bias", "f"),
-    ("feed_forward.output.kernel", "output.kernel", "f d"), ("feed_forward.output.bias", "output.bias", "d"),
-)  # fmt: skip
-KERAS = {"query": "_query_dense", "key": "_key_dense", "value": "_value_dense", "out": "_output_dense", "output": "last"}
-
-
-def keras_name(name: str) -> str:
-    """The name in the Keras snippet of what has this one in the snippet of Flax."""
-    module, _, last = name.rpartition(".")
-    last = {"scale": "gamma", "bias": "beta"}[last] if module.endswith("norm") else last
-    return ".".join([*(KERAS.get(part, part) for part in module.split(".")), last])
-
-
 @pytest.mark.conformance
 @pytest.mark.parametrize("framework", ["keras", "flax"])
 def test_the_whole_layer_that_is_written_is_the_encoder_layer(framework: str, tmp_path: Path) -> None:
     code = ROWS["whole-layer"].cells[framework].code.partition("\nlayer = ")[0]
-    weights = FLAX if framework == "flax" else tuple((name, keras_name(own), axes) for name, own, axes in FLAX)
-    port = tmp_path / "port.py"
-    own = {"framework": "jax", "more": ", nnx.Rngs(0)"} if framework == "flax" else {"framework": "tf", "more": ""}
-    port.write_text("\n".join([*IMPORTS[framework], code, LAYER.format(weights=weights, **own)]))
+    (tmp_path / "whole_layer.py").write_text("\n".join([*IMPORTS[framework], code, ""]))
+    proposal = propose(f"{tmp_path}/whole_layer.py:EncoderLayer", "port.py")
+    assert (proposal.component, proposal.left) == ("encoder_layer", ())
+    (tmp_path / "port.py").write_text(proposal.text)
     cases = [case for case in suite() if case.component == "encoder_layer"]
-    results = runner.run(cases, [str(port)], ["float32"])
+    results = runner.run(cases, [str(tmp_path / "port.py")], ["float32"])
     statuses = {result.case.rpartition("/")[2]: result.status for result in results if result.status != "not covered"}
     assert statuses.pop("left_padding") == "differs"  # a query that may attend to nothing averages the values
     assert len(statuses) >= 7
@@ -193,19 +163,14 @@ def test_what_the_pages_say_of_keras_hubs_bert_holds() -> None:
 
 
 def test_classes_follow_from_names_and_measurements(measured: Measured) -> None:
-    def found(identity: str, one: str, other: str) -> str:
-        return classes.relation(ROWS[identity], one, other, measured.values)
-
-    assert found("softmax", "pytorch", "flax") == "same"
-    assert found("clip", "numpy", "flax") == "same"
-    assert found("clip", "keras", "flax") == "same"
-    assert found("top-k", "numpy", "pytorch") == "name"
-    assert found("layer-norm", "pytorch", "keras") == "default"
-    assert found("adam", "pytorch", "flax") == "name"
-    assert found("adam", "pytorch", "keras") == "default"
-    assert found("batch-norm-momentum", "pytorch", "flax") == "meaning"
-    assert found("batch-norm-momentum", "keras", "flax") == "name"
-    assert found("whole-layer", "pytorch", "flax") == "absent"
+    wanted = {
+        ("softmax", "pytorch", "flax"): "same",
+        ("top-k", "numpy", "pytorch"): "name",
+        ("layer-norm", "pytorch", "keras"): "default",
+        ("batch-norm-momentum", "pytorch", "flax"): "meaning",
+        ("whole-layer", "pytorch", "flax"): "absent",
+    }
+    assert {key: classes.relation(ROWS[key[0]], *key[1:], measured.values) for key in wanted} == wanted
 
 
 def test_classes_follow_from_measurements_and_what_disagrees_or_is_refuted_is_refused(measured: Measured) -> None:
@@ -250,23 +215,17 @@ def test_links_lead_to_decisions_identities_are_anchors_and_code_is_short() -> N
     known = {*decisions, *COMPONENTS, *all_defects()}
     assert decisions
     assert [(row.id, link) for row in rows() for link in row.links if link not in known] == []
-    reserved = {*SECTIONS, "defaults", "example", "layouts", "topics", "own", "filtered", "content", "search", "found", "theme",
-                "know", "want"}  # fmt: skip
+    words = "defaults example layouts topics own filtered content search found theme know want"
     for row in rows():
-        assert re.fullmatch(r"[a-z]+(-[a-z]+)*", row.id), row.id
-        assert row.id not in reserved
+        assert re.fullmatch(r"[a-z]+(-[a-z]+)*", row.id) and row.id not in {*SECTIONS, *words.split()}, row.id
         for framework, cell in row.cells.items():
             assert cell.names or cell.code or cell.note, f"{row.id}.{framework} must say what to write instead"
             for part in (row.given, cell.code, cell.measure, *cell.claims):
                 ast.parse(part)
-                assert max((len(line) for line in part.splitlines()), default=0) <= 160, f"{row.id}.{framework}"
-    real = (ast.Call, ast.Subscript, ast.Attribute, ast.BinOp)
-    for row in rows():
-        for framework, cell in row.cells.items():
+                assert not [line for line in part.splitlines() if len(line) > 160], f"{row.id}.{framework}"
             if cell.code:
                 last = ast.parse(cell.code).body[-1]
-                assert any(isinstance(node, ast.Name) for node in ast.walk(last)), f"{row.id}.{framework} must not end in {cell.code!r}"
-                assert any(isinstance(node, real) for node in ast.walk(ast.parse(cell.code))), f"{row.id}.{framework}: {cell.code!r}"
+                assert any(isinstance(node, ast.Name) for node in ast.walk(last)), f"{row.id}.{framework}"
     decided = direction._decided()
     assert {link for row in rows() for link in row.links if link.isalpha() and link.isupper()} <= decided.keys()
     assert all(id in governing(component) for id, component in decided.items())

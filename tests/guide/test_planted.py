@@ -1,6 +1,5 @@
 """A plain file with a known bug in it, as the guide shows it, equals the altered reference."""
 
-import contextlib
 import dataclasses
 import functools
 import importlib
@@ -68,15 +67,13 @@ class Planted:
         return statistics.measured(case.component, case.inputs, named_outputs(found))
 
 
-@contextlib.contextmanager
+@pytest.fixture(autouse=True)
 def in_float64() -> Iterator[None]:
     torch = pytest.importorskip("torch")
     usual = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(usual)
+    yield
+    torch.set_default_dtype(usual)
 
 
 def complaint(bug: Defect, edits: Sequence[Edit]) -> str:
@@ -109,15 +106,13 @@ def complaint(bug: Defect, edits: Sequence[Edit]) -> str:
 
 @pytest.mark.parametrize("identity", planted())
 def test_a_planted_bug_is_the_altered_reference(identity: str) -> None:
-    with in_float64():
-        assert complaint(all_defects()[identity], planted()[identity]) == ""
+    assert complaint(all_defects()[identity], planted()[identity]) == ""
 
 
 def test_an_edit_that_is_no_bug_or_another_one_is_refused() -> None:
     right = '    return normalised_btd * parameters["scale"] + parameters["offset"]\n'
     for edits in ([Edit("plain_pytorch.py", "layer_norm", right, right)], planted()["NRM2"]):
-        with in_float64():
-            assert complaint(all_defects()["NRM1"], edits)
+        assert complaint(all_defects()["NRM1"], edits)
 
 
 @pytest.mark.parametrize("right", ["    return 1\n", "    x_btd"])

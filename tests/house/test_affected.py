@@ -1,14 +1,13 @@
 """The map from sources to the tests that their changes can affect covers the imports, and chooses what is nearest first."""
 
-import ast
 import functools
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from affected import AFFECTS, affected, changed, row
 from kinds import FOLDERS
+from test_house import imports
 
 HOUSE = Path(__file__).resolve().parents[2]
 HELPERS = ("tests/support", "tests", "tests/backends", "tests/house", "tools")  # pythonpath in pyproject.toml
@@ -21,21 +20,11 @@ def file_of(module: str) -> Path | None:
     return next((file for file in files if file.exists()), None)
 
 
-def imported(file: Path) -> Iterator[str]:
-    """The modules that a file imports, lazily too, and the names it takes of them, which may be modules."""
-    package = list(file.relative_to(HOUSE).parts[:-1])
-    for node in ast.walk(ast.parse(file.read_text())):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        if isinstance(node, ast.ImportFrom):
-            above = package[: len(package) + 1 - node.level] if node.level else []
-            base = ".".join([*above, *([node.module] if node.module else [])])
-            yield from (base, *(f"{base}.{alias.name}" for alias in node.names))
-
-
 @functools.cache
-def imports(file: Path) -> set[Path]:
-    return {found for module in imported(file) if (found := file_of(module))}
+def needed(file: Path) -> set[Path]:
+    """The files of ours that a file imports, lazily too, with the modules that it takes of them."""
+    names = {name for module, taken in imports(file) for name in (module, f"{module}.{taken}")}
+    return {found for name in names if (found := file_of(name))}
 
 
 def reached(folder: str) -> set[str]:
@@ -43,7 +32,7 @@ def reached(folder: str) -> set[str]:
     todo = [*(HOUSE / "tests" / folder).glob("*.py")]
     seen = {*todo}
     while todo:
-        new = imports(todo.pop()) - seen
+        new = needed(todo.pop()) - seen
         seen |= new
         todo += new
     return {file.relative_to(HOUSE).as_posix() for file in seen}
@@ -83,14 +72,9 @@ def test_the_nearest_comes_first_and_the_rest_is_not_run() -> None:
 
 def test_the_day_of_the_last_commit_counts_and_without_a_history_everything(tmp_path: Path) -> None:
     def git(*arguments: str, date: str = "") -> None:
-        settings = ("-c", "user.name=a", "-c", "user.email=a@b")
-        subprocess.run(
-            ["git", *settings, *arguments],
-            cwd=tmp_path,
-            check=True,
-            capture_output=True,
-            env={"GIT_COMMITTER_DATE": date} if date else None,
-        )
+        command = ["git", "-c", "user.name=a", "-c", "user.email=a@b", *arguments]
+        given = {"GIT_COMMITTER_DATE": date} if date else None
+        subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, env=given)
 
     assert changed(tmp_path / "none") == ("", {*AFFECTS})
     git("init")

@@ -71,7 +71,6 @@ def test_its_metadata_says_who_where_and_for_what(wheel: Path) -> None:
 
 def test_the_version_is_that_of_the_metadata() -> None:
     assert rosettaformer.__version__ == PROJECT["version"]
-    assert not hasattr(rosettaformer, "__versions__")
 
 
 def test_the_links_of_the_readme_are_absolute_and_name_tracked_files() -> None:

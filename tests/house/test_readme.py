@@ -17,32 +17,32 @@ from decoder_tokenizers import decoder
 from invoke import invoke
 from kinds import conformance
 from model_folders import bert, gpt2
+from session import prepared
 
 from rosettaformer.cli import COMMANDS
 from rosettaformer.conformance.ports.port import PORTS
 
-PAGES = (
-    "README.md",
-    "docs/check.md",
-    "docs/models.md",
-    "docs/porting.md",
-    "docs/ci.md",
-    "docs/like.md",
-    "docs/checkpoints.md",
-    "docs/drop-in.md",
-)
+NAMES = ("check", "models", "porting", "ci", "like", "checkpoints", "drop-in")
+PAGES = ("README.md", *(f"docs/{name}.md" for name in NAMES))
 TEXTS = {page: (HOUSE / page).read_text() for page in PAGES}
 README, EVERYTHING = TEXTS["README.md"], "".join(TEXTS.values())
 CODE = "\n".join(re.findall(r"`[^`\n]+`|^    .*$", EVERYTHING, re.MULTILINE))
 ARTEFACT = "rosettaformer check model.onnx --checkpoint DIR"
 WRONG = HOUSE / "tests/ports/handwritten_torch.py"
-# by command, with which a line that takes minutes as it is printed takes seconds
+# how a command goes on that takes minutes as it is printed -> with what it takes seconds; the first that fits
 LESS = {
-    "check": "--component layer_norm --dtype float32",
-    "diagnose": "--component layer_norm --no-pairs",
-    "train": "--backend numpy --mesh none --limit 60 --held-out 10 --steps 2",
+    ".*--min-cases": "",  # it counts what is compared
+    r"check .*\.onnx|check .*--like .*--dtype": "-k short",
+    "check .*--like": "-k short --dtype float32",
+    "diagnose .*--like": "--component transformer --limit 60",
+    "check .*--checkpoint": "torch --dtype float32",
+    "check$": "torch --component layer_norm --dtype float32",
+    "check ": "--component layer_norm --dtype float32",
+    "diagnose ": "--component layer_norm --no-pairs",
+    "train ": "--backend numpy --mesh none --limit 60 --held-out 10 --steps 2",
     "compare-training": "--backend numpy --steps 2",
-    "new-port": "--no-check",
+    "new-port ": "--no-check",
+    "": "",
 }
 
 
@@ -64,23 +64,10 @@ def test_what_the_pages_say_of_installing_is_declared() -> None:
         assert f"\n{target}: " in makefile
 
 
-FULL = [False, pytest.param(True, marks=pytest.mark.conformance)]
-
-
 def shortened(line: str) -> str:
     """A line with options with which it takes seconds."""
-    command = [*line.split(), "", ""][1]
-    if "--min-cases" in line:  # it counts what is compared
-        return line
-    if command == "check" and ".onnx" in line:
-        return f"{line} -k short"
-    if command == "check" and "--like" in line:
-        return f"{line} -k short" + " --dtype float32" * ("--dtype" not in line)
-    if command == "diagnose" and "--like" in line:
-        return f"{line} --component transformer --limit 60"
-    if command == "check" and "--checkpoint" in line:
-        return f"{line} torch --dtype float32"
-    return f"{line} {'torch ' * (line == 'rosettaformer check')}{LESS.get(command, '')}"
+    command = line.removeprefix("rosettaformer ")
+    return f"{line} {next(more for pattern, more in LESS.items() if re.match(pattern, command))}"
 
 
 def as_run(line: str, folder: Path, model: Path = Path("DIR")) -> str:
@@ -99,7 +86,7 @@ def printed_by(program: str) -> str:
     return out.getvalue()
 
 
-@pytest.mark.parametrize("full", FULL)
+@pytest.mark.parametrize("full", [False, conformance(True)])
 @pytest.mark.parametrize("title", ["On the same weights", "Answers"])
 def test_python_sections_run_in_order_in_one_namespace(title: str, full: bool) -> None:
     """Only with `full` every port runs."""
@@ -195,37 +182,20 @@ def test_the_commands_of_a_whole_model_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.conformance
-def test_models_are_compared_and_reported(tmp_path: Path) -> None:
-    for framework in ("torch", "flax"):
-        pytest.importorskip(framework)
-    (block,) = section("README.md", "Compare any two models", "sh")
-    (tmp_path / "tests").symlink_to(HOUSE / "tests")
-    for line in lines(block):
-        run(line, tmp_path)
-
-
-@pytest.mark.conformance
-def test_what_is_tried_without_a_model_runs_in_order(tmp_path: Path) -> None:
-    for package in ("torch", "tokenizers"):
+@pytest.mark.parametrize("title", ["Compare any two models", "Try it without a model", "Quick start"])
+def test_the_lines_of_the_readme_run_in_order(title: str, tmp_path: Path) -> None:
+    """The first ones of the quick start with torch alone; its model comes from transformers."""
+    for package in ("torch", "flax", "tokenizers", "transformers"):
         pytest.importorskip(package)
-    (block,) = section("README.md", "Try it without a model", "sh")
-    for line in lines(block):
-        run(line, tmp_path)
-    assert (tmp_path / "report.html").exists()
-
-
-@pytest.mark.conformance
-def test_the_quick_start_runs_in_order_with_torch_alone(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    first, second = section("README.md", "Quick start", "sh")
-    for line in lines(first):
-        run(line, tmp_path)
-    (file,) = tmp_path.glob("*_port.py")
-    assert "transformers" not in re.findall(r"^(?:import|from) (\w+)", file.read_text(), re.MULTILINE)
-    pytest.importorskip("transformers")
-    write(section("README.md", "Quick start", "python")[0], tmp_path)
-    for line in lines(second):
-        run(line, tmp_path)
+    (tmp_path / "tests").symlink_to(HOUSE / "tests")
+    for index, block in enumerate(section("README.md", title, "sh")):
+        if index:
+            (file,) = tmp_path.glob("*_port.py")
+            assert "transformers" not in re.findall(r"^(?:import|from) (\w+)", file.read_text(), re.MULTILINE)
+            write(section("README.md", title, "python")[0], tmp_path)
+        for line in lines(block):
+            run(line, tmp_path)
+    assert (tmp_path / "report.html").exists() or title != "Try it without a model"
 
 
 @pytest.mark.evidence
@@ -288,6 +258,16 @@ def test_a_new_port_is_checked_diagnosed_and_explained(folder: Path, tmp_path: P
     shutil.copy(folder / "my_model.py", tmp_path)
     for line in lines(section("docs/porting.md", "Its port", "sh")[0]):
         as_run(line, tmp_path)
+
+
+@pytest.mark.conformance
+def test_the_session_of_porting_goes_from_red_to_green(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    codes = {"new-port": 1, "diagnose": 1, "check": 0}
+    commands = prepared(TEXTS["docs/porting.md"], tmp_path)
+    assert [line.split()[1] for line in commands if line.startswith("rosettaformer")] == [*codes]
+    for line in commands:
+        run(line, tmp_path, codes.get(line.split()[1], 0))
 
 
 @pytest.mark.conformance

@@ -15,25 +15,24 @@ from rosettaformer.proposals import Proposal, propose
 
 pytest.importorskip("torch")
 MODELS = Path(__file__).parents[1] / "proposed"
+LLAMA = "transformers.models.llama.modeling_llama"
 BLOCKS = [
     ("meta_llama.py:TransformerBlock", "decoder_layer", "llama"),
-    ("hf_llama.py:LlamaMLP", "feed_forward", ""),
-    ("meta_llama.py:RMSNorm", "rms_norm", ""),
     ("meta_llama.py:FeedForward", "feed_forward", ""),
+    ("meta_llama.py:RMSNorm", "rms_norm", ""),
     ("meta_llama.py:Attention", "self_attention", ""),
     ("meta_llama.py:Transformer", "transformer", "llama"),
-    ("hf_llama.py:LlamaAttention", "self_attention", ""),
-    ("hf_llama.py:LlamaDecoderLayer", "decoder_layer", "llama"),
-    ("hf_llama.py:LlamaForCausalLM", "transformer", "llama"),
-    ("modern.py:NormedLayer", "decoder_layer", "qwen3"),
+    (f"{LLAMA}:LlamaAttention", "self_attention", ""),
+    (f"{LLAMA}:LlamaForCausalLM", "transformer", "llama"),
+    ("transformers.models.qwen3.modeling_qwen3:Qwen3DecoderLayer", "decoder_layer", "qwen3"),
+    ("transformers.models.olmo2.modeling_olmo2:Olmo2DecoderLayer", "decoder_layer", "olmo2"),
     ("modern.py:FusedLayer", "decoder_layer", "llama"),
     ("modern.py:SandwichLayer", "decoder_layer", "glm4"),
-    ("modern.py:LaterNormLayer", "decoder_layer", "exaone4"),
     ("nnx_llama.py:DecoderLayer", "decoder_layer", "qwen3"),
-    ("linen_llama.py:TransformerBlock", "decoder_layer", "llama"),
     ("keras_llama.py:DecoderLayer", "decoder_layer", "llama"),
 ]
-FRAMEWORKS = {"nnx_llama": "flax", "linen_llama": "flax", "keras_llama": "keras"}
+FRAMEWORKS = {"nnx_llama": "flax", "keras_llama": "keras", "modern": "transformers"}
+IN_FLOAT32 = ("transformers", "modern")  # in which these compute
 PLAIN = ("plain_causal", "plain_causal_long", "plain_causal_one_position")
 # a line of the block, and what is written in its place
 MISTAKES = {
@@ -54,15 +53,17 @@ def quickly(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def _proposed(source: str) -> Proposal:
-    pytest.importorskip(FRAMEWORKS.get(Path(source.partition(":")[0]).stem, "torch"))
+    """source: `file.py:CLASS` of the folder of models, or `module:CLASS`."""
+    file = source.partition(":")[0]
+    pytest.importorskip(FRAMEWORKS.get(Path(file).stem, "torch") if file.endswith(".py") else "transformers")
     try:
-        return propose(source, "my_port.py")
+        return propose(str(MODELS / source) if (MODELS / file).is_file() else source, "my_port.py")
     finally:
         _forget()
 
 
 def _forget() -> None:
-    for name in ("meta_llama", "hf_llama", "modern", "my_blocks", *FRAMEWORKS):
+    for name in ("meta_llama", "my_blocks", *FRAMEWORKS):
         sys.modules.pop(name, None)
 
 
@@ -76,7 +77,7 @@ def _judged(proposal: Proposal, names: tuple[str, ...] = (), dtype: str = "float
 
 @pytest.mark.parametrize(("source", "component", "family"), [*BLOCKS[:2], *map(conformance, BLOCKS[2:])])
 def test_a_block_is_recognised_and_nothing_is_left_open(source: str, component: str, family: str) -> None:
-    proposal = _proposed(str(MODELS / source))
+    proposal = _proposed(source)
     assert (proposal.component, proposal.left, proposal.family) == (component, (), family), proposal.text
 
 
@@ -85,8 +86,7 @@ def test_a_block_is_recognised_and_nothing_is_left_open(source: str, component: 
 def test_a_proposed_block_conforms(source: str, component: str, family: str) -> None:
     """On the plain causal cases, all of which it is asked; a norm and a feed-forward network on every case."""
     plain = PLAIN if family or "attention" in component else ()
-    dtype = "float32" if source.startswith("linen") else "float64"  # in which Linen makes parameters
-    results = _judged(_proposed(str(MODELS / source)), plain, dtype)
+    results = _judged(_proposed(source), plain, "float32" if source.startswith(IN_FLOAT32) else "float64")
     passed = {name for name, result in results.items() if result.status == "pass"}
     assert passed and {result.status for result in results.values()} <= {"pass", "not covered"}, results
     assert passed == {*plain} or not plain
@@ -99,12 +99,11 @@ def test_a_mistake_in_the_block_is_found_by_the_port_of_the_right_one(mistake: s
     text, (right, wrong) = (MODELS / "meta_llama.py").read_text(), MISTAKES[mistake]
     assert text.count(right) == 1
     Path("meta_llama.py").write_text(text)
-    proposal = _proposed("meta_llama.py:TransformerBlock")
+    proposal = propose("meta_llama.py:TransformerBlock", "my_port.py")
+    _forget()
     Path("meta_llama.py").write_text(text.replace(right, wrong))
-    assert {name for name, result in _judged(proposal, PLAIN).items() if result.status == "differs"} >= {
-        "plain_causal",
-        "plain_causal_long",
-    }
+    differing = {name for name, result in _judged(proposal, PLAIN).items() if result.status == "differs"}
+    assert differing >= {"plain_causal", "plain_causal_long"}
 
 
 def test_two_classes_of_a_file_have_two_ports() -> None:

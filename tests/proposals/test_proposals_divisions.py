@@ -1,54 +1,36 @@
 """`new-port --from` of models that are divided otherwise than the suite divides them: each is proposed whole, and its port passes."""
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
-import expectations
 import pytest
+from expectations import suite
 from messages import mentions
+from whole_models import in_this_process
 
-from rosettaformer.conformance.cases import attention, layers
-from rosettaformer.conformance.cases.build import Builder
-from rosettaformer.conformance.compare import compare
-from rosettaformer.conformance.ports.port import NotCovered, Port
-from rosettaformer.conformance.reference import components
-from rosettaformer.proposals import Proposal, propose
+from rosettaformer.conformance import runner
+from rosettaformer.conformance.case import DTYPES
+from rosettaformer.proposals import propose
 
 MODELS = Path(__file__).parents[1] / "proposed"
-EMPTY = {"empty_row", "left_padding"}  # rows without a key, to which these models give the mean of all values
-FAMILIES = (attention, layers)
+NANO = "../ports/wild/second/nanogpt_torch.py"
+# rows without a key, to which these models give the mean of all values
+EMPTY = {"empty_row", "left_padding", "shrinking_padding", "padded_columns"}
 SLOW = pytest.mark.conformance
 
 
-def judged(proposal: Proposal, path: Path) -> tuple[set[str], set[str]]:
-    """The cases of its component with which a port agrees, and those from which it differs, in every dtype that it has."""
-    path.write_text(proposal.text)
-    before = set(sys.modules)
-    own = Port(str(path))
-    for name in set(sys.modules) - before:  # the class's own file, which the next test may read again
-        if hasattr(sys.modules[name], "__file__") and str(sys.modules[name].__file__).startswith(str(MODELS.parent)):
-            del sys.modules[name]
-    build = Builder(own.config, own.adapter.names.shared)
-    cases = [case for family in FAMILIES for case in family.cases(build) if case.component == proposal.component]
-    passed, failed = set(), set()
-    for case in cases:
-        if not expectations.has(case.config, own.config):
-            continue
-        for dtype in own.dtypes:
-            try:
-                outputs = own.answer(case.at(dtype))
-            except NotCovered:
-                continue
-            outputs = outputs if isinstance(outputs, dict) else components.named_outputs(outputs)
-            expected = expectations.expect(case.at(dtype))
-            agrees = all(compare(one, outputs[name]).excess <= 1 for name, one in expected.items())
-            (passed if agrees else failed).add(case.name)
-    return passed, failed
+@pytest.fixture(autouse=True)
+def quickly(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    in_this_process(monkeypatch)
+    yield
+    for name in ("nanogpt_torch", "norm_first", *(path.stem for path in MODELS.glob("*.py"))):
+        sys.modules.pop(name, None)  # which the next test reads again
 
 
 # what is named, what it is found to be, what its file says, a case that passes, and those that may differ
 DIVISIONS = [
-    ("torch_layouts.py:CausalSelfAttention", "self_attention", ['"x": "x_btd",', '"if": "causal",'], "causal_square", set()),
+    (f"{NANO}:CausalSelfAttention", "self_attention", ['"x": "x_btd" … "causal"'], "causal_square", set()),
     ("torch_layouts.py:MultiheadAttention", "self_attention", ['"(h 0/3 k) d"', '"return_attention": "return_weights"'], "ragged", EMPTY),
     ("torch_sublayers.py:MultiHeadAttention", "cross_attention_sublayer", ['"return" … output[0]'], "ragged", EMPTY),
     ("torch_sublayers.py:PositionwiseFeedForward", "feed_forward_sublayer", ['("feed_forward_norm", "layer_norm")'], "post", set()),
@@ -62,8 +44,6 @@ DIVISIONS = [
     ("torch_layouts.py:SharedBlock", "encoder_layer", ['"value": "x_btd",', '"key": "x_btd",', '"k i"'], "post", EMPTY),
     ("torch_layouts.py:RowAttention", "self_attention", ['"for": "b",', "earlier(inputs)[None] if"], "causal_ragged", EMPTY),
     ("torch_layouts.py:FlatLogits", "logits", ['output.unflatten(0, inputs["x_btd"].shape[:2])'], "bias", set()),
-    pytest.param("linen_block.py:TokenEncoder", "token_encoder", ['("source_embedding", "tokens")'], "post", EMPTY, marks=SLOW),
-    pytest.param("linen_block.py:RowNorm", "layer_norm", ['"for": "b",'], "plain", {"large_mean", "batch_0"}, marks=SLOW),
     pytest.param("../ports/wild/keras_translation.py:FeedForward", "feed_forward_sublayer", ["layer_norm"], "post", set(), marks=SLOW),
 ]
 
@@ -73,14 +53,17 @@ def test_another_division_is_proposed_whole(
     source: str, component: str, words: list[str], name: str, differing: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By what its class shows when it is run, and nothing is left to decide; every case passes but those in which the model is another."""
-    pytest.importorskip({"torch": "torch", "linen": "flax", "keras": "keras"}[Path(source).name.partition("_")[0]])
+    pytest.importorskip("keras" if "keras" in source else "torch")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(MODELS)
     proposal = propose(str(MODELS / source), "my_port.py")
     assert (proposal.component, proposal.left) == (component, ()), proposal.text
     assert [text for text in words if not mentions(proposal.text, text)] == []
-    passed, failed = judged(proposal, tmp_path / f"port_of_{source.partition(':')[2]}.py")
-    assert name in passed and failed <= differing, (passed, failed)
+    port = tmp_path / f"port_of_{source.partition(':')[2]}.py"
+    port.write_text(proposal.text)
+    results = runner.run([case for case in suite() if case.component == component], [str(port)], DTYPES)
+    found = {(one.case.partition("/")[2], one.status) for one in results if one.status != "not covered"}
+    assert (name, "pass") in found and {case for case, one in found if one != "pass"} <= differing, found
 
 
 @pytest.mark.conformance
@@ -112,10 +95,9 @@ def test_what_is_left_out_or_differs_is_said() -> None:
 
 def test_norms_that_are_declared_before_the_layers_may_stand_after_them(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    text = (MODELS / "torch_gpt.py").read_text()
-    lines = text.splitlines()
-    norm = next(line for line in lines if "self.ln_f = " in line)
-    blocks = next(line for line in lines if "self.blocks = " in line)
+    text = (MODELS / NANO).read_text()
+    norm, blocks = (next(line for line in text.splitlines() if f" {name}=" in line) for name in ("ln_f", "h"))
     (tmp_path / "norm_first.py").write_text(text.replace(f"{norm}\n", "").replace(blocks, f"{norm}\n{blocks}"))
     proposal = propose(f"{tmp_path}/norm_first.py:GPT", "my_port.py")
-    assert proposal.left == () and '"final_norm": True,\n' in proposal.text and '("decoder.final_norm", "ln_f")' in proposal.text
+    assert proposal.left == () and '"final_norm": True,\n' in proposal.text
+    assert '("decoder.final_norm", "transformer.ln_f")' in proposal.text

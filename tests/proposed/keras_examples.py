@@ -33,13 +33,3 @@ class TransformerDecoder(layers.Layer):
         y = self.attention_2(query=x, value=encoder_outputs, key=encoder_outputs, attention_mask=padding_mask)
         x = self.layernorm_2(x + y)
         return self.layernorm_3(x + self.dense_proj(x))
-
-
-class PositionalEmbedding(layers.Layer):
-    def __init__(self, sequence_length, vocab_size, embed_dim, **kwargs):
-        super().__init__(**kwargs)
-        self.token_embeddings = layers.Embedding(input_dim=vocab_size, output_dim=embed_dim)
-        self.position_embeddings = layers.Embedding(input_dim=sequence_length, output_dim=embed_dim)
-
-    def call(self, inputs):
-        return self.token_embeddings(inputs) + self.position_embeddings(ops.arange(0, ops.shape(inputs)[-1], 1))

@@ -17,8 +17,7 @@ class Attention(layers.Layer):
         super().__init__(**kwargs)
         self.num_heads, self.num_kv_heads, self.head_dim = num_heads, num_kv_heads, head_dim
         self.q_proj = layers.Dense(num_heads * head_dim, use_bias=False)
-        self.k_proj = layers.Dense(num_kv_heads * head_dim, use_bias=False)
-        self.v_proj = layers.Dense(num_kv_heads * head_dim, use_bias=False)
+        self.k_proj, self.v_proj = (layers.Dense(num_kv_heads * head_dim, use_bias=False) for _ in range(2))
         self.o_proj = layers.Dense(hidden_size, use_bias=False)
 
     def call(self, x):

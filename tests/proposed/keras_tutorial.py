@@ -15,10 +15,7 @@ class MultiHeadAttention(tf.keras.layers.Layer):
     def __init__(self, d_model, num_heads):
         super().__init__()
         self.num_heads, self.d_model, self.depth = num_heads, d_model, d_model // num_heads
-        self.wq = tf.keras.layers.Dense(d_model)
-        self.wk = tf.keras.layers.Dense(d_model)
-        self.wv = tf.keras.layers.Dense(d_model)
-        self.dense = tf.keras.layers.Dense(d_model)
+        self.wq, self.wk, self.wv, self.dense = (tf.keras.layers.Dense(d_model) for _ in range(4))
 
     def split(self, x, b):
         return tf.transpose(tf.reshape(x, (b, -1, self.num_heads, self.depth)), [0, 2, 1, 3])
@@ -36,9 +33,8 @@ class DecoderLayer(tf.keras.layers.Layer):
         self.mha1 = MultiHeadAttention(d_model, num_heads)
         self.mha2 = MultiHeadAttention(d_model, num_heads)
         self.ffn = tf.keras.Sequential([tf.keras.layers.Dense(dff, activation="relu"), tf.keras.layers.Dense(d_model)])
-        self.layernorm1 = tf.keras.layers.LayerNormalization(epsilon=1e-6)
-        self.layernorm2 = tf.keras.layers.LayerNormalization(epsilon=1e-6)
-        self.layernorm3 = tf.keras.layers.LayerNormalization(epsilon=1e-6)
+        norms = (tf.keras.layers.LayerNormalization(epsilon=1e-6) for _ in range(3))
+        self.layernorm1, self.layernorm2, self.layernorm3 = norms
 
     def call(self, x, enc_output, training, look_ahead_mask, padding_mask):
         a1, w1 = self.mha1(x, x, x, look_ahead_mask)

@@ -8,10 +8,7 @@ class Attn(nn.Module):
     def __init__(self, d, h):
         super().__init__()
         self.h = h
-        self.wq = nn.Parameter(torch.randn(d, d))
-        self.wk = nn.Parameter(torch.randn(d, d))
-        self.wv = nn.Parameter(torch.randn(d, d))
-        self.wo = nn.Parameter(torch.randn(d, d))
+        self.wq, self.wk, self.wv, self.wo = (nn.Parameter(torch.randn(d, d)) for _ in range(4))
 
     def forward(self, q, k, v, mask=None):
         def split(x):

@@ -5,27 +5,6 @@ import math
 
 import torch
 from torch import nn
-from torch.nn import functional as F
-
-
-class CausalSelfAttention(nn.Module):
-    """One sequence; the causal mask is built in."""
-
-    def __init__(self, config):
-        super().__init__()
-        assert config.n_embd % config.n_head == 0
-        self.c_attn, self.c_proj = nn.Linear(config.n_embd, 3 * config.n_embd), nn.Linear(config.n_embd, config.n_embd)
-        self.attn_dropout, self.resid_dropout = nn.Dropout(config.attn_pdrop), nn.Dropout(config.resid_pdrop)
-        earlier = torch.tril(torch.ones(config.block_size, config.block_size)).view(1, 1, config.block_size, config.block_size)
-        self.register_buffer("bias", earlier)
-        self.n_head, self.n_embd = config.n_head, config.n_embd
-
-    def forward(self, x):
-        B, T, C = x.size()
-        q, k, v = (y.view(B, T, self.n_head, C // self.n_head).transpose(1, 2) for y in self.c_attn(x).split(self.n_embd, dim=2))
-        att = (q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(k.size(-1)))
-        att = F.softmax(att.masked_fill(self.bias[:, :, :T, :T] == 0, float("-inf")), dim=-1)
-        return self.resid_dropout(self.c_proj((self.attn_dropout(att) @ v).transpose(1, 2).contiguous().view(B, T, C)))
 
 
 class MultiheadAttention(nn.Module):

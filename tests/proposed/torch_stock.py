@@ -11,15 +11,8 @@ class Seq2Seq(nn.Module):
         self, num_encoder_layers, num_decoder_layers, emb_size, nhead, src_vocab_size, tgt_vocab_size, dim_feedforward=512, dropout=0.1
     ):
         super().__init__()
-        self.transformer = nn.Transformer(
-            d_model=emb_size,
-            nhead=nhead,
-            num_encoder_layers=num_encoder_layers,
-            num_decoder_layers=num_decoder_layers,
-            dim_feedforward=dim_feedforward,
-            dropout=dropout,
-            batch_first=True,
-        )
+        sizes = emb_size, nhead, num_encoder_layers, num_decoder_layers, dim_feedforward
+        self.transformer = nn.Transformer(*sizes, dropout, batch_first=True)
         self.generator = nn.Linear(emb_size, tgt_vocab_size)
         self.src_tok_emb = nn.Embedding(src_vocab_size, emb_size)
         self.tgt_tok_emb = nn.Embedding(tgt_vocab_size, emb_size)
