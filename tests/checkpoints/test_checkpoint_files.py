@@ -333,29 +333,22 @@ def header(tensors: object, data: bytes = b"\0" * 8) -> bytes:
     return struct.pack("<Q", len(text)) + text + data
 
 
-def entry(shape: tuple[int, ...] = (2,), dtype: str = "F32", offsets: tuple[int, int] = (0, 8)) -> dict[str, Any]:
-    return {"dtype": dtype, "shape": list(shape), "data_offsets": list(offsets)}
+def entry(shape: tuple[int, ...] = (2,), dtype: str = "F32") -> dict[str, Any]:
+    return {"dtype": dtype, "shape": list(shape), "data_offsets": [0, 8]}
 
 
+# the header is examined by the safetensors package, and its dtypes and shapes by NumPy
 DAMAGED = {
     "empty": b"",
-    "short": b"abc",
     "zip": b"PK\x03\x04" + b"x" * 100,
     "bogus header length": struct.pack("<Q", 2**63) + b"{}",
-    "cut header": struct.pack("<Q", 500) + b"{",
     "no JSON": struct.pack("<Q", 2) + b"{x",
-    "no UTF-8": struct.pack("<Q", 2) + b"\xff\xfe",
-    "list": header([]),
     "deep": struct.pack("<Q", 50000) + b"[" * 50000,
     "no entry": header({"a": 1}),
-    "negative size": header({"a": entry((-2,))}),
     "overflowing size": header({"a": entry((2**40, 2**40))}),
     "too many axes": header({"a": entry((2,) + (1,) * 69)}),
-    "too little data": header({"a": entry((2**40,), offsets=(0, 2**42))}),
     "overlapping": header({"a": entry(), "b": entry()}),
-    "gap": header({"a": entry(offsets=(4, 12))}, b"\0" * 12),
     "trailing data": header({"a": entry()}, b"\0" * 9),
-    "metadata of numbers": header({"__metadata__": {"format": 1}, "a": entry()}),
     "dtype unknown to NumPy": header({"a": entry((8,), "F8_E5M2")}),
 }
 

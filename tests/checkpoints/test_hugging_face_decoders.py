@@ -177,7 +177,6 @@ def plain(family: str, **settings: Any) -> Drawn:
 LONG = {"short_factor": [1.5, 2.0, 3.0, 4.0], "long_factor": [2.0, 5.0, 6.0, 9.0]}
 # entries of files of earlier versions of the library, and the fields that they decide
 OLDER: tuple[tuple[str, dict[str, Any], dict[str, Any]], ...] = (
-    ("llama", {"rope_theta": 500.0, "torch_dtype": "float32", "dtype": ...}, {"rotary_base": 500.0, "local_rotary_base": 500.0}),
     ("llama", {"rope_scaling": {"type": "linear", "factor": 2.5}, "rope_theta": 90.0},
      {"rotary_base": 90.0, "rotary_scaling": RotaryScaling(kind="linear", factor=2.5)}),
     ("llama", {"rope_scaling": {"rope_type": "dynamic", "type": "linear", "factor": 2.5}, "max_position_embeddings": 11},
@@ -210,9 +209,7 @@ OLDER: tuple[tuple[str, dict[str, Any], dict[str, Any]], ...] = (
     ("qwen3", {"layer_types": ..., "use_sliding_window": True, "sliding_window": 3, "max_window_layers": 2},
      {"layer_pattern": ("global", "global", "local"), "window": 3}),
     ("qwen3", {"layer_types": ..., "use_sliding_window": False, "sliding_window": 3, "max_window_layers": 0}, {"window": 0}),
-    ("mistral", {"sliding_window": None}, {"layer_pattern": ("global",), "window": 0}),
     ("mistral", {"sliding_window": ...}, {"layer_pattern": ("local",), "window": 4096}),
-    ("olmo2", {"rope_scaling": None, "rope_theta": 70}, {"rotary_base": 70}),
     ("gemma3_text", {}, {"rotary_base": 1e6, "local_rotary_base": 1e4}), ("smollm3", {}, {"rotary_base": 2e6, "local_rotary_base": 2e6}),
 )  # fmt: skip
 
