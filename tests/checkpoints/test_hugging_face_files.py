@@ -59,9 +59,7 @@ def test_a_tensor_of_a_layer_that_is_far_away_makes_no_others(command: Forks, tm
 
 BROKEN: tuple[tuple[Callable[[Path], Any], str], ...] = (
     (lambda path: None, "does not exist"), (lambda path: path.write_text(""), "must be JSON: Expecting value"),
-    (lambda path: path.write_text("{'a': 1}"), "must be JSON: Expecting property"),
     (lambda path: path.write_text("[]"), "must be a JSON object; got list"),
-    (lambda path: path.write_bytes(json.dumps({"model_type": "bert"}).encode("utf-16")), "must be UTF-8"),
     (Path.mkdir, "file"), (os.mkfifo, "file"),
     (lambda path: path.write_text('{"model_type": 3}'), "model_type"),
 )  # fmt: skip
