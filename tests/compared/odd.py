@@ -62,10 +62,6 @@ def a_class():
     return nn.Linear
 
 
-def a_list():
-    return [nn.Linear(5, 7), nn.Linear(7, 5)]
-
-
 def raises():
     raise RuntimeError("no licence")
 
