@@ -64,7 +64,7 @@ def test_the_bytes_are_those_of_the_package(tmp_path: Path, dtype: str | None) -
     assert json.loads(ours[8 : ends[1]]) == json.loads(theirs[8 : ends[0]]) and ours[ends[1] :] == theirs[ends[0] :]
 
 
-@pytest.mark.parametrize("stride", ["transposed", "sliced", "reversed", "broadcast"])
+@pytest.mark.parametrize("stride", ["transposed", "reversed", "broadcast"])
 def test_arrays_that_are_not_contiguous_keep_their_values(tmp_path: Path, stride: str) -> None:
     """The safetensors package 0.8.0 writes the memory as it lies, which is another tensor."""
     arrays = random_parameters(CONFIG)
@@ -72,7 +72,6 @@ def test_arrays_that_are_not_contiguous_keep_their_values(tmp_path: Path, stride
     values = np.random.default_rng(1).normal(size=[2 * size for size in shape]).astype(np.float32)
     view = {
         "transposed": values[tuple(slice(size) for size in shape)].copy().transpose(2, 1, 0).copy().transpose(2, 1, 0),
-        "sliced": values[::2, ::2, ::2],
         "reversed": values[: shape[0], : shape[1], shape[2] - 1 :: -1],
         "broadcast": np.broadcast_to(values[0, 0, : shape[2]], shape),
     }[stride]
@@ -305,7 +304,6 @@ def test_problems_of_tensors_do_not_speak_against_the_config(
     ("metadata", "message"),
     [
         ({"config": None}, "metadata … JSON"),
-        ({"config": "no JSON"}, "metadata … JSON"),
         ({"config": "[" * 100000}, "metadata … JSON"),
         ({"config": "{}"}, "source_vocabulary"),
         ({"config": LACKING}, "config … missing positions"),
@@ -315,10 +313,8 @@ def test_problems_of_tensors_do_not_speak_against_the_config(
         ({"format": "pt"}, "metadata … 'rosettaformer'; got 'pt'"),
         ({"format_version": "99"}, "format version … 1; got '99'"),
         ({"format_version": None}, "format version … None"),
-        ({"format_version": "1", "config": json.dumps({"heads": 3})}, "source_vocabulary"),
         ({"foreign": "[1]"}, "foreign … JSON"),
         ({"ties": None}, "{}"),
-        ({"ties": "no JSON"}, "{}"),
     ],
 )
 def test_wrong_metadata(tmp_path: Path, metadata: dict[str, str | None], message: str) -> None:

@@ -175,8 +175,6 @@ OLDER: tuple[tuple[str, dict[str, Any], dict[str, Any]], ...] = (
     ("gemma", {"hidden_act": "gelu", "hidden_activation": None, "head_dim": 6}, {"activation": "gelu_tanh"}),
     ("smollm3", {"no_rope_layers": [1, 0, 1], "layer_types": ..., "use_sliding_window": True, "sliding_window": 3, "max_window_layers": 28},
      {"rotary_pattern": (True, False), "layer_pattern": ("global", "local"), "window": 3}),
-    ("smollm3", {"no_rope_layers": ..., "no_rope_layer_interval": 3, "layer_types": ..., "use_sliding_window": False},
-     {"rotary_pattern": (True, True, False), "layer_pattern": ("global",), "window": 0}),
     ("qwen3", {"layer_types": ..., "use_sliding_window": True, "sliding_window": 3, "max_window_layers": 2},
      {"layer_pattern": ("global", "global", "local"), "window": 3}),
     ("mistral", {"sliding_window": ...}, {"layer_pattern": ("local",), "window": 4096}),

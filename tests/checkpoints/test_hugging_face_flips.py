@@ -99,6 +99,10 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "hidden_act": ("gelu_10", "mish"), "rope_parameters": BAD, "rope_scaling": BAD, "final_logit_softcapping": (-1.0,),
     "attn_logit_softcapping": (0.0,), "no_rope_layers": ([2, 1, 1],),
 }  # fmt: skip
+BY_LAYER = {
+    "rope_parameters": ({"rope_type": "default"}, LINEAR, {"full_attention": {**YARN, "truncate": False}}),
+    "rope_scaling": (*BAD, {"type": "linear", "factor": 3.0}),
+}
 # of Phi-3 the library does not read it, of Gemma 3 it leaves out what is not said as it is said today
 REFUSED_OF: dict[str, dict[str, Any]] = {
     "bert": {"hidden_act": ("silu", "swish", "gelu_10", "mish"), "is_decoder": (True,)},
@@ -108,11 +112,8 @@ REFUSED_OF: dict[str, dict[str, Any]] = {
     "opt": {name: FLIPPED[name] for name in ("word_embed_proj_dim", "layer_norm_elementwise_affine", "layerdrop")},
     "starcoder2": {"residual_dropout": (0.5,), "embedding_dropout": (1.0,)},
     "gpt_neo": {"resid_dropout": (1.0,), "embed_dropout": (1.0,), "num_attention_heads": (6,)},
-    "olmo3": {"rope_parameters": ({"rope_type": "default"}, LINEAR, {"full_attention": {**YARN, "truncate": False}}),
-              "rope_scaling": (*BAD, {"type": "linear", "factor": 3.0})},
+    "olmo3": BY_LAYER, "gemma3_text": BY_LAYER,
     "phi3": {"attention_bias": (True,)},
-    "gemma3_text": {"rope_scaling": (*BAD, {"type": "linear", "factor": 3.0}),
-                    "rope_parameters": ({"rope_type": "default"}, LINEAR, {"full_attention": {**YARN, "truncate": False}})},
 }  # fmt: skip
 
 

@@ -130,7 +130,6 @@ def test_a_folder_without_safetensors_runs_nothing(tmp_path: Path) -> None:
         ("bert", "BertForMaskedLM", {"classifier.weight": (3, 12), "classifier.bias": (3,)}, "classifier"),
         ("bert", "BertForQuestionAnswering", {"qa_outputs.weight": (2, 12), "qa_outputs.bias": (2,)}, "question_answering_head"),
         ("gpt2", "GPT2ForSequenceClassification", {"score.weight": (3, 12)}, "sequence_classifier"),
-        ("gpt2", "GPT2LMHeadModel", {"score.weight": (3, 12)}, "sequence_classifier"),
     ],
 )
 def test_the_tensors_of_a_fine_tuned_head(

@@ -31,15 +31,6 @@ SEEN = dict.fromkeys(ENCODERS, "masked_language_logits/short") | {"bert": "maske
 SIZES = pytest.mark.parametrize("size", new.SIZES)
 
 
-def _case(family: str, folder: Path, id_: str = "transformer/short") -> Case:
-    id_ = SEEN.get(family, id_)
-    return next(case for case in cases_of(family, folder, ("float64", "float32")) if case.id == id_)
-
-
-def _config(family: str, size: str = "tiny") -> TransformerConfig:
-    return new._config(new.family_of(family), new._said(family, size, {}))
-
-
 def _prompts(config: TransformerConfig, length: int) -> dict[str, np.ndarray]:
     """Two rows of random tokens, of which the second is padded on the left; an encoder's with segments."""
     rng, first = np.random.default_rng(length), config.position_offset
@@ -82,7 +73,8 @@ def _unseen(name: str, config: TransformerConfig) -> bool:
 @pytest.mark.parametrize("family", every(4, FAMILIES))
 def test_every_weight_shows(tmp_path: Path, family: str) -> None:
     """Without it the logits differ by far more than what passes in float32."""
-    case = _case(family, tmp_path)
+    id_ = SEEN.get(family, "transformer/short")
+    case = next(case for case in cases_of(family, tmp_path, ("float64", "float32")) if case.id == id_)
     bound = tolerance.expect(case.at("float32"))["output"].bound
     right = components.answer(case)["output"]
     for name, array in case.parameters.items():
@@ -108,7 +100,7 @@ def test_logits_stay_of_the_size_of_their_inputs(tmp_path: Path, family: str, si
 @SIZES
 def test_no_two_sizes_are_equal_and_prompts_are_longer_than_windows(family: str, size: str) -> None:
     """Of the axes and of the layers; the key heads of BERT and GPT-2 are their heads."""
-    config = _config(family, size)
+    config = new._config(new.family_of(family), new._said(family, size, {}))
     assert config.window < MEDIUM - 1
     for scaling in (config.rotary_scaling, config.local_rotary_scaling):
         assert (scaling.original_length or 0) < MEDIUM
@@ -192,7 +184,6 @@ def test_what_is_listed_by_layer_has_as_many_as_there_are(tmp_path: Path, family
     ("llama", ("--set", "model_type=gemma"), "model_type .* llama"),
     ("llama", ("--set", "rope_parameters.rope_type=su"), "su"),
     ("llama", ("--set", 'architectures=["LlamaForQuestions"]'), "architectures"),
-    ("llama", ("--set", "architectures=3"), "architectures .* got 3"),
     ("bert", ("--set", 'architectures=["BertForPreTraining"]'), "next_sentence|architectures"),
     ("bert", ("--set", "is_decoder=true"), "is_decoder"),
     ("gemma2", ("--set", 'layer_types=["full_attention"]'), "layer_types"),

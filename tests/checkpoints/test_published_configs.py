@@ -65,9 +65,8 @@ PUBLISHED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 ]  # fmt: skip
 # what of a family is refused, and the entry that is named
 REFUSED = [
-    ("stablelm", {"use_parallel_residual": True}), ("stablelm", {"qk_layernorm": True}), ("opt", {"word_embed_proj_dim": 512}),
     ("roberta", {"pad_token_id": None}), ("roberta", {"max_position_embeddings": 2}), ("roberta", {"hidden_act": "relu"}),
-    ("exaone4", {"sliding_window": None}), ("gpt_neo", {"attention_types": [[["global"], 10**12]]}), ("opt", {"layerdrop": 0.1}),
+    ("gpt_neo", {"attention_types": [[["global"], 10**12]]}),
 ]  # fmt: skip
 
 
