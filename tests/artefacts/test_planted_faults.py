@@ -11,8 +11,9 @@ pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 import onnx
 from invoke import invoke
-from onnx import helper, numpy_helper
+from onnx import helper
 from onnx_faults import FAULTS, exported, faulty
+from test_graph_evidence import graph as net
 
 from reference_numpy import parameters, preset
 from rosettaformer.artefacts.constants import constants
@@ -41,10 +42,8 @@ def graph(held: dict[str, np.ndarray], path: Path, narrow: bool = False) -> Path
     """A graph that multiplies by these matrices, or adds what is none, one after the other. narrow: in the end it converts to float16."""
     nodes = [helper.make_node("MatMul" if array.ndim == 2 else "Add", ["x", name], [f"y{name}"]) for name, array in held.items()]
     nodes += [helper.make_node("Cast", ["x"], ["z"], name="last", to=onnx.TensorProto.FLOAT16)] * narrow
-    end = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["b", 8])
-    tensors = [numpy_helper.from_array(np.ascontiguousarray(array, np.float32), name) for name, array in held.items()]
-    onnx.save(helper.make_model(helper.make_graph(nodes, "net", [end], [], tensors)), path)
-    return path
+    matrices = {name: np.ascontiguousarray(array, np.float32) for name, array in held.items()}
+    return net(path, nodes, matrices, outputs=())
 
 
 def test_weights_that_are_not_the_checkpoints_are_told(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 sentence before anything of it runs.
 """
 
-import hashlib
+import functools
 import io
 import json
 import os
@@ -16,6 +16,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from training_runs import tree
 
 from rosettaformer.artefacts.constants import constants
 from rosettaformer.artefacts.kinds import kind_of
@@ -41,13 +42,9 @@ def model(**changes: Any) -> Any:
     w = changes.get("w") or onnx.numpy_helper.from_array(np.arange(3, dtype=np.float32), "w")
     tensors = [helper.make_tensor_value_info(name, FLOAT, ["b", 3]) for name in ("x", "y")]
     graph = helper.make_graph(changes.get("nodes") or [node], "g", tensors[:1], tensors[1:], [w])
-    opsets = changes.get("opsets") or {"": 21, "own": 1}
-    return helper.make_model(
-        graph,
-        functions=changes.get("functions") or [],
-        ir_version=10,
-        opset_imports=[helper.make_opsetid(*one) for one in opsets.items()],
-    )
+    opsets = [helper.make_opsetid(*one) for one in (changes.get("opsets") or {"": 21, "own": 1}).items()]
+    functions = changes.get("functions") or []
+    return helper.make_model(graph, functions=functions, ir_version=10, opset_imports=opsets)
 
 
 def saved(folder: Path, made: Any, name: str = "m.onnx") -> Path:
@@ -87,19 +84,14 @@ def disguised(folder: Path) -> Path:
     return path
 
 
-def short(folder: Path) -> Path:
-    (folder / "w.bin").write_bytes(bytes(11))
-    return saved(folder, external("w.bin"))
+def beside(made: Any, size: int = 12) -> Callable[[Path], Path]:
+    """A model with a file of zeros beside it."""
 
+    def make(folder: Path) -> Path:
+        (folder / "w.bin").write_bytes(bytes(size))
+        return saved(folder, made)
 
-def beyond(folder: Path) -> Path:
-    (folder / "w.bin").write_bytes(bytes(12))
-    return saved(folder, external("w.bin", offset=4))
-
-
-def larger(folder: Path) -> Path:
-    (folder / "w.bin").write_bytes(bytes(12))
-    return saved(folder, external("w.bin", shape=(HUGE,)))
+    return make
 
 
 def function(name: str, calls: list[str]) -> Any:
@@ -125,89 +117,57 @@ def stored(dims: list[int], raw: bytes = bytes(12)) -> Any:
     return onnx.TensorProto(name="w", data_type=FLOAT, dims=dims, raw_data=raw)
 
 
-def sparse(folder: Path) -> Path:
-    made = model()
-    values, places = (
-        onnx.numpy_helper.from_array(np.ones(1, np.float32), "s"),
-        onnx.numpy_helper.from_array(np.zeros(1, np.int64), "s_indices"),
-    )
-    made.graph.sparse_initializer.append(onnx.helper.make_sparse_tensor(values, places, [HUGE]))
-    return saved(folder, made)
+def sparse() -> Any:
+    made, places = model(), np.zeros(1, np.int64)
+    values, indices = map(onnx.numpy_helper.from_array, (np.ones(1, np.float32), places), ("s", "s_indices"))
+    made.graph.sparse_initializer.append(onnx.helper.make_sparse_tensor(values, indices, [HUGE]))
+    return made
 
 
 BILLION = [function(f"F{i}", [f"F{i + 1}"] * 10 if i < 9 else ["Relu"]) for i in range(10)]
-ONNX: dict[str, tuple[Callable[[Path], Path], str]] = {
-    "empty": (lambda folder: saved(folder, b""), r"ONNX.*empty"),
-    "garbage": (lambda folder: saved(folder, b"what is this? " * 9), r"ONNX.*damaged"),
-    "truncated": (lambda folder: saved(folder, model().SerializeToString()[:-20]), r"ONNX.*damaged"),
-    "no graph": (lambda folder: saved(folder, b"\x08\n"), r"damaged.*operator set"),
-    "ORT's format": (
-        lambda folder: saved(folder, b"\x20\0\0\0ORTM" + bytes(99)),
-        r"must be ONNX; it is in ONNX Runtime's own format \(\.ort\)",
-    ),
-    "huge dims": (lambda folder: saved(folder, model(w=stored([HUGE]))), f"the tensor w .* must have {4 * HUGE} bytes .* got 12"),
-    "huge dims, no data": (
-        lambda folder: saved(folder, model(w=onnx.TensorProto(name="w", data_type=FLOAT, dims=[HUGE]))),
-        rf"w.*{HUGE}.*0",
-    ),
-    "negative dims": (lambda folder: saved(folder, model(w=stored([-3]))), r"sizes.*\[-3\]"),
-    "no dtype": (
-        lambda folder: saved(folder, model(w=onnx.TensorProto(name="w", dims=[3]))),
-        r"sizes.*dtype 0",
-    ),
-    "sparse and huge": (sparse, r"sparse.*most"),
-    "huge constant": (
-        lambda folder: saved(folder, model(nodes=[onnx.helper.make_node("Constant", [], ["y"], value=stored([HUGE]))])),
-        "the tensor w .* must have",
-    ),
+HUGE_CONSTANT = onnx.helper.make_node("Constant", [], ["y"], value=stored([HUGE]))
+UNKNOWN_INPUT = onnx.helper.make_node("Add", ["x", "nix"], ["y"])
+MS = "com.microsoft"
+empty = functools.partial(onnx.TensorProto, name="w")
+# what stands in the file, or makes it, and the sentence
+ONNX: dict[str, tuple[Any, str]] = {
+    "empty": (b"", r"ONNX.*empty"),
+    "truncated": (model().SerializeToString()[:-20], r"ONNX.*damaged"),
+    "no graph": (b"\x08\n", r"damaged.*operator set"),
+    "ORT's format": (b"\x20\0\0\0ORTM" + bytes(99), r"must be ONNX; it is in .* own format \(\.ort\)"),
+    "huge dims": (model(w=stored([HUGE])), f"the tensor w .* must have {4 * HUGE} bytes .* got 12"),
+    "huge dims, no data": (model(w=empty(dims=[HUGE], data_type=FLOAT)), rf"w.*{HUGE}.*0"),
+    "negative dims": (model(w=stored([-3])), r"sizes.*\[-3\]"),
+    "no dtype": (model(w=empty(dims=[3])), r"sizes.*dtype 0"),
+    "sparse and huge": (sparse(), r"sparse.*most"),
+    "huge constant": (model(nodes=[HUGE_CONSTANT]), "the tensor w .* must have"),
     "absolute": (lambda folder: saved(folder, external(str(folder / "w.bin"))), r"relative.*'/"),
-    "parent": (lambda folder: saved(folder, external("../w.bin")), r"relative.*'\.\./w\.bin'"),
-    "drive": (lambda folder: saved(folder, external("C:\\w.bin")), r"beside.*relative"),
+    "parent": (external("../w.bin"), r"relative.*'\.\./w\.bin'"),
+    "drive": (external("C:\\w.bin"), r"beside.*relative"),
     "link": (linked, r"w\.bin.*link"),
     "link beside the cache": (lambda folder: cached(folder, "others"), r"w\.bin.*link"),
     "link behind a link": (disguised, r"w\.bin.*link"),
-    "missing": (lambda folder: saved(folder, external("w.bin")), r"w\.bin.*no such"),
-    "short": (short, r"the tensor w .* ends at byte 12 of w\.bin, which has 11"),
-    "offset": (beyond, r"ends at byte 16 of w\.bin, which has 12"),
-    "sizes of a file": (larger, rf"{4 * HUGE}.*w.bin.*12"),
-    "negative offset": (
-        lambda folder: saved(short(folder).parent, external("w.bin", offset=-4)),
-        r"length.*got -4",
-    ),
-    "custom operator": (
-        lambda folder: saved(folder, model(node=calling("Mark", "my.plugin"))),
-        r"my\.plugin\.Mark.*registers",
-    ),
+    "missing": (external("w.bin"), r"w\.bin.*no such"),
+    "short": (beside(external("w.bin"), 11), r"the tensor w .* ends at byte 12 of w\.bin, which has 11"),
+    "offset": (beside(external("w.bin", offset=4)), r"ends at byte 16 of w\.bin, which has 12"),
+    "sizes of a file": (beside(external("w.bin", shape=(HUGE,))), rf"{4 * HUGE}.*w.bin.*12"),
+    "negative offset": (beside(external("w.bin", offset=-4)), r"length.*got -4"),
+    "custom operator": (model(node=calling("Mark", "my.plugin")), r"my\.plugin\.Mark.*registers"),
     "custom operator in a branch": (
-        lambda folder: saved(folder, model(nodes=branch())),
+        model(nodes=branch()),
         r"ai\.onnx\.contrib\.Mark would need onnxruntime-extensions",
     ),
     "custom operator in a function": (
-        lambda folder: saved(folder, model(node=calling("F"), functions=[function("F", ["FMissing"])])),
+        model(node=calling("F"), functions=[function("F", ["FMissing"])]),
         r"own\.FMissing would need",
     ),
-    "recursion": (lambda folder: saved(folder, model(node=calling("F"), functions=[function("F", ["F"])])), "must end; F calls itself"),
-    "a billion nodes": (
-        lambda folder: saved(folder, model(node=calling("F0"), functions=BILLION)),
-        r"10000000.*1000000000",
-    ),
-    "unknown operator": (
-        lambda folder: saved(folder, model(node=calling("Nix", ""))),
-        r"No Op.*Nix",
-    ),
-    "unknown to ONNX Runtime": (
-        lambda folder: saved(folder, model(node=calling("Nix", "com.microsoft"), opsets={"": 21, "com.microsoft": 1})),
-        r"ONNX Runtime.*Nix",
-    ),
-    "newer operators": (lambda folder: saved(folder, model(opsets={"": 999})), r"1.*999"),
-    "no such input": (
-        lambda folder: saved(folder, model(node=onnx.helper.make_node("Add", ["x", "nix"], ["y"]))),
-        r"fits.*'nix'",
-    ),
-    "dtypes": (
-        lambda folder: saved(folder, model(w=onnx.numpy_helper.from_array(np.arange(3), "w"))),
-        r"ONNX Runtime.*Type",
-    ),
+    "recursion": (model(node=calling("F"), functions=[function("F", ["F"])]), "must end; F calls itself"),
+    "a billion nodes": (model(node=calling("F0"), functions=BILLION), r"10000000.*1000000000"),
+    "unknown operator": (model(node=calling("Nix", "")), r"No Op.*Nix"),
+    "unknown to ONNX Runtime": (model(node=calling("Nix", MS), opsets={"": 21, MS: 1}), r"ONNX Runtime.*Nix"),
+    "newer operators": (model(opsets={"": 999}), r"1.*999"),
+    "no such input": (model(node=UNKNOWN_INPUT), r"fits.*'nix'"),
+    "dtypes": (model(w=onnx.numpy_helper.from_array(np.arange(3), "w")), r"ONNX Runtime.*Type"),
 }
 
 # ---- torch
@@ -248,6 +208,7 @@ def sound(program: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 Edit = Callable[[dict[str, bytes]], None]
+WEIGHTS = "data/weights/model_weights_config.json"
 
 
 def edited(sound: Path, folder: Path, edit: Edit, compression: int = zipfile.ZIP_STORED) -> Path:
@@ -292,25 +253,37 @@ def graph(change: Callable[[Any], Any], file: str = "models/model.json") -> Edit
     return edit
 
 
-def node(value: Any) -> Any:
-    return value["graph_module"]["graph"]["nodes"][0]
+def calls(target: str) -> Edit:
+    return graph(lambda value: value["graph_module"]["graph"]["nodes"][0].update(target=target))
 
 
-def size(text: str) -> Callable[[Any], None]:
-    return lambda value: value["graph_module"]["graph"]["tensor_values"]["input"]["sizes"][0]["as_expr"].update(expr_str=text)
+def tensors(change: Callable[[Any], Any]) -> Edit:
+    return graph(lambda value: change(value["graph_module"]["graph"]["tensor_values"]))
 
 
-def spec(kind: str, context: Any) -> Callable[[Any], None]:
+def guards(text: str) -> Edit:
+    return graph(lambda value: value["guards_code"].append(text))
+
+
+def size(text: str) -> Edit:
+    return tensors(lambda values: values["input"]["sizes"][0]["as_expr"].update(expr_str=text))
+
+
+def signature(change: Callable[[Any], Any]) -> Edit:
+    return graph(lambda value: change(value["graph_module"]["module_call_graph"][0]["signature"]))
+
+
+def spec(kind: str, context: Any) -> Edit:
     text = json.dumps([1, {"type": kind, "context": context, "children_spec": []}])
-    return lambda value: value["graph_module"]["module_call_graph"][0]["signature"].update(out_spec=text)
+    return signature(lambda value: value.update(out_spec=text))
 
 
-def weights(**changes: Any) -> Edit:
-    return graph(lambda value: value["config"]["kernel"].update(changes), "data/weights/model_weights_config.json")
+def weights(change: Callable[[Any], Any]) -> Edit:
+    return graph(lambda value: change(value["config"]["kernel"]), WEIGHTS)
 
 
 def meta(**changes: Any) -> Edit:
-    return graph(lambda value: value["config"]["kernel"]["tensor_meta"].update(changes), "data/weights/model_weights_config.json")
+    return weights(lambda kernel: kernel["tensor_meta"].update(changes))
 
 
 def of_torch(value: Any) -> bytes:
@@ -327,99 +300,74 @@ def bomb() -> bytes:
     return content.getvalue()
 
 
-def renamed_tensor(members: dict[str, bytes]) -> None:
+def renamed_tensor(values: Any) -> None:
     """A tensor's name says that its sizes are metadata, which nothing is made of."""
-
-    def change(value: Any) -> None:
-        values = value["graph_module"]["graph"]["tensor_values"]
-        values["metadata"] = values["custom"] = json.loads(json.dumps(values["input"]))
-        values["metadata"]["sizes"][0] = {"as_expr": {"expr_str": f"__import__('os').mkdir('{MARKER}')", "hint": None}}
-
-    graph(change)(members)
+    values["metadata"] = values["custom"] = json.loads(json.dumps(values["input"]))
+    values["metadata"]["sizes"][0] = {"as_expr": {"expr_str": CODE, "hint": None}}
 
 
 CODE = f"__import__('os').mkdir('{MARKER}')"
 ONES = [{"as_int": HUGE}, {"as_int": 3}]
+OPERATOR = {"as_string_to_argument": {"metadata": {"as_operator": "torch.os.mkdir"}}}
+DEFAULT = {"default_factory_module": "this", "default_factory_name": "os", "dict_context": []}
+PICKLE = of_torch(Marks())
+ENUMERATION = '[{"__enum__": 1, "fqn": "this:a", "name": "b"}]'
+SCHEMA = b'{"schema_version": {"major": 8, "minor": 1}}'
 ARCHIVES: dict[str, tuple[Edit, str]] = {
-    "operator of Python": (
-        graph(lambda v: node(v).update(target="torch.os.mkdir")),
-        r"operators.*'torch\.os",
-    ),
-    "operator's method": (graph(lambda v: node(v).update(target="_operator.methodcaller")), r"call.*operators"),
-    "custom operator": (
-        graph(lambda v: node(v).update(target="torch.ops.mylib.mark.default")),
-        r"mark.*registers mylib",
-    ),
-    "an operator that writes": (graph(lambda v: node(v).update(target="torch.ops.aten.from_file.default")), "call"),
-    "an operator of TorchScript": (graph(lambda v: node(v).update(target="torch.ops.aten.save")), r"calls aten\.save, which no kernel"),
-    "compiled operator": (graph(lambda v: node(v).update(target="torch.ops.higher_order.call_torchbind")), "call"),
+    "operator of Python": (calls("torch.os.mkdir"), r"operators.*'torch\.os"),
+    "custom operator": (calls("torch.ops.mylib.mark.default"), r"mark.*registers mylib"),
+    "an operator that writes": (calls("torch.ops.aten.from_file.default"), "call"),
+    "an operator of TorchScript": (calls("torch.ops.aten.save"), r"calls aten\.save, which no kernel"),
     "an operator as an argument": (
-        graph(lambda v: node(v)["inputs"][0].update(arg={"as_string_to_argument": {"metadata": {"as_operator": "torch.os.mkdir"}}})),
+        graph(lambda value: value["graph_module"]["graph"]["nodes"][0]["inputs"][0].update(arg=OPERATOR)),
         r"call.*operators",
     ),
-    "code for a size": (graph(size(CODE)), r"arithmetic.*__import__"),
-    "an attribute for a size": (graph(size("Symbol('s0').__class__")), "arithmetic"),
-    "a size without end": (graph(size("9**9**9**9")), "arithmetic"),
-    "a power without end": (graph(size("Pow(Integer(9), Integer(999999999))")), "arithmetic"),
+    "code for a size": (size(CODE), r"arithmetic.*__import__"),
+    "an attribute for a size": (size("Symbol('s0').__class__"), "arithmetic"),
+    "a size without end": (size("9**9**9**9"), "arithmetic"),
+    "a power without end": (size("Pow(Integer(9), Integer(999999999))"), "arithmetic"),
     "a count without end": (
-        graph(lambda v: v["range_constraints"].update(u99999999999={"min_val": 0, "max_val": 1})),
+        graph(lambda value: value["range_constraints"].update(u99999999999={"min_val": 0, "max_val": 1})),
         "name",
     ),
-    "code for a size, hidden": (renamed_tensor, "arithmetic"),
-    "code for a condition": (graph(lambda v: v["guards_code"].append(CODE)), r"condition.*comparison"),
-    "a call in a condition": (graph(lambda v: v["guards_code"].append("torch.os.mkdir('x') is None")), r"condition.*inputs"),
+    "code for a size, hidden": (tensors(renamed_tensor), "arithmetic"),
+    "code for a condition": (guards(CODE), r"condition.*comparison"),
+    "a call in a condition": (guards("torch.os.mkdir('x') is None"), r"condition.*inputs"),
     "code for a name": (
-        graph(lambda v: v["graph_module"]["module_call_graph"][0]["signature"]["forward_arg_names"].append(f"x={CODE}")),
+        signature(lambda value: value["forward_arg_names"].append(f"x={CODE}")),
         r"name.*x=__import__",
     ),
-    "code for a tensor": (
-        graph(lambda v: v["graph_module"]["graph"]["tensor_values"].update({f"a\n{CODE}": {}})),
-        "name",
-    ),
-    "a module to import": (
-        graph(spec("collections.defaultdict", {"default_factory_module": "this", "default_factory_name": "os", "dict_context": []})),
-        r"collections\.defaultdict.*import",
-    ),
-    "an enumeration": (graph(spec("builtins.dict", '[{"__enum__": 1, "fqn": "this:a", "name": "b"}]')), "import a module"),
-    "no structure": (
-        graph(lambda v: v["graph_module"]["module_call_graph"][0]["signature"].update(out_spec="[")),
-        r"describe.*inputs",
-    ),
-    "newer schema": (graph(lambda v: v["schema_version"].update(major=99)), r"schema 8.*99"),
+    "code for a tensor": (tensors(lambda values: values.update({f"a\n{CODE}": {}})), "name"),
+    "a module to import": (spec("collections.defaultdict", DEFAULT), r"collections\.defaultdict.*import"),
+    "an enumeration": (spec("builtins.dict", ENUMERATION), "import a module"),
+    "no structure": (signature(lambda value: value.update(out_spec="[")), r"describe.*inputs"),
+    "newer schema": (graph(lambda value: value["schema_version"].update(major=99)), r"schema 8.*99"),
     "no graph": (put("models/model.json", b"[]"), r"graph.*torch\.export; got TypeError"),
     "half a graph": (put("models/model.json", b'{"graph_module": {"gra'), "model.json in .* must be JSON"),
-    "deep graph": (put("models/model.json", b"[" * 99999), "must be JSON"),
-    "graph without parts": (
-        put("models/model.json", b'{"schema_version": {"major": 8, "minor": 1}}'),
-        r"program.* loads",
-    ),
-    "pickled inputs": (
-        put("data/sample_inputs/model.pt", of_torch(((Marks(),), {}))),
-        r"asks.*posix\.mkdir",
-    ),
+    "graph without parts": (put("models/model.json", SCHEMA), r"program.* loads"),
+    "pickled inputs": (put("data/sample_inputs/model.pt", of_torch(((Marks(),), {}))), r"asks.*posix\.mkdir"),
     "plainly pickled inputs": (put("data/sample_inputs/model.pt", pickle.dumps(Marks())), r"tensors.*torch\.save"),
     "pickled weight": (
-        both(put("data/weights/weight_0", of_torch(Marks())), weights(use_pickle=True)),
+        both(put("data/weights/weight_0", PICKLE), weights(lambda said: said.update(use_pickle=True))),
         r"weight_0.*posix.mkdir",
     ),
     "older weights": (put("data/weights/model.pt", of_torch({"kernel": Marks()})), r"asks.*posix\.mkdir"),
-    "older constants": (put("data/constants/model.pt", of_torch({"a": Marks()})), r"asks.*posix\.mkdir"),
     "script object": (put("data/constants/custom_obj_0", b"?"), r"custom_obj_0.*pickled"),
     "opaque object": (
         graph(
-            lambda v: v["config"].update(a={"path_name": "opaque_obj_0", "use_pickle": True}), "data/constants/model_constants_config.json"
+            lambda value: value["config"].update(a={"path_name": "opaque_obj_0", "use_pickle": True}),
+            "data/constants/model_constants_config.json",
         ),
         "the tensor 'a' of .* must lie in data/constants/tensor_0, 1, ...; got 'opaque_obj_0'",
     ),
     "bomb in a member": (put("data/sample_inputs/model.pt", bomb()), r"stored.*members"),
     "huge weight": (meta(sizes=ONES), f"the tensor kernel of .* needs {(HUGE * 3) * 4} bytes .* weight_0 has 48"),
-    "huge weight of no bytes": (
-        both(put("data/weights/weight_0", b""), meta(sizes=ONES)),
-        "the tensor kernel of .* needs .* weight_0 has 0",
-    ),
     "negative stride": (meta(strides=[{"as_int": -3}, {"as_int": 1}]), r"natural.*numbers"),
-    "weight elsewhere": (weights(path_name="../../models/model.json"), "must lie in data/weights/weight_0"),
-    "no weights": (without("data/weights/model_weights_config.json"), r"member.*data/weights/model_weights_config\.json"),
+    "weight elsewhere": (
+        weights(lambda kernel: kernel.update(path_name="../../models/model.json")),
+        "must lie in data/weights/weight_0",
+    ),
+    "no weights": (without(WEIGHTS), rf"member.*{WEIGHTS}"),
     "no inputs": (without("data/sample_inputs/model.pt"), r"member.*data/sample_inputs/model\.pt"),
     "no program": (without("models/model.json"), r"program.*torch\.export"),
     "no format": (without("archive_format"), r"without.*archive_format"),
@@ -428,41 +376,20 @@ ARCHIVES: dict[str, tuple[Edit, str]] = {
     "a way out": (put("../../out", b""), r"folder.*'m/\.\./\.\./out'"),
     "two folders": (lambda members: members.update({"n/x": b""}), "folder"),
     "a library beside": (put("data/aotinductor/model/a.so", b"ELF"), r"AOTInductor.*rights"),
-    "older export": (
-        only({"serialized_exported_program.json": b"{}", "version": b"5.1"}),
-        r"older.*again",
-    ),
-    "TorchScript": (
-        only({"m/constants.pkl": b"", "m/data.pkl": b"", "m/code/a.py": b""}),
-        r"torch\.export.*TorchScript",
-    ),
+    "older export": (only({"serialized_exported_program.json": b"{}", "version": b"5.1"}), r"older.*again"),
+    "TorchScript": (only({"m/constants.pkl": b"", "m/data.pkl": b""}), r"torch\.export.*TorchScript"),
     "torch.save": (only({"m/data.pkl": pickle.dumps(Marks())}), r"pickled.*torch\.save"),
 }
 BYTES: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "empty": (lambda content: b"", r"torch\.export.*damaged"),
-    "garbage": (lambda content: b"what is this? " * 99, r"torch\.export.*damaged"),
     "truncated": (lambda content: content[:-100], r"damaged.*contents"),
     "front cut off": (lambda content: content[500:], "must be "),
-    "damaged table": (
-        lambda content: content.replace(b"PK\x01\x02", b"PK\x09\x02"),
-        r"torch\.export.*damaged",
-    ),
+    "damaged table": (lambda content: content.replace(b"PK\x01\x02", b"PK\x09\x02"), r"export.*damaged"),
     "damaged weight": (
         lambda content: content.replace(np.float32(11).tobytes(), b"\x55\x55\x55\x55", 1),
         r"checksum.*m/data/weights/weight_0",
     ),
 }
-
-
-def contents(folder: Path) -> dict[str, tuple[str, int]]:
-    """Returns what lies in a folder and when it was written."""
-    return {
-        path.relative_to(folder).as_posix(): (
-            hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "",
-            path.lstat().st_mtime_ns,
-        )
-        for path in folder.rglob("*")
-    }
 
 
 @pytest.fixture
@@ -474,12 +401,12 @@ def refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
     monkeypatch.setenv("TMPDIR", str(work))
 
     def check(path: Path, sentence: str) -> None:
-        before = contents(tmp_path)
+        before = tree(tmp_path)
         with pytest.raises(ValueError, match=sentence) as refused:
             open_artefact(path)
         message = str(refused.value)
         assert "\n" not in message and len(message) < 700 and (path.name in message or "sparse" in message)
-        assert contents(tmp_path) == before
+        assert tree(tmp_path) == before
         assert sys.modules.pop("this", None) is None
 
     yield check
@@ -487,8 +414,8 @@ def refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
 
 @pytest.mark.parametrize("name", ONNX)
 def test_a_damaged_or_hostile_onnx_file_is_refused(name: str, tmp_path: Path, refuses: Callable[[Path, str], None]) -> None:
-    make, sentence = ONNX[name]
-    refuses(make(tmp_path), sentence)
+    content, sentence = ONNX[name]
+    refuses(content(tmp_path) if callable(content) else saved(tmp_path, content), sentence)
 
 
 @pytest.mark.parametrize("name", ARCHIVES)
@@ -582,11 +509,8 @@ def answers(artefact: Artefact, first: str, calls: list[float]) -> None:
 def test_a_program_says_what_it_takes_and_runs(container: str, sound: Path, tmp_path: Path) -> None:
     """Whatever class its outputs are of need not be installed; what it keeps between calls begins anew."""
 
-    def rename(value: Any) -> None:
-        signature = value["graph_module"]["module_call_graph"][0]["signature"]
-        signature["out_spec"] = signature["out_spec"].replace("builtins.dict", container)
-
-    artefact = open_artefact(edited(sound, tmp_path, graph(rename)))
+    edit = signature(lambda said: said.update(out_spec=said["out_spec"].replace("builtins.dict", container)))
+    artefact = open_artefact(edited(sound, tmp_path, edit))
     entry = artefact.entries["forward"]
     (b, t, _), (_, _, three) = entry.inputs[0].shape, entry.outputs[0].shape
     assert isinstance(b, str) and isinstance(t, str) and b != t and three == 3
@@ -603,7 +527,7 @@ def test_a_package_is_opened_where_its_code_is_allowed(program: Any, tmp_path: P
     path = Path(torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "m.pt2")))
     assert kind_of(path) == "aoti"
     refuses(path, "AOTInductor.*--allow-code")
-    before = contents(tmp_path)
+    before = tree(tmp_path)
     artefact = open_artefact(path, allow_code=True)
     assert [str(tensor) for tensor in artefact.entries["forward"].inputs] == [
         "arg0 float32[?, ?, 4]",
@@ -613,4 +537,4 @@ def test_a_package_is_opened_where_its_code_is_allowed(program: Any, tmp_path: P
     answers(artefact, "arg0", [1, 1])
     with pytest.raises(ValueError, match=r"the package takes arg0 float32\[\?, \?, 4\]; got \[3, 1, 9\]"):
         artefact.run("forward", {**fed("arg0"), "arg0": np.ones((3, 1, 9), np.float32)})
-    assert contents(tmp_path) == before
+    assert tree(tmp_path) == before

@@ -48,12 +48,6 @@ def test_canonical_round_trip_is_bit_exact_and_equal_models_give_equal_files(tmp
     assert_same_bits(loaded.parameters, arrays)
 
 
-def test_a_config_that_lacks_a_field_is_refused(tmp_path: Path) -> None:
-    fields = {name: value for name, value in CONFIG.to_dict().items() if name != "positions"}
-    path = write_raw(tmp_path / "a.safetensors", random_parameters(CONFIG), CONFIG, config=json.dumps(fields))
-    assert mentions(problems_of(path)[0], "config … missing positions")
-
-
 @pytest.mark.parametrize("dtype", [None, "float16"])
 def test_the_bytes_are_those_of_the_package(tmp_path: Path, dtype: str | None) -> None:
     """Tensors of every dtype, laid down as safetensors lays them down; its header has no order, ours is sorted."""
@@ -70,7 +64,7 @@ def test_the_bytes_are_those_of_the_package(tmp_path: Path, dtype: str | None) -
     assert json.loads(ours[8 : ends[1]]) == json.loads(theirs[8 : ends[0]]) and ours[ends[1] :] == theirs[ends[0] :]
 
 
-@pytest.mark.parametrize("stride", ["transposed", "sliced", "reversed", "broadcast"])
+@pytest.mark.parametrize("stride", ["transposed", "reversed", "broadcast"])
 def test_arrays_that_are_not_contiguous_keep_their_values(tmp_path: Path, stride: str) -> None:
     """The safetensors package 0.8.0 writes the memory as it lies, which is another tensor."""
     arrays = random_parameters(CONFIG)
@@ -78,7 +72,6 @@ def test_arrays_that_are_not_contiguous_keep_their_values(tmp_path: Path, stride
     values = np.random.default_rng(1).normal(size=[2 * size for size in shape]).astype(np.float32)
     view = {
         "transposed": values[tuple(slice(size) for size in shape)].copy().transpose(2, 1, 0).copy().transpose(2, 1, 0),
-        "sliced": values[::2, ::2, ::2],
         "reversed": values[: shape[0], : shape[1], shape[2] - 1 :: -1],
         "broadcast": np.broadcast_to(values[0, 0, : shape[2]], shape),
     }[stride]
@@ -259,6 +252,9 @@ def test_a_config_that_contradicts_the_tensors_is_named_once(tmp_path: Path, cha
     assert each_mentions(problems_of(path), expected)
 
 
+LACKING = json.dumps({name: value for name, value in CONFIG.to_dict().items() if name != "positions"})
+
+
 def halved(arrays: dict[str, np.ndarray]) -> None:
     """Three heads are no multiple of the two key heads that are left."""
     for name, array in arrays.items():
@@ -308,19 +304,17 @@ def test_problems_of_tensors_do_not_speak_against_the_config(
     ("metadata", "message"),
     [
         ({"config": None}, "metadata … JSON"),
-        ({"config": "no JSON"}, "metadata … JSON"),
         ({"config": "[" * 100000}, "metadata … JSON"),
         ({"config": "{}"}, "source_vocabulary"),
+        ({"config": LACKING}, "config … missing positions"),
         ({"config": json.dumps(CONFIG.to_dict() | {"heads": 0})}, "1; got 0"),
         ({"config": json.dumps(CONFIG.to_dict() | {"epsilon": float("nan")})}, "config: epsilon must be a finite number"),
         ({"config": json.dumps(CONFIG.to_dict() | {"head": 1})}, "config: unknown config field 'head' (nearest: heads)"),
         ({"format": "pt"}, "metadata … 'rosettaformer'; got 'pt'"),
         ({"format_version": "99"}, "format version … 1; got '99'"),
         ({"format_version": None}, "format version … None"),
-        ({"format_version": "1", "config": json.dumps({"heads": 3})}, "source_vocabulary"),
         ({"foreign": "[1]"}, "foreign … JSON"),
         ({"ties": None}, "{}"),
-        ({"ties": "no JSON"}, "{}"),
     ],
 )
 def test_wrong_metadata(tmp_path: Path, metadata: dict[str, str | None], message: str) -> None:
@@ -333,29 +327,22 @@ def header(tensors: object, data: bytes = b"\0" * 8) -> bytes:
     return struct.pack("<Q", len(text)) + text + data
 
 
-def entry(shape: tuple[int, ...] = (2,), dtype: str = "F32", offsets: tuple[int, int] = (0, 8)) -> dict[str, Any]:
-    return {"dtype": dtype, "shape": list(shape), "data_offsets": list(offsets)}
+def entry(shape: tuple[int, ...] = (2,), dtype: str = "F32") -> dict[str, Any]:
+    return {"dtype": dtype, "shape": list(shape), "data_offsets": [0, 8]}
 
 
+# the header is examined by the safetensors package, and its dtypes and shapes by NumPy
 DAMAGED = {
     "empty": b"",
-    "short": b"abc",
     "zip": b"PK\x03\x04" + b"x" * 100,
     "bogus header length": struct.pack("<Q", 2**63) + b"{}",
-    "cut header": struct.pack("<Q", 500) + b"{",
     "no JSON": struct.pack("<Q", 2) + b"{x",
-    "no UTF-8": struct.pack("<Q", 2) + b"\xff\xfe",
-    "list": header([]),
     "deep": struct.pack("<Q", 50000) + b"[" * 50000,
     "no entry": header({"a": 1}),
-    "negative size": header({"a": entry((-2,))}),
     "overflowing size": header({"a": entry((2**40, 2**40))}),
     "too many axes": header({"a": entry((2,) + (1,) * 69)}),
-    "too little data": header({"a": entry((2**40,), offsets=(0, 2**42))}),
     "overlapping": header({"a": entry(), "b": entry()}),
-    "gap": header({"a": entry(offsets=(4, 12))}, b"\0" * 12),
     "trailing data": header({"a": entry()}, b"\0" * 9),
-    "metadata of numbers": header({"__metadata__": {"format": 1}, "a": entry()}),
     "dtype unknown to NumPy": header({"a": entry((8,), "F8_E5M2")}),
 }
 

@@ -12,9 +12,10 @@ from hugging_face_folders import Drawn, assert_close, made, ours, theirs, tokens
 from invoke import invoke
 from kinds import conformance
 from model_folders import edit
+from test_hugging_face_folders import altered
 
 from rosettaformer import checkpoints
-from rosettaformer.checkpoints import CheckpointError, container
+from rosettaformer.checkpoints import CheckpointError
 from rosettaformer.checkpoints.hugging_face import examine
 
 pytest.importorskip("transformers", reason="transformers is not installed")
@@ -57,10 +58,12 @@ def saved(kind: str, folder: Path) -> Any:
 
 def renamed(folder: Path, old: str, new: str) -> None:
     """Renames the tensors of a folder that begin so."""
-    found = container.read(folder)
-    tensors = {new + name.removeprefix(old) if name.startswith(old) else name: np.array(array) for name, array in found.tensors.items()}
-    (folder / "model.safetensors").unlink()
-    container.write(folder / "model.safetensors", tensors, {"format": "pt"})
+
+    def change(tensors: dict[str, np.ndarray]) -> None:
+        for name in [name for name in tensors if name.startswith(old)]:
+            tensors[new + name.removeprefix(old)] = tensors.pop(name)
+
+    altered(folder, change)
 
 
 @pytest.mark.parametrize("kind", ["gemma3", *map(conformance, [*MODELS][1:])])

@@ -122,10 +122,6 @@ def test_a_long_text_gives_the_librarys_numbers(tmp_path: Path, family: str, dty
             assert errors[0] <= MULTIPLE * errors[1], (name, part, errors)
 
 
-def operation_by_operation() -> Any:
-    return pytest.importorskip("jax").disable_jit()
-
-
 @contextlib.contextmanager
 def products_rounded() -> Iterator[None]:
     """Products of TensorFlow are summed in float32 and rounded to the operands' dtype, on every processor."""
@@ -171,7 +167,8 @@ def test_a_decoder_rounds_where_the_library_does(tmp_path: Path, family: str, na
         config = checkpoint.config.replace(**fields)
         return ours(dataclasses.replace(checkpoint, config=config), model.kind, given, name, "bfloat16")
 
-    with {"jax": operation_by_operation, "tf": products_rounded}.get(name, contextlib.nullcontext)():
+    ways = {"jax": lambda: pytest.importorskip("jax").disable_jit(), "tf": products_rounded}
+    with ways.get(name, contextlib.nullcontext)():
         own = found()
         np.testing.assert_array_equal(own["hidden"][0].astype(np.float64), wanted["hidden"][0])
         assert apart(own) <= 0.5 * apart(exact)

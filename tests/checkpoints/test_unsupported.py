@@ -18,7 +18,6 @@ EXPERTS, PARALLEL, RECURRENT, BIASES, PAIR = "experts", "parallel block", "recur
 NEEDS: list[tuple[str, dict[str, Any], list[str]]] = [
     ("mixtral", {}, [EXPERTS]),
     ("phi", {}, [PARALLEL]),
-    ("cohere", {}, [PARALLEL]),
     ("falcon", {"alibi": True}, [PARALLEL, "ALiBi"]),
     ("falcon", {"alibi": False, "parallel_attn": True}, [PARALLEL]),
     ("bloom", {}, ["ALiBi"]),

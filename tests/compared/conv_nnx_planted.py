@@ -11,7 +11,6 @@ def epsilon(*, rngs):
 def padding(*, rngs):
     """SAME begins one pixel later where there are strides."""
     net = Net(rngs=rngs)
-    net.down = nnx.Conv(8, 16, kernel_size=(3, 3), strides=(2, 2), padding=((0, 0), (0, 0)), kernel_dilation=1, rngs=rngs)
     net.stem = nnx.Conv(3, 8, kernel_size=(3, 3), padding=((2, 0), (2, 0)), rngs=rngs)
     return net
 

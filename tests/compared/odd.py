@@ -1,5 +1,7 @@
 """Models and functions that nothing can be compared with: each ends in one message, and none in a traceback."""
 
+from functools import partial
+
 import torch
 from torch import nn
 
@@ -7,33 +9,57 @@ from torch import nn
 class Plain(nn.Module):
     """What the others stand beside."""
 
-    def __init__(self, width=5):
+    def __init__(self, width=5, hidden=7):
         super().__init__()
-        self.up = nn.Linear(5, 7)
-        self.down = nn.Linear(7, width)
+        self.up = nn.Linear(5, hidden)
+        self.down = nn.Linear(hidden, width)
 
     def forward(self, x):
         return self.down(torch.relu(self.up(x)))
+
+
+def _giving(change):
+    """A class whose output is changed."""
+
+    class Changed(Plain):
+        def forward(self, x):
+            return change(super().forward(x))
+
+    return Changed
+
+
+def _changed(change):
+    """A model after a change of its layers."""
+
+    def build():
+        net = Plain()
+        change(net)
+        return net
+
+    return build
+
+
+OtherSizes = partial(Plain, hidden=9)
+Meta = _changed(lambda net: net.to("meta"))
+Half = _changed(nn.Module.half)
+Quantised = _changed(lambda net: setattr(net, "up", torch.ao.nn.quantized.dynamic.Linear(5, 7)))
+Lazy = _changed(lambda net: setattr(net, "up", nn.LazyLinear(7)))
+OtherOutput = _giving(lambda y: y[..., :3])
+NoOutput = _giving(lambda y: None)
+Text = _giving(lambda y: "done")
+Empty = _giving(lambda y: y[:0])
+Integers = _giving(lambda y: y.argmax(-1))
+Complex = _giving(torch.fft.fft)
+NaN = _giving(lambda y: y / 0 * 0)
+Random = _giving(lambda y: y + torch.rand(()))
 
 
 def no_module():
     return lambda x: x
 
 
-def nothing():
-    return None
-
-
-def a_number():
-    return 3
-
-
 def a_class():
     return nn.Linear
-
-
-def a_list():
-    return [nn.Linear(5, 7), nn.Linear(7, 5)]
 
 
 def raises():
@@ -61,18 +87,6 @@ class Raises(Plain):
         raise NotImplementedError
 
 
-class Asserts(Plain):
-    def forward(self, x):
-        assert x.shape[-1] == 6
-        return x
-
-
-class OtherSizes(Plain):
-    def __init__(self):
-        super().__init__()
-        self.up, self.down = nn.Linear(5, 9), nn.Linear(9, 5)
-
-
 class MoreLayers(Plain):
     def __init__(self):
         super().__init__()
@@ -80,41 +94,6 @@ class MoreLayers(Plain):
 
     def forward(self, x):
         return self.more(super().forward(x))
-
-
-class OtherOutput(Plain):
-    def forward(self, x):
-        return super().forward(x)[..., :3]
-
-
-class NoOutput(Plain):
-    def forward(self, x):
-        super().forward(x)
-
-
-class Text(Plain):
-    def forward(self, x):
-        return "done"
-
-
-class Empty(Plain):
-    def forward(self, x):
-        return super().forward(x)[:0]
-
-
-class Integers(Plain):
-    def forward(self, x):
-        return super().forward(x).argmax(-1)
-
-
-class Complex(Plain):
-    def forward(self, x):
-        return torch.fft.fft(super().forward(x))
-
-
-class NaN(Plain):
-    def forward(self, x):
-        return super().forward(x) / 0 * 0
 
 
 class Generator(Plain):
@@ -142,35 +121,6 @@ class Endless(Plain):
 
     def forward(self, x):
         return super().forward(x) if x is not self.me else x
-
-
-class Random(Plain):
-    def forward(self, x):
-        return super().forward(x) + torch.rand(())
-
-
-class Meta(Plain):
-    def __init__(self):
-        super().__init__()
-        self.to("meta")
-
-
-class Half(Plain):
-    def __init__(self):
-        super().__init__()
-        self.half()
-
-
-class Quantised(Plain):
-    def __init__(self):
-        super().__init__()
-        self.up = torch.ao.nn.quantized.dynamic.Linear(5, 7)
-
-
-class Lazy(Plain):
-    def __init__(self):
-        super().__init__()
-        self.up = nn.LazyLinear(7)
 
 
 class Sparse(Plain):

@@ -1,6 +1,9 @@
 """The small network of conv_torch.py with one mistake each."""
 
 import os
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -8,54 +11,43 @@ from conv_torch import Net
 from torch import nn
 
 
-def epsilon() -> nn.Module:
-    return Net(epsilon=1e-3)
+def _with(**layers: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
+    """A function that builds the network with these layers in place of its own."""
+
+    def build() -> nn.Module:
+        net = Net()
+        for name, make in layers.items():
+            setattr(net, name, make())
+        return net
+
+    return build
 
 
-def stride() -> nn.Module:
-    """The second convolution begins one pixel later."""
-    net = Net()
-    net.conv2 = nn.Sequential(nn.ZeroPad2d((-1, 1, -1, 1)), nn.Conv2d(8, 16, 3, stride=2))
-    return net
+epsilon = partial(Net, epsilon=1e-3)
+# the second convolution begins one pixel later
+stride = _with(conv2=lambda: nn.Sequential(nn.ZeroPad2d((-1, 1, -1, 1)), nn.Conv2d(8, 16, 3, stride=2)))
+padding = _with(conv1=partial(nn.Conv2d, 3, 8, 3, padding=1, padding_mode="reflect"))
+bias = _with(fc1=partial(nn.Linear, 144, 12, bias=False))
+narrow = _with(fc1=partial(nn.Linear, 144, 13), fc2=partial(nn.Linear, 13, 5))
 
 
-def padding() -> nn.Module:
-    net = Net()
-    net.conv1.padding_mode = "reflect"
-    net.conv1._reversed_padding_repeated_twice = [1, 1, 1, 1]
-    return net
+class Other(Net):
+    """place: the activation stands before the norm."""
 
-
-def bias() -> nn.Module:
-    net = Net()
-    net.fc1 = nn.Linear(144, 12, bias=False)
-    return net
-
-
-class Place(Net):
-    """The activation stands before the norm."""
+    def __init__(self, place: bool = False, pool: Any = F.max_pool2d, approximate: str = "none") -> None:
+        super().__init__()
+        self.place, self.pool, self.approximate = place, pool, approximate
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.bn1(F.relu(self.conv1(x)))
-        x = F.max_pool2d(x, 2)
-        x = F.gelu(self.conv2(x))
+        x = self.conv1(x)
+        x = self.bn1(F.relu(x)) if self.place else F.relu(self.bn1(x))
+        x = F.gelu(self.conv2(self.pool(x, 2)), approximate=self.approximate)
         return self.fc2(F.relu(self.fc1(torch.flatten(x, 1))))
 
 
-class Pool(Net):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = F.relu(self.bn1(self.conv1(x)))
-        x = F.avg_pool2d(x, 2)
-        x = F.gelu(self.conv2(x))
-        return self.fc2(F.relu(self.fc1(torch.flatten(x, 1))))
-
-
-class Gelu(Net):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = F.relu(self.bn1(self.conv1(x)))
-        x = F.max_pool2d(x, 2)
-        x = F.gelu(self.conv2(x), approximate="tanh")
-        return self.fc2(F.relu(self.fc1(torch.flatten(x, 1))))
+Place = partial(Other, place=True)
+Pool = partial(Other, pool=F.avg_pool2d)
+Gelu = partial(Other, approximate="tanh")
 
 
 class Swapped(Net):
@@ -94,18 +86,7 @@ class Random(Net):
         return y + torch.randn_like(y) if self.training else y
 
 
-def narrow() -> nn.Module:
-    net = Net()
-    net.fc1 = nn.Linear(144, 13)
-    net.fc2 = nn.Linear(13, 5)
-    return net
-
-
 def damaged() -> nn.Module:
     net = Net()
     net.fc1.weight.data[0, 0] = float("nan")
     return net
-
-
-def text() -> str:
-    return "no model"

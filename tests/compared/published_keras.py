@@ -1,76 +1,38 @@
 """KerasHub's backbones of small sizes."""
 
+from functools import partial
+
 from keras_hub import models
-from published_sizes import Sizes, sizes
+from published_sizes import NAMES, Sizes, sizes
 
 
-def _encoder(own: Sizes):
-    return {
+def _entries(name: str, own: Sizes):
+    common = {
         "vocabulary_size": own.vocabulary, "num_layers": own.layers, "hidden_dim": own.width, "intermediate_dim": own.hidden,
-        "num_heads": own.heads, "max_sequence_length": own.positions,
     }  # fmt: skip
-
-
-def _decoder(own: Sizes):
-    return {
-        "vocabulary_size": own.vocabulary, "num_layers": own.layers, "hidden_dim": own.width, "intermediate_dim": own.hidden,
+    encoder = common | {"num_heads": own.heads, "max_sequence_length": own.positions}
+    decoder = common | {
         "num_query_heads": own.heads, "num_key_value_heads": own.groups, "layer_norm_epsilon": own.epsilon,
     }  # fmt: skip
+    rotary, head_dim = decoder | {"rope_max_wavelength": own.base}, {"head_dim": own.head_size}
+    plain = common | {"num_heads": own.heads, "key_value_dim": own.head_size}
+    image = {"image_shape": (16, 16, 3), "patch_size": 4, "mlp_dim": own.hidden}
+    return {
+        "bert": encoder | {"num_segments": 2},
+        "llama": rotary,
+        "mistral": rotary,
+        "qwen2": rotary,
+        "qwen3": rotary | head_dim,
+        "gemma": decoder | head_dim | {"intermediate_dim": 2 * own.hidden, "layer_norm_epsilon": 1e-6},
+        "t5": plain | {"activation": "relu", "use_gated_activation": False},
+        "vit": image | {"num_layers": own.layers, "num_heads": own.heads, "hidden_dim": own.width},
+    }.get(name, encoder)
 
 
-def bert(seed=0):
-    return models.BertBackbone(**_encoder(sizes(seed)), num_segments=2)
+def _backbone(name: str, seed: int = 0):
+    own = {"qwen2": "Qwen", "vit": "ViT"}.get(name, NAMES[name])
+    return getattr(models, f"{own}Backbone")(**_entries(name, sizes(seed)))
 
 
-def roberta(seed=0):
-    return models.RobertaBackbone(**_encoder(sizes(seed)))
-
-
-def distilbert(seed=0):
-    return models.DistilBertBackbone(**_encoder(sizes(seed)))
-
-
-def gpt2(seed=0):
-    return models.GPT2Backbone(**_encoder(sizes(seed)))
-
-
-def llama(seed=0):
-    own = sizes(seed)
-    return models.LlamaBackbone(**_decoder(own), rope_max_wavelength=own.base)
-
-
-def mistral(seed=0):
-    own = sizes(seed)
-    return models.MistralBackbone(**_decoder(own), rope_max_wavelength=own.base)
-
-
-def qwen2(seed=0):
-    own = sizes(seed)
-    return models.QwenBackbone(**_decoder(own), rope_max_wavelength=own.base)
-
-
-def qwen3(seed=0):
-    own = sizes(seed)
-    return models.Qwen3Backbone(**_decoder(own), head_dim=own.head_size, rope_max_wavelength=own.base)
-
-
-def gemma(seed=0):
-    own = sizes(seed)
-    return models.GemmaBackbone(**_decoder(own) | {"intermediate_dim": 2 * own.hidden, "layer_norm_epsilon": 1e-6}, head_dim=own.head_size)
-
-
-def t5(seed=0):
-    own = sizes(seed)
-    others = {name: value for name, value in _encoder(own).items() if not name.startswith("max")}
-    return models.T5Backbone(**others, key_value_dim=own.head_size, activation="relu", use_gated_activation=False)
-
-
-def bart(seed=0):
-    return models.BartBackbone(**_encoder(sizes(seed)))
-
-
-def vit(seed=0):
-    own = sizes(seed)
-    return models.ViTBackbone(
-        image_shape=(16, 16, 3), patch_size=4, num_layers=own.layers, num_heads=own.heads, hidden_dim=own.width, mlp_dim=own.hidden
-    )
+_of = partial(partial, _backbone)
+bert, roberta, distilbert, gpt2, llama, mistral, qwen2, qwen3, gemma, t5, bart, vit = map(_of, NAMES)

@@ -2,6 +2,15 @@
 
 import dataclasses
 import random
+from typing import Any
+
+# model_type -> how the names of its classes of transformers begin
+NAMES = {
+    "bert": "Bert", "roberta": "Roberta", "distilbert": "DistilBert", "gpt2": "GPT2", "llama": "Llama",
+    "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3", "gemma": "Gemma", "t5": "T5", "bart": "Bart",
+    "vit": "ViT",
+}  # fmt: skip
+POOLERS = {"roberta": {"add_pooling_layer": False}, "vit": {"add_pooling_layer": False}}  # KerasHub has none
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,3 +50,36 @@ def sizes(seed: int) -> Sizes:
         epsilon=10.0 ** -draw.randint(5, 7),
         base=draw.choice((1e3, 1e4, 5e5)),
     )
+
+
+def entries(model_type: str, seed: int) -> dict[str, Any]:
+    """The entries of a config of transformers; what KerasHub fixes is as KerasHub has it."""
+    own = sizes(seed)
+    encoder = {
+        "vocab_size": own.vocabulary, "hidden_size": own.width, "num_hidden_layers": own.layers,
+        "num_attention_heads": own.heads, "intermediate_size": own.hidden,
+    }  # fmt: skip
+    positions = {"max_position_embeddings": own.positions}
+    rotary = {"num_key_value_heads": own.groups, "rms_norm_eps": own.epsilon, "rope_theta": own.base}
+    decoder, head_dim = encoder | positions | rotary, {"head_dim": own.head_size}
+    image = {"image_size": 16, "patch_size": 4, "layer_norm_eps": 1e-6}
+    stack = {"layers": own.layers, "attention_heads": own.heads, "ffn_dim": own.hidden}
+    sides = {f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in stack.items()}
+    found: dict[str, dict[str, Any]] = {
+        "bert": encoder | positions | {"hidden_act": "gelu_pytorch_tanh"},
+        "roberta": encoder | {"max_position_embeddings": own.positions + 2, "type_vocab_size": 1},
+        "distilbert": positions | _named(own, "vocab_size dim n_layers n_heads hidden_dim"),
+        "gpt2": {"n_positions": own.positions} | _named(own, "vocab_size n_embd n_layer n_head n_inner"),
+        "mistral": decoder | {"sliding_window": 512},
+        "qwen3": decoder | head_dim,
+        "gemma": decoder | head_dim | {"rope_theta": 10000.0, "rms_norm_eps": 1e-6},
+        "t5": {"d_kv": own.head_size} | _named(own, "vocab_size d_model num_layers num_heads d_ff"),
+        "bart": {"vocab_size": own.vocabulary, "d_model": own.width} | positions | sides,
+        "vit": {name: value for name, value in encoder.items() if name != "vocab_size"} | image,
+    }
+    return found.get(model_type, decoder)
+
+
+def _named(own: Sizes, names: str) -> dict[str, int]:
+    values = own.vocabulary, own.width, own.layers, own.heads, own.hidden
+    return dict(zip(names.split(), values, strict=True))

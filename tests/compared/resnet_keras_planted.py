@@ -1,13 +1,12 @@
 """The network of resnet_keras.py with one mistake each."""
 
+from functools import partial
+
 import keras
 from keras import layers
 from resnet_keras import ResNet
 
-
-def epsilon():
-    """Keras's own default in one norm."""
-    return ResNet(epsilon=1e-3)
+epsilon = partial(ResNet, epsilon=1e-3)  # Keras's own default in one norm
 
 
 def same():
@@ -15,6 +14,14 @@ def same():
     net = ResNet()
     net.block2.pad1 = layers.Identity()
     net.block2.conv1 = layers.Conv2D(16, 3, strides=2, padding="same", use_bias=False)
+    return net
+
+
+def later():
+    """The second convolution of a block has its stride, not the first."""
+    net = ResNet()
+    net.block2.conv1 = layers.Conv2D(16, 3, padding="valid", use_bias=False)
+    net.block2.conv2 = layers.Conv2D(16, 3, strides=2, padding="same", use_bias=False)
     return net
 
 

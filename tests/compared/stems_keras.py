@@ -24,26 +24,13 @@ class Block(layers.Layer):
 class Series(layers.Layer):
     def __init__(self, width=12, planted="", turned=False):
         super().__init__()
-        self.conv1 = layers.Conv1D(width, 3, activation="gelu", name="conv1")
+        options = {"padding": "causal", "dilation_rate": 2 if planted == "dilation" else 1}
+        self.conv1 = layers.Conv1D(width, 3, activation="gelu", name="conv1", **options)
         self.conv2 = layers.Conv1D(width, 3, 2, activation="gelu", name="conv2")
         self.block, self.turned = Block(width, planted, name="block"), turned
 
     def call(self, x):
-        def pad(y):
-            return ops.pad(y, ((0, 0), (1, 1), (0, 0)))
-
-        x = self.block(self.conv2(pad(self.conv1(pad(x)))))
-        return ops.transpose(x, (0, 2, 1)) if self.turned else x
-
-
-class Image(layers.Layer):
-    def __init__(self, width=12, planted="", turned=False):
-        super().__init__()
-        self.patch, self.block, self.turned = layers.Conv2D(width, 4, 4, name="patch"), Block(width, planted, name="block"), turned
-
-    def call(self, x):
-        x = self.patch(x)
-        x = self.block(ops.reshape(x, (x.shape[0], -1, x.shape[-1])))
+        x = self.block(self.conv2(ops.pad(self.conv1(x), ((0, 0), (1, 1), (0, 0)))))
         return ops.transpose(x, (0, 2, 1)) if self.turned else x
 
 
@@ -53,10 +40,10 @@ class Dense(layers.Layer):
         self.down = layers.Conv2D(width, 3, 2, name="down")
         self.norm = layers.GroupNormalization(2, epsilon=1e-2 if planted == "epsilon" else 1e-5, name="norm")
         self.up, self.out = layers.Conv2DTranspose(width, 2, 2, name="up"), layers.Conv2D(8, 1, name="out")
-        self.turned, self.first = turned, first
+        self.turned, self.first, self.order = turned, first, -1 if planted == "skip" else 1
 
     def call(self, x):
-        x = self.norm(self.down(ops.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))))
-        x = self.out(ops.relu(self.up(ops.relu(x))))
+        y = self.norm(self.down(ops.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))))
+        x = self.out(ops.concatenate([ops.relu(self.up(ops.relu(y))), x][:: self.order], -1))
         x = ops.transpose(x, (0, 2, 1, 3)) if self.turned else x
         return ops.transpose(x, (0, 3, 1, 2)) if self.first else x

@@ -24,7 +24,8 @@ class Block(nnx.Module):
 
 class Series(nnx.Module):
     def __init__(self, rngs, width=12, planted="", turned=False):
-        self.conv1 = nnx.Conv(5, width, (3,), padding=((1, 1),), rngs=rngs)
+        dilation = 2 if planted == "dilation" else 1
+        self.conv1 = nnx.Conv(5, width, (3,), padding="CAUSAL", kernel_dilation=dilation, rngs=rngs)
         self.conv2 = nnx.Conv(width, width, (3,), 2, padding=((1, 1),), rngs=rngs)
         self.block, self.turned = Block(width, planted, rngs), turned
 
@@ -33,25 +34,16 @@ class Series(nnx.Module):
         return x.swapaxes(1, 2) if self.turned else x
 
 
-class Image(nnx.Module):
-    def __init__(self, rngs, width=12, planted="", turned=False):
-        self.patch = nnx.Conv(3, width, (4, 4), 4, padding="VALID", rngs=rngs)
-        self.block, self.turned = Block(width, planted, rngs), turned
-
-    def __call__(self, x):
-        x = self.patch(x)
-        x = self.block(x.reshape(x.shape[0], -1, x.shape[-1]))
-        return x.swapaxes(1, 2) if self.turned else x
-
-
 class Dense(nnx.Module):
     def __init__(self, rngs, width=12, planted="", turned=False, first=False):
-        self.down = nnx.Conv(3, width, (3, 3), 2, padding=1, rngs=rngs)
+        self.down = nnx.Conv(4, width, (3, 3), 2, padding=1, rngs=rngs)
         self.norm = nnx.GroupNorm(width, num_groups=2, epsilon=1e-2 if planted == "epsilon" else 1e-5, rngs=rngs)
-        self.up, self.out = nnx.ConvTranspose(width, width, (2, 2), (2, 2), rngs=rngs), nnx.Conv(width, 8, (1, 1), rngs=rngs)
-        self.turned, self.first = turned, first
+        self.up = nnx.ConvTranspose(width, width, (2, 2), (2, 2), rngs=rngs)
+        self.out = nnx.Conv(width + 4, 8, (1, 1), rngs=rngs)
+        self.turned, self.first, self.order = turned, first, -1 if planted == "skip" else 1
 
     def __call__(self, x):
-        x = self.out(jnp.maximum(self.up(jnp.maximum(self.norm(self.down(x)), 0)), 0))
+        y = jnp.maximum(self.up(jnp.maximum(self.norm(self.down(x)), 0)), 0)
+        x = self.out(jnp.concatenate([y, x][:: self.order], -1))
         x = x.swapaxes(1, 2) if self.turned else x
         return x.transpose(0, 3, 1, 2) if self.first else x

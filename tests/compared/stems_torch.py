@@ -1,7 +1,7 @@
-"""Convolutions before a transformer layer, over series and over images, and a U-Net that returns its image, in PyTorch.
+"""Convolutions before a transformer layer, over series, and a U-Net that returns its image, in PyTorch.
 
-planted: one difference, `epsilon` of the last norm, `scale` of the scores or `gelu` of the feed-forward network. turned: the last two axes
-of what is returned are exchanged.
+planted: a difference: `epsilon` of the last norm, `scale` of the scores, `gelu` of the feed-forward network,
+order of `skip`ped channels, `dilation` of the first layer. turned: the output's last two axes are exchanged.
 """
 
 import torch
@@ -26,29 +26,17 @@ class Block(nn.Module):
 
 
 class Series(nn.Module):
-    """Whisper's stem: `b c t`, or `b t d` if that is what is declared."""
+    """Whisper's stem, whose first layer looks back: `b c t`, or `b t d` if that is what is declared."""
 
     def __init__(self, width=12, planted="", turned=False, last=False):
         super().__init__()
-        self.conv1, self.conv2 = nn.Conv1d(5, width, 3, padding=1), nn.Conv1d(width, width, 3, 2, padding=1)
+        self.conv1, self.conv2 = nn.Conv1d(5, width, 3), nn.Conv1d(width, width, 3, 2, padding=1)
         self.block, self.turned, self.last = Block(width, planted), turned, last
 
     def forward(self, x):
         x = x.mT if self.last else x
-        x = F.gelu(self.conv2(F.gelu(self.conv1(x)))).transpose(1, 2)
+        x = F.gelu(self.conv2(F.gelu(self.conv1(F.pad(x, (2, 0)))))).transpose(1, 2)
         x = self.block(x)
-        return x.transpose(1, 2) if self.turned else x
-
-
-class Image(nn.Module):
-    """ViT's patches."""
-
-    def __init__(self, width=12, planted="", turned=False):
-        super().__init__()
-        self.patch, self.block, self.turned = nn.Conv2d(3, width, 4, 4), Block(width, planted), turned
-
-    def forward(self, x):
-        x = self.block(self.patch(x).flatten(2).transpose(1, 2))
         return x.transpose(1, 2) if self.turned else x
 
 
@@ -57,9 +45,10 @@ class Dense(nn.Module):
 
     def __init__(self, width=12, planted="", turned=False):
         super().__init__()
-        self.down, self.norm = nn.Conv2d(3, width, 3, 2, padding=1), nn.GroupNorm(2, width, eps=1e-2 if planted == "epsilon" else 1e-5)
-        self.up, self.out, self.turned = nn.ConvTranspose2d(width, width, 2, 2), nn.Conv2d(width, 8, 1), turned
+        self.down, self.turned = nn.Conv2d(4, width, 3, 2, padding=1), turned
+        self.norm = nn.GroupNorm(2, width, eps=1e-2 if planted == "epsilon" else 1e-5)
+        self.up, self.out = nn.ConvTranspose2d(width, width, 2, 2), nn.Conv2d(width + 4, 8, 1)
 
     def forward(self, x):
-        x = self.out(torch.relu(self.up(torch.relu(self.norm(self.down(x))))))
+        x = self.out(torch.cat([torch.relu(self.up(torch.relu(self.norm(self.down(x))))), x], 1))
         return x.transpose(2, 3) if self.turned else x

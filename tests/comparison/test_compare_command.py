@@ -7,16 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 from invoke import invoke, refused
-from kinds import every
+from kinds import conformance
 from messages import mentions, naming
+from published_pairs import MODELS, told
 
 from rosettaformer.comparison import axes
-from rosettaformer.comparison.matching import layer_matching, weight_layout
-from rosettaformer.comparison.matching.rename_table import Rename, Row
+from rosettaformer.comparison.matching import weight_layout
 from rosettaformer.comparison.report import noise, versus
 from rosettaformer.comparison.running import declared_inputs
 
-MODELS = Path(__file__).resolve().parents[1] / "compared"
 IMAGE = ("--input", "x: b=3 h=14 w=14 c=3 float32")
 LARGE = ("--input", "x: b=2 h=32 w=32 c=3 float32")
 FORWARD = ("--no-gradients", "--no-step")
@@ -27,11 +26,6 @@ def compared(left: str, right: str, *options: object, code: int, folder: Path) -
     found = invoke("compare", MODELS / left, MODELS / right, *options, "-q", "--json", report)
     assert found.code == code, found
     return json.loads(report.read_text())
-
-
-def first(report: dict[str, Any]) -> tuple[str, ...]:
-    found = report["first"]
-    return (found["left"],) if found["what"] == "layer" else (found["after"][0], found["before"][0])
 
 
 @pytest.fixture(autouse=True)
@@ -66,37 +60,31 @@ PLANTED = {
     "conv_nnx_planted.py:padding": (("conv1",), "padding"),
     "resnet_keras_planted.py:epsilon": (("layer2.bn1",), "epsilon 1e-05 on the left, 0.001 on the right"),
     "resnet_keras_planted.py:same": (("layer2.conv1",), ""),
+    "resnet_keras_planted.py:later": (("layer2.downsample.1", "layer2.conv1"), "stride [2, 2] … [1, 1]"),
     "resnet_keras_planted.py:Early": (("stem", "bn"), ""),
+    "private_torch.py:far": (("_blocks.0._norm",), "epsilon"),
 }
-SAMPLE = ("planted.py:epsilon", "planted.py:Gelu", "planted.py:bias")
+QUICK = "planted.py:epsilon"
+EQUAL = ("resnet_keras.py:ResNet", "private_torch.py:Net")
+# the model on the left and the inputs of those in files that begin so
+BESIDE = {
+    "resnet": ("resnet_torch.py:net", LARGE),
+    "private": ("private_keras.py:Net", ("--input", "x: b=3 d=9 float32")),
+}
 
 
-def _planted(name: str, folder: Path) -> None:
-    where, said = PLANTED[name]
-    pytest.importorskip("keras" if "keras" in name else "flax" if "nnx" in name else "torch")
-    left, inputs = ("resnet_torch.py:net", LARGE) if name.startswith("resnet") else ("conv_torch.py:trained", IMAGE)
-    report = compared(left, name, *inputs, *FORWARD, code=1, folder=folder)
-    assert first(report) == where
-    assert mentions(report["sentences"][1], said)
+def _beside(name: str) -> tuple[str, tuple[str, str]]:
+    pytest.importorskip("flax" if "nnx" in name else "keras" if name[:3] in ("res", "pri") else "torch")
+    return BESIDE.get(name.partition("_")[0], ("conv_torch.py:trained", IMAGE))
 
 
-@pytest.mark.conformance
-@pytest.mark.parametrize("name", PLANTED)
+@pytest.mark.parametrize("name", [name if name == QUICK else conformance(name) for name in PLANTED])
 def test_a_planted_difference_is_found_in_its_layer(name: str, tmp_path: Path) -> None:
-    _planted(name, tmp_path)
-
-
-@pytest.mark.parametrize("name", every(3, SAMPLE))
-def test_some_planted_differences_are_found_in_their_layers(name: str, tmp_path: Path) -> None:
-    _planted(name, tmp_path)
-
-
-@pytest.mark.conformance
-def test_of_torchvisions_and_kerass_residual_blocks_the_place_of_the_stride_is_found(tmp_path: Path) -> None:
-    pytest.importorskip("keras")
-    report = compared("bottleneck_torch.py:net", "bottleneck_keras.py:net", *LARGE, *FORWARD, code=1, folder=tmp_path)
-    assert (report["first"]["left"], report["first"]["right"]) == ("1.conv1", "conv3_block1_1_conv")
-    assert "stride [1, 1] on the left, [2, 2] on the right" in report["sentences"][1]
+    where, said = PLANTED[name]
+    left, inputs = _beside(name)
+    report = compared(left, name, *inputs, *FORWARD, code=1, folder=tmp_path)
+    assert told(report)[0] == where
+    assert mentions(report["sentences"][1], said)
 
 
 # PyTorch as it is published
@@ -115,7 +103,7 @@ def test_layers_of_one_name_are_one_also_by_the_table_and_other_shapes_no_diverg
     report = compared("foreign_torch.py:Small", "foreign_torch.py:stock", *TOKENS, *FORWARD, "--rename", table, code=0, folder=tmp_path)
     assert {"left": "norm", "right": "norm", "how": "renamed"} in report["layers_matched"]
     report = compared("foreign_torch.py:Small", "foreign_torch.py:row", *TOKENS, *FORWARD, code=1, folder=tmp_path)
-    assert first(report) == ("up", "down")
+    assert told(report)[0] == ("up", "down")
     assert next(row for row in report["layers"] if row["left"] == "position")["verdict"] == "equal"
 
 
@@ -130,7 +118,7 @@ def test_a_tie_that_cannot_be_carried_is_said() -> None:
 def test_closures_have_the_weights_that_are_carried_and_what_has_no_float64_is_judged_in_float32(tmp_path: Path) -> None:
     assert compared("foreign_torch.py:Closure", "foreign_torch.py:Closure", *ROWS, code=0, folder=tmp_path)["verdict"] == "equal"
     report = compared("foreign_torch.py:Closure", "foreign_torch.py:other_closure", *ROWS, *FORWARD, code=1, folder=tmp_path)
-    assert first(report) == ("parts.down", "")
+    assert told(report)[0] == ("parts.down", "")
     models = "foreign_torch.py:Fixed", "foreign_torch.py:Fixed"
     report = compared(*models, *ROWS, code=0, folder=tmp_path)
     assert any("float64: mat1 and mat2" in note for note in report["notes"])
@@ -152,39 +140,11 @@ def test_a_convolutional_network_in_torch_and_flax_is_equal(file: str, tmp_path:
     assert bool(conventions) == (file == "conv_nnx.py")
 
 
-def test_torch_s_side_is_plain_arithmetic() -> None:
-    from rosettaformer.comparison.running.opening import opened
-    from rosettaformer.comparison.running.sides import parse
-
-    rng = np.random.default_rng(0)
-    inputs = {"x": rng.standard_normal((3, 9)).astype(np.float32)}
-    side = opened(parse(f"{MODELS / 'private_torch.py'}:Net", {}))
-    side.build(inputs)
-    side.widen(inputs)
-    side.load({name: rng.standard_normal(array.shape).astype(np.float32) for name, array in side.values().items()})
-    values, x = {name: array.astype(np.float64) for name, array in side.values().items()}, inputs["x"].astype(np.float64)
-    for block in ("blocks.0", "blocks.1"):
-        x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
-        x = x * values[f"{block}.norm.weight"] + values[f"{block}.norm.bias"]
-        x = np.maximum(x @ values[f"{block}.hidden.weight"].T + values[f"{block}.hidden.bias"], 0)
-    wanted = x @ values["head.weight"].T + values["head.bias"]
-    np.testing.assert_allclose(side.run(inputs, "float64")[-1].outputs[0], wanted, rtol=0, atol=1e-12)
-
-
 @pytest.mark.conformance
 def test_a_side_that_flattens_channels_first_is_seen(tmp_path: Path) -> None:
     pytest.importorskip("flax")
     report = compared("conv_torch.py:trained", "conv_nnx_planted.py:Flattened", *IMAGE, *FORWARD, code=0, folder=tmp_path)
     assert any("flatten" in note for note in report["notes"])
-
-
-@pytest.mark.conformance
-def test_a_residual_network_in_torch_and_keras_is_equal(tmp_path: Path) -> None:
-    pytest.importorskip("keras")
-    report = compared("resnet_torch.py:net", "resnet_keras.py:ResNet", *LARGE, code=0, folder=tmp_path)
-    assert report["verdict"] == "equal", report["sentences"]
-    wrong = {row["verdict"] for step in report["steps"].values() for row in step["rows"]} - {"equal", "convention"}
-    assert not wrong
 
 
 @pytest.mark.conformance
@@ -201,36 +161,18 @@ def test_a_folder_of_hugging_face_is_equal_in_torch_and_jax(family: str, tmp_pat
 
 
 @pytest.mark.conformance
-def test_concatenated_channels_are_followed(tmp_path: Path) -> None:
-    """All axes of up.conv's input have 16 elements, so that no shape tells which are the channels."""
-    pytest.importorskip("flax")
-    image = ("--input", "x: b=16 h=16 w=16 c=2 float32")
-    report = compared("unet_torch.py:Net", "unet_nnx.py:Net", *image, code=0, folder=tmp_path)
-    assert report["verdict"] == "equal"
-    report = compared("unet_torch.py:Net", "unet_nnx.py:other", *image, *FORWARD, code=1, folder=tmp_path)
-    assert first(report) == ("up.up", "up.conv")
-
-
-@pytest.mark.conformance
-@pytest.mark.parametrize(("right", "code"), [("Net", 0), ("narrow", 1)])
-def test_a_layer_that_pads_itself_is_compared_as_it_runs(right: str, code: int, tmp_path: Path) -> None:
-    pytest.importorskip("flax")
-    series = ("--input", "x: b=2 t=17 c=2 float32")
-    report = compared("wave_torch.py:Net", f"wave_nnx.py:{right}", *series, *FORWARD, code=code, folder=tmp_path)
-    if code:
-        assert first(report) == ("filters.2", "gates.2")
-        assert "dilation [4] on the left, [2] on the right" in report["sentences"][1]
-
-
-@pytest.mark.conformance
-@pytest.mark.parametrize(("right", "code"), [("Net", 0), ("far", 1)])
-def test_layers_in_private_attributes_are_seen(right: str, code: int, tmp_path: Path) -> None:
-    pytest.importorskip("keras")
-    left = "private_keras.py:Net"
-    report = compared(left, f"private_torch.py:{right}", "--input", "x: b=3 d=9 float32", *FORWARD, code=code, folder=tmp_path)
-    leaves = ["_blocks.0._norm", "_blocks.0._hidden", "_blocks.1._norm", "_blocks.1._hidden", "_head"]
-    assert [row["left"] for row in report["layers"] if row["leaf"]] == leaves
-    assert first(report) == ("_blocks.0._norm",) if code else report["first"] is None
+@pytest.mark.parametrize("name", EQUAL)
+def test_models_of_two_frameworks_are_equal(name: str, tmp_path: Path) -> None:
+    """Layers in private attributes are seen."""
+    left, inputs = _beside(name)
+    more = FORWARD if name.startswith("private") else ()
+    report = compared(left, name, *inputs, *more, code=0, folder=tmp_path)
+    assert (report["verdict"], report["first"]) == ("equal", None), report["sentences"]
+    rows = [row["verdict"] for step in report.get("steps", {}).values() for row in step["rows"]]
+    assert {*rows} <= {"equal", "convention"}
+    if name.startswith("private"):
+        blocks = [f"_blocks.{block}.{layer}" for block in (0, 1) for layer in ("_norm", "_hidden")]
+        assert [row["left"] for row in report["layers"] if row["leaf"]] == [*blocks, "_head"]
 
 
 @pytest.mark.conformance
@@ -245,7 +187,7 @@ def test_components_of_ports_are_called_with_their_own_arguments_and_mistakes_fo
     # handwritten_torch.py says of itself what they are
     ports = [f"../ports/handwritten_torch{end}.py" for end in ("_correct", "")]
     report = compared(*ports, "--component", "transformer", *FORWARD, code=1, folder=tmp_path)
-    assert first(report) == ("decoder.positional_encoding",)
+    assert told(report)[0] == ("decoder.positional_encoding",)
     wrong = {row["left"] for row in report["layers"] if row["leaf"] and any(one["verdict"] == "differs" for one in row["forced"])}
     assert all("norm" in name or "positional_encoding" in name for name in wrong), wrong
     assert "encoder.layers.0.self_attention_norm" in wrong
@@ -328,7 +270,7 @@ def test_what_names_nothing_is_refused_before_any_work(arguments: tuple[object, 
     [
         ("conv_torch.py:Net", "planted.py:narrow", IMAGE, "fc1 (Linear: weight (12, 144), bias (12,))"),
         ("planted.py:damaged", "conv_torch.py:Net", (*IMAGE, "--weights", "left"), "must be finite; NaN or infinite are fc1.weight"),
-        ("conv_torch.py:Net", "planted.py:text", IMAGE, "must build a torch.nn.Module"),
+        ("conv_torch.py:Net", "odd.py:a_class", IMAGE, "must build a torch.nn.Module"),
         ("conv_torch.py:Net", "planted.py:Crash", IMAGE, "exit code 7"),
         ("conv_torch.py:Net", "conv_torch.py:Net", (), "inputs are required"),
         ("conv_torch.py:Net", "conv_torch.py:Mesh", IMAGE, "has no Mesh; it has Net, trained"),
@@ -339,11 +281,6 @@ def test_what_names_nothing_is_refused_before_any_work(arguments: tuple[object, 
 @pytest.mark.conformance
 def test_a_side_that_fails_is_one_message(left: str, right: str, options: tuple[object, ...], said: str) -> None:
     assert mentions(" ".join(refused("compare", MODELS / left, MODELS / right, *options).split()), said)
-
-
-@pytest.mark.conformance
-def test_a_side_whose_process_ends_is_one_message() -> None:
-    assert "exit code 7" in refused("compare", MODELS / "conv_torch.py:Net", MODELS / "planted.py:Crash", *IMAGE)
 
 
 def test_inputs_of_a_file_must_be_finite(tmp_path: Path) -> None:
@@ -397,30 +334,9 @@ def test_kernels_are_carried_there_and_back(left: tuple[str, Any], right: tuple[
     np.testing.assert_array_equal(weight_layout.carried(there, other, one, sizes), array)
 
 
-def test_kernels_and_flattened_images_and_layers_are_matched() -> None:
+def test_flattened_images_are_turned_there_and_back() -> None:
     image = np.random.default_rng(0).standard_normal((2, 3, 4, 5))  # b c h w
     tag = [[["b", 2]], [["c", 3], ["h", 4], ["w", 5]]]
     common = axes.to_common(image.reshape(2, -1), tag, ["b", "h", "w", "c"])
     np.testing.assert_array_equal(common, image.transpose(0, 2, 3, 1).reshape(2, -1))
     np.testing.assert_array_equal(axes.from_common(common, tag, ["b", "h", "w", "c"]), image.reshape(2, -1))
-    left = _network(("conv1", (3, 3)), ("conv2", (3, 3)), ("query", (4, 4)), ("key", (4, 4)), ("head", (3, 9)))
-    right = _network(("conv_0", (3, 3)), ("conv_1", (3, 3)), ("k", (4, 4)), ("q", (4, 4)), ("fc", (3, 9)))
-    found, problems = layer_matching.layers(left, right, Rename())
-    assert not problems
-    assert {one: other for one, (other, _) in found.items() if one} == {
-        "conv1": "conv_0", "conv2": "conv_1", "query": "q", "key": "k", "head": "fc",
-    }  # fmt: skip
-    renamed, _ = layer_matching.layers(left, right, Rename({"conv1": Row("conv_1"), "conv2": Row("conv_0")}))
-    assert renamed["conv1"][0] == "conv_1"
-    _, problems = layer_matching.layers(left, right, Rename({"conv1": Row("conv_7")}))
-    assert len(problems) == 1 and mentions(next(iter(problems.values())), "conv1 … conv_7 … nearest: conv_1")
-
-
-def _network(*rows: tuple[str, tuple[int, ...]]) -> layer_matching.Network:
-    about = {
-        "layers": [{"path": path, "kind": "dense", "type": "Dense", "hyperparameters": {}} for path, _ in rows],
-        "variables": [
-            {"name": f"{path}.w", "layer": path, "role": "kernel", "axes": "i o", "shape": shape, "required": True} for path, shape in rows
-        ],
-    }
-    return layer_matching.Network.of(about, [{"path": path, "inputs": [], "outputs": []} for path, _ in rows])

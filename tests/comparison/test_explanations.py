@@ -1,12 +1,12 @@
 """No explanation ends a comparison: what fails is left out, with a note, and the verdict stays."""
 
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import numpy as np
 import pytest
 from kinds import conformance
+from published_pairs import MODELS
 from sides_in_process import sides_in_process
 
 from reference_numpy import attention
@@ -20,7 +20,6 @@ from rosettaformer.comparison.running import declared_inputs, sides
 
 __all__ = ["sides_in_process"]  # a fixture
 
-MODELS = Path(__file__).resolve().parents[1] / "compared"
 ATTENTION, FOREIGN = ("attention_torch.py:Own", "attention_torch.py:Scaled"), ("foreign_torch.py:Small", "foreign_torch.py:row")
 FUSED, CLOSURES = ("attention_torch.py:Own", "attention_torch.py:Fused"), ("foreign_torch.py:Closure", "foreign_torch.py:other_closure")
 INPUTS = {FOREIGN: "ids: b=3 t=7 int64 <19", CLOSURES: "x: b=4 d=5 float32"}
@@ -66,16 +65,8 @@ def test_an_error_is_noted_once_with_its_type() -> None:
     assert len(explaining.left_out) == 1 and "ZeroDivisionError" in explaining.left_out[0]
 
 
-SIZES = [
-    (2, 8, 8, 2, 16),
-    (2, 8, 8, 8, 8),
-    (3, 4, 8, 4, 16),
-    (2, 16, 8, 2, 16),
-    (4, 4, 4, 4, 4),
-    (8, 8, 8, 2, 8),
-    (2, 2, 4, 2, 2),
-    (2, 6, 4, 2, 6),
-]
+# rows, length, heads, groups and size of a head, which are equal in one way or another
+SIZES = [(2, 8, 8, 2, 16), (3, 4, 8, 4, 16), (4, 4, 4, 4, 4), (8, 8, 8, 2, 8), (2, 6, 4, 2, 6)]
 
 
 @pytest.mark.parametrize("axes", ["bhtk for q and k", conformance("bhtk"), conformance("bthk")])

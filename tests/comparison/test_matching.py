@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from invoke import invoke
 from messages import mentions
+from published_pairs import MODELS
 
 from reference_numpy import attention, feed_forward, rotary
 from reference_numpy.rotary_scaling import RotaryScaling
@@ -18,7 +19,6 @@ from rosettaformer.comparison.report import known_parts
 from rosettaformer.comparison.report.places import places, relation
 from rosettaformer.modules import arguments
 
-MODELS = Path(__file__).resolve().parents[1] / "compared"
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((2, 7, 12)).astype(np.float32)
 IDS = RNG.integers(0, 9, (2, 7))
@@ -120,17 +120,38 @@ def test_tables_that_are_shipped_are_read(family: str) -> None:
     assert len(table.rows) + len(table.parts) >= 10
 
 
+def network(order: dict[str, tuple[int, int]], **places: int) -> layer_matching.Network:
+    """Dense layers with the sizes of their kernels. places: what some read; they give the next."""
+    kernel = {"role": "kernel", "axes": "i o", "required": True}
+    about = {
+        "layers": [{"path": path, "kind": "dense", "type": "Dense", "hyperparameters": {}} for path in order],
+        "variables": [kernel | {"name": f"{path}.w", "layer": path, "shape": order[path]} for path in order],
+    }
+    calls = [{"path": path, "inputs": [], "outputs": []} for path in order if path not in places]
+    for path, at in places.items():
+        calls.append({"path": path, "inputs": [np.array(at)], "outputs": [np.array(at + 1)]})
+    return layer_matching.Network.of(about, calls)
+
+
+def test_layers_are_matched_by_their_names_and_a_table() -> None:
+    small, square, wide = (3, 3), (4, 4), (3, 9)
+    left = network({"conv1": small, "conv2": small, "query": square, "key": square, "head": wide})
+    right = network({"conv_0": small, "conv_1": small, "k": square, "q": square, "fc": wide})
+    found, problems = layer_matching.layers(left, right, rename_table.Rename())
+    partners = {"": "", "conv1": "conv_0", "conv2": "conv_1", "query": "q", "key": "k", "head": "fc"}
+    assert not problems and {one: other for one, (other, _) in found.items()} == partners
+    exchanged = {"conv1": rename_table.Row("conv_1"), "conv2": rename_table.Row("conv_0")}
+    renamed, _ = layer_matching.layers(left, right, rename_table.Rename(exchanged))
+    assert renamed["conv1"][0] == "conv_1"
+    wrong = rename_table.Rename({"conv1": rename_table.Row("conv_7")})
+    (problem,) = layer_matching.layers(left, right, wrong)[1].values()
+    assert mentions(problem, "conv1 … conv_7 … nearest: conv_1")
+
+
 def test_layers_that_are_alike_are_told_apart_by_their_place() -> None:
-    """Two dense layers of one shape, of which one feeds the other, whatever their names and the order of execution are."""
-
-    def network(order: list[str], fed: str, feeding: str) -> layer_matching.Network:
-        kernel = {"role": "kernel", "shape": (4, 4), "axes": "i o", "required": True}
-        variables = {path: [kernel | {"name": f"{path}.w", "layer": path}] for path in order}
-        layers = {path: {"path": path, "kind": "dense", "type": "Dense"} for path in order}
-        words = {path: [path] for path in order}
-        return layer_matching.Network(layers, variables, order, words, {feeding: 1, fed: 2}, {feeding: 2, fed: 3})
-
-    found, problems = layer_matching.layers(network(["a", "b"], "b", "a"), network(["y", "x"], "y", "x"), rename_table.Rename())
+    """Two dense layers of one shape, of which one feeds the other, whatever names and order they have."""
+    left, right = network({"a": (4, 4), "b": (4, 4)}, b=2, a=1), network({"y": (4, 4), "x": (4, 4)}, y=2, x=1)
+    found, problems = layer_matching.layers(left, right, rename_table.Rename())
     assert not problems and {one: other for one, (other, _) in found.items()} == {"": "", "a": "x", "b": "y"}
 
 
@@ -170,16 +191,11 @@ def test_what_cannot_be_matched_is_written_to_be_filled(tmp_path: Path) -> None:
 
 def test_loaded_numbers_are_found_as_they_are_transposed_split_and_side_by_side() -> None:
     kernel, fused, bias = (RNG.standard_normal(shape).astype(np.float32) for shape in ((12, 6), (6, 9), (9,)))
-    left = {
-        "same": bias,
-        "dense": kernel,
-        "heads": kernel.T.copy() + 1,
-        "fused": fused,
-        "ones": np.ones(4, np.float32),
-        "fused_bias": bias * 2,
-    }
+    ones = np.ones(4, np.float32)
+    left = {"same": bias, "dense": kernel, "heads": kernel.T + 1, "fused": fused, "ones": ones}
+    left["fused_bias"] = bias * 2
     right = {
-        "a": bias, "b": kernel.T, "c": (kernel + 1).reshape(12, 2, 3), "d": np.ones(4, np.float32), "v": fused[:, 6:].T,
+        "a": bias, "b": kernel.T, "c": (kernel + 1).reshape(12, 2, 3), "d": ones, "v": fused[:, 6:].T,
         "q": fused[:, :3].reshape(6, 3, 1), "k": fused[:, 3:6], "qb": bias[:4] * 2, "kb": bias[4:] * 2,
     }  # fmt: skip
     found = value_matching.by_value(left, right)

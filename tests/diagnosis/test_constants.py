@@ -12,7 +12,7 @@ from kinds import conformance, every
 from messages import mentions
 
 from rosettaformer.conformance.case import Case
-from rosettaformer.conformance.catalogue.combinators import on_arguments, on_call, on_result
+from rosettaformer.conformance.catalogue.alteration import on_arguments, on_call, on_result
 from rosettaformer.conformance.diagnosis.hypotheses import Hypotheses
 from rosettaformer.conformance.diagnosis.search import Search
 from rosettaformer.conformance.reference import components

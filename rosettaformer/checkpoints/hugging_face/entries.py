@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from reference_numpy import TransformerConfig
-from reference_numpy.suggestions import nearest
+from reference_numpy.suggestions import Nearest
 
 from .essential import essential
 from .family import WRITERS, Entry, Family
@@ -84,12 +84,12 @@ def _known(family: Family) -> set[str]:
 
 def _unsupported(family: Family, entries: Mapping[str, Any]) -> Iterator[str]:
     known = _known(family)
+    like = Nearest(sorted(known), few=len(entries) < 1000)
     for name, value in entries.items():
         if name not in known and (value is None or re.fullmatch(WRITERS, name)):
             continue
         if name not in known:
-            more = nearest(name, sorted(known))
-            yield f"{name} is no known entry of a {family.name}{more}{_IGNORING}{name}"
+            yield f"{name} is no known entry of a {family.name}{like.to(name)}{_IGNORING}{name}"
         elif name in family.only and not any(_same(value, wanted) for wanted in supported(family, name)):
             wanted = " or ".join(map(json.dumps, supported(family, name)))
             yield f"{name} must be {wanted}, which alone is supported; got {json.dumps(value):.100}"
