@@ -295,7 +295,8 @@ def collectives(config: TransformerConfig, microbatches: int = 1) -> Run:
         sizes = {"rows": 5, "source": 0, "target": 5, "dtype": "float64", "recompute": False, "backend": "torch"}
         plan = traffic(Step(config=config, mesh=mesh, recipe=recipe, **sizes))
         if dist.get_rank() == 0:  # which has the most of what does not divide
-            assert found == by_kind((one.kind, one.payload) for one in plan)
+            planned = by_kind((one.kind, one.payload) for one in plan)
+            assert found == planned, f"{found}, not {planned}"
 
     return run
 
