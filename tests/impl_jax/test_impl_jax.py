@@ -75,17 +75,6 @@ def test_a_compiled_model_reads_its_variables_at_every_call():
     np.testing.assert_array_equal(call(x), before + 2)
 
 
-def test_compiled_methods_and_functions():
-    config = small()
-    model, arrays = loaded(config)
-    memory = compiled(model.encode)(SOURCE)
-    np.testing.assert_allclose(memory, reference.encode(parameters.nest(arrays), config, SOURCE), atol=1e-5)
-    query = np.ones((1, 2, 2, 3), np.float32)
-    output, attention = compiled(scaled_dot_product_attention)(query, query, query, causal=True, return_weights=True)
-    np.testing.assert_allclose(attention[0, 0], [[1, 0], [0.5, 0.5]], atol=1e-7)
-    assert output.shape == query.shape
-
-
 def test_the_softmax_of_a_row_of_minus_infinity_passes_zero_gradient():
     with jax.debug_nans(True):
         assert not jax.grad(lambda x: (softmax(x) ** 2).sum())(jnp.full((1, 3), -jnp.inf)).any()

@@ -141,14 +141,6 @@ def test_optimizers_train_a_tied_model(rule: str) -> None:
 
 
 @pytest.mark.conformance
-def test_microbatches_with_the_total_add_up() -> None:
-    model, total = loaded(), int((TARGET[:, 1:] != 0).sum())
-    gradients = nnx.jit(nnx.grad(lambda model, *ids: model.training_loss(*ids, SMOOTHING, total)))
-    parts = [gradients(model, SOURCE[rows], TARGET[rows]) for rows in (slice(0, 2), slice(2, 4))]
-    right_gradients(jax.tree.map(jnp.add, *map(nnx.state, parts)))
-
-
-@pytest.mark.conformance
 def test_weight_decay_leaves_biases_and_norms_alone() -> None:
     model = loaded()
     still = jax.tree.map(jnp.zeros_like, nnx.state(model, nnx.Param))

@@ -19,7 +19,7 @@ from impl_tf.heads import Classifier, MaskedLanguageHead, Pooler  # noqa: E402
 from impl_tf.kernels import attention  # noqa: E402
 from impl_tf.loss import cross_entropy  # noqa: E402
 from impl_tf.normalization import LayerNorm  # noqa: E402
-from impl_tf.positional_encoding import PositionEmbedding, positional_encoding  # noqa: E402
+from impl_tf.positional_encoding import PositionEmbedding  # noqa: E402
 from impl_tf.programs.compiled import compiled  # noqa: E402
 from impl_tf.sampling import truncate  # noqa: E402
 from impl_tf.stacks import Encoder  # noqa: E402
@@ -177,14 +177,6 @@ def test_a_model_whose_first_trace_fails_is_built_and_serves_the_next(method):
     np.testing.assert_allclose(run(source, target), getattr(model, method)(source, target), rtol=1e-10, atol=1e-12)
 
 
-def test_positions_are_float64_until_the_end():
-    position = tf.constant([[100_003]])
-    exact = positional_encoding(position, 15).numpy()
-    for dtype in DTYPES:
-        result = positional_encoding(position, 15, tf.as_dtype(dtype)).numpy()
-        assert bits(result) == bits(exact.astype(result.dtype))
-
-
 def test_a_stock_layer_is_loaded_after_its_first_call():
     layer, given = keras.layers.LayerNormalization(), {name: np.ones(15, np.float32) for name in ("scale", "offset")}
     table = (("scale", "gamma", "d"), ("offset", "beta", "d"))
@@ -192,15 +184,6 @@ def test_a_stock_layer_is_loaded_after_its_first_call():
         weights.load(layer, given, CONFIG, "layer_norm", table)
     layer(tf.zeros((2, 15)))
     weights.load(layer, given, CONFIG, "layer_norm", table)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_ids_and_masks_are_not_cast(dtype):
-    model = Transformer(CONFIG, dtype=dtype)
-    source, target = tokens()
-    mask = np.ones(source.shape, bool)
-    mask[:, :2] = False
-    assert model(source.astype(np.uint8), target.astype(np.int32), source_mask_bs=mask).dtype.name == dtype
 
 
 def has_a_loop(function, *arrays):

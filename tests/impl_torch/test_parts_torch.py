@@ -81,38 +81,6 @@ def test_parametrized_and_pruned_weights_are_computed_with() -> None:
     assert found == MODELS.tokens(model)
 
 
-class Adapter(nn.Module):
-    """A low-rank adapter that has neither `weight` nor `in_features`."""
-
-    def __init__(self, base: nn.Linear) -> None:
-        super().__init__()
-        self.base, self.down = base, nn.Linear(base.in_features, 2, bias=False).double()
-        self.up = nn.Linear(2, base.out_features, bias=False).double()
-
-    def forward(self, x: Any) -> Any:
-        return self.base(x) + self.up(self.down(x))
-
-    def merged(self) -> nn.Linear:
-        with torch.no_grad():
-            self.base.weight += self.up.weight @ self.down.weight
-        return self.base
-
-
-def test_adapters_in_place_of_projections_are_called_everywhere() -> None:
-    model = loaded(UNTIED)
-    layer = model.decoder.layers[0]
-    holders = [(layer.self_attention, name) for name in ("query", "key", "value", "output")]
-    holders += [(model.encoder.layers[0].feed_forward, "hidden"), (model, "logits")]
-    for holder, name in holders:
-        setattr(holder, name, Adapter(getattr(holder, name)))
-    found, logits = MODELS.tokens(trained(model)), model(*IDS)
-    close(unpadded(model, 0)(*IDS), logits)
-    for holder, name in holders:
-        setattr(holder, name, getattr(holder, name).merged())
-    right(model, lambda *_: logits)
-    assert found == MODELS.tokens(model)
-
-
 @pytest.mark.conformance
 @pytest.mark.parametrize(
     ("targets", "config", "saved"),
