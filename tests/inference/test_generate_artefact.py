@@ -2,7 +2,6 @@
 
 import dataclasses
 import shutil
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -213,13 +212,6 @@ def test_entries_are_ignored_as_in_a_folder_with_weights(folders: tuple[Path, Pa
     assert tokens(bare, "--artefact", "model", "--ignore", "speed") == tokens(folders[0], *NUMPY)
     errors = refused("generate", bare, "--artefact", "model", "--ignore", "sped", *PROMPTS)
     assert "there is no entry sped to ignore (nearest: speed)" in errors
-
-
-def test_a_missing_runtime_exits_3(folders: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "model.onnx").write_bytes(b"\x08\x0a")
-    monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    errors = refused("generate", folders[1], "--artefact", tmp_path / "model.onnx", *PROMPTS, code=3)
-    assert "onnxruntime" in errors and "[onnx]'" in errors
 
 
 RUN = {"pt2": 6, "onnx": 6, "aoti": 6, "savedmodel": 6, "litert": 6, "stablehlo": 3}  # tokens: JAX compiles for every length

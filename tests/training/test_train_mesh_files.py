@@ -20,6 +20,7 @@ from training_runs import edit, log, train
 
 from reference_numpy import parameters, preset
 from reference_numpy.sharding import Group
+from rosettaformer import checkpoints
 from rosettaformer.checkpoints import canonical, container
 from rosettaformer.meshes import together
 from rosettaformer.training import checkpoint_files
@@ -91,7 +92,7 @@ def test_our_readers_take_the_index(tmp_path: Path) -> None:
     (index,) = Store(tmp_path).models()
     assert index.name == "model.safetensors.index.json"
     checkpoint = canonical.load(index)
-    assert checkpoint.config == CONFIG
+    assert checkpoint.config == checkpoints.load(index).config == CONFIG  # which `check --checkpoint` reads
     assert_same_bits(checkpoint.parameters, {name: state[f"parameters.{name}"] for name in checkpoint.parameters})
     assert "decoder.layers.0.self_attention.query.kernel" in succeeded("inspect", index, "--tensors").out
     succeeded("convert", index, tmp_path / "one.safetensors", "--to", "canonical")

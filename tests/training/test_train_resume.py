@@ -169,13 +169,6 @@ def test_a_log_that_ran_ahead_or_was_torn_is_cut_to_the_checkpoint(tmp_path: Pat
     assert log(folder) == log(whole)
 
 
-@pytest.mark.conformance
-def test_the_seed_decides_the_run(tmp_path: Path) -> None:
-    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
-        train(tmp_path / name, "--steps", 3, "--seed", seed, "--sample", 1)
-    assert log(tmp_path / "a") == log(tmp_path / "b") != log(tmp_path / "c")
-
-
 def test_only_the_last_checkpoints_stay_and_their_mean_is_the_average(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     train(folder, "--steps", 12, "--save-every", 2, "--keep", 3, "--average", 2, "--sample", 1)
