@@ -12,11 +12,13 @@ nnx = pytest.importorskip("flax.nnx")
 
 import jax.numpy as jnp  # noqa: E402
 from jax.experimental import checkify  # noqa: E402
-from test_use_jax import CLOSE, loaded, loss, right, right_gradients  # noqa: E402
-from user_models import CONFIG, PAIR, reference, same, values  # noqa: E402
+from test_use_jax import CLOSE, SMOOTHING, loaded, loss, right  # noqa: E402
+from user_models import CONFIG, PAIR, reference, same, tree, values  # noqa: E402
 
+from impl_jax import weights  # noqa: E402
 from impl_jax.layers import EncoderLayer  # noqa: E402
 from impl_jax.programs.compiled import compiled  # noqa: E402
+from reference_numpy import parameters, transformer  # noqa: E402
 
 INTEGERS = [jnp.asarray(x, jnp.int32) for x in PAIR]
 
@@ -52,8 +54,14 @@ def test_one_compiled_model_serves_several_threads() -> None:
 def test_gradients_of_a_module_and_of_a_state() -> None:
     graph, state = nnx.split(loaded())
     of = lambda state: loss(nnx.merge(graph, state))  # noqa: E731
-    right_gradients(nnx.jit(nnx.value_and_grad(nnx.remat(loss)))(loaded())[1])
-    right_gradients(jax.jit(jax.grad(jax.checkpoint(of)))(state))
+    pulled = transformer.training_loss_vjp(tree(), CONFIG, *PAIR, SMOOTHING, cotangent=1.0)
+    expected = parameters.flatten(pulled["parameters"])
+    of_module = nnx.jit(nnx.value_and_grad(nnx.remat(loss)))(loaded())[1]
+    for found in (nnx.state(of_module, nnx.Param), jax.jit(jax.grad(jax.checkpoint(of)))(state)):
+        model = loaded()
+        nnx.update(model, found)
+        for name, array in weights.export(model, CONFIG).items():
+            same(array, expected[name], CLOSE)
 
 
 @pytest.mark.conformance

@@ -17,7 +17,6 @@ from user_models import (  # noqa: E402  # noqa: E402
     CLASSES,
     CONFIG,
     GPT2,
-    KINDS,
     MASK,
     MASKED,
     PAIR,
@@ -28,18 +27,15 @@ from user_models import (  # noqa: E402  # noqa: E402
     differs,
     reference,
     same,
-    tree,
     values,
 )
 
 from impl_jax import weights  # noqa: E402
 from impl_jax.embedding import SegmentEmbedding  # noqa: E402
 from impl_jax.loss import cross_entropy  # noqa: E402
-from impl_jax.optimizer import decay_mask  # noqa: E402
 from impl_jax.positional_encoding import PositionEmbedding  # noqa: E402
 from impl_jax.programs.compiled import compiled  # noqa: E402
 from impl_jax.transformer import Transformer  # noqa: E402
-from reference_numpy import parameters, sites, transformer  # noqa: E402
 
 MODELS, SMOOTHING, CLOSE = Models("jax"), 0.1, 2e-4
 loaded, right = functools.partial(MODELS.loaded, dtype="float32"), MODELS.right
@@ -48,23 +44,6 @@ DROPPING = CONFIG.replace(dropout_rate=0.5)
 
 def loss(model: Any) -> Any:
     return model.training_loss(*PAIR, smoothing=SMOOTHING)
-
-
-@functools.cache
-def expected_gradients() -> dict[str, np.ndarray]:
-    pulled = transformer.training_loss_vjp(tree(), CONFIG, *PAIR, SMOOTHING, cotangent=1.0)
-    return parameters.flatten(pulled["parameters"])
-
-
-def right_gradients(found: Any, factor: float = 1.0, base: Any = None) -> None:
-    """A module or a state has the reference's gradients of `loss` times the factor, plus the base."""
-    if not isinstance(found, nnx.Module):
-        model = loaded()
-        nnx.update(model, found)
-        found = model
-    exported = weights.export(found, CONFIG)
-    for name, gradient in expected_gradients().items():
-        same(exported[name], factor * gradient + (base[name] if base else 0), CLOSE)
 
 
 def step(model: Any, optimizer: Any) -> None:
@@ -78,27 +57,20 @@ def trained(rule: Any) -> Any:
 
 
 @pytest.mark.conformance
-def test_a_model_takes_arrays_masks_and_mixtures_of_tokens() -> None:
+def test_a_model_takes_arrays_and_masks() -> None:
     model = loaded()
     for dtype in (np.int32, np.int64, np.uint8):
         same(model(SOURCE.astype(dtype), jnp.asarray(TARGET, jnp.int32)), reference(), CLOSE)
     right(model, source_mask_bs=MASK, target_mask_bt=TARGET > 3)
-    rows = np.random.default_rng(1).dirichlet(np.ones(24), SOURCE.shape).astype(np.float32)
-    right(model, source=rows)
     right(loaded(GPT2))
 
 
 @pytest.mark.conformance
 @pytest.mark.parametrize("config", [CLASSES, MASKED, STATES])
-def test_an_encoder_only_model_is_called_compiled_and_trained(config: Any) -> None:
+def test_an_encoder_only_model_is_called_and_compiled(config: Any) -> None:
     model = loaded(config)
     right(model, nnx.jit(model))
     right(model, compiled(model), segment_bs=SOURCE % 2)
-    if config.classes:
-        of = lambda model: optax.softmax_cross_entropy_with_integer_labels(model(SOURCE), KINDS).mean()  # noqa: E731
-        pair = nnx.grad(of)(model), nnx.grad(lambda model: model.classification_loss(SOURCE, KINDS))(model)
-        for one, other in zip(*map(jax.tree.leaves, pair), strict=True):
-            same(one, other, CLOSE)
 
 
 def test_indices_out_of_range_are_nan_in_a_program() -> None:
@@ -119,35 +91,11 @@ def test_indices_out_of_range_are_nan_in_a_program() -> None:
 
 
 @pytest.mark.conformance
-def test_steps_of_optax_are_the_reference_s() -> None:
-    right_gradients(trained(optax.sgd(0.1)), -0.1, values())
-    graph, state = nnx.split(loaded())
-    rule = optax.sgd(0.1)
-
-    @functools.partial(jax.jit, donate_argnums=(0, 1))
-    def run(state: Any, moments: Any) -> Any:
-        updates, moments = rule.update(jax.grad(lambda state: loss(nnx.merge(graph, state)))(state), moments)
-        return optax.apply_updates(state, updates), moments
-
-    right_gradients(run(state, rule.init(state))[0], -0.1, values())
-
-
-@pytest.mark.conformance
 @pytest.mark.parametrize("rule", ["adafactor", "adamw", "lion"])
 def test_optimizers_train_a_tied_model(rule: str) -> None:
     model = trained(getattr(optax, rule)(1e-2))
     differs(model.source_embedding.table[...], values()["source_embedding.table"])
     right(model)
-
-
-@pytest.mark.conformance
-def test_weight_decay_leaves_biases_and_norms_alone() -> None:
-    model = loaded()
-    still = jax.tree.map(jnp.zeros_like, nnx.state(model, nnx.Param))
-    rule = optax.adamw(0.1, weight_decay=0.5, mask=decay_mask)
-    nnx.Optimizer(model, rule, wrt=nnx.Param).update(model, still)
-    for name, array in weights.export(model, CONFIG).items():
-        same(array, values()[name] * (0.95 if name.endswith(("kernel", "table")) else 1), 1e-6)
 
 
 @pytest.mark.conformance
@@ -168,10 +116,8 @@ def test_modes_and_seeds_decide_what_drops() -> None:
 
 
 @pytest.mark.conformance
-def test_given_masks_are_used_and_an_ensemble_draws_its_own() -> None:
-    keep = sites.draw(DROPPING, *SOURCE.shape, TARGET.shape[1], np.random.default_rng(2))
+def test_an_ensemble_draws_masks_of_its_own() -> None:
     model = loaded(DROPPING)
-    same(model(*PAIR, keep=keep), reference(DROPPING, keep=keep), 1e-3)
     model.train()
     axes = nnx.StateAxes({nnx.RngState: 0, ...: None})
     draw = nnx.split_rngs(splits=2)(nnx.vmap(lambda layer, x: layer.draw(x.shape), in_axes=(axes, 0)))

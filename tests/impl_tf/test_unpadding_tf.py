@@ -23,22 +23,6 @@ def model() -> Any:
     return BACKEND.loaded(OTHERS, arrays(OTHERS))
 
 
-@pytest.mark.conformance
-@pytest.mark.parametrize("jit_compile", [False, True], ids=["graph", "xla"])
-def test_a_graph_leaves_out_padding_and_gives_the_same(model: Any, jit_compile: bool) -> None:
-    (source, target), run = tokens("mixed", OTHERS), compiled(model, jit_compile, least=0)
-    wanted, kept = model(source, target), (target != 0)[..., None]
-    close(run(source, target), wanted)
-    close(run([source, target], skip_padding=True), np.where(kept, wanted, 0))
-    (loss, found), (expected, gradients) = (
-        BACKEND.parameter_gradients(model, OTHERS, lambda model, call=call: call(model.training_loss)(source, target, 0.1))
-        for call in (lambda loss: compiled(loss, jit_compile, least=0), lambda loss: loss)
-    )
-    close(loss, expected)
-    for name, array in gradients.items():
-        close(found[name], array, err_msg=name)
-
-
 def test_a_mask_that_keras_attached_keeps_the_rows(model: Any) -> None:
     source, target = map(tf.constant, tokens("right", OTHERS))
     source._keras_mask = tf.random.stateless_uniform(source.shape, (0, 1)) < 0.5

@@ -114,17 +114,6 @@ def test_ids_outside_the_table_are_nan_under_xla() -> None:
     same(found[2:], transformer.encode(tree(), CONFIG, SOURCE)[2:])
 
 
-def test_soft_rows_and_their_gradient() -> None:
-    soft, model = tf.one_hot(SOURCE, 24, dtype=tf.float64), loaded(CONFIG.replace(padding_id=None))
-    with tf.GradientTape() as tape:
-        tape.watch(soft)
-        logits = model(soft, TARGET)
-    same(logits, reference(model.config))
-    cotangent = np.ones(logits.shape)
-    pulled = transformer.transformer_vjp(tree(), model.config, soft.numpy(), TARGET, cotangent=cotangent)
-    same(tape.gradient(logits, soft), pulled["source"])
-
-
 def test_one_model_serves_several_threads() -> None:
     model = loaded()
     with ThreadPoolExecutor(4) as pool:

@@ -284,16 +284,16 @@ def held(config: TransformerConfig) -> Run:
     return run
 
 
-def collectives(config: TransformerConfig, microbatches: int = 1) -> Run:
+def collectives(config: TransformerConfig, microbatches: int = 1, recompute: bool = False) -> Run:
     """What a step sends is what is planned: nothing else is gathered, and no gradient is added up but at the end."""
 
     def run(mesh: Mesh, device: str) -> None:
         recipe, given = RECIPE.replace(microbatches=microbatches), batch(config)
-        trainer = Trainer(config, recipe, begun(config), device=device, mesh=mesh)
+        trainer = Trainer(config, recipe, begun(config), device=device, mesh=mesh, recompute=recompute)
         trainer.train_step(*given)
         found = by_kind(parts.traffic(lambda: trainer.train_step(*given)))
-        sizes = {"rows": 5, "source": 0, "target": 5, "dtype": "float64", "recompute": False, "backend": "torch"}
-        plan = traffic(Step(config=config, mesh=mesh, recipe=recipe, **sizes))
+        sizes = {"rows": 5, "source": 7, "target": 5, "dtype": "float64", "backend": "torch"}
+        plan = traffic(Step(config=config, mesh=mesh, recipe=recipe, recompute=recompute, **sizes))
         if dist.get_rank() == 0:  # which has the most of what does not divide
             planned = by_kind((one.kind, one.payload) for one in plan)
             assert found == planned, f"{found}, not {planned}"
@@ -326,6 +326,8 @@ CHECKS: dict[str, Callable[[], Run]] = {
     "no rows": partial(without_rows, CONFIGS["paper"]),
     "traffic": partial(collectives, CONFIGS["llama"]),
     "traffic/microbatches": partial(collectives, CONFIGS["llama"], microbatches=5),
+    **{f"traffic/recompute/{name}": partial(collectives, CONFIGS[name], recompute=True) for name in ("llama", "paper", "gpt2")},
+    **{f"traffic/{name}": partial(collectives, CONFIGS[name]) for name in ("qwen3", "olmo2", "paper")},
     "components": lambda: alike(itertools.chain.from_iterable([
         answered("multi_head_attention", CONFIGS["paper"], query_btd="b t d", memory_bsd="b s d", bias_bhts="b h t s"),
         answered("multi_head_attention", CONFIGS["olmo2"], query_btd="b t d", memory_bsd="b t d", bias_bhts="o o t t", causal=True),

@@ -16,27 +16,12 @@ torch = pytest.importorskip("torch")
 from torch_models import CONFIG, encoder_config, tokens  # noqa: E402
 
 from impl_torch.attention import MultiHeadAttention, scaled_dot_product_attention  # noqa: E402
-from impl_torch.programs.compiled import compiled  # noqa: E402
 from impl_torch.transformer import Transformer  # noqa: E402
 from rosettaformer.conformance.ports.adapters.torch import Adapter  # noqa: E402
 
 
 def random(*shape: int, dtype: Any = torch.float64) -> Any:
     return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)), dtype=torch.float64).to(dtype)
-
-
-@pytest.mark.parametrize("training", [False, True])
-def test_the_fused_kernel_draws_its_own_dropout(monkeypatch: pytest.MonkeyPatch, training: bool) -> None:
-    calls: list[dict[str, Any]] = []
-    kernel = torch.nn.functional.scaled_dot_product_attention
-    monkeypatch.setattr(
-        torch.nn.functional, "scaled_dot_product_attention", lambda *args, **kwargs: calls.append(kwargs) or kernel(*args, **kwargs)
-    )
-    query, key = random(2, 3, 6, 8), random(2, 5, 6, 8)
-    scaled_dot_product_attention(query, key, key, dropout_rate=0.25, training=training)
-    assert [call["dropout_p"] for call in calls] == [0.25 if training else 0.0]
-    scaled_dot_product_attention(query, key, key, keep_bhts=torch.ones(2, 6, 3, 5, dtype=torch.bool), dropout_rate=0.25, training=training)
-    assert len(calls) == 1
 
 
 def test_fused_path_makes_no_needless_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,24 +93,6 @@ def test_a_tied_masked_language_head_is_loaded_under_both_names_where_they_are_e
 def test_states_need_a_model_in_evaluation() -> None:
     with pytest.raises(ValueError, match="evaluation"):
         Transformer(encoder_config(classes=3)).train().states(tokens(3, 5))
-
-
-@pytest.mark.conformance
-def test_compiled_equals_eager() -> None:
-    module = Transformer(CONFIG).eval()
-    run = compiled(module)
-    source, target = tokens(3, 7), tokens(3, 5)
-    source[0, :3] = 0
-    source[1] = 0
-    with torch.no_grad():
-        expected = module(source, target)
-        torch.testing.assert_close(run(source, target), expected, atol=1e-5, rtol=1e-5)
-        with torch._dynamo.config.patch(error_on_recompile=True):
-            torch.testing.assert_close(run(source.flip(0), target.flip(0)), expected.flip(0), atol=1e-5, rtol=1e-5)
-    with pytest.raises(ValueError, match=r"token ids.*0.*18; got 19"):
-        run(source + 1, target)
-    with pytest.raises(ValueError, match="source mask"):
-        run(source, target, source_mask_bs=source)
 
 
 class Attention(torch.nn.Module):

@@ -248,32 +248,6 @@ def test_a_layer_of_another_class_need_not_take_a_rotation_where_none_rotates() 
         model(None, tokens)
 
 
-@pytest.mark.conformance
-@pytest.mark.parametrize("name", ["gemma3", "longrope", "dynamic", "encoder"])
-def test_one_graph_serves_every_length(name: str) -> None:
-    torch.compiler.reset()
-    config = config_of(name).replace(decoder_layers=2)
-    model, traced = model_of(config, draw_parameters(config, 0)), CompileCounter()
-    graph = torch.compile(model, backend=traced, fullgraph=True, dynamic=True)
-    for length in (9, 3, 6):
-        tokens = torch.arange(4 * length).reshape(4, length) % 22 + 1
-        # a tensor of its own: the strides of a view would tie the source's length to the target's
-        source = tokens[:, :3].contiguous() if config.encoder_layers else None
-        close(graph(source, tokens), model(source, tokens))
-    assert traced.frame_count == 1
-
-
-@pytest.mark.conformance
-@pytest.mark.parametrize("name", ["gemma2", "yarn"])
-def test_a_compiled_model_is_the_eager_one(name: str) -> None:
-    config = config_of(name)
-    model = model_of(config, draw_parameters(config, 0))
-    graph = compiled(model)
-    for length in (9, 7, 5):
-        tokens = torch.arange(2 * length).reshape(2, length)
-        torch.testing.assert_close(graph(None, tokens), model(None, tokens), rtol=1e-12, atol=1e-12)
-
-
 @pytest.mark.parametrize("size", [9, conformance(3)])
 def test_a_window_that_hides_nothing_leaves_the_kernel_its_triangle(size: int) -> None:
     """A mask would take the fused kernel's own, which skips what is later."""
@@ -290,3 +264,21 @@ def test_a_window_that_hides_nothing_leaves_the_kernel_its_triangle(size: int) -
         model(None, torch.arange(2 * size).reshape(2, size))
         model(None, torch.arange(20).reshape(2, 10))
     assert seen == [(True, True)] * 3 + [(False, False)] * 3
+
+
+def ids(rows: int, length: int) -> Any:
+    return torch.arange(rows * length).reshape(rows, length) % 22 + 1
+
+
+@pytest.mark.conformance
+@pytest.mark.parametrize("name", ["gemma2", "gemma3", "longrope", "dynamic", "yarn", "encoder"])
+def test_a_compiled_model_is_the_eager_one_and_one_graph_serves_every_length(name: str) -> None:
+    torch.compiler.reset()
+    config = config_of(name).replace(decoder_layers=2)
+    model, traced = model_of(config, draw_parameters(config, 0)), CompileCounter()
+    runs = torch.compile(model, backend=traced, fullgraph=True, dynamic=True), compiled(model)
+    for rows, length in ((4, 9), (4, 3), (2, 6)):
+        given = ids(rows, 3) if config.encoder_layers else None, ids(rows, length)
+        for run in runs:
+            torch.testing.assert_close(run(*given), model(*given), rtol=1e-12, atol=1e-12)
+    assert traced.frame_count == 1

@@ -21,6 +21,7 @@ from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 from torch_models import CONFIG, SOURCE, TARGET, close, encoder_config, model_of, tokens  # noqa: E402
 
 from impl_torch import attention, training, weights  # noqa: E402
+from impl_torch.programs.compiled import compiled  # noqa: E402
 from impl_torch.programs.unpadding import unpadded  # noqa: E402
 from impl_torch.transformer import Transformer  # noqa: E402
 
@@ -35,6 +36,11 @@ def test_one_graph_serves_every_batch_and_every_length(padding_id: int | None) -
         given = tokens(batch, source), tokens(batch, target)
         close(graph(*given), model(*given))
     assert traced.frame_count == 1
+    run, (source, target) = compiled(model), given
+    with pytest.raises(ValueError, match=r"token ids.*0.*18; got 19"):
+        run(source + 1, target)
+    with pytest.raises(ValueError, match="source mask"):
+        run(source, target, source_mask_bs=source)
 
 
 def test_causal_attention_of_two_dynamic_lengths_is_one_graph() -> None:

@@ -117,37 +117,12 @@ def test_engines_gather_and_add_up_microbatches_as_their_programs_show(backend: 
     assert whole["gradients"] == 4 * part["gradients"] and part["gathered"] == whole["gathered"]
 
 
-def test_a_parameter_that_nothing_divides_stays_whole_or_is_split_unevenly() -> None:
-    whole, uneven = (step(GPT, "data=5", rows=5, backend=backend) for backend in ("jax", "torch"))  # 5 divides no size of it
+def test_a_parameter_that_nothing_divides_stays_whole() -> None:
+    """In JAX; torch splits it unevenly, as `tests/impl_torch` sees in its traffic."""
+    whole = step(GPT, "data=5", rows=5, backend="jax")  # 5 divides no size of it
     assert payload(whole, "gradients of whole parameters", "data") == 4 * (parameters.count(GPT) + V * D)  # two uses of the table
     assert payload(whole, "parameters, forward", "data") == 0
     assert memory.memory(whole)["parameters"] == 4 * parameters.count(GPT)
-    assert payload(uneven, "gradients of whole parameters", "data") == 0
-    sizes = {parameter.name: uneven.own(parameter) for parameter in uneven.parameters()}
-    assert sizes["target_embedding.table"] == 21 * D  # of 104 rows
-    assert sizes["decoder.layers.0.self_attention.query.kernel"] == 7 * D  # of 32 outputs
-    assert sizes["decoder.layers.0.self_attention.output.kernel"] == 7 * 4 * 8  # of 32 outputs, of as many inputs
-    assert sizes["decoder.layers.0.feed_forward.output.kernel"] == 7 * F
-    assert sizes["decoder.layers.0.feed_forward.hidden.bias"] == 26
-    assert sizes["decoder.layers.0.self_attention.query.bias"] == 7  # of 4 heads with 8 each
-    assert payload(uneven, "parameters, forward", "data") == 4 * 5 * sum(sizes.values())
-
-
-def test_tensor_parallelism_adds_up_twice_a_layer_and_pass() -> None:
-    """Megatron-LM, section 3: of a layer two sums forward and two backward; the embedding; the input of the logits."""
-    found, one = step(GPT, "model=2"), 4 * B * S * D
-    assert payload(found, "activations, forward") == 2 * L * one
-    assert payload(found, "activations, backward") == (2 * L + 1) * one
-    assert payload(found, "embedding") == one
-    assert payload(found, "loss") == 4 * B * S * 4  # maximum, sum, label, mean
-    assert payload(step(GPT, "model=2", smoothing=0.0), "loss") == 4 * B * S * 3
-    assert traffic.total(found) == payload(found, "loss") + (4 * L + 2) * one
-    assert payload(step(GPT, "model=2", recompute=True), "activations, computed again") == 2 * L * one
-    for changes, backend in (({}, "jax"), ({"dropout_rate": 0.0}, "torch")):
-        found = step(GPT.replace(**changes), "model=2", recompute=True, backend=backend)
-        assert payload(found, "activations, computed again") == L * one
-    post = step(GPT.replace(norm_placement="post", final_norm=False, dropout_rate=0.0), "model=2", recompute=True)
-    assert payload(post, "activations, computed again") == 2 * L * one
 
 
 def test_xla_for_cpus_adds_up_for_each_kernel_and_each_use_of_a_table() -> None:
@@ -156,27 +131,11 @@ def test_xla_for_cpus_adds_up_for_each_kernel_and_each_use_of_a_table() -> None:
     assert payload(tied, "gradients", "data") == 4 * (parameters.count(SEQUENCES) + 2 * 104 * 32)  # source, target, logits
 
 
-def test_a_decoder_with_memory_adds_up_a_third_time_and_the_memory_s_gradient() -> None:
-    found, source, target = step(SEQUENCES, "data=2,model=2"), 4 * B // 2 * 8 * 32, 4 * B // 2 * S * 32
-    assert payload(found, "activations, forward") == 2 * 2 * source + 2 * 3 * target
-    # self-attention, feed-forward; and of cross-attention the query's and the memory's; the logits
-    assert payload(found, "activations, backward") == 2 * 2 * source + 2 * (3 * target + source) + target
-    assert payload(found, "embedding") == source + target  # one table, looked up twice
-
-
-def test_keys_and_values_of_fewer_groups_than_columns_lie_whole_and_their_gradients_are_added_up() -> None:
-    assert payload(step(LLAMA, "model=2"), "gradients of whole parameters") == 0
-    assert payload(step(LLAMA, "model=4"), "gradients of whole parameters") == 4 * L * 2 * D * 2 * 8
-    assert payload(step(LLAMA, "data=2,model=4"), "gradients of whole parameters") == 4 * L * 2 * D * 2 * 8
+def test_xla_adds_up_and_gathers_gradients_of_fewer_groups_than_columns() -> None:
     of_jax = step(LLAMA, "model=4", backend="jax")
     assert payload(of_jax, "gradients of whole parameters") == 4 * L * 2 * D * 2 * 8
     assert payload(of_jax, "gradients of keys … values") == 4 * L * 2 * B * S * 8 * (1 + 2)  # a group's sum, and two groups gathered
     assert payload(of_jax, "activations, backward") == 4 * B * S * D * (3 * L + 1)  # queries, gate and hidden layer; logits
-    of_heads = LLAMA.replace(query_key_norm="head")
-    assert payload(step(of_heads, "model=2"), "gradients of whole parameters") == 4 * L * 2 * 8
-    of_width = LLAMA.replace(query_key_norm="width")
-    assert payload(step(of_width, "model=2"), "norm of queries … keys") == 4 * L * 2 * 2 * B * S
-    assert payload(step(of_width, "model=2", recompute=True), "norm of queries … keys") == 4 * L * 2 * 3 * B * S
 
 
 def test_the_norm_of_the_gradients_is_one_number_of_the_devices_that_hold_parts() -> None:
