@@ -81,6 +81,7 @@ PLACES = np.maximum(np.arange(6) - np.arange(5)[:, None], 0)  # of the tokens of
 # An epsilon beside which a gradient that is rounding alone, as a key's bias has, is nothing.
 RECIPE = PAPER.replace(warmup=3, epsilon=1e-4, weight_decay=0.1, clip_norm=0.5)
 CLOSE = 1e-9
+AGAIN = ("llama", "paper", "gpt2")
 SEARCHING = ("decode_in_steps", "greedy_search", "sample", "beam_search")
 
 
@@ -285,7 +286,7 @@ def held(config: TransformerConfig) -> Run:
 
 
 def collectives(config: TransformerConfig, microbatches: int = 1, recompute: bool = False) -> Run:
-    """What a step sends is what is planned: nothing else is gathered, and no gradient is added up but at the end."""
+    """A step sends what is planned: nothing else is gathered, and no gradient is added up before the end."""
 
     def run(mesh: Mesh, device: str) -> None:
         recipe, given = RECIPE.replace(microbatches=microbatches), batch(config)
@@ -326,8 +327,8 @@ CHECKS: dict[str, Callable[[], Run]] = {
     "no rows": partial(without_rows, CONFIGS["paper"]),
     "traffic": partial(collectives, CONFIGS["llama"]),
     "traffic/microbatches": partial(collectives, CONFIGS["llama"], microbatches=5),
-    **{f"traffic/recompute/{name}": partial(collectives, CONFIGS[name], recompute=True) for name in ("llama", "paper", "gpt2")},
     **{f"traffic/{name}": partial(collectives, CONFIGS[name]) for name in ("qwen3", "olmo2", "paper")},
+    **{f"traffic/recompute/{name}": partial(collectives, CONFIGS[name], recompute=True) for name in AGAIN},
     "components": lambda: alike(itertools.chain.from_iterable([
         answered("multi_head_attention", CONFIGS["paper"], query_btd="b t d", memory_bsd="b s d", bias_bhts="b h t s"),
         answered("multi_head_attention", CONFIGS["olmo2"], query_btd="b t d", memory_bsd="b t d", bias_bhts="o o t t", causal=True),

@@ -79,13 +79,14 @@ def test_pieces_of_an_answer_are_its_text_also_where_bytes_are_tokens(tmp_path: 
     ids = saved_tokenizer(tmp_path, style)
     tokenizer, found = Tokenizer(tmp_path, None, {}), []
     raw = [ids[name] for name in ("<0xE4>", "<0xBA>", "<0xAC>", "<0x41>", "<0xFF>") if name in ids]
-    for answer in (tokenizer.prompt("née 😀 京 €! the"), [*raw[:3], *tokenizer.prompt("a")], [*raw[3:4], *raw[:3], *raw[4:], *raw[3:4]]):
+    answers = [*raw[:3], *tokenizer.prompt("a")], [*raw[3:4], *raw[:3], *raw[4:], *raw[3:4]]
+    for answer in (tokenizer.prompt("née 😀 京 €! the"), *answers):
         prompt = tokenizer.prompt("the fox")
         pieces = Pieces(tokenizer, prompt)
         found.append([*map(pieces.add, answer)])
         shown = "".join(found[-1]) + pieces.end()
         assert tokenizer.text(prompt) + shown == tokenizer.text([*prompt, *answer])
-    assert "" in found[0] and "\ufffd" not in "".join(found[0])  # a character of several tokens comes with the last of them
+    assert "" in found[0] and "\ufffd" not in "".join(found[0])  # a character comes with its last token
 
 
 def test_a_folder_goes_through_a_canonical_file_with_its_tokenizer_and_templates(tmp_path: Path) -> None:

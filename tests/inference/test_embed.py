@@ -58,7 +58,8 @@ def test_the_files_of_sentence_transformers_say_how(folder: Path) -> None:
     modules = [{"path": "", "type": "sentence_transformers.models.Transformer"}, *POOLED]
     (folder / "modules.json").write_text(json.dumps(modules))
     (folder / "1").mkdir()
-    (folder / "1" / "config.json").write_text('{"pooling_mode_mean_tokens": false, "pooling_mode_cls_token": true}')
+    modes = {"pooling_mode_mean_tokens": False, "pooling_mode_cls_token": True}
+    (folder / "1" / "config.json").write_text(json.dumps(modes))
     np.testing.assert_allclose(vectors(folder), expected(folder, "first"), rtol=1e-10, atol=1e-12)
     (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 3}')
     assert np.abs(vectors(folder) - expected(folder, "first")).max() > 1e-3  # longer lines are cut
@@ -85,7 +86,7 @@ def test_a_bad_line_has_no_similarity(folder: Path) -> None:
         ({"modules.json": [{"type": "models.Pooling", "path": "../other"}]}, "modules.json … '../other'"),
         ({"modules.json": [{"type": "models.Pooling", "path": "/other"}]}, "modules.json … '/other'"),
         ({"modules.json": POOLED}, "pooling_mode_mean_tokens … none"),
-        ({"modules.json": POOLED, "1/config.json": {"pooling_mode_max_tokens": True}}, "pooling_mode_cls_token … max"),
+        ({"modules.json": POOLED, "1/config.json": {"pooling_mode_max_tokens": True}}, "mode_cls_token … max"),
         ({"modules.json": [{"type": "models.Dense"}]}, "a Normalize; got Dense"),
         ({"sentence_bert_config.json": []}, "sentence_bert_config.json must be a JSON object; got list"),
         ({"sentence_bert_config.json": {"max_seq_length": -1}}, "max_seq_length … 1 … -1"),

@@ -154,7 +154,6 @@ def outputs(name: str, vocabulary: int) -> Callable[[Entry], Entry]:
     [
         (IN_STEPS, fixed(2, "t"), "the file takes target int64[2, t] alone; got 3 rows of "),
         (IN_STEPS, fixed("b", 3), "the file takes target int64[b, 3] alone; got 3 rows of "),
-        (WHOLE, fixed(2, "t"), "the file takes target int64[2, t] alone; got 3 rows of "),
         (WHOLE, fixed(3, 8), "file … 8"),
         (WHOLE, outputs("hidden", 12), "hidden float32[b, t, 12]"),
         (WHOLE, outputs("logits", 19), "300 … config.json … 19"),
@@ -191,11 +190,8 @@ def test_what_a_runtime_raises_is_one_message(folders: tuple[Path, Path], stubbe
     ("words", "message"),
     [
         (("--artefact", "m", "--backend", "numpy"), "--artefact … --backend"),
-        (("--artefact", "m", "--dtype", "float16"), "--artefact takes no --dtype"),
-        (("--artefact", "m", "--device", "cuda"), "--artefact takes no --device"),
         (("--artefact", "m", "--mesh", "data=2"), "--artefact takes no --mesh"),
         (("--allow-code",), "--allow-code has no effect without --artefact"),
-        (("--input", "a=target"), "--input has no effect without --artefact"),
         (("--artefact", "m", "--output", "a=b"), "the meaning of --output a must be"),
         (("--artefact", "none.onnx"), "there is no file none.onnx"),
         (("--artefact", __file__), "must be an ONNX model, a program of torch.export"),

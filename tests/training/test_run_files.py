@@ -62,6 +62,7 @@ HANGS: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "epsilon": (lambda fields: fields["config"].update(epsilon=10**400), "epsilon must be a finite number"),
     "fixed": (lambda fields: fields["fixed"].pop("seed"), "fixed.seed is missing"),
     "unknown": (lambda fields: fields.update(more=1), "more is unknown"),
+    "mesh": (lambda fields: fields["free"].update(mesh="data=0"), "free.mesh"),
     "version": (lambda fields: fields.update(version=2), "version must be one of 1"),
     "nothing": (lambda fields: fields.clear(), "run.json … run's"),
 }  # fmt: skip

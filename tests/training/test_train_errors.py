@@ -212,7 +212,7 @@ def test_heads_follow_from_width_and_number_unless_they_are_set() -> None:
     assert (big.model_width, big.key_size, big.dropout_rate, big.source_vocabulary) == (1024, 64, 0.3, 300)
 
 
-def test_a_missing_backend_exits_3_with_its_install_line_and_the_run_stays(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_backend_exits_3_with_its_install_line(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     for name in [name for name in sys.modules if name.partition(".")[0] == "impl_torch"]:
         monkeypatch.delitem(sys.modules, name)
