@@ -6,21 +6,19 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+import optax
 import pytest
+from flax import nnx
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jax_on_eight import in_process
+from user_models import CONFIG, PAIR, SEARCH, SOURCE, TARGET, Models, same, values
 
-jax = pytest.importorskip("jax")
-nnx = pytest.importorskip("flax.nnx")
-
-import jax.numpy as jnp  # noqa: E402
-import optax  # noqa: E402
-from jax.sharding import AxisType, NamedSharding, PartitionSpec  # noqa: E402
-from jax_on_eight import in_process  # noqa: E402
-from user_models import CONFIG, PAIR, SEARCH, SOURCE, TARGET, Models, same, values  # noqa: E402
-
-from impl_jax import weights  # noqa: E402
-from impl_jax.decoding import Searcher  # noqa: E402
-from impl_jax.programs.compiled import compiled  # noqa: E402
-from reference_numpy import layout, parameters  # noqa: E402
+from impl_jax import weights
+from impl_jax.decoding import Searcher
+from impl_jax.programs.compiled import compiled
+from reference_numpy import layout, parameters
 
 HEADS = CONFIG.replace(heads=4, key_value_heads=4, feed_forward_width=16)
 AXES = {"Auto": AxisType.Auto, "Explicit": AxisType.Explicit}

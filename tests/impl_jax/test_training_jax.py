@@ -2,18 +2,16 @@
 
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from backends import Backend
+from flax import nnx
 from test_training import CONFIG, FULL, batch, begin
 
-jax = pytest.importorskip("jax")
-nnx = pytest.importorskip("flax.nnx")
-
-import jax.numpy as jnp  # noqa: E402
-import optax  # noqa: E402
-
-from impl_jax import embedding, feed_forward, optimizer, port, schedule  # noqa: E402
+from impl_jax import embedding, feed_forward, optimizer, port, schedule
 
 BACKEND = Backend("jax")
 

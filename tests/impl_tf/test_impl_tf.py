@@ -1,31 +1,27 @@
 """What is special to the TensorFlow port: saving, tracing, strict weights, training mode and Keras masks."""
 
-import os
-
 import numpy as np
 import pytest
+import tensorflow as tf
 from backends import Backend, random_parameters
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-tf = pytest.importorskip("tensorflow")
-
-from impl_tf import weights  # noqa: E402
-from impl_tf.attention import MultiHeadAttention, scaled_dot_product_attention  # noqa: E402
-from impl_tf.dropout import Dropout  # noqa: E402
-from impl_tf.embedding import Embedding, SegmentEmbedding  # noqa: E402
-from impl_tf.feed_forward import FeedForward  # noqa: E402
-from impl_tf.framework import keras  # noqa: E402
-from impl_tf.heads import Classifier, MaskedLanguageHead, Pooler  # noqa: E402
-from impl_tf.kernels import attention  # noqa: E402
-from impl_tf.loss import cross_entropy  # noqa: E402
-from impl_tf.normalization import LayerNorm  # noqa: E402
-from impl_tf.positional_encoding import PositionEmbedding  # noqa: E402
-from impl_tf.programs.compiled import compiled  # noqa: E402
-from impl_tf.sampling import truncate  # noqa: E402
-from impl_tf.stacks import Encoder  # noqa: E402
-from impl_tf.transformer import Transformer  # noqa: E402
-from reference_numpy import TransformerConfig, parameters, preset  # noqa: E402
-from reference_numpy import sampling as reference  # noqa: E402
+from impl_tf import weights
+from impl_tf.attention import MultiHeadAttention, scaled_dot_product_attention
+from impl_tf.dropout import Dropout
+from impl_tf.embedding import Embedding, SegmentEmbedding
+from impl_tf.feed_forward import FeedForward
+from impl_tf.framework import keras
+from impl_tf.heads import Classifier, MaskedLanguageHead, Pooler
+from impl_tf.kernels import attention
+from impl_tf.loss import cross_entropy
+from impl_tf.normalization import LayerNorm
+from impl_tf.positional_encoding import PositionEmbedding
+from impl_tf.programs.compiled import compiled
+from impl_tf.sampling import truncate
+from impl_tf.stacks import Encoder
+from impl_tf.transformer import Transformer
+from reference_numpy import TransformerConfig, parameters, preset
+from reference_numpy import sampling as reference
 
 CONFIG = preset(
     "tiny", source_vocabulary=23, target_vocabulary=29, model_width=15, heads=6, key_value_heads=2, key_size=7, value_size=5,
@@ -39,7 +35,6 @@ SINGLE = {
 }  # fmt: skip
 BERT = preset("bert_base", **SINGLE, encoder_layers=1, padding_id=None, epsilon=1e-5)
 GPT2 = preset("gpt2_small", **SINGLE, decoder_layers=1)
-DTYPES = ("float64", "float32", "bfloat16", "float16")
 
 
 def tokens(rows: int = 3, source: int = 7, target: int = 5, vocabulary: int = 23) -> tuple[np.ndarray, np.ndarray]:

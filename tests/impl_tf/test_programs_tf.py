@@ -7,12 +7,10 @@ import sys
 from typing import Any
 
 import pytest
+import tensorflow as tf
+from user_models import CONFIG, GPT2, PAIR, SOURCE, TARGET, Models, reference, same
 
-tf = pytest.importorskip("tensorflow")
-
-from user_models import CONFIG, GPT2, PAIR, SOURCE, TARGET, Models, reference, same  # noqa: E402
-
-from impl_tf.framework import keras  # noqa: E402
+from impl_tf.framework import keras
 
 MODELS = Models("tf")
 loaded, right = MODELS.loaded, MODELS.right

@@ -12,15 +12,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from messages import mentions
 from test_training import CONFIG
 
+from impl_tf.programs.compiled import compiled
+from impl_tf.programs.sharding import Replicas, draw, logical_devices
 from reference_numpy.sharding import Mesh
-
-tf = pytest.importorskip("tensorflow")
-
-from impl_tf.programs.compiled import compiled  # noqa: E402
-from impl_tf.programs.sharding import Replicas, draw, logical_devices  # noqa: E402
 
 pytestmark = pytest.mark.product
 
@@ -28,7 +26,6 @@ HOUSE = Path(__file__).resolve().parents[2]
 SCRIPT = Path(__file__).with_name("on_replicas.py")
 CLOSE = 1e-9
 ONE = "steps decoder-only count=3"
-PLACE = 0, 4  # the first row, and the step
 
 
 def found(*actions: str, workers: int = 0) -> dict[str, Any]:

@@ -4,16 +4,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from backends import Backend
 from test_unpadding import OTHERS, arrays, close, tokens
 
-tf = pytest.importorskip("tensorflow")
-
-from impl_tf.framework import keras  # noqa: E402
-from impl_tf.kernels.unpadding import counted, pad, unpad  # noqa: E402
-from impl_tf.programs.compiled import compiled  # noqa: E402
-from impl_tf.programs.unpadding import Sides, of_forward, unpadded  # noqa: E402
-from impl_tf.stacks import Encoder  # noqa: E402
+from impl_tf.framework import keras
+from impl_tf.kernels.unpadding import counted, pad, unpad
+from impl_tf.programs.compiled import compiled
+from impl_tf.programs.unpadding import Sides, of_forward, unpadded
+from impl_tf.stacks import Encoder
 
 BACKEND = Backend("tf")
 

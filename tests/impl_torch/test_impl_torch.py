@@ -5,19 +5,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+from torch_models import CONFIG, encoder_config, tokens
 
+from impl_torch.attention import MultiHeadAttention, scaled_dot_product_attention
+from impl_torch.transformer import Transformer
 from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.compare import compare
+from rosettaformer.conformance.ports.adapters.torch import Adapter
 from rosettaformer.conformance.reference import tolerance
-
-torch = pytest.importorskip("torch")
-
-from torch_models import CONFIG, encoder_config, tokens  # noqa: E402
-
-from impl_torch.attention import MultiHeadAttention, scaled_dot_product_attention  # noqa: E402
-from impl_torch.transformer import Transformer  # noqa: E402
-from rosettaformer.conformance.ports.adapters.torch import Adapter  # noqa: E402
 
 
 def random(*shape: int, dtype: Any = torch.float64) -> Any:

@@ -4,28 +4,25 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from kinds import conformance, every
 from strategies import draw_parameters
+from torch._dynamo.testing import CompileCounter
+from torch_models import close
 
+from impl_torch import cache, weights
+from impl_torch.decoding import Searcher
+from impl_torch.programs import unpadding
+from impl_torch.programs.compiled import compiled
+from impl_torch.programs.fused import FusedFeedForward, fused
+from impl_torch.projection import initialise
+from impl_torch.transformer import Transformer
 from reference_numpy import TransformerConfig, decoding, layout, parameters, preset, transformer
 from reference_numpy import cache as steps
 from reference_numpy import states as recorded
 from reference_numpy.config import ACTIVATIONS, NORM_PLACEMENTS, NORMS, QUERY_KEY_NORMS, ROTARY_LAYOUTS
 from reference_numpy.parameters import flatten, nest
 from reference_numpy.rotary_scaling import RotaryScaling
-
-torch = pytest.importorskip("torch")
-
-from torch._dynamo.testing import CompileCounter  # noqa: E402
-from torch_models import close  # noqa: E402
-
-from impl_torch import cache, weights  # noqa: E402
-from impl_torch.decoding import Searcher  # noqa: E402
-from impl_torch.programs import unpadding  # noqa: E402
-from impl_torch.programs.compiled import compiled  # noqa: E402
-from impl_torch.programs.fused import FusedFeedForward, fused  # noqa: E402
-from impl_torch.projection import initialise  # noqa: E402
-from impl_torch.transformer import Transformer  # noqa: E402
 
 SIZES: dict[str, Any] = {
     "source_vocabulary": 23, "target_vocabulary": 23, "model_width": 12, "heads": 6, "key_value_heads": 2, "key_size": 8, "value_size": 6,

@@ -4,18 +4,16 @@ import copy
 from typing import Any
 
 import pytest
+import torch
+from test_use_torch import IDS, MODELS, close, loaded, right, trained
+from torch import nn
+from torch.nn.utils import parametrizations, prune
+from user_models import CONFIG, UNTIED
 
-torch = pytest.importorskip("torch")
-
-from test_use_torch import IDS, MODELS, close, loaded, right, trained  # noqa: E402
-from torch import nn  # noqa: E402
-from torch.nn.utils import parametrizations, prune  # noqa: E402
-from user_models import CONFIG, UNTIED  # noqa: E402
-
-from impl_torch import weights  # noqa: E402
-from impl_torch.decoding import Searcher  # noqa: E402
-from impl_torch.embedding import Embedding  # noqa: E402
-from impl_torch.programs.unpadding import unpadded  # noqa: E402
+from impl_torch import weights
+from impl_torch.decoding import Searcher
+from impl_torch.embedding import Embedding
+from impl_torch.programs.unpadding import unpadded
 
 
 def test_a_replaced_table_is_used_and_one_that_does_not_scale_is_refused() -> None:

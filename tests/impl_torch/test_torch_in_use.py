@@ -8,22 +8,20 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
+from torch._dynamo.testing import CompileCounter
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch_models import CONFIG, SOURCE, TARGET, close, encoder_config, model_of, tokens
 
+from impl_torch import attention, training, weights
+from impl_torch.programs.compiled import compiled
+from impl_torch.programs.unpadding import unpadded
+from impl_torch.transformer import Transformer
 from reference_numpy import transformer as reference
 from reference_numpy.parameters import nest
 
-torch = pytest.importorskip("torch")
 F = torch.nn.functional
-
-from torch._dynamo.testing import CompileCounter  # noqa: E402
-from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
-from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
-from torch_models import CONFIG, SOURCE, TARGET, close, encoder_config, model_of, tokens  # noqa: E402
-
-from impl_torch import attention, training, weights  # noqa: E402
-from impl_torch.programs.compiled import compiled  # noqa: E402
-from impl_torch.programs.unpadding import unpadded  # noqa: E402
-from impl_torch.transformer import Transformer  # noqa: E402
 
 
 @pytest.mark.conformance

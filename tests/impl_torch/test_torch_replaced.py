@@ -4,15 +4,13 @@ import copy
 from typing import Any
 
 import pytest
+import torch
+from torch_models import CONFIG, SOURCE, TARGET, close, model_of
 
-torch = pytest.importorskip("torch")
-
-from torch_models import CONFIG, SOURCE, TARGET, close, model_of  # noqa: E402
-
-from impl_torch import weights  # noqa: E402
-from impl_torch.decoding import Searcher  # noqa: E402
-from impl_torch.dropout import Dropout  # noqa: E402
-from impl_torch.programs.unpadding import unpadded  # noqa: E402
+from impl_torch import weights
+from impl_torch.decoding import Searcher
+from impl_torch.dropout import Dropout
+from impl_torch.programs.unpadding import unpadded
 
 
 class Shifted(torch.nn.Module):

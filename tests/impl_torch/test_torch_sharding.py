@@ -14,16 +14,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from on_processes import CHECKS
 
-torch = pytest.importorskip("torch")
-
-from on_processes import CHECKS  # noqa: E402
-
-from impl_torch.training import Trainer  # noqa: E402
-from reference_numpy import TransformerConfig, preset  # noqa: E402
-from reference_numpy.parameters import initialise  # noqa: E402
-from reference_numpy.recipe import PAPER  # noqa: E402
-from reference_numpy.sharding import Mesh  # noqa: E402
+from impl_torch.training import Trainer
+from reference_numpy import TransformerConfig, preset
+from reference_numpy.parameters import initialise
+from reference_numpy.recipe import PAPER
+from reference_numpy.sharding import Mesh
 
 pytestmark = pytest.mark.product
 

@@ -7,15 +7,13 @@ from functools import partial
 from typing import Any
 
 import pytest
+import safetensors.torch
+import torch
+from kinds import conformance
+from torch.utils.checkpoint import checkpoint
+from user_models import CONFIG, SOURCE, TARGET, Models
 
-torch = pytest.importorskip("torch")
-
-import safetensors.torch  # noqa: E402
-from kinds import conformance  # noqa: E402
-from torch.utils.checkpoint import checkpoint  # noqa: E402
-from user_models import CONFIG, SOURCE, TARGET, Models  # noqa: E402
-
-from impl_torch.programs.unpadding import unpadded  # noqa: E402
+from impl_torch.programs.unpadding import unpadded
 
 MODELS = Models("torch")
 loaded, right = MODELS.loaded, MODELS.right

@@ -18,6 +18,7 @@ GPT2 = preset("gpt2_small", **SIZES, decoder_layers=1, max_positions=16)
 BOTH = preset("bert_base", **SIZES, encoder_layers=1, max_positions=16, classes=3).replace(classifier_dropout_rate=0.0, epsilon=1e-5)
 CLASSES, MASKED = BOTH.replace(masked_language_head=False), BOTH.replace(classes=0)
 STATES = CLASSES.replace(classes=0, pooler=False)
+ALONE = CLASSES, MASKED, STATES
 
 RNG = np.random.default_rng(0)
 PAIR = SOURCE, TARGET = RNG.integers(1, 24, (4, 8)), RNG.integers(1, 24, (4, 5))

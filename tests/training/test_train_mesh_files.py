@@ -30,7 +30,6 @@ from rosettaformer.training.progress import Progress
 CONFIG = preset("sapiens", **SIZES | {"target_vocabulary": 37, "encoder_layers": 1})
 TENSORS = len(parameters.shapes(CONFIG))
 PARTS = ("parameters", "first_moment", "second_moment")
-LAST = "checkpoints/step-00000004"
 
 
 def whole_state(seed: int = 0) -> dict[str, np.ndarray]:
