@@ -185,15 +185,6 @@ def test_adapters_in_place_of_a_projection_and_around_the_logits() -> None:
 
 
 @pytest.mark.conformance
-def test_a_searcher_keeps_the_weights_of_its_moment() -> None:
-    model, before = loaded(), loaded()
-    searcher = Searcher(model)
-    nnx.update(model, jax.tree.map(lambda x: 1.5 * x, nnx.state(model, nnx.Param)))
-    searched(before, searcher)
-    searched(model)
-
-
-@pytest.mark.conformance
 def test_a_step_in_a_scan_gives_the_rows_of_the_call() -> None:
     model = loaded()
 

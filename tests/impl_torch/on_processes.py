@@ -7,7 +7,6 @@ import contextlib
 import dataclasses
 import itertools
 import json
-import math
 import os
 import sys
 import tempfile
@@ -37,6 +36,7 @@ from reference_numpy.strategy import Strategy
 from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.cases import all_cases
 from rosettaformer.conformance.reference.components import answer, model_of
+from rosettaformer.scaling.memory import memory
 from rosettaformer.scaling.step import Step
 from rosettaformer.scaling.traffic import traffic
 
@@ -265,28 +265,11 @@ def searched(config: TransformerConfig) -> Run:
     return run
 
 
-def held(config: TransformerConfig) -> Run:
-    """A process holds its part of every parameter, and a table that several modules share once."""
-
-    def run(mesh: Mesh, device: str) -> None:
-        trainer = Trainer(config, RECIPE, begun(config), device=device, mesh=mesh)
-        model, places = trainer._model, parts.places(config, mesh)
-        trainer.train_step(*batch(config))
-        for table in (model.source_embedding, model.target_embedding, model.logits):
-            assert table.weight is model.source_embedding.weight
-        numbers = {name: part.numel() for name, part in trainer._placed.parts().items()}
-        for name, shape in parameters.shapes(config).items():
-            together = torch.tensor(numbers[name], device=device)
-            dist.all_reduce(together)
-            copies = (mesh.model if places[name].model is None else 1) * (mesh.data if mesh.replicate else 1)
-            assert together == math.prod(shape) * copies, name
-            assert numbers[name] == parts.own(places[name], np.zeros(shape), mesh, dist.get_rank()).size, name
-
-    return run
-
-
 def collectives(config: TransformerConfig, microbatches: int = 1, recompute: bool = False) -> Run:
-    """A step sends what is planned: nothing else is gathered, and no gradient is added up before the end."""
+    """A step sends what is planned: nothing else is gathered, and no gradient is added up before the end.
+
+    And a process holds its part of the parameters, a table that several modules share once.
+    """
 
     def run(mesh: Mesh, device: str) -> None:
         recipe, given = RECIPE.replace(microbatches=microbatches), batch(config)
@@ -294,10 +277,11 @@ def collectives(config: TransformerConfig, microbatches: int = 1, recompute: boo
         trainer.train_step(*given)
         found = by_kind(parts.traffic(lambda: trainer.train_step(*given)))
         sizes = {"rows": 5, "source": 7, "target": 5, "dtype": "float64", "backend": "torch"}
-        plan = traffic(Step(config=config, mesh=mesh, recipe=recipe, recompute=recompute, **sizes))
+        step = Step(config=config, mesh=mesh, recipe=recipe, recompute=recompute, **sizes)
         if dist.get_rank() == 0:  # which has the most of what does not divide
-            planned = by_kind((one.kind, one.payload) for one in plan)
+            planned = by_kind((one.kind, one.payload) for one in traffic(step))
             assert found == planned, f"{found}, not {planned}"
+            assert sum(part.nbytes for part in trainer._placed.parts().values()) == memory(step)["parameters"]
 
     return run
 
@@ -323,7 +307,6 @@ CHECKS: dict[str, Callable[[], Run]] = {
     "resumed": partial(resumed, CONFIGS["paper"]),
     "searched": partial(searched, CONFIGS["paper"]),
     "searched/untied": partial(searched, CONFIGS["untied"].replace(query_key_norm="width")),
-    "held": partial(held, CONFIGS["paper"]),
     "no rows": partial(without_rows, CONFIGS["paper"]),
     "traffic": partial(collectives, CONFIGS["llama"]),
     "traffic/microbatches": partial(collectives, CONFIGS["llama"], microbatches=5),

@@ -109,10 +109,7 @@ class Batch:
         self.target_mask[0, :3] = self.target_mask[1, -2:] = False
         if self.source_mask is not None:
             self.source_mask[0, -2:] = False
-
-    @property
-    def given(self) -> tuple[Any, ...]:
-        return self.source, self.target, self.source_mask, self.target_mask
+        self.given = self.source, self.target, self.source_mask, self.target_mask
 
 
 @NAMED

@@ -12,6 +12,7 @@ import pytest
 import torch
 from expectations import suite
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from impl_torch import port
 from impl_torch.beams import Beams
@@ -64,11 +65,7 @@ def owner(function: Any) -> Any:
 
 
 def devices(outputs: Any) -> set[str]:
-    if isinstance(outputs, dict):
-        return {device for item in outputs.values() for device in devices(item)}
-    if isinstance(outputs, (tuple, list)):
-        return {device for item in outputs for device in devices(item)}
-    return {outputs.device.type} if isinstance(outputs, torch.Tensor) else set()
+    return {leaf.device.type for leaf in tree_leaves(outputs) if isinstance(leaf, torch.Tensor)}
 
 
 @pytest.mark.parametrize("component", FIRST)

@@ -93,14 +93,6 @@ def test_a_projection_whose_weight_is_of_another_class_is_not_fused() -> None:
     assert type(kept.output) is not torch.nn.Linear
 
 
-def test_a_searcher_is_moved_as_a_whole() -> None:
-    moved = Searcher(model_of()).to("meta").model
-    tensors = [
-        x for part in moved.modules() for x in (*part.parameters(recurse=False), *vars(part).values()) if isinstance(x, torch.Tensor)
-    ]
-    assert {x.device.type for x in tensors} == {"meta"}
-
-
 def test_export_leaves_out_no_parameter() -> None:
     model = model_of()
     feed_forward = model.encoder.layers[0].feed_forward

@@ -13,7 +13,7 @@ from decoder_tokenizers import STYLES, decoder, saved_tokenizer
 from invoke import invoke, succeeded
 from kinds import conformance
 from messages import mentions
-from model_folders import NUMPY, edit
+from model_folders import NUMPY
 from test_attention_page import held
 
 from rosettaformer.checkpoints import view
@@ -62,16 +62,6 @@ def test_texts_are_continued_as_transformers_continues_them(tmp_path: Path, fami
             assert mentions(row["error"], "bos_token_id")
     (alone,) = invoke("generate", tmp_path, *NUMPY, "--no-do-sample", "--json", "--prompt", PROMPTS[2]).rows
     assert [alone[name] for name in ("tokens", "text")] == [found.rows[2][name] for name in ("tokens", "text")]
-
-
-def test_a_token_that_the_model_lacks_costs_its_own_row(tmp_path: Path) -> None:
-    """A tokenizer may have some more tokens, as that of Gemma 3 has for pictures, or fewer, as those of Qwen."""
-    decoder(tmp_path, "llama", 4)
-    edit(tmp_path, "tokenizer_config.json", extra_special_tokens=["<picture>"])
-    found = invoke("generate", tmp_path, *NUMPY, "--json", "--prompt", "the", "--prompt", "a <picture>")
-    count = json.loads((tmp_path / "config.json").read_text())["vocab_size"]
-    assert found.code == 2 and "error" not in found.rows[0]
-    assert mentions(found.rows[1]["error"], f"0 .. {count - 1} … <picture>, {count}")
 
 
 @pytest.mark.parametrize("style", STYLES)

@@ -134,23 +134,6 @@ def test_torchrun_starts_the_same_run(tmp_path: Path, whole: Path) -> None:
     assert refused.returncode and len(messages) == 1 and f"{folder} holds a run: continue it with --resume" in messages[0]
 
 
-def test_a_disk_that_is_full_for_one_process(tmp_path: Path) -> None:
-    """Its part of the optimiser is larger than a file may be; the message names the process and the checkpoint that stays."""
-    pytest.importorskip("torch")
-    folder, limited = tmp_path / "run", tmp_path / "limited"
-    train(folder, *OWN, "--mesh", "data=2", "--steps", 4)
-    limited.mkdir()
-    (limited / "sitecustomize.py").write_text(
-        "import os, resource\nif os.environ.get('RANK') == '1':\n    resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000))\n"
-    )
-    path = os.pathsep.join([str(limited), *sys.path])
-    with process("train", "--out", folder, "--resume", "--steps", 8, env=environment(PYTHONPATH=path)) as running:
-        code, said = ended(running, WAIT)
-    message = "step 6: … rank 1: [Errno 27] … step 4\n"
-    assert code == 2 and mentions(said, message) and said.count("Error: ") == 1
-    assert [entry.name for entry in sorted((folder / "checkpoints").iterdir())] == ["step-00000002", "step-00000004"]
-
-
 @pytest.mark.parametrize(("backend", "mesh"), [("jax", "data=2,model=2"), ("tf", "data=2")])
 def test_a_run_of_torch_goes_on_in_another_framework_on_a_mesh(tmp_path: Path, backend: str, mesh: str) -> None:
     """Without dropout, whose masks are each framework's own."""
