@@ -68,7 +68,7 @@ def test_steps_on_two_devices_are_those_of_the_reference_and_what_is_missing_is_
     assert len(outcome["refused"]) == 3 and all(map(mentions, outcome["refused"], refused))
 
 
-LONGEST = "frequencies follow the longest row of the whole batch, which is on the second replica"
+LONGEST = "frequencies of the longest row, which the second replica has"
 MODELS = ("tied", "no-dropout", "classes", "decoder-only", "llama")
 # what is asked of logical CPUs in one process each
 CHECKS = {

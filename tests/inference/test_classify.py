@@ -73,8 +73,7 @@ def test_probabilities_are_those_of_transformers(model: tuple[Path, Any], backen
 @pytest.mark.parametrize(
     ("entries", "segments"),
     [
-        ({"tokenizer_class": "TokenizersBackend"}, False), ({"tokenizer_class": "PreTrainedTokenizerFast"}, False),
-        ({"tokenizer_class": "BertTokenizerFast"}, True), ({"tokenizer_class": "DistilBertTokenizer"}, False), ({}, True),
+        ({"tokenizer_class": "TokenizersBackend"}, False), ({"tokenizer_class": "BertTokenizerFast"}, True),
         ({"tokenizer_class": "BertTokenizer", "model_input_names": ["input_ids", "attention_mask"]}, False),
         ({"tokenizer_class": "TokenizersBackend", "model_input_names": ["input_ids", "token_type_ids", "attention_mask"]}, True),
     ],

@@ -158,17 +158,6 @@ def test_a_run_goes_on_in_another_backend(tmp_path: Path, backend: str) -> None:
     assert Manifest.read(folder).free["backend"] == backend
 
 
-@pytest.mark.conformance
-def test_a_log_that_ran_ahead_or_was_torn_is_cut_to_the_checkpoint(tmp_path: Path) -> None:
-    folder, whole = tmp_path / "run", tmp_path / "whole"
-    train(whole, "--steps", 12, "--save-every", 4, "--sample", 1)
-    train(folder, "--steps", 8, "--save-every", 4, "--sample", 1)
-    with (folder / "log.jsonl").open("a") as file:
-        file.write(json.dumps({"event": "step", "step": 9, "loss": 1.0}) + '\n{"event": "st')
-    train(folder, "--resume", "--steps", 12)
-    assert log(folder) == log(whole)
-
-
 def test_only_the_last_checkpoints_stay_and_their_mean_is_the_average(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     train(folder, "--steps", 12, "--save-every", 2, "--keep", 3, "--average", 2, "--sample", 1)
