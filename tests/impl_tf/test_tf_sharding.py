@@ -77,7 +77,7 @@ CHECKS = {
     LONGEST: ["steps dynamic rows=6", "steps longrope", "followed dynamic", "followed longrope"],
     f"{LONGEST}, compiled": ["steps dynamic rows=6 compiled=1 count=3", "followed longrope mode=compiled"],
     "replicas without rows add nothing": ["steps tied 2 rows=1 count=3", "steps llama 4 count=3"],
-    "random keep masks are the same on every mesh": ["drawn tied 1 2 4"],
+    "random keep masks of every mesh": ["drawn tied 1 2 4"],
     "a state goes on on another mesh": ["continued no-dropout"],
     "layers that compute again": ["recomputed tied 0", "recomputed tied 2"],
     "steps, compiled": ["steps tied compiled=1"],
