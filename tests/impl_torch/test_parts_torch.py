@@ -12,6 +12,7 @@ from user_models import CONFIG, UNTIED
 
 from impl_torch import weights
 from impl_torch.decoding import Searcher
+from impl_torch.dropout import Dropout
 from impl_torch.embedding import Embedding
 from impl_torch.programs.unpadding import unpadded
 
@@ -44,12 +45,19 @@ def test_a_tied_vocabulary_is_resized_and_logits_are_untied() -> None:
     right(trained(model), config=CONFIG.replace(tie_logits=False))
 
 
-def test_a_hook_on_the_dropout_of_weights_is_given_them() -> None:
+class AllDropped(Dropout):
+    def forward(self, x: torch.Tensor, keep: torch.Tensor | None = None) -> torch.Tensor:
+        return torch.zeros_like(x)
+
+
+def test_a_hook_or_a_forward_of_its_own_of_the_dropout_of_weights_is_given_them() -> None:
     model, given = loaded(), []
     dropout = model.encoder.layers[0].self_attention.weights_dropout
     dropout.register_forward_hook(lambda _, args, output: given.append(args[0]))
     right(model)
     close(given[0], model.states(*IDS)["encoder"]["self_attention_lbhts"][0])
+    model.encoder.layers[0].self_attention.weights_dropout = AllDropped(0.0)
+    assert not torch.allclose(model(*IDS), loaded()(*IDS))
 
 
 def test_layers_that_share_parameters_are_saved_and_loaded() -> None:

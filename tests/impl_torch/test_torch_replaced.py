@@ -9,7 +9,6 @@ from torch_models import CONFIG, SOURCE, TARGET, close, model_of
 
 from impl_torch import weights
 from impl_torch.decoding import Searcher
-from impl_torch.dropout import Dropout
 from impl_torch.programs.unpadding import unpadded
 
 
@@ -64,20 +63,6 @@ def test_attention_finds_its_heads_in_what_its_projections_give() -> None:
         part.output.weight = torch.nn.Parameter(part.output.weight[:, chosen])
         halves.append(part(x, x))
     close(halves[0] + halves[1], expected)
-
-
-class AllDropped(Dropout):
-    """A dropout with a `forward` of its own."""
-
-    def forward(self, x: torch.Tensor, keep: torch.Tensor | None = None) -> torch.Tensor:
-        return torch.zeros_like(x)
-
-
-def test_a_dropout_with_a_forward_of_its_own_is_given_the_weights() -> None:
-    model = model_of()
-    expected = model(SOURCE, TARGET)
-    model.encoder.layers[0].self_attention.weights_dropout = AllDropped(0.0)
-    assert not torch.allclose(model(SOURCE, TARGET), expected)
 
 
 class Scaled(torch.nn.Parameter):

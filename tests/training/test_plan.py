@@ -1,7 +1,6 @@
 """The plan of a training step, by hand-worked numbers and published formulas, and its command."""
 
 import json
-import math
 import re
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import pytest
 from invoke import refused, succeeded
 from messages import naming
 
-from reference_numpy import TransformerConfig, parameters, preset, sharding
+from reference_numpy import TransformerConfig, parameters, preset
 from reference_numpy.recipe import PAPER
 from reference_numpy.sharding import Mesh
 from rosettaformer.checkpoints import Checkpoint, canonical
@@ -58,21 +57,12 @@ def test_a_fused_attention_holds_no_weights_and_a_cap_or_dropout_does() -> None:
     assert memory.feed_forward(fused, "target") == 4 * S * B * (4 * F // 2 + 2 * D)
 
 
-@pytest.mark.parametrize("config", [GPT, SEQUENCES, LLAMA], ids=["gpt", "sequences", "llama"])
-@pytest.mark.parametrize("mesh", ["data=4", "data=2,model=2", "model=4", "data=4,replicate"])
-def test_a_device_holds_its_part_of_the_declaration_of_parameters_gradients_and_two_moments(config: TransformerConfig, mesh: str) -> None:
-    found, shapes = memory.memory(step(config, mesh)), parameters.shapes(config)
-    split = sharding.splits(config, Mesh.parse(mesh))
-    own = sum(math.prod(shapes[name]) // sharding.parts(places, Mesh.parse(mesh)) for name, places in split.items())
-    assert [found[what] for what in memory.STATE] == [4 * own, 4 * own, 8 * own]
-    if mesh == "data=4":  # 16 bytes of each number, in equal parts (ZeRO, stage 3)
-        assert 4 * sum(found[what] for what in memory.STATE) == 16 * parameters.count(config)
-
-
 def test_full_sharding_holds_two_layers_and_what_lies_outside_of_them_whole() -> None:
     outside = D * (V + 64 + 2)
     layer = (parameters.count(GPT) - outside) // L
-    assert memory.memory(step(GPT, "data=4"))["gathered"] == 4 * (3 * layer + 2 * outside)
+    found, own = memory.memory(step(GPT, "data=4")), parameters.count(GPT)  # four bytes of each number, on four devices
+    assert found["gathered"] == 4 * (3 * layer + 2 * outside)
+    assert [found[what] for what in memory.STATE] == [own, own, 2 * own]  # ZeRO, stage 3
     assert memory.memory(step(GPT, "data=4,replicate"))["gathered"] == 0
 
 
@@ -90,9 +80,6 @@ def test_full_sharding_sends_half_as_much_again_as_data_parallel_rings_do() -> N
     assert traffic.by_ring(step(GPT, "data=4")) == (3 * size - outside + scalar) * 3 / 4
     marks = 4 * (len(parameters.shapes(GPT)) + 1)  # DDP's, of each parameter and of one more
     assert traffic.by_ring(step(GPT, "data=4,replicate")) == (2 * size + 2 * marks + scalar) * 3 / 4
-    assert traffic.payloads(traffic.traffic(step(GPT, "data=4"))) == {
-        ("all-gather", "data"): 2 * size - outside, ("reduce-scatter", "data"): size, ("all-reduce", "data"): 4
-    }  # fmt: skip
 
 
 def test_gradients_of_torch_stay_whole_along_data_until_the_last_microbatch() -> None:

@@ -186,7 +186,6 @@ RUNS = [
     ),
 ]
 LONG_RUNS: list[tuple[tuple[str, ...], bool, dict[str, Any]]] = [
-    *(((port,), compiled, WHOLE) for port, compiled in (("torch", False), ("tf", False), ("tf", True), ("jax", True))),
     (("torch",), True, {"dtype": "float32"}),
     (("tf", "jax", "numpy"), True, {"dtype": "float32", **PARTED}),
     *(
