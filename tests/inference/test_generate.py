@@ -253,14 +253,8 @@ def test_options_that_do_not_go_together_are_refused() -> None:
         ({"bad_words_ids": ((),)}, "bad_words_ids must be"),
         ({"stop_strings": ("",)}, "stop_strings must be"),
         ({"early_stopping": "always"}, "early_stopping must be True, False or never; got 'always'"),
-        (
-            {"num_beams": 10**9, "num_return_sequences": 10**9},
-            "num_beams … 4096 … 1000000000 … num_return_sequences … 4096 … 1000000000",
-        ),
-        (
-            {"max_new_tokens": 10**9, "max_length": 65537},
-            "max_new_tokens … 65536 … None … 1000000000 … max_length",
-        ),
+        ({"num_beams": 10**9}, "num_beams … 4096 … 1000000000"),
+        ({"max_new_tokens": 10**9}, "max_new_tokens … 65536 … None … 1000000000"),
     ):
         with pytest.raises(ValueError, match=naming(message)):
             GenerationOptions(**settings)

@@ -157,11 +157,7 @@ def test_what_a_folder_says_of_generation(model: tuple[Path, Any], tmp_path: Pat
     file = folder / "generation_config.json"
     said = json.loads(file.read_text())
     for entries, words, message in (
-        (
-            {"bos_token_id": None},
-            ("--prompt", ""),
-            "prompt 1 … bos",
-        ),
+        ({"bos_token_id": None}, ("--prompt", ""), "prompt 1 … bos"),
         ({"max_time": 5.0}, ("--prompt", "a"), "--ignore … max_time=5.0"),
         ({"do_sample": True, "num_beams": 3}, ("--prompt", "a"), "do_sample needs num_beams=1; got 3 (--no-do-sample draws none)"),
     ):

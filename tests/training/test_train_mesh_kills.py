@@ -21,6 +21,8 @@ from rosettaformer.meshes import failing
 from rosettaformer.training.checkpoint_store import Store
 from rosettaformer.training.manifest import Manifest
 
+pytest.importorskip("torch")
+
 pytestmark = pytest.mark.conformance
 STEPS = 14
 FLOAT32 = 1e-4  # of a loss: rounding in other orders, which grows over the steps
@@ -69,7 +71,6 @@ def ended(running: subprocess.Popen[str], within: float) -> tuple[int, str]:
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run of one mesh of two, with dropout, that nobody interrupts."""
-    pytest.importorskip("torch")
     folder = tmp_path_factory.mktemp("mesh") / "whole"
     train(folder, *OWN, "--mesh", "data=2")
     return folder
@@ -95,7 +96,6 @@ def test_one_of_four_is_killed_and_two_go_on_to_the_same_curve(tmp_path: Path, w
 
 @pytest.mark.parametrize("whom", ["launcher", "first", "last"])
 def test_whoever_is_asked_to_end_all_end_with_a_checkpoint(tmp_path: Path, whom: str) -> None:
-    pytest.importorskip("torch")
     folder = tmp_path / "run"
     with begun(folder, *RUN, "--steps", 10_000, "--mesh", "data=2") as running:
         if whom == "launcher":
@@ -109,7 +109,6 @@ def test_whoever_is_asked_to_end_all_end_with_a_checkpoint(tmp_path: Path, whom:
 
 
 def test_when_the_launcher_is_killed_no_process_stays(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
     folder = tmp_path / "run"
     with begun(folder, *RUN, "--steps", 10_000, "--mesh", "data=2") as running:
         running.kill()
@@ -137,7 +136,6 @@ def test_torchrun_starts_the_same_run(tmp_path: Path, whole: Path) -> None:
 @pytest.mark.parametrize(("backend", "mesh"), [("jax", "data=2,model=2"), ("tf", "data=2")])
 def test_a_run_of_torch_goes_on_in_another_framework_on_a_mesh(tmp_path: Path, backend: str, mesh: str) -> None:
     """Without dropout, whose masks are each framework's own."""
-    pytest.importorskip("torch")
     pytest.importorskip({"jax": "flax", "tf": "keras"}[backend])
     folder, alone = tmp_path / "run", tmp_path / "alone"
     few: tuple[Any, ...] = ("--dropout", 0, "--save-every", 3, "--validate-every", 100, "--sample", 1)
