@@ -8,7 +8,7 @@ class Engine(NamedTuple):
 
     uneven: along data it splits what the declaration leaves whole, too, in parts of the first axis of its own layout, the last shorter.
     each_use: it adds up a sum for each kernel that reads an input, and for each use of a table, where one sum of them all would do.
-    sums_at_end: gradients stay whole along data until the last microbatch, and are added up once.
+    sums_at_end: gradients are added up once, after the last microbatch; they stay whole along data.
     skips_added: the backward pass gathers no bias and no offset, whose values no gradient needs, unless it computes again
     what comes behind it in its layer.
     repeats_dropped: recomputation repeats the last sum of a layer if dropout follows it.

@@ -107,7 +107,8 @@ def _of_own_groups(step: Step, each: list[Parameter]) -> Iterator[Collective]:
     payload = step.item * step.recipe.microbatches
     groups = [parameter for parameter in each if "g" in parameter.letters and parameter.name.endswith(".kernel")]
     if not step.engine.each_use or not groups:
-        yield Collective(REDUCE, MODEL, "gradients of whole parameters", sum(map(step.gathered, each)) * payload)
+        whole = sum(map(step.gathered, each)) * (step.item if step.engine.sums_at_end else payload)
+        yield Collective(REDUCE, MODEL, "gradients of whole parameters", whole)
         return
     tokens = sum(step.tokens(_side(parameter)) * math.prod(parameter.shape[2:]) for parameter in groups)
     yield Collective(REDUCE, MODEL, "gradients of keys and values", tokens * payload)

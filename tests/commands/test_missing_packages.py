@@ -46,6 +46,7 @@ HIDDEN = {
     "train --task number-words --out out --backend numpy": (("num2words",), "train"),
     **{MODEL.format(name): (("transformers",), "inference") for name in ("generate", "classify", "fill-mask", "embed")},
     "generate folder --prompt a": (TORCH, "torch"),
+    "generate folder --artefact model.onnx --prompt a": (("onnxruntime",), "onnx"),
     "generate folder --prompt a --backend numpy --chat": (("jinja2",), "inference"),
     "attention folder --text a --out out": (("jinja2",), "report"),
     "report --checkpoint folder --out out": (("jinja2",), "report"),

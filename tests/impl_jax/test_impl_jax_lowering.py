@@ -7,29 +7,27 @@ from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from expectations import suite
+from flax import nnx
 
-jax = pytest.importorskip("jax")
-nnx = pytest.importorskip("flax.nnx")
-
-import jax.numpy as jnp  # noqa: E402
-
-from impl_jax import cache, port  # noqa: E402
-from impl_jax.attention import scaled_dot_product_attention  # noqa: E402
-from impl_jax.decoding import beam_search, one_by_one  # noqa: E402
-from impl_jax.programs import unpadding  # noqa: E402
-from impl_jax.programs.fused import fused  # noqa: E402
-from impl_jax.programs.search import plan, request  # noqa: E402
-from impl_jax.training import Trainer  # noqa: E402
-from impl_jax.transformer import Transformer  # noqa: E402
-from reference_numpy import parameters, preset  # noqa: E402
-from reference_numpy.recipe import PAPER  # noqa: E402
-from reference_numpy.strategy import Strategy  # noqa: E402
-from rosettaformer.conformance.case import Case  # noqa: E402
-from rosettaformer.conformance.ports.adapters.jax import Adapter  # noqa: E402
-from rosettaformer.conformance.reference.components import OWN, SEARCHES, without_other_layouts  # noqa: E402
+from impl_jax import cache, port
+from impl_jax.attention import scaled_dot_product_attention
+from impl_jax.decoding import beam_search, one_by_one
+from impl_jax.programs import unpadding
+from impl_jax.programs.fused import fused
+from impl_jax.programs.search import plan, request
+from impl_jax.training import Trainer
+from impl_jax.transformer import Transformer
+from reference_numpy import parameters, preset
+from reference_numpy.recipe import PAPER
+from reference_numpy.strategy import Strategy
+from rosettaformer.conformance.case import Case
+from rosettaformer.conformance.ports.adapters.jax import Adapter
+from rosettaformer.conformance.reference.components import OWN, SEARCHES, without_other_layouts
 
 PLATFORMS = ("cuda", "tpu")
 ASKING = ("default_backend", "devices", "device_count", "local_devices", "local_device_count")  # the process, where the array knows

@@ -3,15 +3,13 @@
 import socket
 from functools import cache
 
+import jax
 import pytest
+from jax_on_eight import MODELS, begin, in_process, outcomes, trains
+from jax_sharding_checks import CHECKS, LATER
+from kinds import conformance
 
-jax = pytest.importorskip("jax")
-
-from jax_on_eight import MODELS, begin, in_process, outcomes, trains  # noqa: E402
-from jax_sharding_checks import CHECKS, LATER  # noqa: E402
-from kinds import conformance  # noqa: E402
-
-from impl_jax.programs.traffic import traffic  # noqa: E402
+from impl_jax.programs.traffic import traffic
 
 pytestmark = pytest.mark.product
 

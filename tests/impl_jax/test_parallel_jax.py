@@ -6,21 +6,18 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+import optax
 import pytest
+from flax import nnx
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jax_on_eight import in_process
+from user_models import CONFIG, PAIR, SOURCE, TARGET, Models, same, values
 
-jax = pytest.importorskip("jax")
-nnx = pytest.importorskip("flax.nnx")
-
-import jax.numpy as jnp  # noqa: E402
-import optax  # noqa: E402
-from jax.sharding import AxisType, NamedSharding, PartitionSpec  # noqa: E402
-from jax_on_eight import in_process  # noqa: E402
-from user_models import CONFIG, PAIR, SEARCH, SOURCE, TARGET, Models, same, values  # noqa: E402
-
-from impl_jax import weights  # noqa: E402
-from impl_jax.decoding import Searcher  # noqa: E402
-from impl_jax.programs.compiled import compiled  # noqa: E402
-from reference_numpy import layout, parameters  # noqa: E402
+from impl_jax import weights
+from impl_jax.programs.compiled import compiled
+from reference_numpy import layout, parameters
 
 HEADS = CONFIG.replace(heads=4, key_value_heads=4, feed_forward_width=16)
 AXES = {"Auto": AxisType.Auto, "Explicit": AxisType.Explicit}
@@ -96,15 +93,6 @@ def trains(mesh: Any) -> None:
         same(weights.export(models[1], HEADS)[name], array)
 
 
-def drops(mesh: Any) -> None:
-    """Random dropout draws the masks of one device."""
-    config, logits = HEADS.replace(dropout_rate=0.5, attention_dropout_rate=0.5), []
-    for model, pair in ((wide(config), PAIR), (placed(mesh, {"h": "model", "g": "model"}, config), ids(mesh))):
-        model.train()
-        logits.append(nnx.jit(lambda model, *pair: model(*pair))(model, *pair))
-    same(*logits)
-
-
 def loads(mesh: Any) -> None:
     """Loading keeps where each parameter is; an export brings it together."""
     model, arrays = placed(mesh, {"d": "data"}), values(HEADS)
@@ -124,16 +112,6 @@ def positions(mesh: Any) -> None:
     same(placed(mesh, {}).encode(over), wide().encode(SOURCE))
 
 
-def searches(mesh: Any) -> None:
-    model = placed(mesh, {"h": "model", "g": "model", "v": "model"})
-    if mesh.axis_types[0] == AxisType.Explicit:
-        with pytest.raises(ValueError, match="Auto axes"):
-            Searcher(model)
-        return
-    one, two = (Searcher(each).beam_search(SOURCE, SEARCH | {"beam_size": 2}) for each in (model, wide()))
-    same(one["token_bwn"], two["token_bwn"], 0)
-
-
 def maps(mesh: Any) -> None:
     """`jax.shard_map` over the batch; gradients are added by `jax.lax.psum`."""
     spec, everywhere = PartitionSpec("data"), PartitionSpec()
@@ -150,7 +128,7 @@ def maps(mesh: Any) -> None:
 
 CHECKS: dict[str, tuple[str, Callable[[Any], None]]] = {
     f"{run.__name__}, {axes}": (axes, run)
-    for run in (calls, trains, drops, loads, fewer_keys, positions, searches, maps)
+    for run in (calls, trains, loads, fewer_keys, positions, maps)
     for axes in AXES
     if (run, axes) != (maps, "Explicit")
 } | {

@@ -3,25 +3,22 @@
 from functools import partial
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import linen, nnx
+from test_use_jax import CLOSE, MODELS, loaded, loss, right
+from user_models import CONFIG, PAIR, SEARCH, SOURCE, TARGET, differs, reference, same, values
 
-jax = pytest.importorskip("jax")
-nnx = pytest.importorskip("flax.nnx")
-
-import jax.numpy as jnp  # noqa: E402
-from flax import linen  # noqa: E402
-from test_use_jax import CLOSE, MODELS, loaded, loss, right  # noqa: E402
-from user_models import CONFIG, PAIR, SEARCH, SOURCE, TARGET, differs, reference, same, values  # noqa: E402
-
-from impl_jax import cache, weights  # noqa: E402
-from impl_jax.attention import MultiHeadAttention  # noqa: E402
-from impl_jax.decoding import Searcher  # noqa: E402
-from impl_jax.embedding import Embedding  # noqa: E402
-from impl_jax.layers import DecoderLayer, EncoderLayer  # noqa: E402
-from impl_jax.programs.compiled import compiled  # noqa: E402
-from impl_jax.transformer import Transformer  # noqa: E402
-from reference_numpy import parameters  # noqa: E402
+from impl_jax import cache, weights
+from impl_jax.attention import MultiHeadAttention
+from impl_jax.decoding import Searcher
+from impl_jax.embedding import Embedding
+from impl_jax.layers import DecoderLayer, EncoderLayer
+from impl_jax.programs.compiled import compiled
+from impl_jax.transformer import Transformer
+from reference_numpy import parameters
 
 
 def searched(model: Any, searcher: Any = None) -> None:
@@ -185,15 +182,6 @@ def test_adapters_in_place_of_a_projection_and_around_the_logits() -> None:
         searched(each)
     with pytest.raises(ValueError, match="decoder"):
         weights.export(model, CONFIG)
-
-
-@pytest.mark.conformance
-def test_a_searcher_keeps_the_weights_of_its_moment() -> None:
-    model, before = loaded(), loaded()
-    searcher = Searcher(model)
-    nnx.update(model, jax.tree.map(lambda x: 1.5 * x, nnx.state(model, nnx.Param)))
-    searched(before, searcher)
-    searched(model)
 
 
 @pytest.mark.conformance

@@ -2,18 +2,16 @@
 
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from backends import Backend
+from flax import nnx
 from test_training import CONFIG, FULL, batch, begin
 
-jax = pytest.importorskip("jax")
-nnx = pytest.importorskip("flax.nnx")
-
-import jax.numpy as jnp  # noqa: E402
-import optax  # noqa: E402
-
-from impl_jax import embedding, feed_forward, optimizer, port, schedule  # noqa: E402
+from impl_jax import embedding, feed_forward, optimizer, port
 
 BACKEND = Backend("jax")
 
@@ -46,11 +44,6 @@ def test_half_precision_dtypes_add_the_gradients_of_many_positions_in_float32(dt
     ids = jnp.ones((16, 512), int)
     rows = nnx.grad(lambda table: (table(ids) * g).astype(jnp.float32).sum())(table)["table"].get_value()
     np.testing.assert_array_equal(rows[1], exact.astype(dtype))
-
-
-def test_the_rate_of_a_traced_step() -> None:
-    got = jax.jit(schedule.noam, static_argnums=(1, 2))(np.arange(1, 9), 512, 4)
-    np.testing.assert_array_equal(got, np.float32([512**-0.5 * min(n**-0.5, n * 4**-1.5) for n in range(1, 9)]))
 
 
 def test_kernels_and_tables_decay_in_states_and_in_nested_mappings() -> None:

@@ -2,18 +2,16 @@
 
 from collections.abc import Iterator
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from backends import Backend
 from test_unpadding import CONFIGS, TIED, arrays, close, tokens
 
-jax = pytest.importorskip("jax")
-
-import jax.numpy as jnp  # noqa: E402
-
-from impl_jax.programs import unpadding  # noqa: E402
-from impl_jax.programs.compiled import compiled, graphs  # noqa: E402
-from impl_jax.programs.unpadding import unpadded  # noqa: E402
+from impl_jax.programs import unpadding
+from impl_jax.programs.compiled import compiled, graphs
+from impl_jax.programs.unpadding import unpadded
 
 BACKEND = Backend("jax")
 

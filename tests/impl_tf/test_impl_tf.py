@@ -1,31 +1,27 @@
 """What is special to the TensorFlow port: saving, tracing, strict weights, training mode and Keras masks."""
 
-import os
-
 import numpy as np
 import pytest
+import tensorflow as tf
 from backends import Backend, random_parameters
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-tf = pytest.importorskip("tensorflow")
-
-from impl_tf import weights  # noqa: E402
-from impl_tf.attention import MultiHeadAttention, scaled_dot_product_attention  # noqa: E402
-from impl_tf.dropout import Dropout  # noqa: E402
-from impl_tf.embedding import Embedding, SegmentEmbedding  # noqa: E402
-from impl_tf.feed_forward import FeedForward  # noqa: E402
-from impl_tf.framework import keras  # noqa: E402
-from impl_tf.heads import Classifier, MaskedLanguageHead, Pooler  # noqa: E402
-from impl_tf.kernels import attention  # noqa: E402
-from impl_tf.loss import cross_entropy  # noqa: E402
-from impl_tf.normalization import LayerNorm  # noqa: E402
-from impl_tf.positional_encoding import PositionEmbedding, positional_encoding  # noqa: E402
-from impl_tf.programs.compiled import compiled  # noqa: E402
-from impl_tf.sampling import truncate  # noqa: E402
-from impl_tf.stacks import Encoder  # noqa: E402
-from impl_tf.transformer import Transformer  # noqa: E402
-from reference_numpy import TransformerConfig, parameters, preset  # noqa: E402
-from reference_numpy import sampling as reference  # noqa: E402
+from impl_tf import weights
+from impl_tf.attention import MultiHeadAttention, scaled_dot_product_attention
+from impl_tf.dropout import Dropout
+from impl_tf.embedding import Embedding, SegmentEmbedding
+from impl_tf.feed_forward import FeedForward
+from impl_tf.framework import keras
+from impl_tf.heads import Classifier, MaskedLanguageHead, Pooler
+from impl_tf.kernels import attention
+from impl_tf.loss import cross_entropy
+from impl_tf.normalization import LayerNorm
+from impl_tf.positional_encoding import PositionEmbedding
+from impl_tf.programs.compiled import compiled
+from impl_tf.sampling import truncate
+from impl_tf.stacks import Encoder
+from impl_tf.transformer import Transformer
+from reference_numpy import TransformerConfig, parameters, preset
+from reference_numpy import sampling as reference
 
 CONFIG = preset(
     "tiny", source_vocabulary=23, target_vocabulary=29, model_width=15, heads=6, key_value_heads=2, key_size=7, value_size=5,
@@ -39,7 +35,6 @@ SINGLE = {
 }  # fmt: skip
 BERT = preset("bert_base", **SINGLE, encoder_layers=1, padding_id=None, epsilon=1e-5)
 GPT2 = preset("gpt2_small", **SINGLE, decoder_layers=1)
-DTYPES = ("float64", "float32", "bfloat16", "float16")
 
 
 def tokens(rows: int = 3, source: int = 7, target: int = 5, vocabulary: int = 23) -> tuple[np.ndarray, np.ndarray]:
@@ -177,14 +172,6 @@ def test_a_model_whose_first_trace_fails_is_built_and_serves_the_next(method):
     np.testing.assert_allclose(run(source, target), getattr(model, method)(source, target), rtol=1e-10, atol=1e-12)
 
 
-def test_positions_are_float64_until_the_end():
-    position = tf.constant([[100_003]])
-    exact = positional_encoding(position, 15).numpy()
-    for dtype in DTYPES:
-        result = positional_encoding(position, 15, tf.as_dtype(dtype)).numpy()
-        assert bits(result) == bits(exact.astype(result.dtype))
-
-
 def test_a_stock_layer_is_loaded_after_its_first_call():
     layer, given = keras.layers.LayerNormalization(), {name: np.ones(15, np.float32) for name in ("scale", "offset")}
     table = (("scale", "gamma", "d"), ("offset", "beta", "d"))
@@ -192,15 +179,6 @@ def test_a_stock_layer_is_loaded_after_its_first_call():
         weights.load(layer, given, CONFIG, "layer_norm", table)
     layer(tf.zeros((2, 15)))
     weights.load(layer, given, CONFIG, "layer_norm", table)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_ids_and_masks_are_not_cast(dtype):
-    model = Transformer(CONFIG, dtype=dtype)
-    source, target = tokens()
-    mask = np.ones(source.shape, bool)
-    mask[:, :2] = False
-    assert model(source.astype(np.uint8), target.astype(np.int32), source_mask_bs=mask).dtype.name == dtype
 
 
 def has_a_loop(function, *arrays):

@@ -4,20 +4,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
+from test_use_tf import MODELS, loaded, ready, right
+from user_models import CONFIG, LABELS, MASK, PAIR, SEARCH, SOURCE, TARGET, differs, reference, same, tree, values
 
-tf = pytest.importorskip("tensorflow")
-
-from test_use_tf import MODELS, loaded, ready, right  # noqa: E402
-from user_models import CONFIG, LABELS, MASK, PAIR, SEARCH, SOURCE, TARGET, differs, reference, same, tree, values  # noqa: E402
-
-from impl_tf import weights  # noqa: E402
-from impl_tf.decoding import Searcher  # noqa: E402
-from impl_tf.framework import keras  # noqa: E402
-from impl_tf.layers import DecoderLayer, EncoderLayer  # noqa: E402
-from impl_tf.programs.compiled import compiled  # noqa: E402
-from impl_tf.stacks import Encoder  # noqa: E402
-from impl_tf.transformer import Transformer  # noqa: E402
-from reference_numpy import layers  # noqa: E402
+from impl_tf import weights
+from impl_tf.decoding import Searcher
+from impl_tf.framework import keras
+from impl_tf.layers import DecoderLayer, EncoderLayer
+from impl_tf.programs.compiled import compiled
+from impl_tf.stacks import Encoder
+from impl_tf.transformer import Transformer
+from reference_numpy import layers
 
 X = np.random.default_rng(1).standard_normal((4, 8, 8))
 

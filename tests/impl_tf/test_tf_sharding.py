@@ -12,15 +12,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from messages import mentions
 from test_training import CONFIG
 
+from impl_tf.programs.compiled import compiled
+from impl_tf.programs.sharding import Replicas, draw, logical_devices
 from reference_numpy.sharding import Mesh
-
-tf = pytest.importorskip("tensorflow")
-
-from impl_tf.programs.compiled import compiled  # noqa: E402
-from impl_tf.programs.sharding import Replicas, draw, logical_devices  # noqa: E402
 
 pytestmark = pytest.mark.product
 
@@ -28,7 +26,6 @@ HOUSE = Path(__file__).resolve().parents[2]
 SCRIPT = Path(__file__).with_name("on_replicas.py")
 CLOSE = 1e-9
 ONE = "steps decoder-only count=3"
-PLACE = 0, 4  # the first row, and the step
 
 
 def found(*actions: str, workers: int = 0) -> dict[str, Any]:
@@ -63,11 +60,6 @@ def _free_port() -> int:
         return int(free.getsockname()[1])
 
 
-def are_close(*actions: str, workers: int = 0) -> None:
-    for action, error in found(*actions, workers=workers).items():
-        assert error < CLOSE, (action, error)
-
-
 def test_steps_on_two_devices_are_those_of_the_reference_and_what_is_missing_is_said() -> None:
     """Five rows, three and two, ragged; with the loss, every gradient and every parameter; and the errors of a process that has four."""
     outcome = found("refused", ONE)
@@ -76,49 +68,36 @@ def test_steps_on_two_devices_are_those_of_the_reference_and_what_is_missing_is_
     assert len(outcome["refused"]) == 3 and all(map(mentions, outcome["refused"], refused))
 
 
-@pytest.mark.conformance
-@pytest.mark.parametrize("name", ["tied", "parts", "no-dropout", "classes", "decoder-only", "llama"])
-def test_ten_steps_of_every_model_are_those_of_the_reference(name: str) -> None:
-    """The paper's with tied tables and padding, BERT, GPT-2 and one like Llama; decay, clipping and microbatches among them."""
-    are_close(f"steps {name} rows={6 if name == 'parts' else 5}")
+LONGEST = "frequencies of the longest row, which the second replica has"
+MODELS = ("tied", "no-dropout", "classes", "decoder-only", "llama")
+# what is asked of logical CPUs in one process each
+CHECKS = {
+    **{f"ten steps of {name}": [f"steps {name}"] for name in MODELS},
+    "ten steps in microbatches": ["steps parts rows=6"],
+    LONGEST: ["steps dynamic rows=6", "steps longrope", "followed dynamic", "followed longrope"],
+    f"{LONGEST}, compiled": ["steps dynamic rows=6 compiled=1 count=3", "followed longrope mode=compiled"],
+    "replicas without rows add nothing": ["steps tied 2 rows=1 count=3", "steps llama 4 count=3"],
+    "random keep masks of every mesh": ["drawn tied 1 2 4"],
+    "a state goes on on another mesh": ["continued no-dropout"],
+    "layers that compute again": ["recomputed tied 0", "recomputed tied 2"],
+    "steps, compiled": ["steps tied compiled=1"],
+    "random keep masks, compiled": ["drawn tied 1 2 compiled=1"],
+    "layers that compute again, compiled": ["recomputed tied 0 compiled=1", "recomputed tied 2 compiled=1"],
+    "some components that the judge asks": ["judged 2 30", "judged 3 40 first=7"],
+    **{f"every fourth component, from {first}": [f"judged 2 4 first={first}"] for first in range(4)},
+}
+# what is asked of two workers
+TOGETHER = {
+    "workers without rows": ["steps llama rows=1 count=3", "steps longrope count=3", "judged 2 60"],
+    "workers, compiled": ["steps decoder-only compiled=1"],
+}
 
 
 @pytest.mark.conformance
-def test_frequencies_follow_the_longest_row_of_the_whole_batch() -> None:
-    """Which is on the second replica; in microbatches that of each part, as the reference's."""
-    are_close("steps dynamic rows=6", "steps longrope", "followed dynamic", "followed longrope")
-
-
-@pytest.mark.conformance
-def test_frequencies_follow_the_longest_row_as_xla_compiles_them() -> None:
-    are_close("steps dynamic rows=6 compiled=1 count=3", "followed longrope mode=compiled")
-
-
-@pytest.mark.conformance
-def test_replicas_without_rows_add_nothing() -> None:
-    are_close("steps tied 2 rows=1 count=3", "steps llama 4 count=3")
-
-
-@pytest.mark.conformance
-def test_random_keep_masks_are_the_same_on_every_mesh() -> None:
-    are_close("drawn tied 1 2 4")
-
-
-@pytest.mark.conformance
-def test_a_state_goes_on_on_another_mesh() -> None:
-    are_close("continued no-dropout")
-
-
-@pytest.mark.conformance
-@pytest.mark.parametrize("data", [0, 2], ids=["alone", "mesh"])
-def test_layers_that_compute_again_give_the_same(data: int) -> None:
-    are_close(f"recomputed tied {data}")
-
-
-@pytest.mark.conformance
-@pytest.mark.parametrize("action", ["steps tied", "drawn tied 1 2", "recomputed tied 0", "recomputed tied 2"])
-def test_what_xla_compiles_gives_the_same(action: str) -> None:
-    are_close(f"{action} compiled=1")
+@pytest.mark.parametrize("name", CHECKS | TOGETHER)
+def test_a_mesh_gives_the_numbers_of_the_reference(name: str) -> None:
+    for action, error in found(*(CHECKS | TOGETHER)[name], workers=2 * (name in TOGETHER)).items():
+        assert error < CLOSE, (action, error)
 
 
 @pytest.mark.conformance
@@ -126,6 +105,7 @@ def test_what_xla_compiles_gives_the_same(action: str) -> None:
 def test_float32_is_within_its_derived_tolerance(workers: int) -> None:
     """Losses and parameters of ten steps of the paper's model, and the gradients of a Llama's and the paper's loss."""
     steps = [f"single training_steps/sharded_{name}" for name in ("paper_keep", "microbatches")]
+    steps += ["single training_steps/sharded_recompute dtype=float64"]
     gradients = [f"single training_loss_vjp/sharded_{name}" for name in ("paper_keep", "llama")]
     for action, excess in found(*steps, *gradients, workers=workers).items():
         assert 0 < excess <= 1, (action, excess)
@@ -139,31 +119,10 @@ def test_two_workers_give_the_reference_s_steps_and_each_knows_its_place() -> No
 
 
 @pytest.mark.conformance
-def test_two_workers_answer_the_judge_and_one_may_have_no_rows() -> None:
-    are_close("steps llama rows=1 count=3", "steps longrope count=3", "judged 2 60", workers=2)
-
-
-@pytest.mark.conformance
-def test_two_workers_give_the_same_as_xla_compiles_it() -> None:
-    are_close("steps decoder-only compiled=1", workers=2)
-
-
-@pytest.mark.conformance
 def test_a_worker_that_is_killed_is_one_clear_error_within_thirty_seconds() -> None:
     message, seconds = found("killed", workers=2)["killed"]
     assert "TF_CONFIG" in message
     assert seconds < 30
-
-
-@pytest.mark.conformance
-def test_components_and_steps_that_the_judge_asks_are_the_reference_s() -> None:
-    are_close("judged 2 30", "judged 3 40 first=7", "training_steps decoder-only")
-
-
-@pytest.mark.conformance
-@pytest.mark.parametrize("first", range(4))
-def test_every_component_that_the_judge_asks_is_the_reference_s(first: int) -> None:
-    are_close(f"judged 2 4 first={first}")
 
 
 def masks(rows: int, first: int = 0, step: int = 4, seed: int = 0) -> dict[str, np.ndarray]:

@@ -1,20 +1,16 @@
 """What is special to training in the TensorFlow port: Keras' optimisers and loops, and where random keep masks come from."""
 
+import keras
 import numpy as np
 import pytest
-from backends import Backend
+import tensorflow as tf
 from test_training import CONFIG, batch
 
-tf = pytest.importorskip("tensorflow")
-keras = pytest.importorskip("keras")
-
-from impl_tf import optimizer  # noqa: E402
-from impl_tf.dropout import Dropout  # noqa: E402
-from impl_tf.programs.compiled import compiled  # noqa: E402
-from impl_tf.schedule import Noam, noam  # noqa: E402
-from impl_tf.transformer import Transformer  # noqa: E402
-
-BACKEND = Backend("tf")
+from impl_tf import optimizer
+from impl_tf.dropout import Dropout
+from impl_tf.programs.compiled import compiled
+from impl_tf.schedule import Noam, noam
+from impl_tf.transformer import Transformer
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])

@@ -4,16 +4,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from backends import Backend
 from test_unpadding import OTHERS, arrays, close, tokens
 
-tf = pytest.importorskip("tensorflow")
-
-from impl_tf.framework import keras  # noqa: E402
-from impl_tf.kernels.unpadding import counted, pad, unpad  # noqa: E402
-from impl_tf.programs.compiled import compiled  # noqa: E402
-from impl_tf.programs.unpadding import Sides, of_forward, unpadded  # noqa: E402
-from impl_tf.stacks import Encoder  # noqa: E402
+from impl_tf.framework import keras
+from impl_tf.programs.compiled import compiled
+from impl_tf.programs.unpadding import Sides, of_forward, unpadded
+from impl_tf.stacks import Encoder
 
 BACKEND = Backend("tf")
 
@@ -21,22 +19,6 @@ BACKEND = Backend("tf")
 @pytest.fixture
 def model() -> Any:
     return BACKEND.loaded(OTHERS, arrays(OTHERS))
-
-
-@pytest.mark.conformance
-@pytest.mark.parametrize("jit_compile", [False, True], ids=["graph", "xla"])
-def test_a_graph_leaves_out_padding_and_gives_the_same(model: Any, jit_compile: bool) -> None:
-    (source, target), run = tokens("mixed", OTHERS), compiled(model, jit_compile, least=0)
-    wanted, kept = model(source, target), (target != 0)[..., None]
-    close(run(source, target), wanted)
-    close(run([source, target], skip_padding=True), np.where(kept, wanted, 0))
-    (loss, found), (expected, gradients) = (
-        BACKEND.parameter_gradients(model, OTHERS, lambda model, call=call: call(model.training_loss)(source, target, 0.1))
-        for call in (lambda loss: compiled(loss, jit_compile, least=0), lambda loss: loss)
-    )
-    close(loss, expected)
-    for name, array in gradients.items():
-        close(found[name], array, err_msg=name)
 
 
 def test_a_mask_that_keras_attached_keeps_the_rows(model: Any) -> None:
@@ -51,29 +33,6 @@ def test_a_mask_that_keras_attached_to_the_target_says_which_rows_are_zeros() ->
     model = BACKEND.loaded(OTHERS.replace(padding_id=None), arrays(OTHERS))
     target._keras_mask = tf.random.stateless_uniform(target.shape, (0, 2)) < 0.5
     assert np.array_equal(np.any(model(source, target, skip_padding=True), axis=2), target._keras_mask)
-
-
-def test_unpadding_and_padding_are_each_other_s_gradient(model: Any) -> None:
-    """Also of integers and masks; what fills n up is nothing."""
-    real_bt = np.random.default_rng(3).random((5, 9)) < 0.5
-    flat = of_forward(model, 0, real_bt, real_bt, real_bt).source
-    count = int(real_bt.sum())
-    assert len(flat.index_n) > count
-    assert np.array_equal(counted(tf.ones(real_bt.shape, tf.bool), flat)[0], np.arange(len(flat.index_n)) < count)
-    x_btd = tf.constant(np.random.default_rng(4).normal(size=(*real_bt.shape, 2, 3)))
-    y_1nd = tf.constant(np.random.default_rng(5).normal(size=(1, len(flat.index_n), 2, 3)))
-    with tf.GradientTape(persistent=True) as tape:
-        tape.watch([x_btd, y_1nd])
-        there, back = unpad(x_btd, flat), pad(y_1nd, flat)
-    assert np.array_equal(there[0, :count], x_btd.numpy()[real_bt])
-    assert np.array_equal(back.numpy()[real_bt], y_1nd[0, :count])
-    assert not np.any(back.numpy()[~real_bt])
-    assert np.array_equal(tape.gradient(there, x_btd, y_1nd), back)
-    assert np.array_equal(tape.gradient(back, y_1nd, x_btd)[0, :count], there[0, :count])
-    assert not np.any(tape.gradient(back, y_1nd, x_btd)[0, count:])
-    assert unpad(tf.constant(real_bt), flat).dtype == tf.bool
-    ids = np.arange(45).reshape(5, 9)
-    assert np.array_equal(pad(unpad(tf.constant(ids), flat), flat)[real_bt], ids[real_bt])
 
 
 def test_rows_of_the_same_count_share_a_graph(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,37 +8,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
+from kinds import conformance
+from user_models import ALONE, CONFIG, GPT2, LABELS, MASK, PAIR, Models, reference, same, tree, values
 
-tf = pytest.importorskip("tensorflow")
-
-from kinds import conformance  # noqa: E402
-from user_models import (  # noqa: E402  # noqa: E402
-    CLASSES,
-    CONFIG,
-    GPT2,
-    LABELS,
-    MASK,
-    MASKED,
-    PAIR,
-    SOURCE,
-    STATES,
-    TARGET,
-    Models,
-    differs,
-    reference,
-    same,
-    tree,
-    values,
-)
-
-from impl_tf import weights  # noqa: E402
-from impl_tf.framework import keras  # noqa: E402
-from impl_tf.programs.compiled import compiled  # noqa: E402
-from impl_tf.transformer import Transformer  # noqa: E402
-from reference_numpy import parameters, transformer  # noqa: E402
+from impl_tf import weights
+from impl_tf.framework import keras
+from impl_tf.programs.compiled import compiled
+from impl_tf.transformer import Transformer
+from reference_numpy import parameters, transformer
 
 MODELS = Models("tf")
 loaded, right = MODELS.loaded, MODELS.right
+SOURCE, TARGET = PAIR
 MAPPING = {"source": SOURCE, "target": TARGET}
 QUIET: dict[str, Any] = {"batch_size": 4, "verbose": 0, "shuffle": False}
 RATE = 0.5  # of gradient descent
@@ -99,9 +81,8 @@ def test_ids_that_do_not_fit_are_refused_at_every_door() -> None:
     for door in doors:
         with pytest.raises(ValueError, match="dense tensors"):
             door()
-    for given in (MAPPING | {"source_mask": MASK}, SOURCE):
-        with pytest.raises(ValueError, match="source"):
-            model(given)
+    with pytest.raises(ValueError, match="source"):
+        model(MAPPING | {"source_mask": MASK})
     with pytest.raises(Exception, match=r"not in \[0, 24\)"):
         tf.function(model)(tf.constant(SOURCE + 500), tf.constant(TARGET))
 
@@ -112,17 +93,6 @@ def test_ids_outside_the_table_are_nan_under_xla() -> None:
     found = tf.function(loaded().encode, jit_compile=True)(tf.constant(source)).numpy()
     assert np.isnan(found[:2]).any(axis=(1, 2)).all()
     same(found[2:], transformer.encode(tree(), CONFIG, SOURCE)[2:])
-
-
-def test_soft_rows_and_their_gradient() -> None:
-    soft, model = tf.one_hot(SOURCE, 24, dtype=tf.float64), loaded(CONFIG.replace(padding_id=None))
-    with tf.GradientTape() as tape:
-        tape.watch(soft)
-        logits = model(soft, TARGET)
-    same(logits, reference(model.config))
-    cotangent = np.ones(logits.shape)
-    pulled = transformer.transformer_vjp(tree(), model.config, soft.numpy(), TARGET, cotangent=cotangent)
-    same(tape.gradient(logits, soft), pulled["source"])
 
 
 def test_one_model_serves_several_threads() -> None:
@@ -161,7 +131,7 @@ def test_fit_and_evaluate_see_every_label_and_use_masks() -> None:
 
 
 @pytest.mark.conformance
-@pytest.mark.parametrize("config", [CLASSES, MASKED, STATES])
+@pytest.mark.parametrize("config", ALONE)
 def test_an_encoder_only_model_at_every_door(config: Any, tmp_path: Any) -> None:
     model, wanted = loaded(config), reference(config)
     more = {"segment_bs": SOURCE % 2, "source_mask_bs": MASK}
@@ -174,8 +144,8 @@ def test_an_encoder_only_model_at_every_door(config: Any, tmp_path: Any) -> None
     loaded(config).export(tmp_path, verbose=False)
     served = tf.saved_model.load(tmp_path)
     same(served.serve(SOURCE[:2, :5]), reference(config, source=SOURCE[:2, :5]))
-    label = np.zeros(wanted.shape) if config is STATES else wanted.argmax(-1)
-    measure = keras.losses.MeanSquaredError(dtype="float64") if config is STATES else loss()
+    label = np.zeros(wanted.shape) if config is ALONE[-1] else wanted.argmax(-1)
+    measure = keras.losses.MeanSquaredError(dtype="float64") if config is ALONE[-1] else loss()
     before = ready(model, loss=measure, optimizer="adam").evaluate(SOURCE, label, verbose=0)
     same(before, measure(label, wanted), 1e-6)
     model.fit(SOURCE, label, epochs=5, verbose=0)
@@ -301,4 +271,4 @@ def test_training_goes_on_from_a_file(tmp_path: Any) -> None:
     for each in (model, again):
         each.train_on_batch(PAIR, LABELS)
         same(each(*PAIR), model(*PAIR), 1e-6)  # Keras saves the rate in float32
-    differs(model(*PAIR), reference())
+    assert np.abs(model(*PAIR) - reference()).max() > 1e-3

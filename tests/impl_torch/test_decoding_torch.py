@@ -4,20 +4,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from backends import Backend, random_parameters
 from test_decoding import ALONE, END, PADDING, PROMPTS, START, VOCABULARY, sources
 
+from impl_torch import cache
+from impl_torch.decoding import Searcher
+from impl_torch.kernels import projection
+from impl_torch.kernels.projection import FusedProjection
+from impl_torch.programs import program
+from impl_torch.programs.fused import fused, pack
 from reference_numpy import TransformerConfig, parameters, preset
 from reference_numpy import decoding as reference
-
-torch = pytest.importorskip("torch")
-
-from impl_torch import cache  # noqa: E402
-from impl_torch.decoding import Searcher  # noqa: E402
-from impl_torch.kernels import projection  # noqa: E402
-from impl_torch.kernels.projection import FusedProjection  # noqa: E402
-from impl_torch.programs import program  # noqa: E402
-from impl_torch.programs.fused import fused, pack  # noqa: E402
 
 OPTIONS: dict[str, Any] = {"start_id": START, "end_id": END, "max_new_tokens": 6}
 BACKEND = Backend("torch")
@@ -58,14 +56,12 @@ def test_packed_kernels_read_what_plain_ones_do(rows: int, dtype: str, close: fl
 
 
 class LowRank(torch.nn.Module):
-    """What users put in the place of a linear layer."""
+    """What users put in the place of a linear layer; it has neither `weight` nor `in_features`."""
 
     def __init__(self, base: Any) -> None:
         super().__init__()
         self.base = base
         self.down, self.up = torch.nn.Linear(base.in_features, 2, bias=False), torch.nn.Linear(2, base.out_features, bias=False)
-
-    in_features = property(lambda self: self.base.in_features)
 
     def forward(self, x: Any) -> Any:
         return self.base(x) + self.up(self.down(x))

@@ -2,33 +2,27 @@
 
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
+import torch
 from kinds import conformance, every
+from strategies import draw_parameters
+from torch._dynamo.testing import CompileCounter
+from torch_models import close
 
+from impl_torch import cache, weights
+from impl_torch.decoding import Searcher
+from impl_torch.programs import unpadding
+from impl_torch.programs.compiled import compiled
+from impl_torch.programs.fused import FusedFeedForward, fused
+from impl_torch.projection import initialise
+from impl_torch.transformer import Transformer
 from reference_numpy import TransformerConfig, decoding, layout, parameters, preset, transformer
 from reference_numpy import cache as steps
 from reference_numpy import states as recorded
 from reference_numpy.config import ACTIVATIONS, NORM_PLACEMENTS, NORMS, QUERY_KEY_NORMS, ROTARY_LAYOUTS
 from reference_numpy.parameters import flatten, nest
 from reference_numpy.rotary_scaling import RotaryScaling
-
-torch = pytest.importorskip("torch")
-
-from torch._dynamo.testing import CompileCounter  # noqa: E402
-from torch_models import close  # noqa: E402
-
-from impl_torch import cache, port, weights  # noqa: E402
-from impl_torch.decoding import Searcher  # noqa: E402
-from impl_torch.kernels.int8 import Int8Projection  # noqa: E402
-from impl_torch.normalization import LayerNorm, RMSNorm, norm  # noqa: E402
-from impl_torch.programs import unpadding  # noqa: E402
-from impl_torch.programs.compiled import compiled  # noqa: E402
-from impl_torch.programs.fused import FusedFeedForward, fused  # noqa: E402
-from impl_torch.projection import initialise  # noqa: E402
-from impl_torch.rotary import rotary_embedding, rotary_frequencies  # noqa: E402
-from impl_torch.transformer import Transformer  # noqa: E402
 
 SIZES: dict[str, Any] = {
     "source_vocabulary": 23, "target_vocabulary": 23, "model_width": 12, "heads": 6, "key_value_heads": 2, "key_size": 8, "value_size": 6,
@@ -51,12 +45,9 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama2_7b", {"rotary_scaling": RotaryScaling(kind="linear", factor=4.0), "padding_id": 0}),
     "gemma3": ("gemma3_1b", {"window": 3, "layer_pattern": ("local", "global")}),
     "mistral": ("mistral_7b", {"window": 4}),
-    "olmo": ("llama2_7b", {"norm_placement": "after", "query_key_norm": "width", "norm_cast_before_scale": False}),
     "interleaved": ("llama2_7b", {"rotary_layout": "interleaved", "rotary_fraction": 0.5, "query_key_value_bias": True,
                                   "rotary_pattern": (True, False)}),
     **{kind: ("llama2_7b", {"rotary_scaling": RotaryScaling(kind=kind, **SCALINGS[kind])}) for kind in (*SCALINGS,)[1:]},
-    "none": ("gpt2_small", {"positions": "none", "max_positions": 0}),
-    "halves": ("tiny", {"sinusoid_layout": "halves", "encoder_layers": 1, "norm_placement": "sandwich"}),
     "encoder": ("tiny", {"norm": "rms", "norm_cast_before_scale": True, "encoder_layers": 1, "positions": "rotary", "window": 3,
                          "layer_pattern": ("global", "local"), "position_start": "row", "gated_feed_forward": True, "padding_id": 0}),
 }  # fmt: skip
@@ -96,18 +87,6 @@ NAMED = pytest.mark.parametrize("config", every(8, [pytest.param(config, id=name
     [*VARIANTS, *map(str, range(24))], CONFIGS, strict=True)]))  # fmt: skip
 
 
-def values_of(config: TransformerConfig, dtype: str = "float64") -> dict[str, np.ndarray]:
-    rng, values = np.random.default_rng(0), {}
-    for name, shape in parameters.shapes(config).items():
-        value, kind = rng.standard_normal(shape), name.rpartition(".")[2]
-        if kind == "scale":
-            value = 0.4 * value + (not config.norm_one_plus_scale)
-        else:
-            value = value * (1.2 / np.sqrt(value.size / shape[-1]) if kind == "kernel" else 0.5)
-        values[name] = value.astype(getattr(ml_dtypes, dtype, dtype))
-    return values
-
-
 def model_of(config: TransformerConfig, values: dict[str, np.ndarray]) -> Any:
     dtype = str(next(iter(values.values())).dtype)
     model = Transformer(config).to(getattr(torch, dtype)).eval()
@@ -130,15 +109,12 @@ class Batch:
         self.target_mask[0, :3] = self.target_mask[1, -2:] = False
         if self.source_mask is not None:
             self.source_mask[0, -2:] = False
-
-    @property
-    def given(self) -> tuple[Any, ...]:
-        return self.source, self.target, self.source_mask, self.target_mask
+        self.given = self.source, self.target, self.source_mask, self.target_mask
 
 
 @NAMED
 def test_a_model_its_gradients_and_its_states_are_the_reference_s(config: TransformerConfig) -> None:
-    values, batch = values_of(config), Batch(config)
+    values, batch = draw_parameters(config, 0), Batch(config)
     model, given = model_of(config, values), [*map(tensor, batch.given)]
     logits = model(*given)
     np.testing.assert_allclose(logits.detach(), transformer.transformer(nest(values), config, *batch.given), rtol=0, atol=1e-12)
@@ -157,7 +133,7 @@ def test_a_model_its_gradients_and_its_states_are_the_reference_s(config: Transf
 @pytest.mark.parametrize("snapshot", [False, True])
 def test_steps_are_the_reference_s_however_a_target_is_split(snapshot: bool, config: TransformerConfig) -> None:
     """Beyond the window of a layer, whose places are written over, and for padding on the left."""
-    values, batch = values_of(config), Batch(config)
+    values, batch = draw_parameters(config, 0), Batch(config)
     memory = None if batch.source is None else transformer.encode(nest(values), config, batch.source, batch.source_mask)
     model = model_of(config, values)
     model = fused(model) if snapshot else model
@@ -187,7 +163,7 @@ def searched(config: TransformerConfig, searcher: Searcher, values: dict[str, np
 @NAMED
 @pytest.mark.parametrize("search", SEARCHES)
 def test_a_search_is_the_reference_s(search: str, config: TransformerConfig) -> None:
-    values = values_of(config)
+    values = draw_parameters(config, 0)
     searched(config, Searcher(model_of(config, values)), values, search)
 
 
@@ -195,39 +171,25 @@ def test_a_search_is_the_reference_s(search: str, config: TransformerConfig) -> 
 @pytest.mark.parametrize("name", ["gemma3", "encoder", "dynamic"])
 def test_a_program_of_a_step_serves_windows_and_rotations(name: str) -> None:
     config = config_of(name)
-    values = values_of(config)
+    values = draw_parameters(config, 0)
     searcher = Searcher(model_of(config, values), compiled=True)
     for search in ("greedy_search", "beam_search"):
         searched(config, searcher, values, search)
     searched(config, searcher, values, "greedy_search", prompt=4)
 
 
-@torch.no_grad()
-def test_an_answer_that_outgrows_the_original_length_is_what_the_whole_model_says_at_each_token() -> None:
-    """The keys that were read rotate anew, by the long factors."""
-    scaling = RotaryScaling(kind="longrope", **SCALINGS["longrope"] | {"original_length": 7})
-    config = config_of("longrope").replace(rotary_scaling=scaling, padding_id=0)
-    model, target = model_of(config, values_of(config)), tensor(Batch(config).target[:, :5])
-    target[0, :1] = target[1, :2] = 0
-    found = Searcher(model).greedy_search(None, {"start_id": 1, "end_id": 3, "max_new_tokens": 10, "min_new_tokens": 9}, target)
-    for token, log_p in zip(found["token_bn"].T, found["log_p_bn"].T, strict=True):
-        of_next = model(None, target)[:, -1].index_fill(1, torch.tensor([0, 1]), -torch.inf).log_softmax(1)
-        close(of_next.gather(1, token[:, None])[:, 0], log_p)
-        target = torch.cat([target, token[:, None]], 1)
-
-
 @pytest.mark.parametrize("window", [2, 5])
 def test_a_layer_with_a_window_keeps_no_more_tokens_than_that(window: int) -> None:
     config = config_of("gemma3").replace(window=window)
-    kept = cache.start_cache(model_of(config, values_of(config)), None, batch=2, length=7)
+    kept = cache.start_cache(model_of(config, draw_parameters(config, 0)), None, batch=2, length=7)
     assert [layer["self_attention"][0].shape[1] for layer in kept["layers"]] == [window, 7, window]
-    short = cache.start_cache(model_of(config, values_of(config)), None, batch=2, length=window)
+    short = cache.start_cache(model_of(config, draw_parameters(config, 0)), None, batch=2, length=window)
     assert {layer["self_attention"][0].shape[1] for layer in short["layers"]} == {window}
 
 
 @pytest.mark.parametrize("config", [pytest.param(config_of(name), id=name) for name in ("llama", "encoder", "odd")])
 def test_rotary_positions_and_windows_are_those_of_rows_when_padding_is_left_out(config: TransformerConfig) -> None:
-    model, batch = model_of(config, values_of(config)), Batch(config)
+    model, batch = model_of(config, draw_parameters(config, 0)), Batch(config)
     batch.target[0, -4:] = 0
     if batch.source is not None:
         batch.source[1, -3:] = 0
@@ -246,79 +208,20 @@ def test_rotary_positions_and_windows_are_those_of_rows_when_padding_is_left_out
     close(unpadding.unpadded(model, 0)(*given, skip_padding=True), model(*given, skip_padding=True))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-@pytest.mark.parametrize("config", every(3, CONFIGS[:12:2]))
-def test_a_port_is_as_exact_as_the_reference_in_its_dtype(config: TransformerConfig, dtype: str) -> None:
-    values, batch = values_of(config, dtype), Batch(config)
-    wide = {name: value.astype(np.float64) for name, value in values.items()}
-    truth = transformer.transformer(nest(wide), config, *batch.given)
-    noise = np.abs(transformer.transformer(nest(values), config, *batch.given).astype(np.float64) - truth).max()
-    with torch.no_grad():
-        found = model_of(config, values)(*map(tensor, batch.given)).double().numpy()
-    assert np.abs(found - truth).max() < 4 * noise
-
-
-@pytest.mark.parametrize("cast", [False, True])
-@pytest.mark.parametrize("one_plus", [False, True])
-def test_half_precision_rounds_a_norm_as_published_code_does(one_plus: bool, cast: bool) -> None:
-    """Gemma's adds 1 and scales in float32, Llama's rounds before it scales."""
-    x = torch.randn(2, 3, 16, dtype=torch.bfloat16)
-    module = RMSNorm(16, 1e-6, False, one_plus, cast).bfloat16()
-    with torch.no_grad():
-        module.weight.normal_()
-    wide = x.float() * torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + 1e-6)
-    scale = module.weight if cast else module.weight.float()
-    expected = (wide.bfloat16() if cast else wide) * (1 + scale if one_plus else scale)
-    assert torch.equal(module(x), expected.bfloat16())
-
-
-def test_norms_are_torch_s_own_and_begin_as_they_do() -> None:
-    x = torch.randn(2, 3, 16)
-    for ours, peer in ((RMSNorm(16, 1e-5, False), torch.nn.RMSNorm(16, 1e-5)), (LayerNorm(16, 1e-5), torch.nn.LayerNorm(16, 1e-5))):
-        assert torch.equal(ours(x), peer(x))
-        assert torch.equal(ours(x), type(ours)(16, 1e-5, ours.bias is not None, True)(x))
+def test_a_scale_to_which_1_is_added_begins_at_zero() -> None:
     config = config_of("gemma3")
     with torch.device("meta"):
         model = Transformer(config)
     model.to_empty(device="cpu").apply(initialise)
     assert not any(value.any() for name, value in weights.export(model, config).items() if name.endswith("scale"))
-    assert isinstance(norm(config, 4), RMSNorm)
-    assert norm(config, 4).weight.shape == (4,)
-
-
-def test_a_rotation_in_turn_is_a_product_of_complex_numbers() -> None:
-    """As in the published code of Llama, whose pairs lie side by side."""
-    config = config_of("llama").replace(rotary_layout="interleaved", rotary_scaling=RotaryScaling())
-    x, position = torch.randn(2, 5, 3, 8, dtype=torch.float64), torch.tensor([[0, 1, 2, 3, 4], [7, 8, 9, 1000, 4095]])
-    angle = position[..., None] * config.rotary_base ** (-torch.arange(0, 8, 2, dtype=torch.float64) / 8)
-    turned = torch.view_as_complex(x.unflatten(-1, (-1, 2))) * torch.polar(torch.ones_like(angle), angle)[:, :, None]
-    torch.testing.assert_close(rotary_embedding(x, position, config), torch.view_as_real(turned).flatten(-2), rtol=1e-12, atol=1e-12)
-
-
-def test_frequencies_are_exact_in_every_dtype() -> None:
-    """Those of a dtype are the nearest numbers to the exact ones."""
-    for kind in SCALINGS:
-        given = 8, 10000.0, RotaryScaling(kind=kind, **SCALINGS[kind]), 9
-        assert torch.equal(rotary_frequencies(*given, torch.float32), rotary_frequencies(*given).float())
 
 
 def test_gate_and_hidden_layer_are_one_product_in_int8_too() -> None:
+    """Whose numbers `test_int8` compares."""
     config = config_of("llama")
-    model = model_of(config, values_of(config, "float32"))
+    model = model_of(config, draw_parameters(config, 0, dtype=np.float32))
     for dtype in (None, "int8"):
-        network, plain = fused(model, dtype).decoder.layers[0].feed_forward, model.decoder.layers[0].feed_forward
-        assert type(network) is FusedFeedForward
-        x = torch.randn(2, 3, 12)
-        gate, hidden, output = (Int8Projection(part) if dtype else part for part in (plain.gate, plain.hidden, plain.output))
-        with torch.no_grad():
-            close(network(x), output(torch.nn.functional.silu(gate(x)) * hidden(x)))
-
-
-def test_scale_and_cap_of_logits_stay_in_a_snapshot() -> None:
-    config = config_of("gemma2").replace(logit_scale=0.5, logit_cap=0.25)
-    model = model_of(config, values_of(config, "float32"))
-    x = torch.randn(2, 3, 12)
-    close(fused(model).logits(x), 0.25 * (model.logits.weight @ x[..., None] * 0.5 / 0.25).tanh()[..., 0])
+        assert type(fused(model, dtype).decoder.layers[0].feed_forward) is FusedFeedForward
 
 
 class Plain(torch.nn.Module):
@@ -330,7 +233,7 @@ class Plain(torch.nn.Module):
 
 def test_a_layer_of_another_class_need_not_take_a_rotation_where_none_rotates() -> None:
     config = config_of("interleaved")
-    model = model_of(config, values_of(config))
+    model = model_of(config, draw_parameters(config, 0))
     tokens, layer = torch.arange(8).reshape(2, 4), model.decoder.layers[1]
     model.decoder.layers[1] = Plain()
     assert model(None, tokens).shape == (2, 4, 23)
@@ -339,80 +242,11 @@ def test_a_layer_of_another_class_need_not_take_a_rotation_where_none_rotates() 
         model(None, tokens)
 
 
-@pytest.mark.parametrize("component", ["multi_head_attention", "encoder_layer", "decoder_layer", "encoder", "decoder"])
-def test_a_component_is_given_positions(component: str) -> None:
-    """An attention that is given none numbers its tokens from 0."""
-    config = config_of("gemma3")
-    config = config.replace(encoder_layers=1, decoder_layers=0) if component.startswith("encoder") else config
-    function = port.components[component](config, torch.float64)
-    module = function.args[0] if hasattr(function, "args") else function
-    module.double()
-    x = torch.randn(2, 4, 12, dtype=torch.float64)
-    given = (
-        {"query_btd": x, "memory_bsd": x} if component == "multi_head_attention" else {"x_bsd" if component == "encoder" else "x_btd": x}
-    )
-    name = "position_bs" if component == "encoder" else "position_bt"
-    place = torch.arange(4)[None]
-    # Only differences of positions matter, up to rounding.
-    close(function(**given), function(**given, **{name: place + 9}))
-    assert not torch.allclose(function(**given), function(**given, **{name: 2 * place}))
-
-
-@pytest.mark.conformance
-@pytest.mark.parametrize("name", ["gemma3", "longrope", "dynamic", "encoder"])
-def test_one_graph_serves_every_length(name: str) -> None:
-    torch.compiler.reset()
-    config = config_of(name).replace(decoder_layers=2)
-    model, traced = model_of(config, values_of(config)), CompileCounter()
-    graph = torch.compile(model, backend=traced, fullgraph=True, dynamic=True)
-    for length in (9, 3, 6):
-        tokens = torch.arange(4 * length).reshape(4, length) % 22 + 1
-        # a tensor of its own: the strides of a view would tie the source's length to the target's
-        source = tokens[:, :3].contiguous() if config.encoder_layers else None
-        close(graph(source, tokens), model(source, tokens))
-    assert traced.frame_count == 1
-
-
-@pytest.mark.conformance
-@pytest.mark.parametrize("name", ["gemma2", "yarn"])
-def test_a_compiled_model_is_the_eager_one(name: str) -> None:
-    config = config_of(name)
-    model = model_of(config, values_of(config))
-    graph = compiled(model)
-    for length in (9, 7, 5):
-        tokens = torch.arange(2 * length).reshape(2, length)
-        torch.testing.assert_close(graph(None, tokens), model(None, tokens), rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.parametrize("name", every(3, ["longrope", "gemma2", "gemma3"]))
-def test_an_exported_model_serves_every_length(name: str) -> None:
-    config = config_of(name).replace(decoder_layers=2)
-    model = model_of(config, values_of(config))
-    dynamic = {"source": None, "target": {0: torch.export.Dim("rows"), 1: torch.export.Dim("length", min=2)}}
-    program = torch.export.export(model, (None, torch.arange(10).reshape(2, 5)), dynamic_shapes=dynamic).module()
-    for rows, length in ((2, 5), (3, 7), (1, 3)):
-        tokens = torch.arange(rows * length).reshape(rows, length)
-        close(program(None, tokens), model(None, tokens))
-
-
-@pytest.mark.conformance
-def test_onnx_runtime_gives_the_numbers_of_a_model_with_windows_and_rotations() -> None:
-    onnxruntime, _ = pytest.importorskip("onnxruntime"), pytest.importorskip("onnxscript")
-    config = config_of("gemma3")
-    model = model_of(config, values_of(config, "float32"))
-    dynamic = {"source": None, "target": {1: torch.export.Dim("length", min=2, max=64)}}
-    exported = torch.onnx.export(model, (None, torch.arange(5)[None]), dynamo=True, dynamic_shapes=dynamic, verbose=False)
-    session = onnxruntime.InferenceSession(exported.model_proto.SerializeToString())
-    tokens = torch.arange(9)[None]
-    (found,) = session.run(None, {session.get_inputs()[0].name: tokens.numpy()})
-    close(torch.from_numpy(found), model(None, tokens).detach())
-
-
 @pytest.mark.parametrize("size", [9, conformance(3)])
 def test_a_window_that_hides_nothing_leaves_the_kernel_its_triangle(size: int) -> None:
     """A mask would take the fused kernel's own, which skips what is later."""
     config = config_of("mistral").replace(window=9)
-    model, seen = model_of(config, values_of(config)), []
+    model, seen = model_of(config, draw_parameters(config, 0)), []
 
     class Seen(torch.overrides.TorchFunctionMode):
         def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -424,3 +258,21 @@ def test_a_window_that_hides_nothing_leaves_the_kernel_its_triangle(size: int) -
         model(None, torch.arange(2 * size).reshape(2, size))
         model(None, torch.arange(20).reshape(2, 10))
     assert seen == [(True, True)] * 3 + [(False, False)] * 3
+
+
+def ids(rows: int, length: int) -> Any:
+    return torch.arange(rows * length).reshape(rows, length) % 22 + 1
+
+
+@pytest.mark.conformance
+@pytest.mark.parametrize("name", ["gemma2", "gemma3", "longrope", "dynamic", "yarn", "encoder"])
+def test_a_compiled_model_is_the_eager_one_and_one_graph_serves_every_length(name: str) -> None:
+    torch.compiler.reset()
+    config = config_of(name).replace(decoder_layers=2)
+    model, traced = model_of(config, draw_parameters(config, 0)), CompileCounter()
+    runs = torch.compile(model, backend=traced, fullgraph=True, dynamic=True), compiled(model)
+    for rows, length in ((4, 9), (4, 3), (2, 6)):
+        given = ids(rows, 3) if config.encoder_layers else None, ids(rows, length)
+        for run in runs:
+            torch.testing.assert_close(run(*given), model(*given), rtol=1e-12, atol=1e-12)
+    assert traced.frame_count == 1

@@ -10,23 +10,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+import torch.distributed as dist
+from test_use_torch import IDS, close, loaded, right, trained
+from torch.distributed.checkpoint import state_dict as states
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
+from torch.distributed.tensor import Replicate
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.nn.parallel import DistributedDataParallel
+from user_models import CONFIG, UNTIED
 
-torch = pytest.importorskip("torch")
-
-import torch.distributed as dist  # noqa: E402
-from test_use_torch import IDS, close, loaded, right, trained  # noqa: E402
-from torch.distributed.checkpoint import state_dict as states  # noqa: E402
-from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method  # noqa: E402
-from torch.distributed.tensor import Replicate  # noqa: E402
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module  # noqa: E402
-from torch.nn.parallel import DistributedDataParallel  # noqa: E402
-from user_models import CONFIG, UNTIED  # noqa: E402
-
-from impl_torch import weights  # noqa: E402
-from impl_torch.decoding import Searcher  # noqa: E402
-from impl_torch.loss import cross_entropy, teacher_forcing  # noqa: E402
-from impl_torch.transformer import Transformer  # noqa: E402
+from impl_torch import weights
+from impl_torch.decoding import Searcher
+from impl_torch.loss import cross_entropy, teacher_forcing
+from impl_torch.transformer import Transformer
 
 OTHER = IDS[1].flip(0).clone()  # the second process' target, with another number of labels
 OTHER[:2, 2:] = 0

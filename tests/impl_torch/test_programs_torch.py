@@ -5,17 +5,15 @@ from functools import partial
 from typing import Any
 
 import pytest
+import torch
+from test_use_torch import IDS, close, loaded, right, trained
+from torch.export import Dim, export
+from torch.func import functional_call, grad, jvp, stack_module_state, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._pytree import tree_map
+from user_models import CONFIG, SOURCE, TARGET
 
-torch = pytest.importorskip("torch")
-
-from test_use_torch import IDS, close, loaded, right, trained  # noqa: E402
-from torch.export import Dim, export  # noqa: E402
-from torch.func import functional_call, grad, jvp, stack_module_state, vmap  # noqa: E402
-from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402
-from torch.utils._pytree import tree_map  # noqa: E402
-from user_models import CONFIG, SOURCE, TARGET  # noqa: E402
-
-from impl_torch.cache import decode_step, start_cache  # noqa: E402
+from impl_torch.cache import decode_step, start_cache
 
 SHORTER: dict[str, Any] = {"source": SOURCE[:3, :6], "target": TARGET[:3, :4]}
 

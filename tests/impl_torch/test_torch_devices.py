@@ -9,21 +9,19 @@ from unittest import mock
 
 import numpy as np
 import pytest
+import torch
 from expectations import suite
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
+from impl_torch import port
+from impl_torch.beams import Beams
+from impl_torch.decoding import Searcher
+from impl_torch.programs.search import Reading
+from impl_torch.transformer import Transformer
 from reference_numpy import TransformerConfig, preset
 from reference_numpy.parameters import flatten, nest
 from rosettaformer.conformance.case import Case
-
-torch = pytest.importorskip("torch")
-
-from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
-
-from impl_torch import port  # noqa: E402
-from impl_torch.beams import Beams  # noqa: E402
-from impl_torch.decoding import Searcher  # noqa: E402
-from impl_torch.programs.search import Reading  # noqa: E402
-from impl_torch.transformer import Transformer  # noqa: E402
 
 SIZES: dict[str, Any] = {"source_vocabulary": 19, "target_vocabulary": 19, "output_bias": True}
 MODELS = {
@@ -67,11 +65,7 @@ def owner(function: Any) -> Any:
 
 
 def devices(outputs: Any) -> set[str]:
-    if isinstance(outputs, dict):
-        return {device for item in outputs.values() for device in devices(item)}
-    if isinstance(outputs, (tuple, list)):
-        return {device for item in outputs for device in devices(item)}
-    return {outputs.device.type} if isinstance(outputs, torch.Tensor) else set()
+    return {leaf.device.type for leaf in tree_leaves(outputs) if isinstance(leaf, torch.Tensor)}
 
 
 @pytest.mark.parametrize("component", FIRST)

@@ -4,15 +4,12 @@ import copy
 from typing import Any
 
 import pytest
+import torch
+from torch_models import CONFIG, SOURCE, TARGET, close, model_of
 
-torch = pytest.importorskip("torch")
-
-from torch_models import CONFIG, SOURCE, TARGET, close, model_of  # noqa: E402
-
-from impl_torch import weights  # noqa: E402
-from impl_torch.decoding import Searcher  # noqa: E402
-from impl_torch.dropout import Dropout  # noqa: E402
-from impl_torch.programs.unpadding import unpadded  # noqa: E402
+from impl_torch import weights
+from impl_torch.decoding import Searcher
+from impl_torch.programs.unpadding import unpadded
 
 
 class Shifted(torch.nn.Module):
@@ -68,20 +65,6 @@ def test_attention_finds_its_heads_in_what_its_projections_give() -> None:
     close(halves[0] + halves[1], expected)
 
 
-class AllDropped(Dropout):
-    """A dropout with a `forward` of its own."""
-
-    def forward(self, x: torch.Tensor, keep: torch.Tensor | None = None) -> torch.Tensor:
-        return torch.zeros_like(x)
-
-
-def test_a_dropout_with_a_forward_of_its_own_is_given_the_weights() -> None:
-    model = model_of()
-    expected = model(SOURCE, TARGET)
-    model.encoder.layers[0].self_attention.weights_dropout = AllDropped(0.0)
-    assert not torch.allclose(model(SOURCE, TARGET), expected)
-
-
 class Scaled(torch.nn.Parameter):
     """A parameter whose class computes in its own way, as those of quantised models do."""
 
@@ -93,14 +76,6 @@ def test_a_projection_whose_weight_is_of_another_class_is_not_fused() -> None:
     kept = Searcher(model).model.decoder.layers[0].feed_forward
     assert type(kept.hidden.weight) is Scaled
     assert type(kept.output) is not torch.nn.Linear
-
-
-def test_a_searcher_is_moved_as_a_whole() -> None:
-    moved = Searcher(model_of()).to("meta").model
-    tensors = [
-        x for part in moved.modules() for x in (*part.parameters(recurse=False), *vars(part).values()) if isinstance(x, torch.Tensor)
-    ]
-    assert {x.device.type for x in tensors} == {"meta"}
 
 
 def test_export_leaves_out_no_parameter() -> None:

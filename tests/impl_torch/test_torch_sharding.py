@@ -14,37 +14,24 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from on_processes import CHECKS
 
-torch = pytest.importorskip("torch")
-
-from impl_torch.training import Trainer  # noqa: E402
-from reference_numpy import TransformerConfig, preset  # noqa: E402
-from reference_numpy.parameters import initialise  # noqa: E402
-from reference_numpy.recipe import PAPER  # noqa: E402
-from reference_numpy.sharding import Mesh  # noqa: E402
+from impl_torch.training import Trainer
+from reference_numpy import TransformerConfig, preset
+from reference_numpy.parameters import initialise
+from reference_numpy.recipe import PAPER
+from reference_numpy.sharding import Mesh
 
 pytestmark = pytest.mark.product
 
 CONFIG = preset("tiny", source_vocabulary=23, target_vocabulary=23, encoder_layers=1, decoder_layers=1, dropout_rate=0.2)
 HERE = Path(__file__).parent
-MODELS = ("paper", "untied", "classes", "gpt2", "llama", "qwen3", "gemma2", "gemma3", "olmo2", "olmo2 with layer norms", "few tokens",
-          "dynamic", "longrope")  # fmt: skip
-STEPS = tuple(f"ten steps/{model}" for model in MODELS)
-OTHERS = ("microbatches", "microbatches of a row", "microbatches of a length", "recompute", "recompute/classes", "drawn", "drawn/classes",
-          "moved", "resumed", "searched", "held", "no rows")  # fmt: skip
-ALL = (*STEPS, *OTHERS, "components", "components/lengths", "traffic", "traffic/microbatches")
-FIRST = ("ten steps/paper", "components", "held", "traffic")
-# Every check once, and each mesh with what it is hardest on.
-SECOND = {
-    "data=2,model=2": ("ten steps/qwen3", "ten steps/olmo2", "recompute", "no rows", "traffic/microbatches", "ten steps/dynamic"),
-    "data=2,model=2,replicate": ("ten steps/gemma2", "drawn/classes", "held", "traffic"),
-    "model=4": ("ten steps/llama", "ten steps/olmo2 with layer norms", "ten steps/few tokens", "traffic"),
-    "data=4": ("ten steps/untied", "ten steps/gpt2", "microbatches of a row", "recompute/classes", "moved"),
-    "data=4,replicate": ("ten steps/classes", "microbatches", "resumed", "traffic", "traffic/microbatches"),
-    "model=2": ("ten steps/paper", "ten steps/gemma3", "searched", "moved"),
-    "data=2": ("ten steps/classes", "ten steps/longrope", "microbatches of a length", "components/lengths", "drawn", "held", "traffic"),
-    "data=1": ("ten steps/paper", "ten steps/olmo2", "drawn", "components", "searched", "moved", "traffic"),
-}
+ALL = tuple(name for name in CHECKS if not name.startswith("suite/"))
+FIRST = ("ten steps/paper", "components", "traffic")
+ALONG_ONE = ("data=2", "data=4", "model=2", "model=4")
+MESHES = (*ALONG_ONE, "data=1", "data=4,replicate", "data=2,model=2", "data=2,model=2,replicate")
+ON_GPUS = (*ALONG_ONE, "data=2,replicate", "data=2,model=2")
 
 
 def in_groups(meshes: Mapping[str, Sequence[str]]) -> list[Any]:
@@ -72,13 +59,7 @@ def test_four_processes_of_two_axes(mesh: str, check: str) -> None:
 
 
 @pytest.mark.conformance
-@pytest.mark.parametrize(("mesh", "check"), in_groups(SECOND))
-def test_other_meshes(mesh: str, check: str) -> None:
-    assert not wrong(mesh, SECOND[mesh])[check]
-
-
-@pytest.mark.conformance
-@pytest.mark.parametrize(("mesh", "check"), in_groups(dict.fromkeys(SECOND, ALL)))
+@pytest.mark.parametrize(("mesh", "check"), in_groups(dict.fromkeys(MESHES, ALL)))
 def test_every_check_on_every_mesh(mesh: str, check: str) -> None:
     assert not wrong(mesh, ALL)[check]
 
@@ -88,6 +69,23 @@ def test_every_check_on_every_mesh(mesh: str, check: str) -> None:
 @pytest.mark.parametrize("part", range(12))
 def test_every_case_of_the_suite(mesh: str, part: int) -> None:
     assert not wrong(mesh, (f"suite/{part}",))[f"suite/{part}"]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("mesh", "check"), in_groups({"data=1": ALL}))
+def test_a_mesh_of_one_gpu(mesh: str, check: str) -> None:
+    """The process group is nccl's, parameters are made on the device, and its kernels take those of FSDP2."""
+    assert not wrong(mesh, ALL, "cuda")[check]
+
+
+@pytest.mark.multigpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="fewer than two CUDA devices")
+@pytest.mark.parametrize(("mesh", "check"), in_groups(dict.fromkeys(ON_GPUS, ALL)))
+def test_several_gpus(mesh: str, check: str) -> None:
+    """Collectives of nccl between devices."""
+    if (found := torch.cuda.device_count()) < (needed := Mesh.parse(mesh).devices):
+        pytest.skip(f"the mesh {mesh} needs {needed} CUDA devices; there are {found}")
+    assert not wrong(mesh, ALL, "cuda")[check]
 
 
 def begin(config: TransformerConfig = CONFIG, **setting: Any) -> Trainer:

@@ -3,16 +3,13 @@
 from typing import Any
 
 import pytest
+import torch
+from torch_models import CONFIG, SOURCE, TARGET, Doubled, model_of, tied
 
+from impl_torch import weights
+from impl_torch.projection import initialise
+from impl_torch.transformer import Transformer
 from reference_numpy import TransformerConfig
-
-torch = pytest.importorskip("torch")
-
-from torch_models import CONFIG, SOURCE, TARGET, Doubled, model_of, tied  # noqa: E402
-
-from impl_torch import weights  # noqa: E402
-from impl_torch.projection import initialise  # noqa: E402
-from impl_torch.transformer import Transformer  # noqa: E402
 
 ALIASES = ("target_embedding.weight", "logits.weight")
 

@@ -4,14 +4,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 from backends import Backend
 from test_training import FULL, batch, begin
+from torch._dynamo.testing import CompileCounter
 
-torch = pytest.importorskip("torch")
-
-from torch._dynamo.testing import CompileCounter  # noqa: E402
-
-from impl_torch.attention import scaled_dot_product_attention  # noqa: E402
+from impl_torch.attention import scaled_dot_product_attention
 
 BACKEND = Backend("torch")
 

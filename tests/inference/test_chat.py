@@ -1,7 +1,6 @@
 """Conversations: chat templates of the published kinds make ids of them, and `generate --chat` answers them."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -70,8 +69,6 @@ def test_a_file_comes_before_the_entry(folder: Path) -> None:
 ENDLESS = {
     "loops": "{% set r = range(99999) %}{% for a in r %}{% for b in r %}{% for c in r %}{% endfor %}{% endfor %}{% endfor %}",
     "a power": "{{ 9 ** (9 ** 9) }}",
-    "a long text": "{{ 'a' * 99999999999 }}",
-    "a wide format": "{{ '%99999999999d' % 1 }}",
     "a recursion": "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
     "many blocks": "{% for a in [1] %}" * 300 + "{% endfor %}" * 300,
     "many brackets": "{{ " + "(" * 20000 + "1" + ")" * 20000 + " }}",
@@ -125,12 +122,9 @@ def test_generate_answers_a_chat_as_transformers_does(tmp_path: Path, family: st
         assert shown == answered(tmp_path, model, messages_of("the fox", SYSTEM), max_new_tokens=20)[1] + "\n"
 
 
-def test_what_a_chat_needs_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_chat_needs_is_said(tmp_path: Path) -> None:
     decoder(tmp_path, "llama", 3)
     assert "--system" in refused("generate", tmp_path, *NUMPY, "--system", "a", "--prompt", "a")
     edit(tmp_path, "tokenizer_config.json", chat_template=None)
     assert str(tmp_path) in refused("generate", tmp_path, *NUMPY, "--chat", "--prompt", "a")
     assert invoke("generate", tmp_path, *NUMPY, "--prompt", "a").code == 0
-    monkeypatch.setitem(sys.modules, "jinja2", None)
-    errors = refused("generate", tmp_path, "--chat", "--prompt", "a", code=3)
-    assert "jinja2" in errors and "[inference]'" in errors

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from invoke import invoke, refused, succeeded
-from messages import mentions, naming
+from messages import naming
 from model_folders import bert
 
 torch = pytest.importorskip("torch")
@@ -15,6 +15,7 @@ transformers = pytest.importorskip("transformers")
 
 from rosettaformer.inference.sentences import recipe  # noqa: E402
 
+POOLED = [{"type": "models.Pooling", "path": "1"}]
 LINES = ["the quick brown fox", "the lazy dog", "fox"]
 SENTENCES = ["A man is eating food.", "Someone has a meal.", "The transformer was published in 2017, and is attention alone. " * 30]
 
@@ -42,13 +43,6 @@ def expected(folder: Path, pooling: str) -> np.ndarray:
     return np.array([rows.mean(0) if pooling == "mean" else rows[0] for rows in found])
 
 
-def sentence_files(folder: Path, mode: str, *modules: str) -> None:
-    parts = [{"path": "1_Pooling" if name == "Pooling" else "", "type": f"sentence_transformers.models.{name}"} for name in modules]
-    (folder / "modules.json").write_text(json.dumps(parts))
-    (folder / "1_Pooling").mkdir()
-    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_mean_tokens": False, mode: True}))
-
-
 def unit(rows: np.ndarray) -> np.ndarray:
     return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
@@ -61,7 +55,11 @@ def test_lines_are_the_mean_of_their_tokens_whatever_stands_beside_them(folder: 
 
 
 def test_the_files_of_sentence_transformers_say_how(folder: Path) -> None:
-    sentence_files(folder, "pooling_mode_cls_token", "Transformer", "Pooling")
+    modules = [{"path": "", "type": "sentence_transformers.models.Transformer"}, *POOLED]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "1").mkdir()
+    modes = {"pooling_mode_mean_tokens": False, "pooling_mode_cls_token": True}
+    (folder / "1" / "config.json").write_text(json.dumps(modes))
     np.testing.assert_allclose(vectors(folder), expected(folder, "first"), rtol=1e-10, atol=1e-12)
     (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 3}')
     assert np.abs(vectors(folder) - expected(folder, "first")).max() > 1e-3  # longer lines are cut
@@ -73,45 +71,31 @@ def test_similarity_is_the_cosine_of_every_two_lines(folder: Path) -> None:
     assert np.allclose([[float(cell) for cell in line.split()] for line in outcome.out.splitlines()], wanted @ wanted.T, atol=6e-4)
 
 
-def test_a_bad_line_costs_its_own_row(folder: Path) -> None:
-    wanted = vectors(folder)
+def test_a_bad_line_has_no_similarity(folder: Path) -> None:
     text = f"{LINES[0]}\n".encode() + b"\xff\n" + f"{LINES[2]}\n".encode()
-    found = invoke("embed", folder, "--backend", "numpy", "--dtype", "float64", stdin=text)
-    rows = found.rows
-    np.testing.assert_allclose([rows[0]["vector"], rows[2]["vector"]], wanted[[0, 2]], rtol=1e-10)
-    assert "must be UTF-8" in rows[1]["error"] and found.code == 2
-    assert found.err.startswith("Error: 1 of 3 lines has no answer: line 2: must be UTF-8")
+    (row,) = (row for row in invoke("embed", folder, "--backend", "numpy", stdin=text).rows if "error" in row)
+    assert row["line"] == 2 and "vector" not in row
     table = invoke("embed", folder, "--backend", "numpy", "--similarity", stdin=text)
     assert [line.split()[1] for line in table.out.splitlines()] == ["nan"] * 3 and table.code == 2
 
 
 @pytest.mark.parametrize(
-    ("mode", "modules", "message"),
+    ("files", "message"),
     [
-        ("pooling_mode_max_tokens", ("Transformer", "Pooling"), "must be one of pooling_mode_mean_tokens, pooling_mode_cls_token; got "),
-        ("pooling_mode_mean_tokens", ("Transformer", "Pooling", "Dense"), "a Transformer, a Pooling and a Normalize; got Dense too"),
+        ({"modules.json": ["Pooling"]}, "modules.json must be a JSON list of modules; got list"),
+        ({"modules.json": [{"type": "models.Pooling", "path": "../other"}]}, "modules.json … '../other'"),
+        ({"modules.json": [{"type": "models.Pooling", "path": "/other"}]}, "modules.json … '/other'"),
+        ({"modules.json": POOLED}, "pooling_mode_mean_tokens … none"),
+        ({"modules.json": POOLED, "1/config.json": {"pooling_mode_max_tokens": True}}, "mode_cls_token … max"),
+        ({"modules.json": [{"type": "models.Dense"}]}, "a Normalize; got Dense"),
+        ({"sentence_bert_config.json": []}, "sentence_bert_config.json must be a JSON object; got list"),
+        ({"sentence_bert_config.json": {"max_seq_length": -1}}, "max_seq_length … 1 … -1"),
     ],
 )
-def test_what_is_not_supported_is_refused(folder: Path, mode: str, modules: tuple[str, ...], message: str) -> None:
-    sentence_files(folder, mode, *modules)
-    assert mentions(refused("embed", folder, folder / "lines.txt", "--backend", "numpy"), message)
-
-
-@pytest.mark.parametrize(
-    ("file", "content", "message"),
-    [
-        ("modules.json", 3, "modules.json must be a JSON list of modules; got int"),
-        ("modules.json", ["Pooling"], "modules.json must be a JSON list of modules; got list"),
-        ("modules.json", [{"type": "models.Pooling", "path": "../other"}], "modules.json … '../other'"),
-        ("modules.json", [{"type": "models.Pooling", "path": "/other"}], "modules.json … '/other'"),
-        ("modules.json", [{"type": "models.Pooling", "path": "1_Pooling"}], "pooling_mode_mean_tokens … none"),
-        ("sentence_bert_config.json", [], "sentence_bert_config.json must be a JSON object; got list"),
-        ("sentence_bert_config.json", {"max_seq_length": -1}, "max_seq_length … 1 … -1"),
-        ("sentence_bert_config.json", {"max_seq_length": "9"}, "max_seq_length … 1 … '9'"),
-    ],
-)
-def test_files_that_do_not_say_how_are_refused(tmp_path: Path, file: str, content: Any, message: str) -> None:
-    (tmp_path / file).write_text(json.dumps(content))
+def test_files_that_do_not_say_how_are_refused(tmp_path: Path, files: dict[str, Any], message: str) -> None:
+    (tmp_path / "1").mkdir()
+    for name, content in files.items():
+        (tmp_path / name).write_text(json.dumps(content))
     with pytest.raises(ValueError, match=naming(message)):
         recipe(tmp_path)
 

@@ -1,5 +1,6 @@
 """Continuing prompts: the tokens that transformers chooses, on every backend."""
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from rosettaformer.inference.models import Model, open_model
 from rosettaformer.inference.options import GenerationOptions, defaults
 from rosettaformer.inference.truncation import truncate
 
-VOCABULARY, PAD = 30, 29
+VOCABULARY, PAD = 30, 3
 SEARCHES: dict[str, dict[str, Any]] = {
     "greedy": {"max_new_tokens": 6},
     "sampling": {"max_new_tokens": 5, "do_sample": True, "num_return_sequences": 2, "top_k": 5, "temperature": 1.5},
@@ -27,35 +28,49 @@ PROMPTS = [[3, 4, 5], [7, 8, 9, 10, 11, 12, 13], [5]]
 class Pair:
     """A model of transformers, and the same here."""
 
-    def __init__(self, folder: Path, seed: int = 0) -> None:
-        self.theirs = gpt2(folder, seed, tokenizer=False)
-        self.checkpoint = view(folder)
+    def __init__(self, folder: Path, theirs: Any, cached: bool = True) -> None:
+        """cached: whether the library's own cache gives what it gives without one."""
+        self.theirs, self.cached, self.checkpoint = theirs, cached, view(folder)
         self.ours: Model = open_model(self.checkpoint, dtype="float64")
 
     def wanted(self, prompts: list[list[int]], settings: dict[str, Any]) -> tuple[list[list[int]], list[float] | None]:
-        """What `generate` of transformers gives, without the prompts; and the scores of beams."""
+        """What `generate` of transformers gives, without the prompts; and the scores of beams.
+
+        Of the model a copy, which keeps no length of an earlier text.
+        """
         import torch
 
         width = max(map(len, prompts))
         ids = torch.tensor([[0] * (width - len(prompt)) + prompt for prompt in prompts])
         mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
         words = [[*word] for word in settings.get("bad_words_ids", ())] or None
-        options = {**settings, "eos_token_id": list(settings["eos_token_id"]) or None, "bad_words_ids": words}
+        ends = list(settings.get("eos_token_id", ())) or None
+        options = {**settings, "eos_token_id": ends, "bad_words_ids": words}
         common = {"do_sample": False, "pad_token_id": PAD, "return_dict_in_generate": True, "output_scores": True}
-        found = self.theirs.generate(ids, attention_mask=mask, **common, **options)
+        common["use_cache"] = self.cached
+        found = copy.deepcopy(self.theirs).generate(ids, attention_mask=mask, **common, **options)
         scores = getattr(found, "sequences_scores", None)
         return found.sequences[:, width:].tolist(), None if scores is None else scores.tolist()
 
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
-    return Pair(tmp_path_factory.mktemp("gpt2"))
+    folder = tmp_path_factory.mktemp("gpt2")
+    return Pair(folder, gpt2(folder, tokenizer=False))
 
 
 def answers(model: Model, prompts: list[list[int]], settings: dict[str, Any]) -> list[Answer]:
     """In the order of prompts and answers."""
     found = [event for event in generate(model, prompts, GenerationOptions(**settings)) if isinstance(event, Answer)]
     return sorted(found, key=lambda answer: (answer.prompt, answer.answer))
+
+
+def assert_alike(pair: Pair, model: Model, prompts: list[list[int]], settings: dict[str, Any]) -> Any:
+    """The answers, whose tokens are those of transformers, and its scores of beams."""
+    found, (ids, scores) = answers(model, prompts, settings), pair.wanted(prompts, settings)
+    for answer, wanted in zip(found, ids, strict=True):
+        assert [*answer.tokens, *[PAD] * (len(wanted) - len(answer.tokens))] == wanted, (prompts, settings)
+    return found, scores
 
 
 def random_settings(rng: np.random.Generator) -> tuple[list[list[int]], dict[str, Any]]:
@@ -86,27 +101,12 @@ def random_settings(rng: np.random.Generator) -> tuple[list[list[int]], dict[str
 def test_the_ids_of_greedy_search_and_beams_are_those_of_transformers(tmp_path: Path, models: int, trials: int) -> None:
     """With every penalty and option, several ends, and prompts of different lengths; of beams with their scores."""
     for seed in range(models):
-        pair = Pair(tmp_path, seed)
+        pair = Pair(tmp_path, gpt2(tmp_path, seed, tokenizer=False))
         for trial in range(trials):
             prompts, settings = random_settings(np.random.default_rng([seed, trial]))
-            found, (ids, scores) = answers(pair.ours, prompts, settings), pair.wanted(prompts, settings)
-            assert len(found) == len(ids), settings
-            for answer, wanted in zip(found, ids, strict=True):
-                assert [*answer.tokens, *[PAD] * (len(wanted) - len(answer.tokens))] == wanted, (seed, trial, prompts, settings)
+            found, scores = assert_alike(pair, pair.ours, prompts, settings)
             if scores is not None:
                 np.testing.assert_allclose([answer.score for answer in found], scores, rtol=1e-4, atol=1e-5)
-
-
-def test_beams_end_as_early_as_those_of_transformers(pair: Pair) -> None:
-    """The three values of early_stopping give three answers here."""
-    settings = {"max_new_tokens": 15, "num_beams": 3, "num_return_sequences": 3, "length_penalty": 2.0}
-    found = []
-    for early_stopping in (True, False, "never"):
-        chosen = {**settings, "eos_token_id": (23, 6, 29, 12, 4, 0), "early_stopping": early_stopping}
-        found.append([list(answer.tokens) for answer in answers(pair.ours, [[7, 9, 29]], chosen)])
-        for tokens, wanted in zip(found[-1], pair.wanted([[7, 9, 29]], chosen)[0], strict=True):
-            assert [*tokens, *[PAD] * (len(wanted) - len(tokens))] == wanted
-    assert found[0] != found[1] != found[2] != found[0]
 
 
 @pytest.mark.parametrize("backend", FOUR_NEEDS)
@@ -253,14 +253,8 @@ def test_options_that_do_not_go_together_are_refused() -> None:
         ({"bad_words_ids": ((),)}, "bad_words_ids must be"),
         ({"stop_strings": ("",)}, "stop_strings must be"),
         ({"early_stopping": "always"}, "early_stopping must be True, False or never; got 'always'"),
-        (
-            {"num_beams": 10**9, "num_return_sequences": 10**9},
-            "num_beams … 4096 … 1000000000 … num_return_sequences … 4096 … 1000000000",
-        ),
-        (
-            {"max_new_tokens": 10**9, "max_length": 65537},
-            "max_new_tokens … 65536 … None … 1000000000 … max_length",
-        ),
+        ({"num_beams": 10**9}, "num_beams … 4096 … 1000000000"),
+        ({"max_new_tokens": 10**9}, "max_new_tokens … 65536 … None … 1000000000"),
     ):
         with pytest.raises(ValueError, match=naming(message)):
             GenerationOptions(**settings)

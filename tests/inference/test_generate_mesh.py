@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from mesh_answers import Job, answers, found_by
 from messages import mentions
 from model_folders import modern
 
-from reference_numpy import preset
 from reference_numpy.sharding import Mesh
 
 pytest.importorskip("torch")
@@ -105,41 +103,6 @@ def test_devices_of_jax_give_the_answers_of_one(tmp_path: Path, mesh: str) -> No
     assert_all_alike("jax", 4, asked)
 
 
-def trained(mesh: str, **changes: Any) -> Job:
-    """Searches of a Trainer with an encoder, padding, and a vocabulary that 4 does not divide."""
-    sizes = {
-        "heads": 4,
-        "key_value_heads": 2,
-        "model_width": 12,
-        "feed_forward_width": 12,
-        "source_vocabulary": 23,
-        "target_vocabulary": 23,
-    }
-    config = preset("tiny", **sizes, padding_id=0, norm_placement="pre", **changes)
-    source = np.random.default_rng(0).integers(3, 23, (5, 7))
-    source[1, 4:] = source[3, 2:] = 0
-    common = {"start_id": 1, "end_id": 2, "max_new_tokens": 6}
-    settings = {"greedy_search": common, "beam_search": common | {"beam_size": 3, "n_best": 2}}
-    return {"config": config.to_dict(), "mesh": mesh, "source": source.tolist(), "settings": settings}
-
-
-@pytest.mark.conformance
-@pytest.mark.parametrize("backend", ["torch", "jax"])
-def test_a_trainer_on_a_mesh_searches_as_on_one_device(backend: str) -> None:
-    """As validation does; PyTorch with a part of the model in each process, and some of the rows."""
-    pytest.importorskip(backend)
-    asked = [
-        trained("data=2,model=2"),
-        trained("model=4", query_key_norm="width", tie_logits=False, share_embeddings=False),
-        trained("data=4"),
-    ]
-    for found, job in zip(answers(backend, 4, asked), asked, strict=True):
-        wanted = found_by(backend, job | {"mesh": ""})["found"]
-        assert len({*map(tuple, wanted["greedy_search token_bn"])}) > 1
-        for name, rows in wanted.items():
-            np.testing.assert_allclose(found["found"][name], rows, rtol=FLOAT64, err_msg=name)
-
-
 COMMAND = (sys.executable, "-m", "rosettaformer", "generate")
 LINES = b"the fox\n\xff\nover the lazy\ndog\n"
 
@@ -170,24 +133,15 @@ def test_the_command_prints_once_what_it_prints_on_one_device(words: Path, launc
 
 
 @pytest.mark.conformance
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_a_process_that_ends_ends_all_with_one_message(words: Path, tmp_path: Path, number: signal.Signals) -> None:
-    """A process of two is killed, or the command is interrupted, while it answers."""
+def test_an_interrupt_ends_all_processes_without_a_word(words: Path, tmp_path: Path) -> None:
     lines = tmp_path / "lines.txt"
     lines.write_text("the fox\n" * 5000)
     line = (*COMMAND, words, lines, "--mesh", "model=2")
     begun = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=heed_interrupts)
     assert begun.stdout is not None and begun.stdout.read(1)
-    children = marked(f"ROSETTAFORMER_LAUNCHER={begun.pid}")
-    others = [child for child in children if b"\0RANK=1\0" in b"\0" + Path(f"/proc/{child}/environ").read_bytes()]
-    os.kill(others[0] if number == signal.SIGKILL else begun.pid, number)
-    start = time.monotonic()
-    _, said = begun.communicate(timeout=60)
-    assert time.monotonic() - start < 30
-    if number == signal.SIGKILL:
-        assert (begun.returncode, said.decode()) == (2, "Error: the process of rank 1 (of 2) was ended by SIGKILL\n")
-    else:
-        assert (begun.returncode, said.strip()) == (130, b"")
+    begun.send_signal(signal.SIGINT)
+    _, said = begun.communicate(timeout=30)
+    assert (begun.returncode, said.strip()) == (130, b"")
     assert marked(f"ROSETTAFORMER_LAUNCHER={begun.pid}") == []
 
 
@@ -205,8 +159,6 @@ def test_an_output_that_nobody_reads_ends_all(words: Path, tmp_path: Path) -> No
     ("options", "message"),
     [
         (("--mesh", "data=2", "--backend", "tf"), "a mesh needs backend torch or jax; got tf"),
-        (("--mesh", "data=2", "--backend", "numpy"), "a mesh needs backend torch or jax; got numpy"),
-        (("--mesh", "batch=2"), "a mesh is data=N,model=N"),
         (("--mesh", "model=3", "--backend", "jax"), "mesh's … h=4 … model=3"),
         (("--mesh", "data=64,model=4", "--backend", "jax"), "the mesh data=64,model=4 needs 256 devices; JAX sees "),
         (("--mesh", "model=2", "--backend", "jax", "--dtype", "int8"), "int8 … model=1"),

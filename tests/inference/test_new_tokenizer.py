@@ -1,7 +1,6 @@
 """The tokenizer of a new random model has as many tokens as the model, and the special ones where config.json has them."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -63,9 +62,3 @@ def test_a_vocabulary_without_room_for_the_letters_is_refused_and_nothing_is_wri
     words = ("new-checkpoint", "llama", "--tokenizer", "--set", "vocab_size=20", "--out", "model")
     assert mentions(refused(*words, folder=tmp_path), "vocab_size")
     assert [*tmp_path.iterdir()] == []
-
-
-def test_without_the_package_it_is_exit_3_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "tokenizers", None)
-    errors = refused("new-checkpoint", "llama", "--tokenizer", "--out", "model", folder=tmp_path, code=3)
-    assert "[inference]'" in errors and [*tmp_path.iterdir()] == []

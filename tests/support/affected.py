@@ -42,7 +42,7 @@ AFFECTS = {
     "rosettaformer/pages": "guide comparison inference judge checkpoints benchmarks",
     "rosettaformer/processes": f"judge comparison training {_EVERY}",
     "rosettaformer/proposals": "proposals judge commands",
-    "rosettaformer/scaling": "training commands",
+    "rosettaformer/scaling": "training commands impl_torch",
     "rosettaformer/training": "training inference commands checkpoints backends comparison",
     "tests/backends": "backends impl_torch impl_tf impl_jax",
     "tests/compared": "comparison",

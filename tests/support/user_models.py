@@ -18,11 +18,12 @@ GPT2 = preset("gpt2_small", **SIZES, decoder_layers=1, max_positions=16)
 BOTH = preset("bert_base", **SIZES, encoder_layers=1, max_positions=16, classes=3).replace(classifier_dropout_rate=0.0, epsilon=1e-5)
 CLASSES, MASKED = BOTH.replace(masked_language_head=False), BOTH.replace(classes=0)
 STATES = CLASSES.replace(classes=0, pooler=False)
+ALONE = CLASSES, MASKED, STATES
 
 RNG = np.random.default_rng(0)
 PAIR = SOURCE, TARGET = RNG.integers(1, 24, (4, 8)), RNG.integers(1, 24, (4, 5))
 SOURCE[0, 6:] = SOURCE[2, 3:] = TARGET[1, 3:] = 0  # the padding id
-LABELS, KINDS = RNG.integers(1, 24, (4, 5)), np.array([2, 0, 1, 1])
+LABELS = RNG.integers(1, 24, (4, 5))
 MASK = SOURCE > 4
 SEARCH: dict[str, Any] = {"start_id": 1, "end_id": 2, "max_new_tokens": 5}
 TOLERANCES = {"float64": 1e-9, "float32": 2e-4, "bfloat16": 0.5, "float16": 0.05}

@@ -13,24 +13,23 @@ from typing import Any
 import numpy as np
 import pytest
 from checkpoint_models import SIZES, assert_same_bits
-from invoke import refused, succeeded
+from invoke import succeeded
 from messages import mentions
 from thread_groups import in_threads
-from training_runs import edit, log, train
+from training_runs import edit
 
 from reference_numpy import parameters, preset
 from reference_numpy.sharding import Group
+from rosettaformer import checkpoints
 from rosettaformer.checkpoints import canonical, container
 from rosettaformer.meshes import together
 from rosettaformer.training import checkpoint_files
 from rosettaformer.training.checkpoint_store import Store
-from rosettaformer.training.manifest import Manifest
 from rosettaformer.training.progress import Progress
 
 CONFIG = preset("sapiens", **SIZES | {"target_vocabulary": 37, "encoder_layers": 1})
 TENSORS = len(parameters.shapes(CONFIG))
 PARTS = ("parameters", "first_moment", "second_moment")
-LAST = "checkpoints/step-00000004"
 
 
 def whole_state(seed: int = 0) -> dict[str, np.ndarray]:
@@ -91,7 +90,7 @@ def test_our_readers_take_the_index(tmp_path: Path) -> None:
     (index,) = Store(tmp_path).models()
     assert index.name == "model.safetensors.index.json"
     checkpoint = canonical.load(index)
-    assert checkpoint.config == CONFIG
+    assert checkpoint.config == checkpoints.load(index).config == CONFIG  # which `check --checkpoint` reads
     assert_same_bits(checkpoint.parameters, {name: state[f"parameters.{name}"] for name in checkpoint.parameters})
     assert "decoder.layers.0.self_attention.query.kernel" in succeeded("inspect", index, "--tensors").out
     succeeded("convert", index, tmp_path / "one.safetensors", "--to", "canonical")
@@ -200,25 +199,3 @@ def test_a_checkpoint_that_one_process_cannot_take_is_taken_by_none(tmp_path: Pa
         return Store(tmp_path, group=group).newest(CONFIG, take)[0][1].steps
 
     assert in_threads(2, newest) == [4, 4]
-
-
-# runs of before
-
-
-def test_a_run_of_one_process_goes_on_from_the_parts_of_several(run: Path) -> None:
-    """A checkpoint in parts in place of the last one: the run goes on as if one process had written it."""
-    whole = Path(shutil.copytree(run, run.with_name("whole")))
-    (state, progress), _ = Store(run).newest(config := Manifest.read(run).config)
-    tensors = dict(state)
-    shutil.rmtree(run / LAST)
-    in_threads(2, lambda group: Store(run, group=group).save(config, iter(tensors.items()), progress))
-    assert (run / LAST / "model-00002-of-00002.safetensors").exists()
-    for folder in (run, whole):
-        train(folder, "--resume", "--steps", 6)
-    assert log(run) == log(whole)
-    assert (run / "checkpoints/step-00000006/model.safetensors").exists()
-
-
-def test_a_mesh_that_no_run_has_is_refused(run: Path) -> None:
-    edit(run / "run.json", lambda fields: fields["free"].update(mesh="data=0"))
-    assert "free.mesh must be a mesh" in refused("train", "--out", run, "--resume")

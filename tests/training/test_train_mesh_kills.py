@@ -21,6 +21,9 @@ from rosettaformer.meshes import failing
 from rosettaformer.training.checkpoint_store import Store
 from rosettaformer.training.manifest import Manifest
 
+pytest.importorskip("torch")
+
+pytestmark = pytest.mark.conformance
 STEPS = 14
 FLOAT32 = 1e-4  # of a loss: rounding in other orders, which grows over the steps
 FOUR = ("--mesh", "data=2,model=2")
@@ -68,13 +71,11 @@ def ended(running: subprocess.Popen[str], within: float) -> tuple[int, str]:
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run of one mesh of two, with dropout, that nobody interrupts."""
-    pytest.importorskip("torch")
     folder = tmp_path_factory.mktemp("mesh") / "whole"
     train(folder, *OWN, "--mesh", "data=2")
     return folder
 
 
-@pytest.mark.conformance
 def test_one_of_four_is_killed_and_two_go_on_to_the_same_curve(tmp_path: Path, whole: Path) -> None:
     folder = tmp_path / "run"
     with begun(folder, *RUN, "--steps", 10_000, *FOUR) as running:
@@ -93,10 +94,8 @@ def test_one_of_four_is_killed_and_two_go_on_to_the_same_curve(tmp_path: Path, w
     np.testing.assert_allclose(losses(folder), losses(whole), rtol=FLOAT32)
 
 
-@pytest.mark.conformance
 @pytest.mark.parametrize("whom", ["launcher", "first", "last"])
 def test_whoever_is_asked_to_end_all_end_with_a_checkpoint(tmp_path: Path, whom: str) -> None:
-    pytest.importorskip("torch")
     folder = tmp_path / "run"
     with begun(folder, *RUN, "--steps", 10_000, "--mesh", "data=2") as running:
         if whom == "launcher":
@@ -109,9 +108,7 @@ def test_whoever_is_asked_to_end_all_end_with_a_checkpoint(tmp_path: Path, whom:
     assert found is not None and not problems and found[1].steps == log(folder)[-1]["step"]
 
 
-@pytest.mark.conformance
 def test_when_the_launcher_is_killed_no_process_stays(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
     folder = tmp_path / "run"
     with begun(folder, *RUN, "--steps", 10_000, "--mesh", "data=2") as running:
         running.kill()
@@ -123,7 +120,6 @@ def test_when_the_launcher_is_killed_no_process_stays(tmp_path: Path) -> None:
     assert found is not None and not problems
 
 
-@pytest.mark.conformance
 def test_torchrun_starts_the_same_run(tmp_path: Path, whole: Path) -> None:
     folder = tmp_path / "run"
     line = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "rosettaformer", "train"]
@@ -137,29 +133,9 @@ def test_torchrun_starts_the_same_run(tmp_path: Path, whole: Path) -> None:
     assert refused.returncode and len(messages) == 1 and f"{folder} holds a run: continue it with --resume" in messages[0]
 
 
-@pytest.mark.conformance
-def test_a_disk_that_is_full_for_one_process(tmp_path: Path) -> None:
-    """Its part of the optimiser is larger than a file may be; the message names the process and the checkpoint that stays."""
-    pytest.importorskip("torch")
-    folder, limited = tmp_path / "run", tmp_path / "limited"
-    train(folder, *OWN, "--mesh", "data=2", "--steps", 4)
-    limited.mkdir()
-    (limited / "sitecustomize.py").write_text(
-        "import os, resource\nif os.environ.get('RANK') == '1':\n    resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000))\n"
-    )
-    path = os.pathsep.join([str(limited), *sys.path])
-    with process("train", "--out", folder, "--resume", "--steps", 8, env=environment(PYTHONPATH=path)) as running:
-        code, said = ended(running, WAIT)
-    message = "step 6: … rank 1: [Errno 27] … step 4\n"
-    assert code == 2 and mentions(said, message) and said.count("Error: ") == 1
-    assert [entry.name for entry in sorted((folder / "checkpoints").iterdir())] == ["step-00000002", "step-00000004"]
-
-
-@pytest.mark.conformance
 @pytest.mark.parametrize(("backend", "mesh"), [("jax", "data=2,model=2"), ("tf", "data=2")])
 def test_a_run_of_torch_goes_on_in_another_framework_on_a_mesh(tmp_path: Path, backend: str, mesh: str) -> None:
     """Without dropout, whose masks are each framework's own."""
-    pytest.importorskip("torch")
     pytest.importorskip({"jax": "flax", "tf": "keras"}[backend])
     folder, alone = tmp_path / "run", tmp_path / "alone"
     few: tuple[Any, ...] = ("--dropout", 0, "--save-every", 3, "--validate-every", 100, "--sample", 1)

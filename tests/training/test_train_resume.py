@@ -158,24 +158,6 @@ def test_a_run_goes_on_in_another_backend(tmp_path: Path, backend: str) -> None:
     assert Manifest.read(folder).free["backend"] == backend
 
 
-@pytest.mark.conformance
-def test_a_log_that_ran_ahead_or_was_torn_is_cut_to_the_checkpoint(tmp_path: Path) -> None:
-    folder, whole = tmp_path / "run", tmp_path / "whole"
-    train(whole, "--steps", 12, "--save-every", 4, "--sample", 1)
-    train(folder, "--steps", 8, "--save-every", 4, "--sample", 1)
-    with (folder / "log.jsonl").open("a") as file:
-        file.write(json.dumps({"event": "step", "step": 9, "loss": 1.0}) + '\n{"event": "st')
-    train(folder, "--resume", "--steps", 12)
-    assert log(folder) == log(whole)
-
-
-@pytest.mark.conformance
-def test_the_seed_decides_the_run(tmp_path: Path) -> None:
-    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
-        train(tmp_path / name, "--steps", 3, "--seed", seed, "--sample", 1)
-    assert log(tmp_path / "a") == log(tmp_path / "b") != log(tmp_path / "c")
-
-
 def test_only_the_last_checkpoints_stay_and_their_mean_is_the_average(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     train(folder, "--steps", 12, "--save-every", 2, "--keep", 3, "--average", 2, "--sample", 1)

@@ -1,7 +1,6 @@
 """The same run: honest backends stay together, a planted mistake is found at its step, and what goes wrong with a backend is said."""
 
 import json
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from backends import random_parameters
-from invoke import invoke, refused, succeeded
+from invoke import invoke, succeeded
 from kinds import conformance, every
 from messages import mentions
 from model_folders import FOUR_NEEDS
@@ -71,13 +70,6 @@ Trainer = training.Trainer
 }
 # name -> (its code, the step at which it must be found, what must be named)
 MISTAKES = {
-    "epsilon_hat": ("""
-adam = optimizer.adam
-def hat(p, g, m, v, step, rate, beta_1, beta_2, epsilon, decay=0.0):
-    return adam(p, g, m, v, step, rate, beta_1, beta_2, epsilon / np.sqrt(1 - beta_2**step), decay)
-optimizer.adam = hat
-Trainer = training.Trainer
-""", 1, ""),
     "beta_2": ("""
 class Trainer(training.Trainer):
     def __init__(self, config, recipe, *rest):
@@ -95,27 +87,12 @@ class Trainer(training.Trainer):
 optimizer.decay_mask = lambda tree: parameters.nest({n: not n.endswith("bias") for n in parameters.flatten(tree)})
 Trainer = training.Trainer
 """, 1, "norm.scale"),
-    "no_decay": ("""
-optimizer.decay_mask = lambda tree: parameters.nest({n: False for n in parameters.flatten(tree)})
-Trainer = training.Trainer
-""", 1, ("kernel", "table")),
-    "steps_from_0": ("""
-noam = schedule.noam
-schedule.noam = lambda step, *rest: noam(max(step - 1, 1), *rest)
-Trainer = training.Trainer
-""", 2, ""),
     "no_hidden_dropout": ("""
 class Trainer(training.Trainer):
     def train_step(self, source, target, keep):
         flat = parameters.flatten(keep)
         return super().train_step(source, target, parameters.nest({n: x for n, x in flat.items() if "hidden" not in n}))
 """, 1, "loss"),
-    "clipped_by_tensor": ("""
-def clip(gradients, limit):
-    return parameters.nest({n: g * min(1.0, limit / np.linalg.norm(g)) for n, g in parameters.flatten(gradients).items()})
-optimizer.clip_global_norm = clip
-Trainer = training.Trainer
-""", 1, ""),
     "key_biases_that_move": ("""
 class Trainer(training.Trainer):
     def state(self):
@@ -135,8 +112,6 @@ FAILURES = {
     "lost": ("class Trainer(training.Trainer):\n    def state(self):\n        state = super().state()\n"
              "        del state['parameters.encoder.layers.0.feed_forward.hidden.bias']\n        return state\n",
              "after step 1: missing encoder.layers.0.feed_forward.hidden.bias of shape (64,)"),
-    "refusing": ("class Trainer:\n    def __init__(self, *arguments):\n        raise ValueError('width must be even; got 3')\n",
-                 "ValueError: width must be even; got 3"),
     "none": ("", "must define a class Trainer"),
     "broken": ("1 / 0", "ZeroDivisionError: division by zero"),
 }  # fmt: skip
@@ -187,7 +162,7 @@ def test_what_differs_by_rounding_alone_stays_together_in_float64(name: str, mis
 
 @pytest.mark.conformance
 def test_in_float32_rounding_stays_together_and_mistakes_are_found(tmp_path: Path) -> None:
-    names = ("beta_2", "missing_tie", "decay_of_norms", "no_decay", "no_hidden_dropout")
+    names = ("beta_2", "missing_tie", "decay_of_norms", "no_hidden_dropout")
     runs = run_files(tmp_path, {name: MISTAKES[name][0] for name in names} | HONEST, experiment("float32"))
     assert_together([runs[name] for name in HONEST], 4)
     found = {name: run.divergence and run.divergence.number for name, run in runs.items() if name in names}
@@ -211,7 +186,6 @@ RUNS = [
     ),
 ]
 LONG_RUNS: list[tuple[tuple[str, ...], bool, dict[str, Any]]] = [
-    *(((port,), compiled, WHOLE) for port, compiled in (("torch", False), ("tf", False), ("tf", True), ("jax", True))),
     (("torch",), True, {"dtype": "float32"}),
     (("tf", "jax", "numpy"), True, {"dtype": "float32", **PARTED}),
     *(
@@ -379,12 +353,6 @@ def test_a_missing_framework_is_missing_and_not_together(tmp_path: Path, monkeyp
     assert "torch: missing" in alone.out and "[torch]'" in alone.out
 
 
-def test_a_picture_without_matplotlib_is_one_message_before_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    message = refused("compare-training", "--picture", tmp_path / "curves.png", code=3)
-    assert "matplotlib" in message and "[report]'" in message
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -393,13 +361,8 @@ def test_a_picture_without_matplotlib_is_one_message_before_the_run(tmp_path: Pa
         (("--steps", "0"), "--steps"),
         (("--set", "dropout=0.2"), "unknown config field 'dropout'"),
         (("--recipe", "warm_up=3"), "unknown recipe field 'warm_up' (nearest: warmup)"),
-        (("--recipe", "warmup=0"), "warmup … 1 … 0"),
-        (("--recipe", "warmup=soon"), "1 … 'soon'"),
         (("--recipe", "warmup"), "a setting must be FIELD=VALUE; got 'warmup'"),
-        (
-            ("--preset", "ict1022"),
-            "encoder-only … masked-language … classes=0 … masked_language_head=False",
-        ),
+        (("--preset", "ict1022"), "encoder-only … classes=0 … masked_language_head=False"),
         (("--picture", "curves.txt"), ".png … .svg … .pdf … curves.txt"),
         (("--json", "nowhere/x.json"), "the folder nowhere does not exist"),
         (("no_such_file.safetensors",), "no_such_file.safetensors"),
