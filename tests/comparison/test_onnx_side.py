@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from invoke import invoke, refused
-from onnx_exports import exported, planted
+from onnx_exports import exported
 from published_pairs import MODELS, report_of, told
 from sides_in_process import sides_in_process
 
