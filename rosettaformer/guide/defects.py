@@ -125,7 +125,7 @@ def _page(defect: Defect, found: list[Effect]) -> Page:
 
 
 def _sides(edit: Edit) -> dict[str, Code]:
-    origins = {"wrong": "wrong.toml", "right": edit.file}
+    origins = {"wrong": "wrong.txt", "right": edit.file}
     return {
         side: Code(
             textwrap.dedent(getattr(edit, side)),
