@@ -55,7 +55,10 @@ IN = click.Path(path_type=Path, exists=True)
 _ALONE = {
     "results": ("--results judges outputs that exist", "device mode checkpoint like mesh"),
     "quick": ("--quick runs core cases in float32", "results dtype full checkpoint like"),
-    "artefact": ("an artefact has weights, a dtype and a device of its own", "grad full like mode device mesh dtype"),
+    "artefact": (
+        "an artefact has weights, a dtype and a device of its own",
+        "grad full like mode device mesh dtype",
+    ),
 }
 _PLURAL = {"device": "devices", "mode": "modes", "dtype": "dtypes", "mesh": "meshes"}
 
