@@ -9,9 +9,11 @@ import functools
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib import resources
 
 from .blocks import blocks
-from .plain_files import text
+
+FOLDER = resources.files(__package__) / "snippets" / "components"
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ class Edit:
 def planted() -> Mapping[str, Sequence[Edit]]:
     """Returns the edits of each known bug by its id, in the order of the plain file."""
     found: dict[str, list[Edit]] = {}
-    for block in blocks(text("wrong.txt")):
+    for block in blocks(_text("wrong.txt")):
         file, _, functions = block.id.partition(".")
         right, *bugs = block.fields.items()
         piece = _lines(right[1], " " * 4)
@@ -58,12 +60,12 @@ def planted() -> Mapping[str, Sequence[Edit]]:
 def applied(edits: Sequence[Edit]) -> str:
     """Returns the text of the plain file with these edits, the last of which is made first."""
     (file,) = {edit.file for edit in edits}
-    return functools.reduce(lambda made, edit: edit.applied(made), reversed(edits), text(file))
+    return functools.reduce(lambda text, edit: edit.applied(text), reversed(edits), _text(file))
 
 
 def _place(edit: Edit) -> int:
-    whole = f"\n{text(edit.file)}"
-    return whole.find(f"\n{edit.right}", whole.find(f"\ndef {edit.function}("))
+    text = f"\n{_text(edit.file)}"
+    return text.find(f"\n{edit.right}", text.find(f"\ndef {edit.function}("))
 
 
 def _lines(value: str, indentation: str) -> str:
@@ -71,3 +73,8 @@ def _lines(value: str, indentation: str) -> str:
     if value and "\n" not in value and not value.startswith(" "):
         return f"{indentation}{value}\n"
     return textwrap.indent(value, " " * 4) + "\n" * bool(value)
+
+
+@functools.cache
+def _text(file: str) -> str:
+    return (FOLDER / file).read_text(encoding="utf-8")

@@ -104,7 +104,7 @@ def test_plain_versions_are_short_and_have_the_same_statements_in_one_row() -> N
             assert [skeleton(node) for node in nodes] == [skeleton(nodes[0])] * 4, name
         assert sum(row[0].opens for row in rows) == len(names)
         for column, package in enumerate(PACKAGES):
-            file = plain.text(plain.FILES[package]).splitlines()
+            file = (FOLDER / plain.FILES[package]).read_text().splitlines()
             nodes = [plain.function(package, name) for name in names]
             wanted = [line.strip() for node in nodes for line in file[node.lineno - 1 : node.end_lineno]]
             shown = [re.sub("<[^>]+>", "", str(text)) for row in rows for _, text in row[column].lines]

@@ -20,8 +20,7 @@ from rosettaformer.conformance.diagnosis import altered
 from rosettaformer.conformance.ports.port import NotCovered
 from rosettaformer.conformance.reference import statistics, tolerance
 from rosettaformer.conformance.reference.components import named_outputs
-from rosettaformer.guide.plain_files import FOLDER
-from rosettaformer.guide.planted import Edit, applied, planted
+from rosettaformer.guide.planted import FOLDER, Edit, applied, planted
 
 MOST = 3  # cases for each bug: core ones and the smallest first
 

@@ -6,13 +6,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import resources
 from typing import Any
 
 from ..code import Code, lines
-from ..plain_files import FOLDER, WORDS, text
 from .cells import unindented
 from .modules import PACKAGES
 
+FOLDER = resources.files("rosettaformer.guide") / "snippets" / "components"
 ORIGIN = "rosettaformer/guide/snippets/components"
 FILES = dict(zip(PACKAGES, ("plain_numpy.py", "plain_pytorch.py", "plain_keras.py", "plain_flax.py"), strict=True))
 TITLES = dict(zip(PACKAGES, ("NumPy", "PyTorch", "Keras", "JAX"), strict=True))
@@ -115,10 +116,10 @@ def _parts(node: ast.stmt) -> Iterator[tuple[int, int]]:
 
 
 def _statement(package: str, first: int, last: int, opens: bool) -> Statement:
-    file, whole = FILES[package], text(FILES[package])
-    plain, marked = whole.split("\n"), lines(whole)
+    text = _text(package)
+    plain, marked = text.split("\n"), lines(text)
     made = tuple((len(plain[i]) - len(plain[i].lstrip()), unindented(marked[i])) for i in range(first - 1, last))
-    return Statement(made, f"{ORIGIN}/{file}" if file in WORDS else f"{ORIGIN}/{file}:{first}", opens)
+    return Statement(made, f"{ORIGIN}/{FILES[package]}:{first}", opens)
 
 
 @functools.cache
@@ -128,5 +129,9 @@ def _homes() -> dict[str, str]:
 
 @functools.cache
 def _parsed(package: str) -> dict[str, ast.FunctionDef]:
-    body = ast.parse(text(FILES[package])).body
-    return {node.name: node for node in body if isinstance(node, ast.FunctionDef)}
+    return {node.name: node for node in ast.parse(_text(package)).body if isinstance(node, ast.FunctionDef)}
+
+
+@functools.cache
+def _text(package: str) -> str:
+    return (FOLDER / FILES[package]).read_text(encoding="utf-8")

@@ -1,5 +1,374 @@
-"""Every component in plain Keras: the functions of `plain_numpy.py` in the words of Keras."""
+"""Every component in plain Keras, as a textbook writes it. `rosettaformer check port_keras.py` judges it."""
 
-from rosettaformer.guide.plain_files import text
+import math
 
-exec(compile(text("plain_keras.py"), "plain_keras.py in words of Keras", "exec"))
+import keras
+from keras import ops
+
+
+def linear(equation, parameters, x):
+    y = ops.einsum(equation, x, parameters["kernel"])
+    return y + parameters["bias"] if "bias" in parameters else y
+
+
+def embedding(parameters, token, scale):
+    x_btd = ops.take(parameters["table"], token, axis=0)
+    return x_btd * x_btd.shape[-1] ** 0.5 if scale else x_btd
+
+
+def segment_embedding(parameters, segment_bs):
+    return ops.take(parameters["table"], segment_bs, axis=0)
+
+
+def token_positions(mask_bt):
+    begun_bt = ops.cumsum(mask_bt, axis=1) > 0
+    return ops.maximum(ops.cumsum(begun_bt, axis=1) - 1, 0)
+
+
+def position_embedding(parameters, position_bt, offset):
+    return ops.take(parameters["table"], position_bt + offset, axis=0)
+
+
+def positional_encoding(position_bt, width):
+    feature_d = ops.arange(width)
+    frequency_d = 10000.0 ** (-2 * (feature_d // 2) / width)
+    angle_btd = ops.multiply(position_bt[:, :, None], frequency_d)
+    return ops.where(feature_d % 2 == 0, ops.sin(angle_btd), ops.cos(angle_btd))
+
+
+def rotary_halves(x_bthk, position_bt, base):
+    pairs = x_bthk.shape[-1] // 2
+    frequency_j = 1 / base ** (ops.arange(pairs) / pairs)
+    angle_bt1j = ops.multiply(position_bt[:, :, None, None], frequency_j)
+    cosine, sine = ops.cos(angle_bt1j), ops.sin(angle_bt1j)
+    first, second = x_bthk[..., :pairs], x_bthk[..., pairs:]
+    turned = [first * cosine - second * sine, second * cosine + first * sine]
+    return ops.concatenate(turned, axis=-1)
+
+
+def rotary_neighbours(x_bthk, position_bt, base):
+    pairs = x_bthk.shape[-1] // 2
+    frequency_j = 1 / base ** (ops.arange(pairs) / pairs)
+    angle_bt1j = ops.multiply(position_bt[:, :, None, None], frequency_j)
+    cosine, sine = ops.cos(angle_bt1j), ops.sin(angle_bt1j)
+    first, second = x_bthk[..., 0::2], x_bthk[..., 1::2]
+    turned = [first * cosine - second * sine, second * cosine + first * sine]
+    return ops.reshape(ops.stack(turned, axis=-1), x_bthk.shape)
+
+
+def alibi_bias(heads, target_length, source_length):
+    slope_h11 = 2.0 ** (-8 * ops.arange(1, heads + 1) / heads)[:, None, None]
+    query_t1 = ops.arange(target_length)[:, None] + source_length - target_length
+    distance_ts = ops.abs(query_t1 - ops.arange(source_length))
+    return ops.multiply(-slope_h11, distance_ts)[None]
+
+
+def token_mask(token, padding_id):
+    return token != padding_id
+
+
+def padding_mask(mask_bs):
+    return mask_bs[:, None, None, :]
+
+
+def causal_mask(target_length, source_length):
+    query_t1 = ops.arange(target_length)[:, None] + source_length - target_length
+    key_s = ops.arange(source_length)
+    return (key_s <= query_t1)[None, None]
+
+
+def window_mask(target_length, source_length, window):
+    query_t1 = ops.arange(target_length)[:, None] + source_length - target_length
+    key_s = ops.arange(source_length)
+    return (ops.abs(query_t1 - key_s) < window)[None, None]
+
+
+def combine_masks(mask_bhts, other_bhts):
+    return mask_bhts & other_bhts
+
+
+def softmax(logits, mask=None):
+    if mask is not None:
+        logits = ops.where(mask, logits, -1e30)
+    exponential = ops.exp(logits - ops.max(logits, axis=-1, keepdims=True))
+    weights = exponential / ops.sum(exponential, axis=-1, keepdims=True)
+    return weights if mask is None else ops.where(mask, weights, 0.0)
+
+
+def soft_cap(x, cap):
+    return cap * ops.tanh(x / cap)
+
+
+def scaled_dot_product_attention(query_bthk, key_bsgk, value_bsge, mask_bhts=None, bias_bhts=None):
+    shared = query_bthk.shape[2] // key_bsgk.shape[2]
+    key_bshk = ops.repeat(key_bsgk, shared, axis=2)
+    value_bshe = ops.repeat(value_bsge, shared, axis=2)
+    logits_bhts = ops.einsum("bthk,bshk->bhts", query_bthk, key_bshk) / query_bthk.shape[-1] ** 0.5
+    if bias_bhts is not None:
+        logits_bhts = logits_bhts + bias_bhts
+    weights_bhts = softmax(logits_bhts, mask_bhts)
+    return ops.einsum("bhts,bshe->bthe", weights_bhts, value_bshe)
+
+
+def multi_head_attention(parameters, query_btd, memory_bsd, mask_bhts=None, bias_bhts=None):
+    query_bthk = linear("btd,dhk->bthk", parameters["query"], query_btd)
+    key_bsgk = linear("bsd,dgk->bsgk", parameters["key"], memory_bsd)
+    value_bsge = linear("bsd,dge->bsge", parameters["value"], memory_bsd)
+    output_bthe = scaled_dot_product_attention(query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts)
+    return linear("bthe,hed->btd", parameters["output"], output_bthe)
+
+
+def relu(x):
+    return ops.maximum(x, 0.0)
+
+
+def gelu_erf(x):
+    return x / 2 * (1 + ops.erf(x / 2**0.5))
+
+
+def gelu_tanh(x):
+    return x / 2 * (1 + ops.tanh((2 / math.pi) ** 0.5 * (x + 0.044715 * x**3)))
+
+
+def gelu_sigmoid(x):
+    return x / (1 + ops.exp(-1.702 * x))
+
+
+def silu(x):
+    return x / (1 + ops.exp(-x))
+
+
+def feed_forward(parameters, x_btd, activation):
+    hidden_btf = activation(linear("btd,df->btf", parameters["hidden"], x_btd))
+    return linear("btf,fd->btd", parameters["output"], hidden_btf)
+
+
+def gated_feed_forward(parameters, x_btd, activation):
+    gate_btf = activation(linear("btd,df->btf", parameters["gate"], x_btd))
+    hidden_btf = linear("btd,df->btf", parameters["hidden"], x_btd)
+    return linear("btf,fd->btd", parameters["output"], gate_btf * hidden_btf)
+
+
+def layer_norm(parameters, x_btd, epsilon):
+    centred_btd = x_btd - ops.mean(x_btd, axis=-1, keepdims=True)
+    variance_bt1 = ops.mean(centred_btd**2, axis=-1, keepdims=True)
+    normalised_btd = centred_btd / ops.sqrt(variance_bt1 + epsilon)
+    return normalised_btd * parameters["scale"] + parameters["offset"]
+
+
+def rms_norm(parameters, x_btd, epsilon):
+    mean_square_bt1 = ops.mean(x_btd**2, axis=-1, keepdims=True)
+    normalised_btd = x_btd / ops.sqrt(mean_square_bt1 + epsilon)
+    return normalised_btd * parameters["scale"]
+
+
+def dropout(x, keep, rate):
+    return ops.where(keep, x / (1 - rate), 0.0)
+
+
+def random_dropout(x, seed, rate):
+    keep = keras.random.uniform(x.shape, seed=seed, dtype=x.dtype) >= rate
+    return dropout(x, keep, rate)
+
+
+def pre_norm_encoder_layer(parameters, x_btd, mask_bhts, epsilon, activation):
+    normed_btd = layer_norm(parameters["self_attention_norm"], x_btd, epsilon)
+    x_btd = x_btd + multi_head_attention(parameters["self_attention"], normed_btd, normed_btd, mask_bhts)
+    normed_btd = layer_norm(parameters["feed_forward_norm"], x_btd, epsilon)
+    return x_btd + feed_forward(parameters["feed_forward"], normed_btd, activation)
+
+
+def post_norm_encoder_layer(parameters, x_btd, mask_bhts, epsilon, activation):
+    x_btd = x_btd + multi_head_attention(parameters["self_attention"], x_btd, x_btd, mask_bhts)
+    x_btd = layer_norm(parameters["self_attention_norm"], x_btd, epsilon)
+    x_btd = x_btd + feed_forward(parameters["feed_forward"], x_btd, activation)
+    return layer_norm(parameters["feed_forward_norm"], x_btd, epsilon)
+
+
+def pre_norm_decoder_layer(parameters, x_btd, memory_bsd, self_mask_bhts, cross_mask_bhts, epsilon, activation):
+    normed_btd = layer_norm(parameters["self_attention_norm"], x_btd, epsilon)
+    x_btd = x_btd + multi_head_attention(parameters["self_attention"], normed_btd, normed_btd, self_mask_bhts)
+    if memory_bsd is not None:
+        normed_btd = layer_norm(parameters["cross_attention_norm"], x_btd, epsilon)
+        x_btd = x_btd + multi_head_attention(parameters["cross_attention"], normed_btd, memory_bsd, cross_mask_bhts)
+    normed_btd = layer_norm(parameters["feed_forward_norm"], x_btd, epsilon)
+    return x_btd + feed_forward(parameters["feed_forward"], normed_btd, activation)
+
+
+def post_norm_decoder_layer(parameters, x_btd, memory_bsd, self_mask_bhts, cross_mask_bhts, epsilon, activation):
+    x_btd = x_btd + multi_head_attention(parameters["self_attention"], x_btd, x_btd, self_mask_bhts)
+    x_btd = layer_norm(parameters["self_attention_norm"], x_btd, epsilon)
+    if memory_bsd is not None:
+        x_btd = x_btd + multi_head_attention(parameters["cross_attention"], x_btd, memory_bsd, cross_mask_bhts)
+        x_btd = layer_norm(parameters["cross_attention_norm"], x_btd, epsilon)
+    x_btd = x_btd + feed_forward(parameters["feed_forward"], x_btd, activation)
+    return layer_norm(parameters["feed_forward_norm"], x_btd, epsilon)
+
+
+def encoder(parameters, x_bsd, mask_bhts, epsilon, activation, layer):
+    for layer_parameters in parameters["layers"].values():
+        x_bsd = layer(layer_parameters, x_bsd, mask_bhts, epsilon, activation)
+    return layer_norm(parameters["final_norm"], x_bsd, epsilon) if "final_norm" in parameters else x_bsd
+
+
+def decoder(parameters, x_btd, memory_bsd, self_mask_bhts, cross_mask_bhts, epsilon, activation, layer):
+    for layer_parameters in parameters["layers"].values():
+        x_btd = layer(layer_parameters, x_btd, memory_bsd, self_mask_bhts, cross_mask_bhts, epsilon, activation)
+    return layer_norm(parameters["final_norm"], x_btd, epsilon) if "final_norm" in parameters else x_btd
+
+
+def logits(parameters, x_btd):
+    return linear("btd,dv->btv", parameters, x_btd)
+
+
+def pooler(parameters, x_bsd):
+    return ops.tanh(linear("bd,dr->br", parameters, x_bsd[:, 0]))
+
+
+def classifier(parameters, pooled_br):
+    return linear("br,rc->bc", parameters, pooled_br)
+
+
+def masked_language_head(parameters, x_bsd, epsilon, activation):
+    hidden_bsr = activation(linear("bsd,dr->bsr", parameters["hidden"], x_bsd))
+    normed_bsr = layer_norm(parameters["norm"], hidden_bsr, epsilon)
+    return linear("bsr,rv->bsv", parameters["logits"], normed_bsr)
+
+
+def encode(parameters, source, source_mask_bs, epsilon):
+    x_bsd = embedding(parameters["source_embedding"], source, True)
+    x_bsd = x_bsd + positional_encoding(token_positions(source_mask_bs), x_bsd.shape[-1])
+    mask_bhts = padding_mask(source_mask_bs)
+    return encoder(parameters["encoder"], x_bsd, mask_bhts, epsilon, relu, post_norm_encoder_layer)
+
+
+def decode(parameters, target, target_mask_bt, memory_bsd, source_mask_bs, epsilon):
+    x_btd = embedding(parameters["target_embedding"], target, True)
+    x_btd = x_btd + positional_encoding(token_positions(target_mask_bt), x_btd.shape[-1])
+    causal_bhts = causal_mask(target.shape[1], target.shape[1])
+    self_mask_bhts = combine_masks(padding_mask(target_mask_bt), causal_bhts)
+    cross_mask_bhts = padding_mask(source_mask_bs)
+    masks = self_mask_bhts, cross_mask_bhts
+    x_btd = decoder(parameters["decoder"], x_btd, memory_bsd, *masks, epsilon, relu, post_norm_decoder_layer)
+    return logits(parameters["logits"], x_btd)
+
+
+def transformer(parameters, source, target, padding_id, epsilon):
+    source_mask_bs = token_mask(source, padding_id)
+    target_mask_bt = token_mask(target, padding_id)
+    memory_bsd = encode(parameters, source, source_mask_bs, epsilon)
+    return decode(parameters, target, target_mask_bt, memory_bsd, source_mask_bs, epsilon)
+
+
+def training_loss(parameters, source, target, padding_id, epsilon, smoothing):
+    input_bt, label_bt = target[:, :-1], target[:, 1:]
+    logits_btv = transformer(parameters, source, input_bt, padding_id, epsilon)
+    return cross_entropy(logits_btv, label_bt, token_mask(label_bt, padding_id), smoothing)
+
+
+def encode_bert(parameters, source, source_mask_bs, segment_bs, epsilon, activation):
+    position_1s = ops.arange(source.shape[1])[None]
+    x_bsd = embedding(parameters["source_embedding"], source, False)
+    x_bsd = x_bsd + position_embedding(parameters["source_position_embedding"], position_1s, 0)
+    x_bsd = x_bsd + segment_embedding(parameters["source_segment_embedding"], segment_bs)
+    x_bsd = layer_norm(parameters["source_embedding_norm"], x_bsd, epsilon)
+    mask_bhts = padding_mask(source_mask_bs)
+    return encoder(parameters["encoder"], x_bsd, mask_bhts, epsilon, activation, post_norm_encoder_layer)
+
+
+def pool(parameters, source, source_mask_bs, segment_bs, epsilon, activation):
+    x_bsd = encode_bert(parameters, source, source_mask_bs, segment_bs, epsilon, activation)
+    return pooler(parameters["pooler"], x_bsd)
+
+
+def classify(parameters, source, source_mask_bs, segment_bs, epsilon, activation):
+    pooled_br = pool(parameters, source, source_mask_bs, segment_bs, epsilon, activation)
+    return classifier(parameters["classifier"], pooled_br)
+
+
+def masked_language_logits(parameters, source, source_mask_bs, segment_bs, epsilon, activation):
+    x_bsd = encode_bert(parameters, source, source_mask_bs, segment_bs, epsilon, activation)
+    return masked_language_head(parameters["masked_language_head"], x_bsd, epsilon, activation)
+
+
+def classification_loss(parameters, source, label_b, source_mask_bs, segment_bs, epsilon, activation, smoothing):
+    logits_bc = classify(parameters, source, source_mask_bs, segment_bs, epsilon, activation)
+    counted_b1 = label_b[:, None] >= 0
+    return cross_entropy(logits_bc[:, None], label_b[:, None], counted_b1, smoothing)
+
+
+def cross_entropy(logits_btv, label_bt, mask_bt, smoothing):
+    shifted_btv = logits_btv - ops.max(logits_btv, axis=-1, keepdims=True)
+    log_p_btv = shifted_btv - ops.log(ops.sum(ops.exp(shifted_btv), axis=-1, keepdims=True))
+    true_bt = ops.take_along_axis(log_p_btv, label_bt[:, :, None], axis=-1)[:, :, 0]
+    loss_bt = -(1 - smoothing) * true_bt - smoothing * ops.mean(log_p_btv, axis=-1)
+    return ops.divide(ops.sum(ops.where(mask_bt, loss_bt, 0.0)), ops.sum(mask_bt))
+
+
+def adam(p, g, m, v, step, learning_rate, beta_1, beta_2, epsilon, weight_decay):
+    m = beta_1 * m + (1 - beta_1) * g
+    v = beta_2 * v + (1 - beta_2) * g * g
+    m_hat = m / (1 - beta_1**step)
+    v_hat = v / (1 - beta_2**step)
+    p = p - learning_rate * (m_hat / (ops.sqrt(v_hat) + epsilon) + weight_decay * p)
+    return p, m, v
+
+
+def clip_global_norm(gradients, limit):
+    norm = ops.sqrt(sum(ops.sum(g**2) for g in gradients))
+    factor = ops.minimum(1.0, limit / norm)
+    return [g * factor for g in gradients]
+
+
+def noam(step, width, warmup):
+    return width**-0.5 * ops.minimum(step**-0.5, step * warmup**-1.5)
+
+
+def initial_kernel(seed, shape, fan_in, fan_out):
+    limit = (6 / (fan_in + fan_out)) ** 0.5
+    uniform = keras.random.uniform(shape, seed=seed)
+    return limit * (2 * uniform - 1)
+
+
+def initial_table(seed, shape):
+    normal = keras.random.normal(shape, seed=seed)
+    return normal * shape[-1] ** -0.5
+
+
+def penalise(scores_bv, token_bn, repetition_penalty):
+    held_bv = ops.any(ops.equal(token_bn[:, :, None], ops.arange(scores_bv.shape[1])), axis=1)
+    lower_bv = ops.where(scores_bv > 0, scores_bv / repetition_penalty, scores_bv * repetition_penalty)
+    return ops.where(held_bv, lower_bv, scores_bv)
+
+
+def truncate(logits_bv, temperature, top_k, top_p):
+    order_bv = ops.argsort(-logits_bv, axis=1)
+    ordered_bv = ops.take_along_axis(logits_bv, order_bv, axis=1) / temperature
+    if top_k:
+        ordered_bv = ops.where(ops.arange(ordered_bv.shape[1]) < top_k, ordered_bv, -math.inf)
+    if top_p < 1:
+        p_bv = softmax(ordered_bv)
+        ordered_bv = ops.where(ops.cumsum(p_bv, axis=1) - p_bv < top_p, ordered_bv, -math.inf)
+    place_bv = ops.argsort(order_bv, axis=1)
+    return ops.take_along_axis(ordered_bv, place_bv, axis=1)
+
+
+def draw(logits_bv, uniform_b):
+    cumulative_bv = ops.cumsum(softmax(logits_bv), axis=1)
+    return ops.sum(cumulative_bv <= uniform_b[:, None], axis=1)
+
+
+def greedy_search(parameters, source, target, allowed_v, padding_id, end_id, steps, epsilon):
+    source_mask_bs = token_mask(source, padding_id)
+    memory_bsd = encode(parameters, source, source_mask_bs, epsilon)
+    ended_b1 = ops.zeros((len(target), 1), "bool")
+    for _ in range(steps):
+        target_mask_bt = token_mask(target, padding_id)
+        logits_btv = decode(parameters, target, target_mask_bt, memory_bsd, source_mask_bs, epsilon)
+        likeliest_b1 = ops.argmax(ops.where(allowed_v, logits_btv[:, -1:], -math.inf), axis=-1)
+        token_b1 = ops.where(ended_b1, padding_id, likeliest_b1)
+        target = ops.concatenate([target, token_b1], axis=1)
+        ended_b1 = ended_b1 | (token_b1 == end_id)
+        if ops.all(ended_b1):
+            break
+    return target
