@@ -36,14 +36,16 @@ def scaled_dot_product_attention(
 
     Returns the output `b t h e`; with return_weights also the weights `b h t s` before dropout.
 
-    mask_bhts: boolean, True = may attend (MASK); axes of size 1 are broadcast. causal also hides
-    later keys (CAUSAL), window those as far away as that (WINDOW); 0: none. scale: in place of `1 /
-    sqrt(k)` (SCALE). cap: `soft_cap` of the scaled logits, before bias and mask (SOFTCAP).
-    bias_bhts: added to the logits; -inf hides a key. keep_bhts: dropout mask of the weights, True =
-    keep. A query that may attend to nothing returns zeros (EMPTY). Key head j serves query heads j
-    h/g .. (j+1) h/g - 1. Half-precision dtypes hold logits and softmax in float32 and round the
-    weights before they multiply the values. Raises ValueError on shapes that do not fit. Source:
-    Vaswani et al. 2017, eq. 1; grouped heads: Ainslie et al. 2023.
+    mask_bhts: boolean, True = may attend (MASK); axes of size 1 are broadcast. causal: also hide
+    the keys that come after the query (CAUSAL). window: also hide the keys whose distance from the
+    query is this or more (WINDOW); 0 hides none. scale: in place of `1 / sqrt(k)` (SCALE). cap:
+    `soft_cap` of the scaled logits, before bias and mask (SOFTCAP). bias_bhts: added to the logits;
+    -inf hides a key. keep_bhts: dropout mask of the weights, True = keep. A query that may attend
+    to nothing returns zeros (EMPTY). Fewer key heads than query heads are shared: each serves `h/g`
+    neighbouring query heads, the first of them the first `h/g`. Half-precision dtypes hold logits
+    and softmax in float32 and round the weights before they multiply the values. Raises ValueError
+    on shapes that do not fit. Source: Vaswani et al. 2017, eq. 1; grouped heads: Ainslie et al.
+    2023.
     """
     checks.check_attention(query_bthk.shape, key_bsgk.shape, value_bsge.shape)
     key_bshk, value_bshe = repeat_kv(key_bsgk, query_bthk), repeat_kv(value_bsge, query_bthk)

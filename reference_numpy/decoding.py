@@ -32,11 +32,11 @@ def greedy_search(
     token; without it, every id but the padding id. An answer ends with the end token or after
     max_new_tokens tokens.
 
-    Returns token_bn, int64, the answers without their prefix, n = max_new_tokens, filled with
-    padding after their end; and log_p_bn, the model's `log p` of each token given all before it,
-    over the tokens that an answer may hold and before any penalty; 0 after the end. Half-precision
-    dtypes compute it in float32. Raises ValueError on ids and options that do not fit, and if a
-    logit is inf or NaN.
+    Returns `token_bn` and `log_p_bn`, both `max_new_tokens` long. The tokens, int64, are the
+    answers without their prefix, with padding after their end. Each has the model's `log p` given
+    all before it, over the tokens that an answer may hold and before any penalty; after the end it
+    is 0. Half-precision dtypes compute `log p` in float32. Raises ValueError on ids and options
+    that do not fit, and if a logit is inf or NaN.
     """
     model = _Model(
         parameters,
@@ -62,9 +62,9 @@ def sample(
 ) -> dict[str, Array]:
     """As `greedy_search`, but each token is drawn (SAMPLE).
 
-    Penalties, temperature, top-k and top-p, then the inverse of the distribution. uniform_bn: a
-    number in [0, 1) for every token of every answer, which decides what is drawn; others are
-    refused. Temperature 0 takes the likeliest token.
+    The logits pass penalties, temperature, top-k and top-p; then the uniform number decides, as in
+    `draw`. uniform_bn: a number in [0, 1) for every token of every answer, which decides what is
+    drawn; others are refused. Temperature 0 takes the likeliest token.
     """
     strategy = Strategy.of(strategy, config)
     model = _Model(parameters, config, strategy, source, prefix, source_mask_bs, prefix_mask_bp)
@@ -97,11 +97,11 @@ def beam_search(
     At each step every live beam ends once, and the beam_size likeliest continuations of all live
     on; the last of max_new_tokens tokens can only be the end. Of equals the lower token comes
     first. A row stops when beam_size hypotheses are finished and no live beam can beat the worst of
-    them; with early_stop it does not look at the live ones. Arguments and errors as
-    `greedy_search`; penalties act on `log p`.
+    them; with early_stop it does not look at the live ones. Arguments and errors are those of
+    `greedy_search`. Penalties act on `log p`.
 
-    Returns token_bwn, int64, and score_bw, the n_best hypotheses of each row, best first; missing
-    ones are padding and -inf. Source: Wu et al. 2016, eq. 14.
+    Returns `token_bwn`, int64, and `score_bw`: the `n_best` hypotheses of each row, the best first.
+    Missing ones are padding, with the score -inf. Source: Wu et al. 2016, eq. 14.
     """
     strategy = Strategy.of(strategy, config)
     model = _Model(

@@ -16,7 +16,8 @@ __all__ = [
 
 
 def embedding(parameters: Tree, token: Array, scale: bool, round_scale: bool = False) -> Array:
-    """`x = sqrt(d)^scale * table[token]`, `b t d`: rows of the table, by id or as a mixture.
+    """`x = sqrt(d)^scale * table[token]`: the row of the table for every token, or a mixture of
+    rows; `b t d`.
 
     token: integer ids `b t`, or soft one-hot rows `b t v`, whose embedding is the weighted sum of
     the table's rows. parameters: table `v d`. Half-precision dtypes multiply by sqrt(d) in float32
@@ -92,7 +93,8 @@ def segment_embedding_vjp(parameters: Tree, segment_bs: Array, *, cotangent: Arr
 
 
 def logits(parameters: Tree, x_btd: Array, scale: float = 1.0, cap: float | None = None) -> Array:
-    """`logits = scale (x W + b)`, `b t v`: scores of the next token before softmax, b by config.
+    """`logits = scale (x W + b)`: scores of the next token before softmax, `b t v`. The config says
+    whether there is a bias.
 
     cap: `cap tanh(logits / cap)` in their place; scale and cap compute half-precision dtypes in
     float32 and round once (SOFTCAP). parameters: kernel `d v` (tied: the transposed table), bias

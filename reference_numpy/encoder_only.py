@@ -28,7 +28,7 @@ def pool(
 ) -> Array:
     """`pooler(encode(source))`, `b r`: one vector for each row.
 
-    Arguments and errors as `encode`; ValueError also if the config has no pooler.
+    Arguments and errors are those of `encode`, and a ValueError if the config has no pooler.
     Source: Devlin et al. 2019, section 3.1.
     """
     config.need("pooler")
@@ -64,8 +64,9 @@ def classify(
 ) -> Array:
     """`classifier(pool(source))`, `b c`: the logits of each row's classes.
 
-    Arguments as `encode`; keep: also classifier_dropout. Raises ValueError as `encode`, and if the
-    config has no classes. Source: Devlin et al. 2019, section 4.1.
+    keep: dropout masks by site, as in `pool`, and classifier_dropout; None evaluates. Arguments are
+    otherwise those of `encode`. Raises ValueError as `encode`, and if the config has no classes.
+    Source: Devlin et al. 2019, section 4.1.
     """
     config.need("classes")
     pooled_br = pool(parameters, config, source, source_mask_bs, keep, segment_bs)
@@ -106,8 +107,8 @@ def classification_loss(
 ) -> Array:
     """The cross-entropy of the class of every row: a scalar.
 
-    label_b: integer classes. smoothing and total as `loss.cross_entropy`, keep as `classify`.
-    Raises ValueError as both do.
+    label_b: integer classes. smoothing, total: as `loss.cross_entropy`; keep: as `classify`. Raises
+    ValueError as both do.
     """
     checks.check_classes(label_b.shape, str(label_b.dtype))
     logits_bc = classify(parameters, config, source, source_mask_bs, keep, segment_bs)
@@ -144,7 +145,7 @@ def masked_language_logits(
 ) -> Array:
     """`masked_language_head(encode(source))`, `b s v`: scores of the token at every position.
 
-    Arguments and errors as `encode`; ValueError also if the config has no such head.
+    Arguments and errors are those of `encode`, and a ValueError if the config has no such head.
     Source: Devlin et al. 2019, section 3.1 (MLM).
     """
     config.need("masked_language_head")

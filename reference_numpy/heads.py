@@ -17,8 +17,8 @@ __all__ = [
 
 
 def pooler(parameters: Tree, x_bsd: Array, activation_name: str = "tanh") -> Array:
-    """`y = activation(x_0 W + b)`, `b r`, x_0 the first token of each row: one vector for the whole
-    row.
+    """`y = activation(x_0 W + b)`, from the first token of each row: one vector for the whole row,
+    `b r`.
 
     parameters: kernel `d r`, bias `r`, with r = d. activation_name: tanh, which half-precision
     dtypes compute in float32, or relu. Raises ValueError where x is not `b s d`, s at least 1.
@@ -48,7 +48,7 @@ def pooler_vjp(
 def classifier(
     parameters: Tree, pooled_br: Array, keep_br: Mask = None, dropout_rate: float = 0.0
 ) -> Array:
-    """`logits = dropout(x) W + b`, `b c`: scores of every class, x the pooled token.
+    """`logits = dropout(x) W + b`, where x is the pooled token: scores of every class, `b c`.
 
     parameters: kernel `r c`, bias `c`. keep_br: dropout mask, True = keep. Raises ValueError where
     x is not `b r`. Source: Devlin et al. 2019, section 4.1.

@@ -28,13 +28,13 @@ def cross_entropy(
     """`L = -1/total sum_bt mask sum_v q_v log p_v`, `p = softmax(logits)`, `q_v = (1 - smoothing)
     [v = label] + smoothing / V` (SMOOTH).
 
-    label_bt: the true ids. mask_bt: boolean, True = counts; without it every label does. smoothing
-    is spread over all V tokens, the true one included. total: the number of labels that count in
-    the whole batch, by default in this one: the losses and gradients of a batch's parts, each given
-    the batch's total, add up to those of the batch. Where no label counts the loss is 0.
-    Half-precision dtypes compute in float32. Returns a scalar. Raises ValueError on shapes, dtypes
-    and ids that do not fit. Source: Szegedy et al. 2016, section 7; Vaswani et al. 2017, section
-    5.4.
+    label_bt: the true ids. mask_bt: boolean, True = counts; without it every label does. smoothing:
+    the share of the label that is spread over all V tokens, the true one included; 0 is none.
+    total: the number of labels that count in the whole batch, by default in this one: the losses
+    and gradients of a batch's parts, each given the batch's total, add up to those of the batch.
+    Where no label counts the loss is 0. Half-precision dtypes compute in float32. Returns a scalar.
+    Raises ValueError on shapes, dtypes and ids that do not fit. Source: Szegedy et al. 2016,
+    section 7; Vaswani et al. 2017, section 5.4.
     """
     weight_bt = _weight(logits_btv, label_bt, mask_bt, smoothing, total)
     log_p_btv = _log_softmax(arithmetic.upcast_half(logits_btv))

@@ -19,26 +19,27 @@ def token_mask(token: Array, padding_id: int | None) -> Array:
 
 
 def padding_mask(mask_bs: Array) -> Array:
-    """`b s`, True = real token, as `b 1 1 s`: no query may attend to padding."""
+    """The mask `b s` of real tokens as a mask `b 1 1 s`: no query may attend to padding."""
     checks.check_token_mask("mask", mask_bs.shape, str(mask_bs.dtype))
     return mask_bs[:, None, None, :]
 
 
 def causal_mask(target_length: int, source_length: int) -> Array:
-    """`1 1 t s`: query i may attend to key j where `j <= i + (s - t)` (CAUSAL).
+    """Query i may attend to key j, and the mask `1 1 t s` is True, where `j <= i + (s - t)`.
 
     The last query is aligned with the last key, so that a step on cached keys equals the same row
-    of the full run.
+    of the full run (CAUSAL).
     """
     offset = source_length - target_length
     return (np.arange(source_length) <= np.arange(target_length)[:, None] + offset)[None, None]
 
 
 def window_mask(target_length: int, source_length: int, window: int) -> Array:
-    """`1 1 t s`: query i may attend to key j where `|i + (s - t) - j| < window` (WINDOW).
+    """Query i may attend to key j, and the mask `1 1 t s` is True, where `|i + (s - t) - j| <
+    window`.
 
-    With causality a query sees itself and the `window - 1` keys before it. Raises ValueError on a
-    window less than 1. Source: Beltagy et al. 2020, section 3.1.
+    With causality a query sees itself and the `window - 1` keys before it (WINDOW). Raises
+    ValueError on a window less than 1. Source: Beltagy et al. 2020, section 3.1.
     """
     if window < 1:
         raise ValueError(f"window must be at least 1; got {window}")
@@ -47,7 +48,7 @@ def window_mask(target_length: int, source_length: int, window: int) -> Array:
 
 
 def combine_masks(mask_bhts: Mask, other_bhts: Array | None) -> Array | None:
-    """`mask & other`: a pair may attend where both allow it; None allows everything."""
+    """`mask & other`: a query may attend to a key where both allow it. None allows everything."""
     if mask_bhts is None or other_bhts is None:
         return other_bhts if mask_bhts is None else mask_bhts
     return mask_bhts & other_bhts

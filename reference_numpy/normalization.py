@@ -19,10 +19,11 @@ def layer_norm(
     """`y = scale (x - mean) / sqrt(variance + epsilon) + offset` over d, `b t d` (NORM).
 
     The variance is biased (divided by d) and taken in a second pass over the centred values, so
-    that a large mean costs no accuracy. Half-precision dtypes compute in float32 up to and with the
-    offset; cast_before_scale: up to the scale, before which they round. one_plus_scale: `1 + scale`
-    in place of the scale. parameters: scale `d`, and offset `d` where there is one; more axes than
-    one are flattened. Raises ValueError where x is not `b t d`. Source: Ba et al. 2016, eq. 4.
+    that a large mean costs no accuracy. Half-precision dtypes compute in float32 and round after
+    the offset; with `cast_before_scale` they round before the scale multiplies. one_plus_scale: `1
+    + scale` in place of the scale. parameters: scale `d`, and offset `d` where there is one; more
+    axes than one are flattened. Raises ValueError where x is not `b t d`. Source: Ba et al. 2016,
+    eq. 4.
     """
     checks.check_features("x", x_btd.shape, parameters["scale"].size)
     normalised_btd, _ = _normalise(x_btd, epsilon)
@@ -64,9 +65,9 @@ def rms_norm(
 ) -> Array:
     """`y = scale x / sqrt(mean(x^2) + epsilon) + offset` over d, `b t d` (NORM).
 
-    No mean is subtracted. Arguments, dtypes and errors as `layer_norm`; published models have no
-    offset. Source: Zhang & Sennrich 2019, eq. 4; cast_before_scale: Touvron et al. 2023, Llama, and
-    its published code; one_plus_scale: Gemma Team 2024, Gemma, and its published code.
+    No mean is subtracted. Arguments, dtypes and errors are those of `layer_norm`. Published models
+    have no offset. Source: Zhang & Sennrich 2019, eq. 4; cast_before_scale: Touvron et al. 2023,
+    Llama, and its published code; one_plus_scale: Gemma Team 2024, Gemma, and its published code.
     """
     checks.check_features("x", x_btd.shape, parameters["scale"].size)
     normalised_btd, _ = _divide_by_rms(x_btd, epsilon)

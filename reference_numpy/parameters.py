@@ -75,9 +75,10 @@ def ties(config: Config) -> dict[str, str]:
 def initialise(config: Config, seed: int, dtype: Any = np.float64) -> dict[str, Array]:
     """Fresh parameters by canonical name (INIT).
 
-    Kernels: Xavier uniform, U(-a, a) with a = sqrt(6 / (fan_in + fan_out)) (Glorot & Bengio 2010,
-    eq. 16), with the fans of the unfused projection. Tables: normal with standard deviation d^-1/2.
-    Biases and offsets 0, scales 1, or 0 where norms multiply by 1 + scale.
+    Kernels are uniform between -a and a, where `a = sqrt(6 / (fan_in + fan_out))` with the fans of
+    the unfused projection (Xavier; Glorot & Bengio 2010, eq. 16). Tables are normal, with standard
+    deviation `1 / sqrt(d)`. Biases and offsets are 0. Scales are 1, or 0 where norms multiply by `1
+    + scale`.
     """
     rng, letters = np.random.default_rng(seed), axes(config)
     scale = float(not config.norm_one_plus_scale)

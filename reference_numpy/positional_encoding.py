@@ -13,7 +13,8 @@ __all__ = ["position_embedding", "position_embedding_vjp", "positional_encoding"
 
 
 def token_positions(mask_bt: Array, start: str = "first_token") -> Array:
-    """`position_t = max(t - n, 0)`, int64 `b t`, n the padding tokens before the first real token.
+    """`position_t = max(t - n, 0)`, where n counts the padding tokens before the first real token;
+    int64 `b t`.
 
     Position 0 is the first real token, so padding a row on the left moves nothing. mask_bt:
     boolean, True = real token. start: "row" numbers from the first token of the row, real or not:

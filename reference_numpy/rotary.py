@@ -22,12 +22,14 @@ class Rotation(NamedTuple):
 
 
 def rotary_embedding(x_bthk: Array, position_bt: Array, config: Config, layer: int = 0) -> Array:
-    """`y_i = x_i cos(p w_j) - x_l sin(p w_j)`, `y_l = x_l cos(p w_j) + x_i sin(p w_j)`, `b t h k`:
-    every pair (i, l) of features rotated by an angle in proportion to its position p.
+    """`y_i = x_i cos(p w_j) - x_l sin(p w_j)`, `y_l = x_l cos(p w_j) + x_i sin(p w_j)`: every pair
+    of features i and l turns by an angle in proportion to the position p of its token; `b t h k`.
 
-    n = rotary_fraction k features rotate in pairs j, the others stay. rotary_layout: halves, `(i,
-    l) = (j, j + n/2)`; interleaved, `(2j, 2j + 1)`. w: see `rotary_frequencies`. x_bthk: queries or
-    keys. position_bt: integers. layer: its index in the stack, whose kind decides base and scaling.
+    Of the k features of a head the first n turn, in `n/2` pairs j, where n is k times
+    `rotary_fraction`; the others stay as they are. The field `rotary_layout` says which features
+    are pair j: halves, `(i, l) = (j, j + n/2)`; interleaved, `(i, l) = (2j, 2j + 1)`. How fast a
+    pair turns follows from the base and the scaling of the layer's kind. x_bthk: queries or keys.
+    position_bt: integers. layer: its index in the stack, whose kind decides base and scaling.
     Half-precision dtypes compute in float32 and round once. Raises ValueError on other axes.
     Source: Su et al. 2021, section 3.4.2, eq. 34 (interleaved); halves: Black et al. 2022,
     GPT-NeoX.

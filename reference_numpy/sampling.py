@@ -17,11 +17,11 @@ def penalise(
 ) -> Array:
     """The scores, lower for tokens that the target holds already.
 
-    A token of the target has `x / penalty` where its score x is positive, otherwise `x penalty`.
-    With no_repeat_ngram = n, a token that would end a run of n tokens which the target holds
-    already has -inf. token_bn: the target so far. mask_bn: boolean, True = real token; a run with
-    padding in it does not count. Raises ValueError on shapes that do not fit, and on ids and
-    numbers out of range. Source: Keskar et al. 2019, section 4.1; Paulus et al. 2018, section 2.5.
+    A token of the target has `x / penalty` where its score x is positive, otherwise `x penalty`. A
+    token has -inf if it would end a run of `no_repeat_ngram` tokens that the target already holds.
+    token_bn: the target so far. mask_bn: boolean, True = real token; a run with padding in it does
+    not count. Raises ValueError on shapes that do not fit, and on ids and numbers out of range.
+    Source: Keskar et al. 2019, section 4.1; Paulus et al. 2018, section 2.5.
     """
     checks.check_next_token(scores_bv.shape, token_bn.shape, str(token_bn.dtype))
     if mask_bn is not None:
@@ -58,11 +58,11 @@ def truncate(
     """The logits that are sampled from: divided by the temperature, and -inf outside top_k and
     top_p.
 
-    First all but the top_k largest are -inf; then all but the likeliest, by the softmax of what is
-    left, that together have a probability of at least top_p. The one that crosses top_p stays. Of
-    equal logits the lower token id is the likelier. top_k: 0 keeps all. temperature: greater than
-    0. Raises ValueError on numbers out of range, on inf and NaN, and on a row of -inf. Source: Fan
-    et al. 2018, section 5.4; Holtzman et al. 2020, section 3.1.
+    First the `top_k` largest logits stay; of these, by their softmax, the likeliest that together
+    have a probability of at least `top_p`. Of equal logits the lower token id is the likelier.
+    top_k: 0 keeps all. temperature: greater than 0. Raises ValueError on numbers out of range, on
+    inf and NaN, and on a row of -inf. Source: Fan et al. 2018, section 5.4; Holtzman et al. 2020,
+    section 3.1.
     """
     checks.check_sampling(logits_bv.shape, temperature, top_k, top_p)
     checks.check_choice(logits_bv.max(axis=1).tolist())

@@ -22,11 +22,11 @@ def states(
 ) -> dict[str, Any]:
     """The vectors before the first and after every layer, and the attention weights of every layer.
 
-    encoder: hidden_lbtd and self_attention_lbhts; decoder: the same and, if there is an encoder,
-    cross_attention_lbhts; l layer, t query. There is one hidden state more than layers; the last is
-    taken after the final norm, if the config has one. Nothing is dropped.
-    Arguments and errors as `transformer.transformer`; each stack that the config has needs its
-    tokens. Source: the outputs `hidden_states` and `attentions` of the library transformers.
+    Both stacks give `hidden_lbtd` and `self_attention_lbhts`, and a decoder with an encoder also
+    `cross_attention_lbhts`; the axis l is the layer. There is one hidden state more than layers;
+    the last is taken after the final norm, if the config has one. Nothing is dropped. Arguments and
+    errors are those of `transformer.transformer`. Each stack that the config has needs its tokens.
+    Source: the outputs `hidden_states` and `attentions` of the library transformers.
     """
     of_source = {"source_mask_bs": source_mask_bs, "segment_bs": segment_bs}
     checks.check_source_given(config.encoder_layers, source, **of_source)

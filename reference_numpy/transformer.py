@@ -154,11 +154,11 @@ def transformer(
 ) -> Array:
     """`decode(target, encode(source))`, `b t v`: the logits of the token after each target token.
 
-    source: ids `b s`, or soft one-hot rows `b s v`; None for a decoder-only model (ALONE).
-    target: None for an encoder-only model, which returns what its head does: `classify`,
+    source: ids `b s`, or soft one-hot rows `b s v`; None for a decoder-only model (ALONE). target:
+    None for an encoder-only model, which returns what its head does: `classify`,
     `masked_language_logits`, or `encode` if it has none. skip_padding: the logits are zero where
-    the target is padding (PADDING). Arguments and errors as `encode` and `decode`; ValueError also
-    if an encoder-only model has both heads. Source: Vaswani et al. 2017, figure 1.
+    the target is padding (PADDING). Arguments and errors are those of `encode` and `decode`, and a
+    ValueError if an encoder-only model has both heads. Source: Vaswani et al. 2017, figure 1.
     """
     of_source = {"source_mask_bs": source_mask_bs, "segment_bs": segment_bs}
     checks.check_target_given(config.decoder_layers, target, target_mask_bt=target_mask_bt)
@@ -230,10 +230,10 @@ def training_loss(
 ) -> Array:
     """The cross-entropy of every target token after the first, given those before it: a scalar.
 
-    source: ids `b s`, or soft one-hot rows `b s v`; None for a decoder-only model.
-    target: integer ids `b t`, with start and end tokens; labels that are the padding id do not
-    count. smoothing and total as `loss.cross_entropy`. keep: dropout masks by site, whose targets
-    are one shorter than `target`. Raises ValueError as `cross_entropy` and `transformer`.
+    source: ids `b s`, or soft one-hot rows `b s v`; None for a decoder-only model. target: integer
+    ids `b t`, with start and end tokens; labels that are the padding id do not count. smoothing,
+    total: as `loss.cross_entropy`. keep: dropout masks by site, whose targets are one shorter than
+    `target`. Raises ValueError as `cross_entropy` and `transformer`.
     """
     input_bt, label_bt = loss.teacher_forcing(target)
     logits_btv = transformer(parameters, config, source, input_bt, keep=keep)

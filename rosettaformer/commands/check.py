@@ -51,6 +51,16 @@ Names = tuple[str, ...]
 CHOICES = ("components", "expression", "full", "checkpoint", "leave_out", "ignore", "grad", "like", "seed", "dtypes", "meshes", "memory")
 DEVICES, MODES = ("cpu", "cuda", "cuda-tf32"), ("eager", "compiled")
 IN = click.Path(path_type=Path, exists=True)
+# a way of running -> why it takes none of these options
+_ALONE = {
+    "results": ("--results judges outputs that exist", "device mode checkpoint like mesh"),
+    "quick": ("--quick runs core cases in float32", "results dtype full checkpoint like"),
+    "artefact": (
+        "an artefact has weights, a dtype and a device of its own",
+        "grad full like mode device mesh dtype",
+    ),
+}
+_PLURAL = {"device": "devices", "mode": "modes", "dtype": "dtypes", "mesh": "meshes"}
 
 
 @click.command(cls=Grouped)
@@ -148,22 +158,25 @@ def check(
         require("--html", {"report": ("jinja2",)})
     named = (*ports, *(f"command:{line}" for line in commands))
     if results:
-        _refuse_for_results(named, selection)
+        if named:
+            raise ValueError(f"--results judges outputs that exist; it takes no port, got {', '.join(named)}")
+        _refuse_beside("results", selection)
     for name, valid in (("component", ASKED), ("dtype", DTYPES), ("device", DEVICES), ("mode", MODES)):
         known(name, selection[f"{name}s"], valid)
     artefacts = artefacts_in(named)
     if artefacts:
-        _refuse_for_artefacts(selection)
+        _refuse_beside("artefact", selection)
     else:
         refuse_without_artefacts(**{name: selection[name] for name in (*OPTIONS, "expect")})
         require_ports(ports)
         require("check", needs_of(*ports) if named else _any_of_ours())
     if quick:
-        _refuse_for_quick(results, selection)
+        _refuse_beside("quick", selection | {"results": results})
         selection["dtypes"] = ("float32",)
     chosen = selection["expression"] is not None or any(selection[name] for name in ("components", "full", "checkpoint", "like"))
     core = quick or (not (results or chosen) and all(port in PORTS for port in named))
-    own = _of_artefacts(artefacts, selection) if artefacts else None
+    of_artefacts = ("checkpoint", "leave_out", "ignore", "expect", "memory", *OPTIONS)
+    own = cases_of(artefacts, **{name: selection[name] for name in of_artefacts}) if artefacts else None
     cases = _cases(core, own, len(named) or len(PORTS), **{name: selection[name] for name in CHOICES})
     if selection["meshes"] and commands:
         raise ValueError("--mesh needs a port that is a file, a module or a name; got --command")
@@ -224,11 +237,6 @@ def _any_of_ours() -> dict[str, Sequence[str]]:
     return needs if all(map(lacking, needs.values())) else {}
 
 
-def _of_artefacts(artefacts: Sequence[str], selection: dict[str, Any]) -> list[Case]:
-    """Returns the cases of the artefacts' checkpoint."""
-    return cases_of(artefacts, **{name: selection[name] for name in ("checkpoint", "leave_out", "ignore", "expect", "memory", *OPTIONS)})
-
-
 def _cases(
     core: bool, own: list[Case] | None, ports: int, components: Names, expression: str | None, full: bool, checkpoint: Path | None,
     leave_out: Names, ignore: Names, grad: bool, like: str, seed: int, dtypes: Names, meshes: Sequence[Mesh],
@@ -262,28 +270,11 @@ def _cases(
     return [case for case in cases if case.core] if core else cases
 
 
-def _refuse_for_quick(results: Path | None, selection: dict[str, Any]) -> None:
-    """Raises ValueError on options that contradict --quick."""
-    given = {"--results": results, "--dtype": selection["dtypes"], "--full": selection["full"]}
-    given |= {f"--{name}": selection[name] for name in ("checkpoint", "like")}
-    if wrong := [option for option, value in given.items() if value]:
-        raise ValueError(f"--quick runs core cases in float32; it takes no {', '.join(wrong)}")
-
-
-def _refuse_for_artefacts(selection: dict[str, Any]) -> None:
-    """Raises ValueError on options that mean nothing for a file with weights and a precision of its own."""
-    if wrong := [name for name in ("grad", "full", "like", "modes", "devices", "meshes", "dtypes") if selection[name]]:
-        option = wrong[0].removesuffix("es" if wrong[0] == "meshes" else "s")
-        raise ValueError(f"an artefact has weights, a dtype and a device of its own; it takes no --{option}")
-
-
-def _refuse_for_results(ports: Names, selection: dict[str, Any]) -> None:
-    """Raises ValueError on options without meaning if nothing is run."""
-    if ports:
-        raise ValueError(f"--results judges outputs that exist; it takes no port, got {', '.join(ports)}")
-    for name in ("devices", "modes", "checkpoint", "like", "meshes"):
-        if selection[name]:
-            raise ValueError(f"--results judges outputs that exist; it takes no --{name.removesuffix('es' if name == 'meshes' else 's')}")
+def _refuse_beside(mode: str, given: dict[str, Any]) -> None:
+    """Raises ValueError on options that contradict this way of running, or mean nothing for it."""
+    why, options = _ALONE[mode]
+    if wrong := [f"--{option}" for option in options.split() if given[_PLURAL.get(option, option)]]:
+        raise ValueError(f"{why}; it takes no {', '.join(wrong)}")
 
 
 def _run(

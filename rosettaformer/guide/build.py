@@ -23,7 +23,7 @@ ROOMS = ("components", "translation", "defects", "models", "tutorials", "evidenc
 SOUGHT = (
     ("Layouts of weights", "translate/pytorch-to-flax.html#layouts", "Every parameter in both frameworks, with its axes."),
     ("Masks", "translate/pytorch-to-flax-attention.html#attention-mask", "What True means; empty rows; causal alignment."),
-    ("Different defaults", "translate/pytorch-to-flax.html#defaults", "Epsilons, biases, GELU, momentum: what to pass explicitly."),
+    ("Different defaults", "translate/pytorch-to-flax.html#defaults", "Epsilons, biases, GELU: what to pass."),
     ("BERT", "models/bert.html", "Every tensor of a checkpoint, every choice, one forward pass."),
     ("GPT-2", "models/gpt2.html", "Fused projections, tensor by tensor; the tutorials port it from an empty file."),
     ("Llama 3", "models/llama3.html", "Rotary positions, RMS norms, grouped heads: every tensor, every choice."),

@@ -87,7 +87,8 @@ def seen_in(defect: Defect) -> list[str]:
 @functools.cache
 def repositories() -> Mapping[str, Mapping[str, str]]:
     """Returns the repositories that the evidence names, by the framework of their code: name -> its address on GitHub, if it is known."""
-    return tomllib.loads((resources.files(__package__) / "repositories.toml").read_text(encoding="utf-8"))
+    tables = tomllib.loads((resources.files(__package__) / "repositories.toml").read_text(encoding="utf-8"))
+    return {name: dict.fromkeys(table.pop("unknown", ()), "") | table for name, table in tables.items()}
 
 
 def _place(defect: Defect) -> tuple[str, int]:
@@ -125,7 +126,7 @@ def _page(defect: Defect, found: list[Effect]) -> Page:
 
 
 def _sides(edit: Edit) -> dict[str, Code]:
-    origins = {"wrong": "wrong.toml", "right": edit.file}
+    origins = {"wrong": "wrong.txt", "right": edit.file}
     return {
         side: Code(
             textwrap.dedent(getattr(edit, side)),

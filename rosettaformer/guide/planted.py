@@ -1,15 +1,17 @@
 """Known bugs, planted in the guide's plain files.
 
-`snippets/components/wrong.toml` has tables `[[file.function]]`. `right` is a piece of that function:
-whole lines that occur in it once. Every other key is the id of a known bug; its value replaces the
-piece.
+`snippets/components/wrong.txt` has a block `[file.function]` for each piece `right` of a function:
+whole lines that occur in it once. Its other fields are the ids of known bugs, with the lines that
+replace the piece, or, as `id.before` and `id.after`, those that a bug adds to it.
 """
 
 import functools
-import tomllib
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
+
+from .blocks import blocks
 
 FOLDER = resources.files(__package__) / "snippets" / "components"
 
@@ -40,16 +42,19 @@ class Edit:
 
 @functools.cache
 def planted() -> Mapping[str, Sequence[Edit]]:
-    """Returns the edits of each known bug by its id, in the order of the file."""
+    """Returns the edits of each known bug by its id, in the order of the plain file."""
     found: dict[str, list[Edit]] = {}
-    for name, functions in tomllib.loads(_text("wrong.toml")).items():
-        for function, pieces in functions.items():
-            for piece in pieces:
-                right, *bugs = piece.items()
-                for identity, wrong in bugs:
-                    edit = Edit(f"{name}.py", function, _lines(right[1]), _lines(wrong))
-                    found.setdefault(identity, []).append(edit)
-    return found
+    for block in blocks(_text("wrong.txt")):
+        file, _, functions = block.id.partition(".")
+        right, *bugs = block.fields.items()
+        piece = _lines(right[1], " " * 4)
+        for function in functions.split("+"):
+            for name, value in bugs:
+                identity, _, place = name.partition(".")
+                wrong = _lines(value, piece[: len(piece) - len(piece.lstrip())])
+                whole = {"": wrong, "before": wrong + piece, "after": piece + wrong}[place]
+                found.setdefault(identity, []).append(Edit(f"{file}.py", function, piece, whole))
+    return {identity: sorted(edits, key=_place) for identity, edits in found.items()}
 
 
 def applied(edits: Sequence[Edit]) -> str:
@@ -58,8 +63,16 @@ def applied(edits: Sequence[Edit]) -> str:
     return functools.reduce(lambda text, edit: edit.applied(text), reversed(edits), _text(file))
 
 
-def _lines(value: str) -> str:
-    return value.strip("\n") + "\n" if value else ""
+def _place(edit: Edit) -> int:
+    text = f"\n{_text(edit.file)}"
+    return text.find(f"\n{edit.right}", text.find(f"\ndef {edit.function}("))
+
+
+def _lines(value: str, indentation: str) -> str:
+    """Returns whole lines of a function; indentation: that of a value of one line."""
+    if value and "\n" not in value and not value.startswith(" "):
+        return f"{indentation}{value}\n"
+    return textwrap.indent(value, " " * 4) + "\n" * bool(value)
 
 
 @functools.cache

@@ -4,7 +4,6 @@ import html
 import json
 import posixpath
 import re
-import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
@@ -15,6 +14,7 @@ from urllib.parse import unquote
 from .. import pages
 from ..atomic import replacing
 from ..atomic import require as writable
+from .blocks import prose
 from .code import highlighted, styles, ticked
 
 # the sections of the site in the order of its navigation, where they have an index: folder -> title
@@ -146,8 +146,9 @@ def slug(heading: str) -> str:
 
 def synonyms() -> list[dict[str, list[str]]]:
     """Returns what the search takes for the same thing: its `words`, and the `pages` that come first for them."""
-    text = (resources.files(__package__) / "synonyms.toml").read_text(encoding="utf-8")
-    return tomllib.loads(text)["thing"]
+    text = (resources.files(__package__) / "synonyms.txt").read_text(encoding="utf-8")
+    things = [re.findall(r"^(\w+): (.*(?:\n    .*)*)", part, re.MULTILINE) for part in text.split("\n\n")[1:]]
+    return [{name: prose(value).split("; ") for name, value in thing} for thing in things]
 
 
 def _index(made: Iterable[Page]) -> list[list[Any]]:

@@ -13,11 +13,13 @@ from reference_numpy import TransformerConfig, checks, sampling
 
 from ..memory import physical_memory
 from .beams import Beams
-from .ends import Ends
 from .models import Model
 from .options import GenerationOptions
+from .tokenizer import common_length
 from .truncation import truncate
 
+_Text = Callable[[Sequence[int]], str] | None  # turns ids into their text
+_Ends = Callable[[Sequence[int], Sequence[int]], bool]  # whether an answer ends, of a prompt and its tokens
 CHUNK = 128  # tokens of a prompt that are read at a time, since logits of all of them are computed: see `_chunk`
 
 
@@ -44,7 +46,7 @@ def generate(
     model: Model,
     prompts: Sequence[Sequence[int]],
     options: GenerationOptions,
-    text: Callable[[Sequence[int]], str] | None = None,
+    text: _Text = None,
 ) -> Iterator[Token | Answer]:
     """Yields the answers to the prompts, all in one batch: each token as it is chosen (except with beams), and each answer when it ends.
 
@@ -59,7 +61,9 @@ def generate(
     if not prompts or not all(prompts):
         raise ValueError(f"every prompt needs at least one token; got {[len(prompt) for prompt in prompts]} tokens")
     options.check_vocabulary(model.config.target_vocabulary)
-    ends = Ends(options, text)
+    if options.stop_strings and text is None:
+        raise ValueError("stop_strings need a tokenizer; got none")
+    ends = functools.partial(_ends, options, text)
     width = max(map(len, prompts))
     most, least = options.most(width, model.config.max_positions), options.least(width)
     copies = options.num_beams if options.num_beams > 1 else options.num_return_sequences
@@ -72,6 +76,19 @@ def generate(
             yield from (_beams if options.num_beams > 1 else _one_by_one)(reading, options, ends, most, own[0])
 
     yield from model.dealt(len(prompts), search)
+
+
+def _ends(options: GenerationOptions, text: _Text, prompt: Sequence[int], tokens: Sequence[int]) -> bool:
+    """Returns whether the answer ends: its last token is an end token or completes a stop string,
+    which may begin in the prompt and may be followed by more of that token's text.
+    """
+    if tokens[-1] in options.eos_token_id:
+        return True
+    if not options.stop_strings or text is None:
+        return False
+    whole, before = text([*prompt, *tokens]), text([*prompt, *tokens[:-1]])
+    told = common_length(before, whole)
+    return any(whole.find(stop, max(told - len(stop) + 1, 0)) >= 0 for stop in options.stop_strings)
 
 
 def _chunk(config: TransformerConfig, length: int) -> int:
@@ -169,7 +186,7 @@ class _Reading:
         return next_scores(self.log_p_bv if beams else self._logits_bv, self._target_bt, self._mask_bt, self._options, ends)
 
 
-def _one_by_one(reading: _Reading, options: GenerationOptions, ends: Ends, most: int, first: int) -> Iterator[Token | Answer]:
+def _one_by_one(reading: _Reading, options: GenerationOptions, ends: _Ends, most: int, first: int) -> Iterator[Token | Answer]:
     """Searches greedily, or samples: one token for every row, then the next. first: the number of the first prompt."""
     copies = options.num_return_sequences
     names = [divmod(first * copies + row, copies) for row in range(reading.rows)]
@@ -186,7 +203,7 @@ def _one_by_one(reading: _Reading, options: GenerationOptions, ends: Ends, most:
             yield Token(*names[row], int(token_b[row]))
         ended = live & (stuck | (step == most))
         for number in np.flatnonzero(live & ~ended).tolist():
-            ended[number] = ends.after(reading.prompts[number], tokens[number])
+            ended[number] = ends(reading.prompts[number], tokens[number])
         for row in np.flatnonzero(ended):
             yield Answer(*names[row], tuple(tokens[row]), float(log_p[row]))
         live &= ~ended
@@ -201,10 +218,10 @@ def _choose(scores_v: np.ndarray, uniform: np.random.Generator, options: Generat
     return int(sampling.draw(truncate(scores_v, options)[None], uniform.random(1))[0])
 
 
-def _beams(reading: _Reading, options: GenerationOptions, ends: Ends, most: int, first: int) -> Iterator[Answer]:
+def _beams(reading: _Reading, options: GenerationOptions, ends: _Ends, most: int, first: int) -> Iterator[Answer]:
     """Searches every prompt by beams, and yields its best hypotheses when it ends. first: the number of the first prompt."""
     size = options.num_beams
-    searches = [Beams(options, most, functools.partial(ends.after, prompt)) for prompt in reading.prompts[::size]]
+    searches = [Beams(options, most, functools.partial(ends, prompt)) for prompt in reading.prompts[::size]]
     while True:
         scores_bv = reading.scores_bv(beams=True)
         token_b, row_b = np.zeros(reading.rows, np.int64), np.arange(reading.rows)

@@ -15,7 +15,6 @@ from reference_numpy import TransformerConfig
 
 from ..processes import Child
 from ..reading import read_object
-from .ends import common_length
 
 STARTING, LIMIT = 60.0, 8.0  # seconds for the start of the process, and for a call
 LETTERS, BYTES = 20_000, 1 << 20  # letters of a call, and bytes of files, for which there is a second more
@@ -171,6 +170,12 @@ class Pieces:
         """Returns what follows the text before, or as much of it as is still there: tokens may change how those before them are written."""
         told, self._told = self._told, text
         return text[common_length(told, text) :]
+
+
+def common_length(first: str, second: str) -> int:
+    """Returns the length of the longest text that both begin with."""
+    pairs = enumerate(zip(first, second, strict=False))
+    return next((place for place, pair in pairs if pair[0] != pair[1]), min(len(first), len(second)))
 
 
 def messages_of(text: str, system: str | None = None) -> list[Mapping[str, Any]]:

@@ -7,8 +7,8 @@ from reference_numpy import parameters, preset
 
 from .component_inputs import INPUTS, OTHER_DIVISION
 from .draft import named_rows
+from .model_parts import Match, matched
 from .parameter_leaves import Leaf
-from .parameter_matching import Match, matched
 from .user_module import letters
 
 SHOWN = (

@@ -12,7 +12,7 @@ from ..conformance.reference.components import model_of
 from ..modules import BACKENDS
 from .calling import Call
 from .construction import Construction
-from .parameter_matching import Match
+from .model_parts import Match
 from .parts import Part, Row
 from .source import Source
 

@@ -15,7 +15,7 @@ from .component_inputs import OF_ITSELF, is_model
 from .components import component_of, crosses
 from .draft import Choice, Draft, canonical, named_rows
 from .failures import FAILURES, limited
-from .parameter_matching import Match, matched
+from .model_parts import Match, matched
 from .parts import Part, Row
 from .running import is_causal, start
 from .source import Source

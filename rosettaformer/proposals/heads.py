@@ -64,15 +64,13 @@ class HeadMatching(LayerMatching):
         """Matches a dense layer from the model width to anything else."""
         width = self.sizes["d"]
         found = [leaf for leaf in self.left if leaf not in self.heads and len(leaf.shape) == 2 and width in leaf.shape]
-        found = [leaf for leaf in found if leaf.first or self._has_bias(leaf)]
+        biases = {leaf.parent for leaf in self.left if len(leaf.shape) == 1}
+        found = [leaf for leaf in found if leaf.first or leaf.parent in biases]
         if len(found) == 1:
             classes = next((size for size in found[0].shape if size != width), width)
             self.shown["classes"], self.sizes = classes, {**self.sizes, "c": classes}
             self._dense(part, "classifier", found[0], "r c", "c")
             self.shown["model"] = "classify"
-
-    def _has_bias(self, kernel: Leaf) -> bool:
-        return any(leaf.parent == kernel.parent and len(leaf.shape) == 1 for leaf in self.left)
 
     def _masked_language_head(self, part: Part, dense: Leaf, norm: str) -> None:
         outputs = [leaf.path for leaf in self.left if leaf in self.heads or leaf.shape == (self.sizes["v"],)]

@@ -3,6 +3,7 @@
 import itertools
 import re
 from collections.abc import Iterable
+from functools import partialmethod
 
 from ..modules.words import ATTENDS
 from .parameter_leaves import Leaf
@@ -13,21 +14,9 @@ from .vocabulary import CROSS, FEEDS, SELF, tokens, within
 class LayerMatching(PartMatching):
     """Matches layers and stacks, too."""
 
-    def _encoder_layer(self, part: Part) -> None:
-        self._layer(part, ["self_attention", "feed_forward"])
-
     def _decoder_layer(self, part: Part) -> None:
         crossing = sum(map(self._units, self._inside(part.native))) > 4
         self._layer(part, ["self_attention", *["cross_attention"] * crossing, "feed_forward"])
-
-    def _self_attention_sublayer(self, part: Part) -> None:
-        self._layer(part, ["self_attention"])
-
-    def _cross_attention_sublayer(self, part: Part) -> None:
-        self._layer(part, ["cross_attention"])
-
-    def _feed_forward_sublayer(self, part: Part) -> None:
-        self._layer(part, ["feed_forward"])
 
     def _layer(self, part: Part, sublayers: list[str]) -> None:
         """Matches sub-layers of these names, each with its norm."""
@@ -39,6 +28,11 @@ class LayerMatching(PartMatching):
         if len(attentions) < len(sublayers):
             self._feeding(part)
         self._norms(part, [f"{name}_norm" for name in sublayers])
+
+    _encoder_layer = partialmethod(_layer, sublayers=["self_attention", "feed_forward"])
+    _self_attention_sublayer = partialmethod(_layer, sublayers=["self_attention"])
+    _cross_attention_sublayer = partialmethod(_layer, sublayers=["cross_attention"])
+    _feed_forward_sublayer = partialmethod(_layer, sublayers=["feed_forward"])
 
     def _feeding(self, part: Part) -> None:
         """Matches the feed-forward network of a layer: in a sub-module of its own, or in the layer's."""

@@ -1,11 +1,40 @@
-"""Matches whole models: their stacks, the tables of tokens, positions and segments, and the norms around the layers."""
+"""Matches parameters to canonical ones, by names, by shapes and by structure; of whole models their stacks,
+the tables of tokens, positions and segments, and the norms around the layers.
+"""
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..conformance.reference.components import model_of
 from ..modules.words import EMBEDS
 from .heads import HeadMatching
 from .layer_parts import natural
 from .parameter_leaves import Leaf
 from .parts import Part
 from .vocabulary import POSITIONS, SEGMENTS, SOURCE, TARGET, tokens
+
+
+@dataclass
+class Match:
+    """A model's parts; what has no counterpart; what its tensors show: fields of the config, and `model`, its
+    component; and output biases of attentions whose other projections have none.
+    """
+
+    root: Part
+    rest: list[Leaf]
+    shown: dict[str, Any]
+    unpaired: list[Leaf]
+
+
+def matched(component: str, leaves: Sequence[Leaf], sizes: Mapping[str, int]) -> Match:
+    """Returns the meaning of each parameter of a component's module. sizes: of every letter but v, and `v`
+    and `w` of the source's and the target's vocabulary.
+    """
+    work = ModelMatching(list(leaves), sizes)
+    root = Part(model_of(component), "", "")
+    getattr(work, f"_{root.component}", lambda part: None)(root)
+    return Match(root, work.left, work.shown, work.unpaired)
 
 
 class ModelMatching(HeadMatching):

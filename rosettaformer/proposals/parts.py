@@ -42,9 +42,6 @@ class PartMatching:
         self.shown: dict[str, Any] = {}
         self.unpaired: list[Leaf] = []  # output biases of attentions whose other projections have none; the reference has no such bias
 
-    def nothing(self, part: Part) -> None:
-        """Returns a component without parameters."""
-
     def _take(self, part: Part, name: str, leaf: Leaf, axes: str, outputs: str, which: tuple[int, int] = (0, 1)) -> None:
         found = layouts(axes, outputs, leaf.shape, self.sizes, leaf.first, which)
         if not found:  # the class shows one order, and the shape another
@@ -95,9 +92,6 @@ class PartMatching:
 
     # components
 
-    def _rms_norm(self, part: Part) -> None:
-        self._layer_norm(part)
-
     def _layer_norm(self, part: Part) -> None:
         vectors = [leaf for leaf in self._inside(part.native) if self._is_vector(leaf, "d")]
         offsets = [leaf for leaf in vectors if set(tokens(within(leaf.path, part.native))) & OFFSETS]
@@ -109,6 +103,8 @@ class PartMatching:
                 self._take(part, name, found[0], "d", "d")
         if vectors:
             self.shown.setdefault("norm_offset", bool(offsets))
+
+    _rms_norm = _layer_norm
 
     def _is_vector(self, leaf: Leaf, axes: str) -> bool:
         size = math.prod(leaf.shape)
@@ -182,18 +178,16 @@ class PartMatching:
 
     def _query_key_norms(self, part: Part) -> None:
         """Matches the norms of queries and keys, of a head or of all: vectors named after them, without a kernel beside them."""
+        kernels = {leaf.parent for leaf in self.leaves if max(leaf.shape, default=0) != math.prod(leaf.shape)}
         for role, heads in (("query", "h"), ("key", "g")):
             for kind, axes in (("head", "k"), ("width", f"{heads} k")):
                 found = [
                     leaf for leaf in self._inside(part.native)
-                    if self._is_vector(leaf, axes) and leaf.parent != part.native and role_of(within(leaf.path, part.native)) == role
-                    and all(max(other.shape, default=0) == math.prod(other.shape) for other in self._beside(leaf))
+                    if self._is_vector(leaf, axes) and leaf.parent not in {part.native, *kernels}
+                    and role_of(within(leaf.path, part.native)) == role
                 ]  # fmt: skip
                 if len(found) == 1 and self.shown.setdefault("query_key_norm", kind) == kind:
                     self._take(part, f"{role}_norm.scale", found[0], axes, axes)
-
-    def _beside(self, leaf: Leaf) -> list[Leaf]:
-        return [other for other in self.leaves if other.parent == leaf.parent]
 
     def _attention_bias(self, part: Part, kernel: Leaf, roles: list[str]) -> None:
         outputs = ATTENTION[roles[0]][1] if roles else ""

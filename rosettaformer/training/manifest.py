@@ -21,15 +21,15 @@ FOLDERS = ("checkpoints", "checkpoints/step-*")
 _FILE, _TOKENS = "run.json", "tokens.json"
 _FIELDS: schema.Table = {
     "format": schema.choice(FORMAT), "version": schema.choice(VERSION), "tokens": schema.text(), "data": schema.text(),
-    "longest": schema.integer(1), **dict.fromkeys(("task", "fixed", "free", "config", "recipe", "limits"), schema.OBJECT),
+    **dict.fromkeys(("task", "fixed", "free", "config", "recipe", "limits"), schema.OBJECT),
 }  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """task: its name and options. fixed, free: options. tokens, data: fingerprints. limits: most answer tokens, by padded source length.
+    """task: its name and options. fixed, free: options. tokens, data: fingerprints.
 
-    longest: the most tokens of a source in training.
+    limits: most answer tokens, by padded source length.
     """
 
     task: dict[str, Any]
@@ -40,7 +40,6 @@ class Manifest:
     tokens: str
     data: str
     limits: dict[int, int]
-    longest: int
 
     @property
     def fingerprint(self) -> str:
@@ -77,19 +76,17 @@ class Manifest:
         fixed, limits = fields["fixed"], fields["limits"]
         problems = schema.problems(fixed, options.FIXED_FIELDS, "fixed") + schema.problems(fields["free"], options.FREE_FIELDS, "free")
         problems += schema.problems({"name": fields["task"].get("name")}, {"name": schema.choice(*TASKS)}, "task")
-        schema.refuse(problems or [*_limit_problems(limits, fields["longest"], fixed["max_length"])])
+        schema.refuse(problems or [*_limit_problems(limits, fixed["max_length"])])
         config, recipe = TransformerConfig.from_dict(fields["config"]), Recipe.from_dict(fields["recipe"])
         return cls(**fields | {"limits": {int(length): limit for length, limit in limits.items()}, "config": config, "recipe": recipe})
 
 
-def _limit_problems(limits: Mapping[str, Any], longest: int, most: int) -> Iterator[str]:
+def _limit_problems(limits: Mapping[str, Any], most: int) -> Iterator[str]:
     """Yields a problem for limits that no training can have produced, such as answers longer than every example."""
     lengths = {str(padded_length(length)) for length in range(1, most + 1)}
     good, wanted = schema.integer(1, most)
     if not limits or any(length not in lengths or not good(limit) for length, limit in limits.items()):
         yield f"limits must map padded lengths, of which 16 is the least, each to {wanted}; got {limits!r:.200}"
-    if longest > most:
-        yield f"longest must be at most max_length, {most}; got {longest}"
 
 
 def read_tokens(folder: Path, manifest: Manifest) -> Tokens:

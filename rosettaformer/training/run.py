@@ -44,7 +44,7 @@ def begin(folder: Path, name: str, task_options: Options, given: Options) -> Run
     corpus = _corpus(data, tokens, fixed)
     manifest = Manifest(
         task=task.to_dict(), fixed=fixed, free=free, config=options.config(fixed, tokens.vocabulary), recipe=recipe,
-        tokens=tokens.digest, data=data.digest(), limits=answer_limits(corpus.first_epoch), longest=corpus.longest.source,
+        tokens=tokens.digest, data=data.digest(), limits=answer_limits(corpus.first_epoch),
     )  # fmt: skip
     return Run(folder, manifest, task, data, tokens, corpus)
 
@@ -80,8 +80,8 @@ def resume(folder: Path, name: str | None, task_options: Options, given: Options
             f"the data of the task {task.name} are no longer those of the run: their fingerprint was {manifest.data}, is {digest}"
         )
     corpus = _corpus(data, tokens, manifest.fixed)
-    if (answer_limits(corpus.first_epoch), corpus.longest.source) != (manifest.limits, manifest.longest):
-        raise ValueError(f"the limits and the longest source in {folder} must be those of the data; they are others")
+    if answer_limits(corpus.first_epoch) != manifest.limits:
+        raise ValueError(f"the limits in {folder} must be those of the data; they are others")
     return Run(folder, manifest, task, data, tokens, corpus)
 
 

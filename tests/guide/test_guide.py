@@ -24,9 +24,10 @@ from rosettaformer.conformance.catalogue import all_defects
 from rosettaformer.conformance.catalogue.alteration import FRAMEWORKS
 from rosettaformer.guide import defects, site
 from rosettaformer.guide.glossary import terms
+from rosettaformer.guide.planted import planted
 from rosettaformer.guide.translation import DIRECTIONS, direction
 from rosettaformer.guide.translation.snippets import IMPORTS
-from rosettaformer.guide.translation.table import SECTIONS
+from rosettaformer.guide.translation.table import SECTIONS, rows
 
 ROOT = Path(__file__).resolve().parents[2]
 # one page of every kind
@@ -94,21 +95,17 @@ def source_of(origin: str) -> str:
         file, _, block = origin.partition("#")
         (text,) = (table[block] for table in tables_of(tomllib.loads((ROOT / file).read_text(encoding="utf-8"))) if block in table)
         return "\n".join(f"$ {line}" for line in text.splitlines())
-    text = (ROOT / origin.partition("#")[0]).read_text(encoding="utf-8")
-    return "\n".join([text, *strings(tomllib.loads(text))]) if origin.endswith(".toml") else text
+    if origin.endswith("/wrong.txt"):
+        return "\n".join(edit.wrong for edits in planted().values() for edit in edits)
+    if "/translation/" in origin and origin.endswith(".txt"):
+        cells = [(row.given, cell.code, cell.measure) for row in rows() for cell in row.cells.values()]
+        return "\n".join(part for cell in cells for part in cell)
+    return (ROOT / origin.partition("#")[0]).read_text(encoding="utf-8")
 
 
 def tables_of(commands: dict[str, Any]) -> list[dict[str, str]]:
     """The tables of a tutorial's commands."""
     return [table for name, table in commands.items() if name != "names"] + [*commands.get("names", {}).values()]
-
-
-def strings(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict | list):
-        for one in value.values() if isinstance(value, dict) else value:
-            yield from strings(one)
 
 
 def stands_in(text: str, source: str) -> bool:

@@ -23,9 +23,7 @@ from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.status import Status
 from rosettaformer.guide import figures
 from rosettaformer.guide.components import ORDER, plain, prose
-from rosettaformer.guide.components.component_arguments import in_words
 from rosettaformer.guide.components.modules import PACKAGES
-from rosettaformer.guide.components.sources import source
 
 FOLDER = Path(plain.__file__).parents[1] / "snippets" / "components"
 FRAMEWORKS = ("numpy", "pytorch", "keras", "flax")
@@ -159,8 +157,8 @@ def test_a_docstring_is_told_by_what_its_sentences_are_about() -> None:
         "`y = a x`, a line. It is straight. Half-precision dtypes round once. a: the slope. Raises ValueError on 0. It is old. "
         "Source: Euclid."
     )
-    assert prose.told(text, ["a"], {"It is old.": "It is ancient."}) == (
-        "`y = a x`, a line. It is straight.", ("Half-precision dtypes round once.", "It is ancient."), "Source: Euclid."
-    )  # fmt: skip
-    every = {one for component in ORDER for one in prose.sentences(source(component, PACKAGES[0]).docstring.partition("Source: ")[0])}
-    assert {*in_words()} <= every
+    assert prose.told(text, ["a"]) == (
+        "`y = a x`, a line. It is straight.",
+        ("Half-precision dtypes round once.", "It is old."),
+        "Source: Euclid.",
+    )

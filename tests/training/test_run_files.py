@@ -52,7 +52,6 @@ HANGS: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "limits and max_length": (
         lambda fields: (fields["limits"].update({"16": 10**4}), fields["fixed"].update(max_length=10**4)), "those … data",
     ),
-    "longest": (lambda fields: fields.update(longest=10**7), "max_length"),
     "max_length": (lambda fields: fields["fixed"].update(max_length=10**7), "fixed.max_length … 1 … 32768"),
     "length": (lambda fields: fields["task"].update(length=10**7), "must be at most 20000000 letters"),
     "microbatches": (lambda fields: fields["fixed"].update(microbatches=10**7), "--microbatches … 80"),

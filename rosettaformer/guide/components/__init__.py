@@ -15,7 +15,7 @@ from ..site import Page
 from . import plain, sites
 from .alignment import aligned
 from .cells import cell_of, code_of
-from .component_arguments import Argument, arguments, cases_of, errors, in_words
+from .component_arguments import Argument, arguments, cases_of, errors
 from .config_fields import fields, fields_of
 from .decisions import decisions, governing
 from .facts import defects_of, figures, number, parameters_of
@@ -95,7 +95,7 @@ def _page(component: str, run: "Run") -> Page:
     sources = [source(component, package) for package in PACKAGES]
     gradient = component + VJP if component + VJP in OWN else ""
     known = tuple(entry for entry in stock().get(component, ()))
-    said = told(sources[0].docstring, [one.name for one in arguments(component)], in_words())
+    said = told(sources[0].docstring, [one.name for one in arguments(component)])
     values = {
         "component": component,
         "docs": _with_decisions(paragraphs(f"{said.lead}\n\n{said.source}", _link), component),

@@ -55,11 +55,6 @@ def arguments(component: str) -> tuple[Argument, ...]:
     return tuple(found)
 
 
-def in_words() -> Mapping[str, str]:
-    """Returns how a page says sentences of docstrings."""
-    return _texts()["sentences"]
-
-
 def letters_of(name: str, annotation: object) -> str:
     """Returns `b t d` for an array `x_btd`; empty if it is not an array, or is an array that may have any axes."""
     suffix = name.rpartition("_")[2]
@@ -112,7 +107,8 @@ def _meaning(component: str, name: str) -> str:
 
 
 def _handed_on(component: str, name: str) -> str:
-    for other in re.findall(r"\b[Aa]s `(?:\w+\.)?(\w+)`", _text(inspect.getdoc(function_of(component)))):
+    text = _text(inspect.getdoc(function_of(component)))
+    for other in re.findall(r"\b(?:[Aa]s|those of) `(?:\w+\.)?(\w+)`", text):
         if other in OWN and name in inspect.signature(function_of(other)).parameters:
             return _meaning(other, name)
     for symbol in reached(component):

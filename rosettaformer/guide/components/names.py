@@ -3,11 +3,11 @@
 import ast
 import functools
 import re
-import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 
+from ..blocks import begun, blocks, prose
 from .modules import read
 from .sources import Piece, Source
 
@@ -21,14 +21,14 @@ class Stock:
     """What a framework has for a component.
 
     difference: from the reference. defaults: of its signature, as Python writes them. parameters: canonical name -> native name, axes.
-    claims: expressions, after statements if needed, each of which must be True: what the difference says.
+    claims: statements whose assertions hold: what the difference says.
     """
 
     name: str
     difference: str
     defaults: Mapping[str, str] = field(default_factory=dict)
     parameters: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    claims: Sequence[str] = ()
+    claims: str = ""
 
     @property
     def framework(self) -> str:
@@ -39,8 +39,20 @@ class Stock:
 @functools.cache
 def stock() -> Mapping[str, tuple[Stock, ...]]:
     """Returns what the frameworks have, by component."""
-    tables = tomllib.loads((resources.files(__package__) / "stock.toml").read_text(encoding="utf-8"))
-    return {component: tuple(Stock(**entry) for entry in entries) for component, entries in tables.items()}
+    found: dict[str, list[Stock]] = {}
+    given: dict[str, str] = {}  # component -> statements that its claims begin with
+    text = (resources.files(__package__) / "stock.txt").read_text(encoding="utf-8")
+    for component, name, fields in blocks(text):
+        if not name:
+            given[component] = fields["given"]
+            continue
+        defaults = dict(pair.split("=") for pair in fields.get("defaults", "").split())
+        natives = re.findall(r"(\S+) = ([^,]+), ([^;]+)", prose(fields.get("parameters", "")))
+        parameters = {canonical: (native, axes) for canonical, native, axes in natives}
+        claims = begun(given.get(component, ""), fields["claims"])
+        difference = prose(fields["difference"])
+        found.setdefault(component, []).append(Stock(name, difference, defaults, parameters, claims))
+    return {component: tuple(entries) for component, entries in found.items()}
 
 
 def full_name(name: str) -> str:

@@ -2,7 +2,7 @@
 
 import html
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from .equations import kind, mathml
@@ -27,18 +27,19 @@ class Told(NamedTuple):
     source: str
 
 
-def told(docstring: str, arguments: Collection[str], words: Mapping[str, str]) -> Told:
-    """Returns the parts of a docstring. words: sentences -> what stands for them, nothing where the arguments say it."""
+def told(docstring: str, arguments: Collection[str]) -> Told:
+    """Returns the parts of a docstring."""
     text, _, source = " ".join(docstring.split()).partition(" Source: ")
     lead: list[str] = []
     facts: list[str] = []
     for sentence in sentences(text):
         about = re.match(r"(?:\w+(?:, | and ))*(\w+): ", sentence)
-        if sentence.startswith("Raises ") or (about and about[1] in arguments) or not (said := words.get(sentence, sentence)):
+        if sentence.startswith("Raises ") or (about and about[1] in arguments):
             continue
-        equation = any(kind(span) == "equation" and _relates(span) for span in re.findall(r"`([^`]+)`", said))
-        aside = said.startswith(ASIDE) or said.partition(" ")[0] in arguments
-        (lead if equation or (len(lead) < 2 and not aside) else facts).append(said)
+        spans = re.findall(r"`([^`]+)`", sentence)
+        equation = any(kind(span) == "equation" and _relates(span) for span in spans)
+        aside = sentence.startswith(ASIDE) or sentence.partition(" ")[0] in arguments
+        (lead if equation or (len(lead) < 2 and not aside) else facts).append(sentence)
     return Told(" ".join(lead), tuple(facts), f"Source: {source}" if source else "")
 
 

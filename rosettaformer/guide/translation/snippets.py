@@ -4,7 +4,7 @@ import ast
 import importlib
 import inspect
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,7 @@ def namespace(framework: str) -> dict[str, Any]:
     """Returns the names that the framework's imports bind. Imports the framework."""
     if framework == "keras":
         importlib.import_module("impl_tf.framework")  # chooses the backend of Keras
-    names: dict[str, Any] = {"fitted": fitted, "refused": refused, "defaults": defaults}
+    names: dict[str, Any] = {"fitted": fitted, "refused": refused, "outcome": outcome, "defaults": defaults}
     for line in IMPORTS[framework]:
         exec(line, names)
     return names
@@ -47,15 +47,19 @@ def execute(code: str, names: dict[str, Any], origin: str = "<snippet>") -> Any:
     return eval(compile(ast.Expression(last.value), origin, "eval"), names)
 
 
-def refuted(claims: Iterable[str], names: Callable[[], dict[str, Any]], origin: str) -> Iterator[str]:
-    """Yields each claim whose value is not True, with what came. names: returns a namespace for one claim."""
-    for number, claim in enumerate(claims):
+def refuted(claims: str, names: dict[str, Any], origin: str) -> Iterator[str]:
+    """Yields each assertion that does not hold, with what came, and each other statement that fails."""
+    for node in ast.parse(claims, origin).body:
         try:
-            value = plain(execute(claim, names(), f"{origin}.{number}"))
+            if isinstance(node, ast.Assert):
+                value = plain(eval(compile(ast.Expression(node.test), origin, "eval"), names))
+            else:
+                exec(compile(ast.Module([node], []), origin, "exec"), names)
+                continue
         except Exception as error:
             value = words(error)
         if value is not True:
-            yield f"the claim must be True: {claim.strip()}; got {value}"
+            yield f"the claim must be True: {ast.unparse(node).removeprefix('assert ')}; got {value}"
 
 
 def given(statements: str) -> dict[str, Any]:
@@ -122,10 +126,19 @@ def refused(action: Callable[[], Any], error: type[Exception] = Exception) -> bo
     return False
 
 
+def outcome(action: Callable[[], Any], error: type[Exception] = Exception) -> Any:
+    """Returns the value of the action, or "refused" if it raises the error."""
+    try:
+        return action()
+    except error:
+        return "refused"
+
+
 def defaults(function: Callable[..., Any]) -> dict[str, Any]:
-    """Returns the arguments of a function or of a class with their defaults; inspect.Parameter.empty of an argument that has none."""
+    """Returns the arguments of a function or of a class with their defaults; "required" of one without."""
     made = function.__init__ if isinstance(function, type) else function  # type: ignore[misc]  # a metaclass hides the arguments
-    return {name: parameter.default for name, parameter in inspect.signature(made).parameters.items()}
+    found = inspect.signature(made).parameters.items()
+    return {name: "required" if one.default is one.empty else one.default for name, one in found}
 
 
 def fitted(kernel_io: np.ndarray, fan_out: int | None = None) -> str:

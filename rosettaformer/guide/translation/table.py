@@ -1,13 +1,14 @@
 """The table of topics: a row for each, with a column for each framework. Every page "from X to Y" is a pair of its columns."""
 
 import functools
-import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any
 
 from reference_numpy.suggestions import known
+
+from ..blocks import Block, begun, blocks, prose
 
 # column -> title, in the order of the columns
 FRAMEWORKS = {"numpy": "NumPy", "pytorch": "PyTorch", "keras": "Keras", "flax": "Flax"}
@@ -37,15 +38,15 @@ class Cell:
 
     names: its names there, the usual one first; empty if the framework has no counterpart. code: the same behaviour as in the other
     columns, in this framework; its last line is an expression, whose values agree along the row. measure: an expression, after statements
-    if needed, whose value the row compares. note: what else to know. claims: expressions, after statements if needed, each of which must be
-    True: what the note, or the row's text, says of this framework.
+    if needed, whose value the row compares. note: what else to know. claims: statements whose assertions
+    hold: what the note, or the row's text, says of this framework.
     """
 
     names: tuple[str, ...] = ()
     code: str = ""
     measure: str = ""
     note: str = ""
-    claims: tuple[str, ...] = ()
+    claims: str = ""
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ class Row:
     @property
     def origin(self) -> str:
         """The file of its snippets."""
-        return f"rosettaformer/guide/snippets/translation/{self.section}.toml"
+        return f"rosettaformer/guide/snippets/translation/{self.section}.txt"
 
 
 @functools.cache
@@ -82,19 +83,29 @@ def rows() -> tuple[Row, ...]:
     folder = resources.files("rosettaformer.guide") / "snippets" / "translation"
     found: dict[str, Row] = {}
     for section in SECTIONS:
-        for identity, table in tomllib.loads((folder / f"{section}.toml").read_text(encoding="utf-8")).items():
-            if identity in found:
-                raise ValueError(f"{section}.toml: {identity} is in {found[identity].section}.toml, too")
-            found[identity] = _row(section, identity, table)
+        for block in blocks((folder / f"{section}.txt").read_text(encoding="utf-8")):
+            if block.id in found:
+                raise ValueError(f"{section}.txt: {block.id} is in {found[block.id].section}.txt, too")
+            found[block.id] = _row(section, block)
     return tuple(found.values())
 
 
-def _row(section: str, identity: str, table: Mapping[str, Any]) -> Row:
-    where = f"{section}.toml: {identity}"
-    cells = {framework: _cell(f"{where}.{framework}", table.get(framework, {})) for framework in FRAMEWORKS}
-    values = {name: value for name, value in table.items() if name not in FRAMEWORKS}
-    known(f"{where}: a field", values, [part.name for part in fields(Row) if part.name not in ("id", "section", "cells")])
-    row = Row(identity, section, **(values | {"links": tuple(values.get("links", ()))}), cells=cells)
+def _row(section: str, block: Block) -> Row:
+    """Returns a row. Its field `pytorch` has the names of that column, `pytorch.code`, ... the rest of it."""
+    where = f"{section}.txt: {block.id}"
+    values: dict[str, Any] = {}
+    columns: dict[str, dict[str, str]] = {framework: {} for framework in FRAMEWORKS}
+    for name, value in block.fields.items():
+        column, _, part = name.partition(".")
+        if column in columns:
+            columns[column][part or "names"] = value
+        else:
+            values[name] = value if name == "given" else prose(value)
+    known(f"{where}: a field", values, ["given", "what", "measured", "kind", "apart", "links"])
+    values["kind"], _, values["groups"] = values.get("kind", "").partition(", ")
+    values["links"] = tuple(values.get("links", "").split())
+    cells = {framework: _cell(f"{where}.{framework}", found) for framework, found in columns.items()}
+    row = Row(block.id, section, block.title, **values, cells=cells)
     if row.kind not in KINDS:
         raise ValueError(f"{where}: kind must be one of {', '.join(filter(None, KINDS))}; got {row.kind!r}")
     if bool(row.measured) != any(cell.measure for cell in cells.values()):
@@ -102,8 +113,10 @@ def _row(section: str, identity: str, table: Mapping[str, Any]) -> Row:
     return row
 
 
-def _cell(where: str, table: Mapping[str, Any]) -> Cell:
-    known(f"{where}: a field", table, [part.name for part in fields(Cell)])
-    code, measure = (table.get(name, "").strip("\n") for name in ("code", "measure"))
-    claims = tuple(claim.strip("\n") for claim in table.get("claims", ()))
-    return Cell(tuple(table.get("names", ())), code, measure, table.get("note", ""), claims)
+def _cell(where: str, values: Mapping[str, str]) -> Cell:
+    """Returns a cell. The statements of `start` come before each snippet that reads a name that they bind."""
+    known(f"{where}: a field", values, ["names", "start", "note", *PARTS])
+    names = tuple(prose(values["names"]).split("; ")) if "names" in values else ()
+    start = values.get("start", "")
+    snippets = {part: begun(start, values[part]) for part in PARTS if part in values}
+    return Cell(names, **snippets, note=prose(values.get("note", "")))
