@@ -162,7 +162,7 @@ print(sorted(path.name for path in Path("shards").glob("*.safetensors"))[-1], le
 
 @pytest.mark.conformance
 def test_llama_in_flax_loads_what_the_library_writes_and_compiles_two_programs_to_generate(tmp_path: Path) -> None:
-    """Several files, a tied head, half precision; one program for a prompt, and one for the tokens after it."""
+    """Several files, a tied head, half precision; a program for a prompt, and one for the tokens after it."""
     for needed in NEEDS["port-llama-flax"]:
         pytest.importorskip(needed)
     list(followed(all_pages()["port-llama-flax"], tmp_path, ()))
