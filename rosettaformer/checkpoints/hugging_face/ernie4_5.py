@@ -1,14 +1,13 @@
 """ERNIE 4.5 without experts (Baidu 2025): Ernie4_5Model and Ernie4_5ForCausalLM. Neighbouring features rotate together."""
 
 from . import decoder, rotary
-from .family import HARMLESS, ONLY, Entry, Family, head_sizes
+from .family import Entry, head_sizes
 
 _BIASES = ("query_key_value_bias", "attention_output_bias", "feed_forward_bias")
 
-FAMILY = Family(
-    name="ERNIE 4.5",
-    model_type="ernie4_5",
-    fixed={**decoder.FIXED, "rotary_layout": "interleaved", "attention_dropout_rate": 0.0},
+FAMILY = decoder.family(
+    "ERNIE 4.5", "ernie4_5", "Ernie4_5",
+    fixed={"rotary_layout": "interleaved", "attention_dropout_rate": 0.0},
     entries=decoder.entries(
         Entry("use_bias", False, _BIASES),
         without=("attention_dropout",),
@@ -16,11 +15,7 @@ FAMILY = Family(
         rms_norm_eps=1e-5, tie_word_embeddings=True,
     ),
     joints=(head_sizes("hidden_size", "num_attention_heads", {"head_dim": 128}, divides=False), rotary.flat(500000.0, 131072)),
-    only=ONLY,
-    harmless=HARMLESS,
     ignored=dict.fromkeys(("attention_dropout", "attention_probs_dropout_prob", "hidden_dropout_prob"), "the class drops nothing"),
-    base="Ernie4_5Model",
     classes={"Ernie4_5ForCausalLM": ("language_head",), "Ernie4_5Model": ()},
     table=decoder.table(*decoder.NORMS, *decoder.attention(), *decoder.feed_forward(biases=True)),
-    **decoder.COMMON,
 )  # fmt: skip

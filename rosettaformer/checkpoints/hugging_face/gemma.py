@@ -1,15 +1,14 @@
 """Gemma (Gemma Team 2024): GemmaModel, GemmaForCausalLM and classes with other heads. Norms multiply by 1 + scale."""
 
 from . import decoder, rotary
-from .family import HARMLESS, ONLY, Family, head_sizes
+from .family import ONLY, head_sizes
 
 # as the first files have it, "gelu" is its approximation
 _ACTIVATIONS = decoder.TANH | {"gelu": "gelu_tanh"}
 
-FAMILY = Family(
-    name="Gemma",
-    model_type="gemma",
-    fixed={**decoder.FIXED, **decoder.GEMMA},
+FAMILY = decoder.family(
+    "Gemma", "gemma", "Gemma",
+    fixed=decoder.GEMMA,
     entries=decoder.entries(
         decoder.ATTENTION_BIAS,
         words=_ACTIVATIONS,
@@ -18,10 +17,7 @@ FAMILY = Family(
     ),
     joints=(head_sizes("hidden_size", "num_attention_heads", {"head_dim": 256}, divides=False), rotary.flat(10000.0, 8192)),
     only={**ONLY, "use_bidirectional_attention": (None, False)},
-    harmless=HARMLESS,
     ignored={"hidden_activation": "the class reads `hidden_act`"},
-    base="GemmaModel",
-    classes=decoder.classes("Gemma", without=("ForQuestionAnswering",)),
+    without=("ForQuestionAnswering",),
     table=decoder.table(*decoder.NORMS, *decoder.attention(), *decoder.feed_forward()),
-    **decoder.COMMON,
 )  # fmt: skip

@@ -9,7 +9,7 @@ from reference_numpy import TransformerConfig
 from reference_numpy.fields import is_integer
 
 from . import decoder, rotary, windows
-from .family import HARMLESS, ONLY, Entry, Family, Joint, head_sizes
+from .family import ONLY, Entry, Joint, head_sizes
 
 
 def _scale(entries: Mapping[str, Any]) -> dict[str, Any]:
@@ -28,10 +28,9 @@ SCORE_SCALE = Joint(
 )
 LOGIT_CAP = "final_logit_softcapping"
 
-FAMILY = Family(
-    name="Gemma 2",
-    model_type="gemma2",
-    fixed={**decoder.FIXED, **decoder.GEMMA, "norm_placement": "sandwich"},
+FAMILY = decoder.family(
+    "Gemma 2", "gemma2", "Gemma2",
+    fixed={**decoder.GEMMA, "norm_placement": "sandwich"},
     entries=decoder.entries(
         decoder.ATTENTION_BIAS,
         Entry("attn_logit_softcapping", 50.0, ("score_cap",)),
@@ -52,10 +51,7 @@ FAMILY = Family(
         SCORE_SCALE,
     ),
     only={**ONLY, "use_bidirectional_attention": (None, False)},
-    harmless=HARMLESS,
     ignored={"hidden_act": "the class reads `hidden_activation`", "cache_implementation": "how a search keeps its past"},
-    base="Gemma2Model",
-    classes=decoder.classes("Gemma2", without=("ForQuestionAnswering",)),
+    without=("ForQuestionAnswering",),
     table=decoder.table(*decoder.SANDWICH, *decoder.attention(), *decoder.feed_forward()),
-    **decoder.COMMON,
 )  # fmt: skip

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from . import decoder, rotary, windows
-from .family import HARMLESS, ONLY, Entry, Family, head_sizes
+from .family import ONLY, Entry, head_sizes
 from .gemma2 import LOGIT_CAP, SCORE_SCALE
 
 
@@ -16,10 +16,9 @@ def _all_but_some(entries: Mapping[str, Any], layers: int) -> list[str]:
     return ["local" if local else "global" for local in windows.every(entries[name], layers, name)]
 
 
-FAMILY = Family(
-    name="Gemma 3",
-    model_type="gemma3_text",
-    fixed={**decoder.FIXED, **decoder.GEMMA, "norm_placement": "sandwich", "query_key_norm": "head"},
+FAMILY = decoder.family(
+    "Gemma 3", "gemma3_text", "Gemma3",
+    fixed={**decoder.GEMMA, "norm_placement": "sandwich", "query_key_norm": "head"},
     entries=decoder.entries(
         decoder.ATTENTION_BIAS,
         Entry(LOGIT_CAP, None, ("logit_cap",)),
@@ -39,17 +38,14 @@ FAMILY = Family(
         SCORE_SCALE,
     ),
     only={**ONLY, "use_bidirectional_attention": (False, None), "partial_rotary_factor": (None, 1.0)},
-    harmless=HARMLESS,
     ignored={
         "attn_logit_softcapping": "the class stores it, and caps no scores",
         "_sliding_window_pattern": "the library writes it beside `layer_types`, and does not read it",
         "cache_implementation": "how a search keeps its past",
         "hidden_act": "the class reads `hidden_activation`",
     },
-    base="Gemma3TextModel",
     classes={
         "Gemma3ForCausalLM": ("language_head",), "Gemma3TextModel": (), "Gemma3TextForSequenceClassification": ("sequence_classifier",),
     },
     table=decoder.table(*decoder.SANDWICH, *decoder.attention(), *decoder.HEAD_NORMS, *decoder.feed_forward()),
-    **decoder.COMMON,
 )  # fmt: skip

@@ -4,7 +4,7 @@ Neighbouring features of a part of each head rotate together; gate_up_proj holds
 """
 
 from . import decoder, rotary
-from .family import HARMLESS, ONLY, Entry, Family, head_sizes
+from .family import Entry, head_sizes
 
 ENTRIES = decoder.entries(
     Entry("attention_bias", True, ("query_key_value_bias",)),
@@ -16,16 +16,11 @@ JOINTS = (
     rotary.flat(10000.0, 131072, partial=0.5),
 )
 
-FAMILY = Family(
-    name="GLM",
-    model_type="glm",
-    fixed={**decoder.FIXED, "rotary_layout": "interleaved"},
+FAMILY = decoder.family(
+    "GLM", "glm", "Glm",
+    fixed={"rotary_layout": "interleaved"},
     entries=ENTRIES,
     joints=JOINTS,
-    only=ONLY,
-    harmless=HARMLESS,
-    base="GlmModel",
-    classes=decoder.classes("Glm", without=("ForQuestionAnswering",)),
+    without=("ForQuestionAnswering",),
     table=decoder.table(*decoder.NORMS, *decoder.attention(output=False), *decoder.GATE_AND_HIDDEN),
-    **decoder.COMMON,
-)
+)  # fmt: skip

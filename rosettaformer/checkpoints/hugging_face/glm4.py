@@ -5,19 +5,14 @@ GLM with another norm after each sub-layer.
 
 from . import decoder
 from .decoder import scale
-from .family import HARMLESS, ONLY, Family
 from .glm import ENTRIES, JOINTS
 
-FAMILY = Family(
-    name="GLM-4-0414",
-    model_type="glm4",
-    fixed={**decoder.FIXED, "rotary_layout": "interleaved", "norm_placement": "sandwich"},
+FAMILY = decoder.family(
+    "GLM-4-0414", "glm4", "Glm4",
+    fixed={"rotary_layout": "interleaved", "norm_placement": "sandwich"},
     entries=ENTRIES,
     joints=JOINTS,
-    only=ONLY,
-    harmless=HARMLESS,
-    base="Glm4Model",
-    classes=decoder.classes("Glm4", without=("ForQuestionAnswering",)),
+    without=("ForQuestionAnswering",),
     table=decoder.table(
         scale("input_layernorm", "self_attention_norm"),
         scale("post_self_attn_layernorm", "self_attention_output_norm"),
@@ -26,5 +21,4 @@ FAMILY = Family(
         *decoder.attention(output=False),
         *decoder.GATE_AND_HIDDEN,
     ),
-    **decoder.COMMON,
-)
+)  # fmt: skip

@@ -4,17 +4,15 @@ Mistral with windows by layer.
 """
 
 from . import decoder, rotary, windows
-from .family import HARMLESS, ONLY, Family, head_sizes
+from .family import head_sizes
 
 
 def _alike(entries: windows.Entries, layers: int) -> list[str]:
     return ["global" if entries["sliding_window"] is None else "local"] * layers
 
 
-FAMILY = Family(
-    name="Ministral",
-    model_type="ministral",
-    fixed=decoder.FIXED,
+FAMILY = decoder.family(
+    "Ministral", "ministral", "Ministral",
     entries=decoder.entries(
         vocab_size=32000, hidden_size=4096, num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=8, intermediate_size=14336,
     ),
@@ -27,11 +25,6 @@ FAMILY = Family(
             unused=4096,  # without which the class fails
         ),
     ),
-    only=ONLY,
-    harmless=HARMLESS,
     prefixes=("transformer.",),  # of MinistralForQuestionAnswering
-    base="MinistralModel",
-    classes=decoder.classes("Ministral"),
     table=decoder.table(*decoder.NORMS, *decoder.attention(inputs=False, output=False), *decoder.feed_forward()),
-    **decoder.COMMON,
 )  # fmt: skip

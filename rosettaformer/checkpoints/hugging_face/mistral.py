@@ -1,12 +1,10 @@
 """Mistral (Jiang et al. 2023): MistralModel, MistralForCausalLM and classes with other heads. All layers have a window, or none."""
 
 from . import decoder, rotary, windows
-from .family import HARMLESS, ONLY, Family, head_sizes
+from .family import head_sizes
 
-FAMILY = Family(
-    name="Mistral",
-    model_type="mistral",
-    fixed=decoder.FIXED,
+FAMILY = decoder.family(
+    "Mistral", "mistral", "Mistral",
     entries=decoder.entries(
         vocab_size=32000, hidden_size=4096, num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=8, intermediate_size=14336,
     ),
@@ -15,10 +13,5 @@ FAMILY = Family(
         rotary.flat(10000.0, 131072),
         windows.everywhere(4096),
     ),
-    only=ONLY,
-    harmless=HARMLESS,
-    base="MistralModel",
-    classes=decoder.classes("Mistral"),
     table=decoder.table(*decoder.NORMS, *decoder.attention(inputs=False, output=False), *decoder.feed_forward()),
-    **decoder.COMMON,
 )  # fmt: skip

@@ -4,17 +4,16 @@ OLMo 2 with a window in all but the last of every four layers; scaling changes t
 """
 
 from . import decoder, rotary, windows
-from .family import HARMLESS, ONLY, Family, head_sizes
+from .family import ONLY, head_sizes
 
 
 def _three_of_four(entries: windows.Entries, layers: int) -> list[str]:
     return ["local" if (layer + 1) % 4 else "global" for layer in range(layers)]
 
 
-FAMILY = Family(
-    name="OLMo 3",
-    model_type="olmo3",
-    fixed={**decoder.FIXED, "norm_placement": "after", "query_key_norm": "width", "norm_cast_before_scale": False},
+FAMILY = decoder.family(
+    "OLMo 3", "olmo3", "Olmo3",
+    fixed={"norm_placement": "after", "query_key_norm": "width", "norm_cast_before_scale": False},
     entries=decoder.entries(
         decoder.ATTENTION_BIAS,
         vocab_size=50304, hidden_size=4096, num_hidden_layers=32, num_attention_heads=32, intermediate_size=11008, rms_norm_eps=1e-5,
@@ -29,9 +28,6 @@ FAMILY = Family(
         ),
     ),
     only={**ONLY, "partial_rotary_factor": (None, 1.0)},
-    harmless=HARMLESS,
-    base="Olmo3Model",
-    classes=decoder.classes("Olmo3", without=("ForTokenClassification", "ForQuestionAnswering")),
+    without=("ForTokenClassification", "ForQuestionAnswering"),
     table=decoder.table(*decoder.attention(), *decoder.WIDTH_NORMS, *decoder.AFTER, *decoder.feed_forward()),
-    **decoder.COMMON,
 )  # fmt: skip

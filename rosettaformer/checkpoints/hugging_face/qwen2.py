@@ -1,12 +1,11 @@
 """Qwen 2 and 2.5 (Yang et al. 2024): Qwen2Model, Qwen2ForCausalLM and classes with other heads. Queries, keys and values have biases."""
 
 from . import decoder, rotary, windows
-from .family import HARMLESS, ONLY, Family, head_sizes
+from .family import ONLY, head_sizes
 
-FAMILY = Family(
-    name="Qwen 2",
-    model_type="qwen2",
-    fixed={**decoder.FIXED, "query_key_value_bias": True},
+FAMILY = decoder.family(
+    "Qwen 2", "qwen2", "Qwen2",
+    fixed={"query_key_value_bias": True},
     entries=decoder.entries(
         vocab_size=151936, hidden_size=4096, num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=32, intermediate_size=22016,
     ),
@@ -16,10 +15,6 @@ FAMILY = Family(
         windows.QWEN,
     ),
     only={**ONLY, "use_mrope": False},
-    harmless=HARMLESS,
     prefixes=("transformer.",),  # of Qwen2ForQuestionAnswering
-    base="Qwen2Model",
-    classes=decoder.classes("Qwen2"),
     table=decoder.table(*decoder.NORMS, *decoder.attention(output=False), *decoder.feed_forward()),
-    **decoder.COMMON,
 )  # fmt: skip

@@ -47,10 +47,8 @@ def roberta(name: str, model_type: str, begin: str, vocabulary: int) -> Family:
         ),
         only={**ONLY, "is_decoder": False, "position_embedding_type": "absolute", "embedding_size": None},
         harmless=HARMLESS - {_PADDING},
-        aliases={},
         prefix="roberta.",
         outside=r"(lm_head|classifier|qa_outputs)\..*",
-        base=f"{begin}Model",
         classes={
             f"{begin}ForMaskedLM": ("masked_language_head",),
             f"{begin}Model": ("pooler",),

@@ -1,12 +1,10 @@
 """Seed-OSS (ByteDance Seed 2025): SeedOssModel, SeedOssForCausalLM and classes with other heads. Queries, keys and values have biases."""
 
 from . import decoder, rotary
-from .family import HARMLESS, ONLY, Entry, Family, head_sizes
+from .family import Entry, head_sizes
 
-FAMILY = Family(
-    name="Seed-OSS",
-    model_type="seed_oss",
-    fixed=decoder.FIXED,
+FAMILY = decoder.family(
+    "Seed-OSS", "seed_oss", "SeedOss",
     entries=decoder.entries(
         Entry("attention_bias", True, ("query_key_value_bias",)),
         Entry("attention_out_bias", False, ("attention_output_bias",)),
@@ -19,11 +17,6 @@ FAMILY = Family(
         head_sizes("hidden_size", "num_attention_heads", {"head_dim": 128}, divides=False),
         rotary.flat(10000.0, 524288),
     ),
-    only=ONLY,
-    harmless=HARMLESS,
     prefixes=("transformer.",),  # of SeedOssForQuestionAnswering
-    base="SeedOssModel",
-    classes=decoder.classes("SeedOss"),
     table=decoder.table(*decoder.NORMS, *decoder.attention(), *decoder.feed_forward(biases=True)),
-    **decoder.COMMON,
 )  # fmt: skip

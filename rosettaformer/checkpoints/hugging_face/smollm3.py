@@ -7,7 +7,7 @@ from reference_numpy import TransformerConfig
 
 from . import decoder, rotary, windows
 from .essential import shortest
-from .family import HARMLESS, ONLY, Family, Joint, head_sizes
+from .family import Joint, head_sizes
 
 _ROTATES, _INTERVAL = "no_rope_layers", "no_rope_layer_interval"
 
@@ -38,10 +38,8 @@ def _still(entries: Mapping[str, Any], layers: int) -> list[str]:
     return ["global" if rotates else "local" for rotates in _rotating(entries, layers)]
 
 
-FAMILY = Family(
-    name="SmolLM3",
-    model_type="smollm3",
-    fixed=decoder.FIXED,
+FAMILY = decoder.family(
+    "SmolLM3", "smollm3", "SmolLM3",
     entries=decoder.entries(
         decoder.ATTENTION_BIAS, decoder.MLP_BIAS,
         vocab_size=128256, hidden_size=2048, num_hidden_layers=36, num_attention_heads=16, num_key_value_heads=4, intermediate_size=11008,
@@ -60,12 +58,7 @@ FAMILY = Family(
             "`layer_types` says which layers have the window; without it those that do not rotate, if `use_sliding_window`",
         ),
     ),
-    only=ONLY,
-    harmless=HARMLESS,
     ignored={"max_window_layers": "the class does not read it"},
     prefixes=("transformer.",),  # of SmolLM3ForQuestionAnswering
-    base="SmolLM3Model",
-    classes=decoder.classes("SmolLM3"),
     table=decoder.table(*decoder.NORMS, *decoder.attention(), *decoder.feed_forward(biases=True)),
-    **decoder.COMMON,
 )  # fmt: skip

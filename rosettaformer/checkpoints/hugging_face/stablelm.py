@@ -4,12 +4,11 @@ Norms have offsets, and a part of each head rotates.
 """
 
 from . import decoder, rotary
-from .family import HARMLESS, ONLY, Entry, Family, head_sizes
+from .family import ONLY, Entry, head_sizes
 
-FAMILY = Family(
-    name="StableLM",
-    model_type="stablelm",
-    fixed={**decoder.FIXED, **decoder.LAYER_NORM},
+FAMILY = decoder.family(
+    "StableLM", "stablelm", "StableLm",
+    fixed={**decoder.LAYER_NORM},
     entries=decoder.entries(
         Entry("use_qkv_bias", False, ("query_key_value_bias",)),
         epsilon="layer_norm_eps",
@@ -19,13 +18,10 @@ FAMILY = Family(
     joints=(head_sizes("hidden_size", "num_attention_heads"), rotary.flat(10000.0, 4096, partial=0.25)),
     # hidden_dropout drops the output of the feed-forward alone; the 12B model has a parallel block and norms of queries and keys
     only={**ONLY, "use_parallel_residual": False, "qk_layernorm": False, "hidden_dropout": 0.0},
-    harmless=HARMLESS,
     ignored={"norm_eps": "the class reads `layer_norm_eps`"},
-    base="StableLmModel",
-    classes=decoder.classes("StableLm", without=("ForQuestionAnswering",)),
+    without=("ForQuestionAnswering",),
     table=decoder.table(
         *decoder.LAYER_NORMS, *decoder.attention(output=False), *decoder.feed_forward(),
         last=decoder.layer_norm("norm", "decoder.final_norm"),
     ),
-    **decoder.COMMON,
 )  # fmt: skip
