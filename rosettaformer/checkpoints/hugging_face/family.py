@@ -179,7 +179,7 @@ ONLY: dict[str, Any] = {
     "pruned_heads": None, "tie_last_hidden_states": None, "quantization_config": None, "auto_map": None,
 }  # fmt: skip
 # entries of every family without effect on the result: how a program runs, what it is trained on, what it generates
-HARMLESS = frozenset({
+HARMLESS: frozenset[str] = frozenset({
     "_attn_implementation", "_attn_implementation_autoset", "_commit_hash", "_name_or_path", "_num_labels", "architectures",
     "assistant_confidence_threshold", "assistant_lookbehind", "attn_implementation", "bad_words_ids", "begin_suppress_tokens",
     "bos_token_id", "chunk_size_feed_forward", "decoder_start_token_id", "diversity_penalty", "do_sample", "dtype", "early_stopping",

@@ -92,7 +92,7 @@ def _tables() -> dict[str, dict[str, Any]]:
 def _said(name: str, size: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the entries of config.json. Raises ValueError on settings of entries that the family does not have, or that do not count."""
     tables, family = copy.deepcopy(_tables()), family_of(name)
-    own = tables.get(tables[name].get("like"), {}) | tables[name]
+    own = tables.get(tables[name].get("like", ""), {}) | tables[name]
     parts = [tables["model"], *([tables["decoder"]] if "rope_parameters" in own else []), own]
     larger = [part.pop("small", {}) for part in parts]
     of_joints = {entry for joint in family.joints for entry in joint.entries}
