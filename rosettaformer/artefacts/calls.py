@@ -43,7 +43,8 @@ class Calls:
             if name in (self.forward_name, "encode", "step"):
                 self._inputs[name] = meanings.of_inputs(bundle.entry(name), config, inputs)
                 self._outputs[name] = meanings.of_outputs(bundle.entry(name), config, outputs)
-        known = [tensor.name for name in self._inputs for side in _sides(bundle.entry(name)) for tensor in side]
+        entries = map(bundle.entry, self._inputs)
+        known = [tensor.name for entry in entries for tensor in (*entry.inputs, *entry.outputs)]
         if unknown := [name for name in (*inputs, *outputs) if not fnmatch.filter(known, name) and name not in known]:
             raise ValueError(f"the file must have the inputs and outputs that a table names; it has no {', '.join(unknown)}")
 
@@ -228,10 +229,6 @@ class Steps:
             self._state[name] = array.take(row_b, axis=1 if name.split("_")[-1] in CACHED else 0)
         if self._mask_bt is not None and self._token_bt is not None:
             self._mask_bt, self._token_bt = self._mask_bt[row_b], self._token_bt[row_b]
-
-
-def _sides(entry: Entry) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-    return entry.inputs, entry.outputs
 
 
 def _is_cache(meaning: str) -> bool:

@@ -54,12 +54,10 @@ def _nodes(nodes, scope: str, found: Constants) -> None:  # type: ignore[no-unty
         if node.op == "Dequantize":
             found.rounded = True
         inputs = [scope + name.split(":")[0] for name in node.input if not name.startswith("^")]
-        random = NORMS if node.op.startswith("FusedBatchNorm") and _trains(node) else DRAWS * bool(_DRAWING.match(node.op))
+        trains = "is_training" not in node.attr or bool(node.attr["is_training"].b)
+        normed = node.op.startswith("FusedBatchNorm") and trains
+        random = NORMS if normed else DRAWS * bool(_DRAWING.match(node.op))
         found.node(node.op, node.name, inputs[:1] if node.op == "Cast" else inputs, [key], words, bodies=bodies, random=random)
-
-
-def _trains(node) -> bool:  # type: ignore[no-untyped-def]
-    return "is_training" not in node.attr or bool(node.attr["is_training"].b)
 
 
 def _variables(prefix: Path, found: Constants) -> None:

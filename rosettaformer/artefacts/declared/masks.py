@@ -22,11 +22,13 @@ def findings(constants: Constants, nodes: Sequence[Node]) -> Iterator[str]:
     wide = any(weight.dtype in ("float64", "double", "f64") for weight in constants.weights.values())
     places: dict[tuple[float, str, bool], dict[str, None]] = {}
     for node in nodes:
+        known = sum(constants.value(key) is not None for key in node.inputs)
+        replaces = node.operation in _CHOOSING and known == 1  # between the number and 0 it makes a mask to add
         for value in _masks(constants, node):
             dtype = "float32" if value.dtype == np.float64 and not wide else value.dtype.name  # a plain number has that of its tensor
             number = float(value.min())
             if number > -MOST * float(ml_dtypes.finfo(dtype).max):
-                places.setdefault((number, dtype, _replaces(constants, node)), {})[node.place] = None
+                places.setdefault((number, dtype, replaces), {})[node.place] = None
     for (number, dtype, replaces), named in places.items():
         more = f" and {len(named) - SHOWN} more places" * (len(named) > SHOWN)
         limit = f"{-number - _ZERO[dtype]:,.6g}"
@@ -45,11 +47,6 @@ def _masks(constants: Constants, node: Node) -> Iterator[np.ndarray]:
             yield value
         elif value.size == 1 and np.isfinite(number) and number >= LEAST and _is_inverted(constants, node, key):
             yield -value
-
-
-def _replaces(constants: Constants, node: Node) -> bool:
-    """Whether a node puts the number in the place of a score; one that chooses between it and 0 makes a mask to add."""
-    return node.operation in _CHOOSING and sum(constants.value(key) is not None for key in node.inputs) == 1
 
 
 def _is_inverted(constants: Constants, node: Node, key: Hashable) -> bool:

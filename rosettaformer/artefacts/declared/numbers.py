@@ -50,14 +50,11 @@ def _window(evidence: Evidence) -> Iterator[Finding]:
     numbers = {float(form) for form in forms}
     if numbers & COMMON or constants.sides & {*forms} or evidence.holds(*numbers, *(-form for form in numbers)):
         return
-    if constants.longest is not None and any(map(_mask, (value for _, value in constants.values))):
+    wide = [value for _, value in constants.values if value.ndim >= 2 and min(value.shape[-2:]) > 1]
+    masks = (value for value in wide if value.dtype == bool or len(np.unique(value)) == 2)
+    if constants.longest is not None and any(True for _ in masks):
         return  # a window may be drawn in a mask of fixed lengths
     yield evidence.finding("window", str(window), forms)
-
-
-def _mask(value: np.ndarray) -> bool:
-    """Whether an array may be a mask of queries and keys."""
-    return value.ndim >= 2 and min(value.shape[-2:]) > 1 and (value.dtype == bool or len(np.unique(value)) == 2)
 
 
 def _epsilon(evidence: Evidence) -> Iterator[Finding]:

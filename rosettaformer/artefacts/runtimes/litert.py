@@ -146,10 +146,9 @@ def _check(content: bytes) -> None:
         if signature.SubgraphIndex() >= model.SubgraphsLength():
             raise ValueError(f"a signature is of one of its {model.SubgraphsLength()} graphs; got {signature.SubgraphIndex()}")
         count = model.Subgraphs(signature.SubgraphIndex()).TensorsLength()
-        for index in [signature.Inputs(at).TensorIndex() for at in range(signature.InputsLength())] + [
-            signature.Outputs(at).TensorIndex() for at in range(signature.OutputsLength())
-        ]:
-            _check_index(index, count)
+        for side in ("Inputs", "Outputs"):
+            for at in range(getattr(signature, f"{side}Length")()):
+                _check_index(getattr(signature, side)(at).TensorIndex(), count)
 
 
 def _data(buffer: Any, content: bytes) -> Any:
@@ -175,9 +174,7 @@ def _check_graph(graph: Any, buffers: list[int], codes: int) -> None:
     count = graph.TensorsLength()
     for place in range(count):
         _check_tensor(graph.Tensors(place), buffers)
-    for index in _indices(graph, "Inputs"):
-        _check_index(index, count)
-    for index in _indices(graph, "Outputs"):
+    for index in (*_indices(graph, "Inputs"), *_indices(graph, "Outputs")):
         _check_index(index, count)
     for place in range(graph.OperatorsLength()):
         operator = graph.Operators(place)

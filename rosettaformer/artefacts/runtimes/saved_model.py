@@ -41,7 +41,10 @@ class _Model(Artefact):
         variables = {id(one): one for function in self._functions.values() for one in function.variables} if assigns else {}
         self._kept = [(variable, variable.read_value()) for variable in variables.values()]
         own = signatures.named(bodies)
-        self.entries = {name: _entry(name, function, own.get(name, "")) for name, function in self._functions.items()}
+        self.entries = {}
+        for name, function in self._functions.items():
+            given, results = function.structured_input_signature[1], function.structured_outputs
+            self.entries[name] = Entry(name, _tensors(given), _tensors(results), body=own.get(name, ""))
 
     def run(self, entry: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         with tf.device("CPU"):
@@ -49,11 +52,6 @@ class _Model(Artefact):
                 variable.assign(value)
             found = self._functions[entry](**{name: tf.constant(array) for name, array in inputs.items()})
         return {name: tensor.numpy() for name, tensor in found.items()}
-
-
-def _entry(name: str, function: Any, body: str) -> Entry:
-    given, results = function.structured_input_signature[1], function.structured_outputs
-    return Entry(name, _tensors(given), _tensors(results), body=body)
 
 
 def _tensors(specs: Mapping[str, Any]) -> tuple[Tensor, ...]:
