@@ -182,16 +182,14 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
     minutes = sum(step.minutes for step in steps if made(step, root).get("revision") != revision())
     print(f"{root}: about {minutes} minutes on two cores; after an interruption the same command resumes", flush=True)
     try:
-        said = [_told(name, outcome) for name, outcome in build(steps, root, revision())]
+        failed = False
+        for name, outcome in build(steps, root, revision()):
+            print(f"{name}: {outcome}", flush=True)
+            failed |= outcome.startswith("failed")
     except KeyboardInterrupt:
         print("interrupted; the same command resumes", file=sys.stderr)
         return INTERRUPTED
-    return int(any(outcome.startswith("failed") for outcome in said))
-
-
-def _told(name: str, outcome: str) -> str:
-    print(f"{name}: {outcome}", flush=True)
-    return outcome
+    return int(failed)
 
 
 if __name__ == "__main__":

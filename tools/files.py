@@ -28,19 +28,18 @@ def modules(folder: str) -> dict[str, Path]:
     return {path.stem: path for path in found if path.stem not in ("__init__", "__main__")}
 
 
-def _link(name: str, path: str, to: str) -> str:
-    return f"[{name}]({to}{path})" if (HOUSE / path).is_file() else ""
-
-
-def _row(what: str, file: str, to: str, packages: Iterable[str]) -> str:
-    links = [_link(package.removeprefix("impl_").removeprefix("reference_"), f"{package}/{file}.py", to) for package in packages]
+def _row(what: str, file: str, packages: Iterable[str]) -> str:
+    links = []
+    for package in packages:
+        path, name = f"{package}/{file}.py", package.removeprefix("impl_").removeprefix("reference_")
+        links.append(f"[{name}](../{path})" if (HOUSE / path).is_file() else "")
     return f"| {what} | {' | '.join(links)} |"
 
 
 def _twins() -> list[str]:
     twins = [name for name in modules(REFERENCE) if all(name in modules(port) for port in PORTS)]
     head = ["| file | what it is | reference | PyTorch | TensorFlow/Keras | JAX/Flax |", "|---|---|---|---|---|---|"]
-    return [*head, *(_row(f"`{name}` | {says(modules(REFERENCE)[name])}", name, "../", (REFERENCE, *PORTS)) for name in twins)]
+    return [*head, *(_row(f"`{name}` | {says(modules(REFERENCE)[name])}", name, (REFERENCE, *PORTS)) for name in twins)]
 
 
 def _reference() -> list[str]:
@@ -55,7 +54,7 @@ def _ports(folder: str = "") -> list[str]:
     lines = [f"| file | what it is | {' | '.join(PORTS.values())} |", "|---|---|---|---|---|"]
     for name in names:
         path = next(each[name] for each in found.values() if name in each)
-        lines.append(_row(f"`{name}` | {says(path)}", f"{folder}{name}", "../", PORTS))
+        lines.append(_row(f"`{name}` | {says(path)}", f"{folder}{name}", PORTS))
     return lines
 
 
@@ -100,10 +99,5 @@ def page() -> str:
     return "\n".join(lines) + "\n"
 
 
-def main() -> None:
-    """Writes the page."""
-    PAGE.write_text(page(), encoding="utf-8")
-
-
 if __name__ == "__main__":
-    main()
+    PAGE.write_text(page(), encoding="utf-8")

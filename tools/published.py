@@ -77,6 +77,7 @@ def section(tables: Path) -> tuple[str, list[str]]:
         rows = {family: cells(family, folder, tables) for family in TITLES}
         pairs = [*_random(folder)]
         fixed = ", ".join(_fixed(folder))
+    ends = " and ".join(f"`{name.rpartition('.')[2]}`" for name in PLANTED["t5_scale"].where)
     planted = {family: ", ".join(PLANTED[name].what for name in PLANTED if name.partition("_")[0] == family) for family in TITLES}
     lines = [
         f"{made_by('published')} On the left transformers {version('transformers')}, on the right KerasHub",
@@ -88,7 +89,7 @@ def section(tables: Path) -> tuple[str, list[str]]:
         *(f"| {TITLES[family]} | {' | '.join(cell)} | {planted[family]} |" for family, cell in rows.items()),
         "",
         "A difference is named if the first sentence is of its place and says what it is; of T5's scale it says that the difference is",
-        f"between {_t5()}, and not what it is, since the reference has no relative positions. As published two families differ from",
+        f"between {ends}, and not what it is, since the reference has no relative positions. As published two families differ from",
         f"KerasHub's, {fixed};",
         "here they have KerasHub's constants.",
         f"Of {len(pairs)} pairs of random sizes {sum(code == 0 for *_, code in pairs)} are equal.",
@@ -98,10 +99,6 @@ def section(tables: Path) -> tuple[str, list[str]]:
     problems += [f"{family}: {cell}" for family, row in rows.items() for cell in row if cell in ("differs", "fails")]
     problems += [f"{family}: {cell} named" for family, row in rows.items() for cell in row[1::2] if cell and len({*cell.split(" of ")}) > 1]
     return "\n".join(lines) + "\n", [*problems, *([] if counts["equal"] else ["nothing is compared"])]
-
-
-def _t5() -> str:
-    return " and ".join(f"`{name.rpartition('.')[2]}`" for name in PLANTED["t5_scale"].where)
 
 
 def main(folder: Path) -> int:

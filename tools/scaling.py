@@ -6,7 +6,7 @@
 import functools
 import itertools
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -121,18 +121,10 @@ def _result(rows: dict[str, Plans]) -> Iterator[str]:
         yield f"| {strategy} | {' | '.join(_fitting(rows[name], strategy, recompute) for name, recompute in columns)} |"
 
 
-def _of_memory(rows: Plans) -> Iterator[str]:
+def _by_devices(rows: Plans, cell: Callable[[Row], str]) -> Iterator[str]:
     for devices in DEVICES:
         found = [rows[strategy, devices] for strategy in STRATEGIES]
-        cells = ("" if row is None else ", ".join(f"**{gib(size)}**" if row.fits(again) else gib(size)
-                 for again, size in enumerate(row.held)) for row in found)  # fmt: skip
-        yield f"| {devices} | {' | '.join(cells)} |"
-
-
-def _of_traffic(rows: Plans) -> Iterator[str]:
-    for devices in DEVICES:
-        found = [rows[strategy, devices] for strategy in STRATEGIES]
-        yield f"| {devices} | {' | '.join('' if row is None else ', '.join(map(gib, row.sent)) for row in found)} |"
+        yield f"| {devices} | {' | '.join('' if row is None else cell(row) for row in found)} |"
 
 
 def _in_full(model: Model, strategy: str, devices: int) -> Iterator[str]:
@@ -160,13 +152,16 @@ def _model(model: Model, rows: Plans) -> Iterator[str]:
     yield ""
     yield f"| devices; GiB, and recomputed | {' | '.join(STRATEGIES)} |"
     yield "|---|" + "---|" * len(STRATEGIES)
-    yield from _of_memory(rows)
+    bold = ("", "**")
+    yield from _by_devices(rows, lambda row: ", ".join(
+        f"{bold[row.fits(again)]}{gib(size)}{bold[row.fits(again)]}" for again, size in enumerate(row.held)
+    ))  # fmt: skip
     yield ""
     yield f"**Bold** fits {LIMIT} GiB. A step sends, without recomputation:"
     yield ""
     yield f"| devices; GiB over data, over model | {' | '.join(STRATEGIES)} |"
     yield "|---|" + "---|" * len(STRATEGIES)
-    yield from _of_traffic(rows)
+    yield from _by_devices(rows, lambda row: ", ".join(map(gib, row.sent)))
     yield ""
     yield from _in_full(model, "both", 64)
     yield ""

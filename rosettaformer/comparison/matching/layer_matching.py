@@ -82,14 +82,15 @@ class Network:
 
     def places(self) -> dict[str, int]:
         """Returns what tells the layers with variables apart by what they are and by what feeds them and is fed by them, and so on."""
-        found = {path: hash((self.kind(path), *sorted(self._sizes(path)))) for path in self.held()}
+        found = {}
+        for path in self.held():
+            main = [one for one in self.variables[path] if one["role"] in MAIN]
+            sizes = sorted((one["role"], math.prod(one["shape"])) for one in main)
+            found[path] = hash((self.kind(path), *sizes))
         for _ in range(DEPTH):
             around = {path: [sorted(found[one] for one in each) for each in (self.before(path), self.after(path))] for path in found}
             found = {path: hash((own, *map(tuple, around[path]))) for path, own in found.items()}
         return found
-
-    def _sizes(self, path: str) -> list[tuple[str, int]]:
-        return [(one["role"], math.prod(one["shape"])) for one in self.variables[path] if one["role"] in MAIN]
 
     def leaves(self) -> list[str]:
         """The layers that hold no other that is called, in the order of execution."""
@@ -180,13 +181,10 @@ def _fit(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
         return False
     if ("m" in one["axes"]) != ("m" in other["axes"]):  # a convolution of as many groups as channels beside a depthwise one
         return True
-    mine, others = (_letters(variable["axes"], variable["shape"]) for variable in (one, other))
-    return all(mine[letter] == others[letter] for letter in mine.keys() & others.keys())
-
-
-def _letters(axes: str, shape: Sequence[int]) -> dict[str, int]:
-    groups = re.findall(r"\([^)]*\)|\w", axes.replace("-", ""))
-    return {letter: size for letter, size in zip(groups, shape, strict=False) if "(" not in letter and letter != "1"}
+    letters = [re.findall(r"\([^)]*\)|\w", each["axes"].replace("-", "")) for each in (one, other)]
+    mine, others = (dict(zip(own, each["shape"], strict=False)) for own, each in zip(letters, (one, other), strict=True))
+    common = [letter for letter in mine.keys() & others.keys() if "(" not in letter and letter != "1"]
+    return all(mine[letter] == others[letter] for letter in common)
 
 
 def _renamed(left: Network, right: Network, rename: Rename, pairs: dict[str, tuple[str, str]]) -> list[str]:

@@ -117,7 +117,8 @@ def read(name: str | Path) -> Rename:
         elif isinstance(value, list) and left and all(map(_is_part, value)):
             parts[left] = [(each["name"], *map(int, each["slice"].split(":"))) for each in value]
         elif isinstance(value, dict) and isinstance(value.get("name"), str):
-            rows[left] = _row(value)
+            sizes = {letter: size for letter, size in value.items() if isinstance(size, int)}
+            rows[left] = Row(value["name"], str(value.get("left", "")), str(value.get("right", "")), sizes)
         else:
             problems.append(f"{left!r}: a row must be {FORM}; got {value!r:.80}")
     if problems:
@@ -141,11 +142,6 @@ def _numbers(patterns: Iterable[str], names: Sequence[str]) -> Iterator[tuple[st
             known = re.compile(re.escape(pattern).replace(r"\{n\}", r"(\d+)", 1).replace(r"\{n\}", r"\1") + r"(\..*)?")
             found = (known.fullmatch(name) for name in names)
             yield from ((pattern, number) for number in dict.fromkeys(match[1] for match in found if match))
-
-
-def _row(value: Mapping[str, Any]) -> Row:
-    sizes = {letter: size for letter, size in value.items() if isinstance(size, int)}
-    return Row(value["name"], str(value.get("left", "")), str(value.get("right", "")), sizes)
 
 
 def unfinished(weights: Sequence[Mapping[str, Any]], layers: Mapping[str, tuple[str, str]]) -> str:

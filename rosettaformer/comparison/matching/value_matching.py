@@ -14,7 +14,11 @@ LETTERS = "ABCDEFGHIJKL"
 
 def by_value(left: Arrays, right: Arrays) -> Rename:
     """Returns the table of the variables whose numbers are the same; of those that are one number throughout nothing is known."""
-    mine, others = _by_numbers(left), _by_numbers(right)
+    mine, others = dict[bytes, list[str]](), dict[bytes, list[str]]()
+    for arrays, by_numbers in ((left, mine), (right, others)):
+        for name, array in arrays.items():
+            if _shows(array):
+                by_numbers.setdefault(np.sort(array.astype(np.float32), axis=None).tobytes(), []).append(name)
     rows, parts = dict[str, Row](), dict[str, list[tuple[str, int, int]]]()
     for numbers, names in mine.items():
         if len(names) == len(others.get(numbers, [])) == 1 and (row := _row(left[names[0]], right[others[numbers][0]], others[numbers][0])):
@@ -33,14 +37,6 @@ def by_value(left: Arrays, right: Arrays) -> Rename:
 
 def _shows(array: np.ndarray) -> bool:
     return array.size > 1 and bool((array != array.flat[0]).any())
-
-
-def _by_numbers(arrays: Arrays) -> dict[bytes, list[str]]:
-    found: dict[bytes, list[str]] = {}
-    for name, array in arrays.items():
-        if _shows(array):
-            found.setdefault(np.sort(array.astype(np.float32), axis=None).tobytes(), []).append(name)
-    return found
 
 
 def _row(one: np.ndarray, other: np.ndarray, name: str) -> Row | None:

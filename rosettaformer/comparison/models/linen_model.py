@@ -69,20 +69,17 @@ class LinenModel(FlaxModel):
             found = own_variables("flax", path, layer.kind, module, held) + found
         return found
 
-    def _tree(self, values: Values) -> dict[str, Any]:
-        trees: dict[str, dict[tuple[str, ...], Any]] = {}
-        for name, value in values.items():
-            collection, path = self._places[name]
-            trees.setdefault(collection, {})[path] = value
-        return {**self._others, **{collection: traverse_util.unflatten_dict(tree) for collection, tree in trees.items()}}
-
     def _apply(self, values: Values, given: Mapping[str, Any], dtype: str, training: bool, twice: bool = False) -> tuple[Any, Any, Any]:
+        trees: dict[str, dict[tuple[str, ...], Any]] = {}
+        for name, (collection, path) in self._places.items():
+            trees.setdefault(collection, {})[path] = values[name]
+        variables = self._others | {name: traverse_util.unflatten_dict(tree) for name, tree in trees.items()}
         mutable = [name for name in {place[0] for place in self._places.values()} if name != PARAMETERS] if training else False
 
         def once(key: int) -> Any:
             def call(**given: Any) -> Any:
                 rngs = {"dropout": jax.random.key(key)} if training else None
-                return self._module.apply(self._tree(values), rngs=rngs, mutable=mutable, method=self._name, **given)
+                return self._module.apply(variables, rngs=rngs, mutable=mutable, method=self._name, **given)
 
             with nn.intercept_methods(_no_dropout):
                 return self._call(call, given, training)

@@ -37,8 +37,9 @@ def _nodes(node: onnx.NodeProto, single: Collection[str]) -> Iterator[onnx.NodeP
         if one.name in TYPED and one.i == TensorProto.FLOAT:
             one.i = TensorProto.DOUBLE
         elif one.name.startswith("value_float"):
-            values = list(one.floats) or one.f
-            one.CopyFrom(helper.make_attribute("value", helper.make_tensor("", TensorProto.FLOAT, *_flat(values))))
+            sizes, values = ([len(one.floats)], [*one.floats]) if one.floats else ([], [one.f])
+            held = helper.make_tensor("", TensorProto.FLOAT, sizes, values)
+            one.CopyFrom(helper.make_attribute("value", held))
         if one.HasField("t"):
             _tensor(one.t)
         for body in [one.g] if one.HasField("g") else one.graphs:
@@ -54,10 +55,6 @@ def _nodes(node: onnx.NodeProto, single: Collection[str]) -> Iterator[onnx.NodeP
         added = helper.make_node("Cast", [cast], [between], name=f"{node.name} to {dtype}" if node.name else "", to=dtype)
         added.metadata_props.extend(node.metadata_props)
         yield added
-
-
-def _flat(values: float | list[float]) -> tuple[list[int], list[float]]:
-    return ([len(values)], values) if isinstance(values, list) else ([], [values])
 
 
 def _tensor(tensor: onnx.TensorProto) -> None:

@@ -19,7 +19,11 @@ def first(rows: Sequence[Any], output: Any, between: Between) -> dict[str, Any] 
             return _between(before, row, between)
         wrong = any(one.verdict == "differs" for one in row.forced) or (not row.forced and row.free.verdict == "differs")
         if wrong and not _made_good(row, leaves):
-            return _layer(row, leaves)
+            found = max(row.forced or [row.free], key=lambda one: one.units)
+            wrong_too = [one for one in leaves if any(each.verdict == "differs" for each in one.forced)]
+            also = [one.left for one in wrong_too if one is not row]
+            place = {"what": "layer", "left": row.left, "right": row.right, "call": row.call, "also": also}
+            return place | {"units": found.units, "settings": row.settings, "note": found.note or row.note}
         before = row
     if output.free.verdict == "differs":
         return _between(before, None, between)
@@ -32,13 +36,6 @@ def _made_good(row: Any, leaves: Sequence[Any]) -> bool:
     """
     fed = [other for other in leaves if any(one and one == another for one, another in zip(row.gives, other.given, strict=True))]
     return row.free.verdict == "differs" and any(other.inputs.verdict in ("equal", "rounding") for other in fed)
-
-
-def _layer(row: Any, leaves: Sequence[Any]) -> dict[str, Any]:
-    found = max(row.forced or [row.free], key=lambda one: one.units)
-    others = [other.left for other in leaves if other is not row and any(one.verdict == "differs" for one in other.forced)]
-    return {"what": "layer", "left": row.left, "right": row.right, "call": row.call, "units": found.units, "settings": row.settings,
-            "note": found.note or row.note, "also": others}  # fmt: skip
 
 
 def _between(before: Any, after: Any, between: Between) -> dict[str, Any]:

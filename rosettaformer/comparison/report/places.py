@@ -23,7 +23,8 @@ def places(left: np.ndarray, right: np.ndarray) -> list[str]:
         hit = np.flatnonzero(wrong.any(axis=tuple(other for other in range(len(AXES)) if other != axis)))
         runs = np.split(hit, np.flatnonzero(np.diff(hit) > 1) + 1)
         if 0 < len(hit) < left.shape[axis] and len(runs) <= RUNS:
-            found.append(f"{name} {', '.join(map(_range, runs))} of {left.shape[axis]}")
+            ranges = [f"{run[0]}" if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs]
+            found.append(f"{name} {', '.join(ranges)} of {left.shape[axis]}")
     return found
 
 
@@ -44,14 +45,10 @@ def relation(left: np.ndarray, right: np.ndarray) -> str:
         return f"the left is {factor:.6g} times the right"
     if len(one) > 1 and float(np.abs((one - other) - (one - other)[0]).max()) <= much:
         return "the left is the right plus one vector, the same at every position, as a bias is"
-    if len(one) > 1 and float(np.abs(one[:, _order(one)] - other[:, _order(other)]).max()) <= much:
+    sorted_one, sorted_other = (rows[:, np.argsort(rows[0], kind="stable")] for rows in (one, other))
+    if len(one) > 1 and float(np.abs(sorted_one - sorted_other).max()) <= much:
         return "the left has the features of the right in another order"
     return ""
-
-
-def _order(rows: np.ndarray) -> np.ndarray:
-    """The features in the order of their first numbers."""
-    return np.argsort(rows[0], kind="stable")
 
 
 def _shaped(left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -60,7 +57,3 @@ def _shaped(left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray
         shape = min(left.shape, right.shape, key=len)
         return left.reshape(shape), right.reshape(shape)
     return left, right
-
-
-def _range(run: np.ndarray) -> str:
-    return f"{run[0]}" if len(run) == 1 else f"{run[0]} to {run[-1]}"
