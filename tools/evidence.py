@@ -123,7 +123,12 @@ def build(steps: Sequence[Step], root: Path, at: str) -> Iterator[tuple[str, str
         if made(step, root).get("revision") == at:
             yield step.name, "already built"
             continue
-        folder, started = _part(step, root, at), time.monotonic()
+        folder, started = root / f"{step.name}.part", time.monotonic()
+        noted = folder / "revision"  # what an interrupted run has kept counts at the same one
+        if folder.exists() and not (noted.exists() and noted.read_text(encoding="utf-8") == at):
+            shutil.rmtree(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_text(noted, at)
         if failed := run_step(step, folder):
             yield step.name, f"failed: {failed}; see {folder / 'log.txt'}"
             continue
@@ -133,17 +138,6 @@ def build(steps: Sequence[Step], root: Path, at: str) -> Iterator[tuple[str, str
         shutil.rmtree(root / step.name, ignore_errors=True)
         folder.rename(root / step.name)
         yield step.name, "built"
-
-
-def _part(step: Step, root: Path, at: str) -> Path:
-    """The folder of an unfinished step, with what an interrupted run at the same revision has kept."""
-    folder = root / f"{step.name}.part"
-    noted = folder / "revision"
-    if folder.exists() and not (noted.exists() and noted.read_text(encoding="utf-8") == at):
-        shutil.rmtree(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_text(noted, at)
-    return folder
 
 
 def run_step(step: Step, folder: Path) -> str:

@@ -14,16 +14,14 @@ from .matching import fusing, layer_matching, rename_table, value_matching, vari
 from .matching.rename_table import Rename
 from .report import layouts, training_rows
 from .report.explanations import Explanations
-from .report.heads import without_head
 from .report.layer_rows import Rows
 from .report.noise import difference
-from .report.recorded_calls import Calls
+from .report.recorded_calls import Calls, without_head
 from .report.versus import VERSION
 from .running.declared_inputs import Input
 from .running.given_inputs import Given, carry
-from .running.side_process import Failed, Process, answers, both
+from .running.side_process import Failed, Process, answers, both, timed
 from .running.sides import Side
-from .running.timing import timed
 
 SHOWN = 8  # pairs of layers that a note names
 

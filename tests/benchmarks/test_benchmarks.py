@@ -22,7 +22,7 @@ from messages import mentions
 from reference_numpy import decoding, parameters
 from reference_numpy.training import Trainer
 from reference_numpy.transformer import training_loss
-from rosettaformer.benchmarks import answers, benchmark_report, data, measure, peer_process, problem, timed_rows, worker
+from rosettaformer.benchmarks import answers, benchmark_report, measure, peer_process, problem, timed_rows, worker
 from rosettaformer.benchmarks.workloads import SCALING, WORKLOADS, Task, tiny
 from rosettaformer.commands import bench as command
 from rosettaformer.extras import install
@@ -525,7 +525,7 @@ def test_tables_are_written_as_data_and_the_others_stay(tmp_path: Path) -> None:
     results = [timed_rows.Result("torch", "ours", median_ms=2.0, min_ms=1.0, quartiles_ms=(1.0, 3.0))]
     found = benchmark_report.Report("rosettaformer bench", 9, {"CPU": "x", "cores": "2"}, [(FORWARD, results)])
     (tmp_path / "w9.json").write_text("{}")
-    data.write(tmp_path, benchmark_report.markdown(found))
+    benchmark_report.write(tmp_path, benchmark_report.markdown(found))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["w1-20.json", "w9.json"]
     table = json.loads((tmp_path / "w1-20.json").read_text())
     assert table["rows"] == [["ours", "2.00", "1.00 - 3.00", "1.00"]]

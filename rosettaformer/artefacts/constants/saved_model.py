@@ -7,7 +7,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from ..examining.saved_model import parsed
-from ..runtimes import signatures
+from ..signature import named
 from .reading import DRAWS, NORMS, Constants
 
 _HIDDEN = ("_CHECKPOINTABLE_OBJECT_GRAPH", "save_counter")
@@ -24,7 +24,7 @@ def read(path: Path, found: Constants) -> None:
             _nodes(function.node_def, f"{name}/", found)
             found.results[name] = [f"{name}/{output.partition(':')[0]}" for output in function.ret.values()]
         own = {name: [one.name.partition(":")[0] for one in given.outputs.values()] for name, given in graph.signature_def.items()}
-        found.entries |= signatures.named({name: keys for name, keys in own.items() if not name.startswith("__saved_model")})
+        found.entries |= named({name: keys for name, keys in own.items() if not name.startswith("__saved_model")})
         for name, signature in graph.signature_def.items():
             for tensor in signature.inputs.values() if not name.startswith("__saved_model") else ():
                 found.input([None] if tensor.tensor_shape.unknown_rank else [side.size for side in tensor.tensor_shape.dim])

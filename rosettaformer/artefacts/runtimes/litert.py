@@ -12,8 +12,7 @@ import numpy as np
 from ai_edge_litert.interpreter import Interpreter
 
 from ...memory import physical_memory
-from ..signature import Artefact, Entry, Tensor
-from . import signatures
+from ..signature import Artefact, Entry, Tensor, named
 
 Details = Mapping[str, Mapping[str, Any]]
 _BUILTIN = {value: name for name, value in vars(schema.BuiltinOperator).items() if isinstance(value, int)}
@@ -41,7 +40,7 @@ class _Model(Artefact):
     def __init__(self, content: bytes, interpreter: Any) -> None:
         self._content, self._changes = content, _has_variables(schema.Model.GetRootAs(content))
         self._interpreter = interpreter
-        self._signatures = signatures.named({name: name for name in interpreter.get_signature_list()}) or {"forward": ""}
+        self._signatures = named({name: name for name in interpreter.get_signature_list()}) or {"forward": ""}
         self._details = {name: self._said(name) for name in self._signatures}
         self.entries = {name: Entry(name, _tensors(taken), _tensors(given)) for name, (taken, given) in self._details.items()}
 

@@ -10,8 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from ..examining import saved_model
-from ..signature import Artefact, Entry, Tensor
-from . import signatures
+from ..signature import Artefact, Entry, Tensor, named
 
 # operations that change a variable
 _ASSIGNING = re.compile(r"Assign\w*Op|Resource(Scatter|StridedSliceAssign)\w*|Rng\w+|Stateful(Uniform|Standard|Truncated)\w*")
@@ -37,10 +36,10 @@ class _Model(Artefact):
 
     def __init__(self, loaded: Any, bodies: Mapping[str, str], assigns: bool) -> None:
         self._loaded = loaded  # its variables live as long as it does
-        self._functions = signatures.named(loaded.signatures)
+        self._functions = named(loaded.signatures)
         variables = {id(one): one for function in self._functions.values() for one in function.variables} if assigns else {}
         self._kept = [(variable, variable.read_value()) for variable in variables.values()]
-        own = signatures.named(bodies)
+        own = named(bodies)
         self.entries = {}
         for name, function in self._functions.items():
             given, results = function.structured_input_signature[1], function.structured_outputs

@@ -7,8 +7,6 @@ window, those without one do not rotate.
 from collections.abc import Mapping
 from typing import Any
 
-from reference_numpy import TransformerConfig
-
 from . import decoder, rotary, windows
 from .essential import shortest
 from .family import Joint, head_sizes
@@ -28,10 +26,6 @@ def _read(entries: Mapping[str, Any]) -> dict[str, Any]:
     return {"rotary_pattern": shortest([entries["sliding_window"] is None or kind == "local" for kind in kinds])}
 
 
-def _write(config: TransformerConfig, said: Mapping[str, Any]) -> dict[str, Any]:
-    return {}  # the windows say it
-
-
 FAMILY = decoder.family(
     "EXAONE 4", "exaone4", "Exaone4",
     fixed={"norm_placement": "after", "query_key_norm": "head"},
@@ -43,7 +37,7 @@ FAMILY = decoder.family(
         head_sizes("hidden_size", "num_attention_heads", {"head_dim": None}, divides=False),
         rotary.flat(10000.0, 2048),
         Joint(
-            {"layer_types": None, **_WINDOWS}, {"rotary_pattern": "layer_types"}, _read, _write,
+            {"layer_types": None, **_WINDOWS}, {"rotary_pattern": "layer_types"}, _read, lambda config, said: {},  # the windows say it
             "with a `sliding_window` the layers that have it rotate, and the others do not",
         ),
         windows.by_layer(

@@ -113,20 +113,14 @@ def _said(name: str, size: str, settings: Mapping[str, Any]) -> dict[str, Any]:
             if not isinstance(held, dict):
                 raise ValueError(f"{'.'.join(outer[:depth])} must be an object to have {name}; got {held!r:.50}")
         held[last] = value
-    _lengthen(said, layers, settings)
+    # what has an item for each layer is repeated, or cut, where another number of layers is set alone
+    if isinstance(count := said.get("num_hidden_layers"), int):
+        for name in said.keys() - settings.keys() - {"architectures"}:
+            if isinstance(value := said[name], list) and len(value) == layers:
+                said[name] = [value[layer % len(value)] for layer in range(count)]
     if "model_type" in settings:
         raise ValueError(f"model_type is the family's, {family.model_type}; give another family")
     return said | {"model_type": family.model_type}
-
-
-def _lengthen(said: dict[str, Any], before: Any, settings: Mapping[str, Any]) -> None:
-    """Repeats, or cuts, what has an item for each layer where another number of layers is set alone."""
-    count = said.get("num_hidden_layers")
-    if not isinstance(count, int):
-        return
-    for name, value in said.items():
-        if isinstance(value, list) and len(value) == before and name not in settings and name != "architectures":
-            said[name] = [value[layer % len(value)] for layer in range(count)]
 
 
 def _refuse_beside(said: Mapping[str, Any], settings: Mapping[str, Any]) -> None:

@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-from reference_numpy import TransformerConfig
-
 from . import decoder, rotary, windows
 from .essential import shortest
 from .family import Joint, head_sizes
@@ -27,10 +25,6 @@ def _read(entries: Mapping[str, Any]) -> dict[str, Any]:
     return {"rotary_pattern": shortest(_rotating(entries, layers))}
 
 
-def _write(config: TransformerConfig, said: Mapping[str, Any]) -> dict[str, Any]:
-    return {_ROTATES: [int(config.layer_kind(layer).rotary) for layer in range(config.decoder_layers)]}
-
-
 def _still(entries: Mapping[str, Any], layers: int) -> list[str]:
     """The layers that do not rotate have the window, if there is one."""
     if not entries["use_sliding_window"] or entries["sliding_window"] is None:
@@ -49,7 +43,10 @@ FAMILY = decoder.family(
         head_sizes("hidden_size", "num_attention_heads", {"head_dim": None}, divides=False),
         rotary.flat(2000000.0, 32768),
         Joint(
-            {_ROTATES: None, _INTERVAL: 4}, {"rotary_pattern": _ROTATES}, _read, _write,
+            {_ROTATES: None, _INTERVAL: 4}, {"rotary_pattern": _ROTATES}, _read,
+            lambda config, said: {
+                _ROTATES: [int(config.layer_kind(layer).rotary) for layer in range(config.decoder_layers)]
+            },
             f"1 for a layer that rotates, 0 for one that does not; without it the last of every `{_INTERVAL}` does not",
         ),
         windows.by_layer(

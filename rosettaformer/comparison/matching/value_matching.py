@@ -47,16 +47,12 @@ def _row(one: np.ndarray, other: np.ndarray, name: str) -> Row | None:
     for order in itertools.permutations(range(one.ndim)):
         turned = one.transpose(order)
         if splits(turned.shape, other.shape) and np.array_equal(turned.reshape(other.shape), other):
-            atoms = _atoms(turned.shape, other.shape)
+            products = {1, *np.cumprod(turned.shape).tolist(), *np.cumprod(other.shape).tolist()}
+            # the sizes of the axes that both shapes are made of
+            atoms = [after // before for before, after in itertools.pairwise(sorted(products))]
             mine, theirs = (_grouped(shape, atoms) for shape in (turned.shape, other.shape))
             return Row(name, " ".join(mine[order.index(axis)] for axis in range(one.ndim)), " ".join(theirs), _sizes(atoms))
     return None
-
-
-def _atoms(one: Sequence[int], other: Sequence[int]) -> list[int]:
-    """The sizes of the axes that both shapes are made of."""
-    ends = sorted({product for shape in (one, other) for product in itertools.accumulate(shape, lambda a, b: a * b)} | {1})
-    return [after // before for before, after in itertools.pairwise(ends)]
 
 
 def _sizes(atoms: Sequence[int]) -> dict[str, int]:

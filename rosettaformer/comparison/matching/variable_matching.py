@@ -61,7 +61,8 @@ def pairs(
     every = {variable["name"]: variable for several in left.variables.values() for variable in several}
     for which, several, others in (("left", lost, everything), ("right", spare, every)):
         for one in several:
-            optional = one["role"].rpartition(".")[2] in OPTIONAL or one["role"].startswith(("mean", "variance"))
+            role = one["role"]
+            optional = role.rpartition(".")[2] in OPTIONAL or role.startswith(("mean", "variance"))
             if optional or not one["required"]:
                 continue
             if one["layer"] not in known[which == "right"]:

@@ -108,8 +108,9 @@ def _resized(tag: Tag, shape: Sequence[int]) -> Tag | None:
     """Returns the axes with these sizes; none if an axis without a name, which had length 1, has another now."""
     if any(not group and size != 1 for group, size in zip(tag, shape, strict=True)):
         return None
-    pairs = zip(tag, shape, strict=True)
-    return [each if math.prod(own for _, own in each) == size else [(each[0][0], size)] for each, size in pairs]
+    counts = [math.prod(own for _, own in group) for group in tag]
+    each = zip(tag, counts, shape, strict=True)
+    return [group if count == size else [(group[0][0], size)] for group, count, size in each]
 
 
 def _reshaped(tag: Tag, shape: Sequence[int]) -> Tag | None:

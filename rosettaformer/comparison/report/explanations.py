@@ -11,7 +11,6 @@ import numpy as np
 
 from ..explaining import Explaining
 from . import known_parts, settings
-from .first_divergence import first
 from .layer_rows import LayerRow, Rows
 from .places import places, relation
 from .recorded_calls import WHOLE
@@ -32,7 +31,7 @@ class Explanations:
         unmatched = self._explaining("layers without a partner", self._unmatched) or [[], []]
         found: dict[str, Any] = {"first": None, "elsewhere": [], "unmatched": unmatched, "float64": None}
         if hidden or not self._rows.agree:
-            found["first"] = self._explaining("the first divergence", first, hidden or rows, self._rows.whole, self._between)
+            found["first"] = self._explaining("the first divergence", self._first, hidden or rows)
         else:
             found["elsewhere"] = [row.left for row in rows if row.leaf and row.verdict == "differs"]
             if any(one.verdict == "rounding" for one, _ in self._rows.outputs):
@@ -41,6 +40,37 @@ class Explanations:
             one |= {"where": [], "how": "", "around": self._explaining("what is around it", self._around, one) or []}
             one |= self._explaining("where and how it differs", self._described, one) or {}
         return found
+
+    def _first(self, rows: Sequence[LayerRow]) -> dict[str, Any] | None:
+        """Returns the first layer, in the left's order of execution, that gives something else for the same
+        inputs; or the first whose inputs differ although every layer before it agrees.
+
+        None if nothing differs.
+        """
+        leaves = [row for row in rows if row.leaf]
+        before = None
+        for row in leaves:
+            differed = before is not None and before.free.verdict == "differs"
+            if row.inputs.verdict == row.free.verdict == "differs" and not differed:
+                return self._between(before, row)
+            wrong = any(one.verdict == "differs" for one in row.forced or [row.free])
+            if wrong and not self._made_good(row, leaves):
+                found = max(row.forced or [row.free], key=lambda one: one.units)
+                wrong_too = [one for one in leaves if any(each.verdict == "differs" for each in one.forced)]
+                also = [one.left for one in wrong_too if one is not row]
+                return {"what": "layer", "left": row.left, "right": row.right, "call": row.call, "also": also,
+                        "units": found.units, "settings": row.settings,
+                        "note": found.note or row.note}  # fmt: skip
+            before = row
+        return self._between(before, None) if self._rows.whole.free.verdict == "differs" else None
+
+    def _made_good(self, row: LayerRow, leaves: Sequence[LayerRow]) -> bool:
+        """Whether a layer that is given the output, on the left or on the right, has the same input on both
+        sides: only the boundary lies elsewhere.
+        """
+        alike = [other for other in leaves if other.inputs.verdict in ("equal", "rounding")]
+        pairs = [pair for other in alike for pair in zip(row.gives, other.given, strict=True)]
+        return row.free.verdict == "differs" and any(one and one == given for one, given in pairs)
 
     def _parting(self) -> dict[str, Any] | None:
         """Returns the first layer that gives something else in float64 for the same inputs, and how many do; or the place between two."""
@@ -110,10 +140,18 @@ class Explanations:
             for network, known in zip(self._calls.networks, (layers, taken), strict=True)
         ]
 
-    def _between(self, before: LayerRow | None, after: LayerRow | None) -> list[list[str]]:
-        """Returns the layers without a counterpart that either side calls after one row and before the other."""
-        found = []
+    def _between(self, before: LayerRow | None, after: LayerRow | None) -> dict[str, Any]:
+        """What runs between two matched layers: functions, or layers without a counterpart."""
+        lone = []
         for network, several, which in zip(self._calls.networks, self._unmatched(), ("left", "right"), strict=True):
             ends = [network.order.index(getattr(row, which)) if row else None for row in (before, after)]
-            found.append([path for path in several if network.order.index(path) in range(*slice(*ends).indices(len(network.order)))])
-        return found
+            within = network.order[slice(*ends)]
+            lone.append([path for path in several if path in within])
+        places = [[row.left, row.right] if row else ["", ""] for row in (before, after)]
+        # An input of another shape is padded on one side before the layer, and on the other within it: the
+        # layer itself may be the cause.
+        padded = after is not None and after.inputs.shapes
+        said = [text for row in (before, after) if row for text in row.settings
+                if text.startswith("activation") or (padded and row is after)]  # fmt: skip
+        return {"what": "between", "after": places[0], "before": places[1], "unmatched": lone,
+                "settings": said, "units": after.inputs.units if after else None}  # fmt: skip

@@ -6,7 +6,7 @@ from typing import Any
 from ....artefacts import unjudged
 from ....artefacts.calls import Calls
 from ....artefacts.constants import constants
-from ....artefacts.declared import OF_GRAPH, findings, masks, randomness
+from ....artefacts.declared import OF_GRAPH, findings, nodes
 from ....artefacts.settings import Settings
 from ...status import Status
 
@@ -34,10 +34,10 @@ def _shown(settings: Settings, parameters: Mapping[str, Any], calls: Calls) -> I
             place = f"graph/{entry}" if entry in OF_GRAPH else f"config.json/{entry}"
             if not (settings.expect and entry in OF_GRAPH):  # which explains other numbers
                 yield place, Status.DIFFERS, f"{of}{sentence}"
-        nodes = randomness.live(held, calls.signatures(file))
-        for sentence in randomness.findings(held, nodes):
+        live = nodes.live(held, calls.signatures(file))
+        for sentence in nodes.of_training(held, live):
             yield "graph/randomness", Status.DIFFERS, f"{of}{sentence}"
-        for sentence in masks.findings(held, nodes):
+        for sentence in nodes.masks(held, live):
             yield "graph/mask", Status.TOLD, f"{of}{sentence}"
 
 
