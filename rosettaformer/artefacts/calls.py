@@ -1,7 +1,7 @@
 """Calls the functions of an artefact by what their inputs and outputs mean, whole or in steps with a cache."""
 
 import fnmatch
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -12,11 +12,13 @@ from reference_numpy import TransformerConfig, mask, positional_encoding
 from ..checkpoints.strict import numpy_dtype
 from . import meanings
 from .bundle import Bundle
+from .meanings import IGNORED
 from .signature import Entry, Tensor
 
 Arrays = Mapping[str, np.ndarray]
 CACHED = ("keys", "values")  # of all layers; of one layer their names are key.N and value.N
 _OF_SOURCE = ("source", "source_mask", "source_padding", "source_derived", "source_positions", "segments")
+SHOWN = 3
 
 
 class NotShown(Exception):
@@ -241,3 +243,34 @@ def _fitting(tensor: Tensor, array: np.ndarray) -> np.ndarray:
     if not fits or any(isinstance(size, int) and size != got for size, got in zip(tensor.shape, array.shape, strict=False)):
         raise NotShown(f"the file takes {tensor} alone")
     return np.asarray(array, numpy_dtype(tensor.dtype) if tensor.dtype else None, order="C")
+
+
+def unjudged(calls: Calls, asked: Collection[str], chosen: bool) -> Iterator[tuple[str, str]]:
+    """Yields what is not judged: where, and a sentence.
+
+    asked: the meanings of the outputs that cases ask of the whole model. chosen: the user chose its function, and so left out the others.
+    """
+    for function, (_, outputs) in calls.meanings.items():
+        judged = {IGNORED, *_read_by_steps(calls, function), *(asked if function == calls.forward_name else ())}
+        left = [tensor for tensor in calls.bundle.entry(function).outputs if outputs.get(tensor.name) not in judged]
+        if left:
+            options = f"--output NAME=MEANING says what an output is, NAME={IGNORED} accepts it"
+            yield f"outputs/{function}", f"{_listed(left)}: not judged; {options}"
+    body = calls.entry.body
+    others = [name for name in calls.bundle.names if name not in calls.meanings and not (body and calls.bundle.entry(name).body == body)]
+    if others and not chosen:
+        option = "--function NAME judges that function, and accepts that others are not"
+        yield "outputs/functions", f"{_listed(others)}: not called; {option}"
+
+
+def _read_by_steps(calls: Calls, function: str) -> set[str]:
+    """Returns the meanings of outputs that steps read or judge."""
+    if not calls.step_name or function not in (calls.step_name, "encode"):
+        return set()
+    inputs, _ = calls.meanings[calls.step_name]
+    return {*inputs.values(), *(["logits"] if function == calls.step_name else [])}
+
+
+def _listed(things: Sequence[object]) -> str:
+    more = f" and {len(things) - SHOWN} more" * (len(things) > SHOWN)
+    return ", ".join(map(str, things[:SHOWN])) + more

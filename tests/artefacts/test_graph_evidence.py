@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rosettaformer.artefacts import meanings, unjudged
-from rosettaformer.artefacts.calls import Calls
+from rosettaformer.artefacts import meanings
+from rosettaformer.artefacts.calls import Calls, unjudged
 from rosettaformer.artefacts.constants import constants
 from rosettaformer.artefacts.declared import nodes
 from rosettaformer.artefacts.opening import open_artefact
@@ -209,7 +209,8 @@ SENTENCE, BERT = Tensor("sentence_embedding", "float32", ("b", 8)), MODELS["bert
 
 def left(config, asked: set[str], *entries: Entry, function: str = "", **outputs: str) -> list[str]:
     table = meanings.parse([f"{name}={meaning}" for name, meaning in outputs.items()], "--output")
-    return [place for place, _ in unjudged.sentences(Calls(Functions(*entries), config, {}, table, function), asked, bool(function))]
+    calls = Calls(Functions(*entries), config, {}, table, function)
+    return [place for place, _ in unjudged(calls, asked, bool(function))]
 
 
 def test_outputs_that_nothing_judges_are_told() -> None:

@@ -3,8 +3,7 @@
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from ....artefacts import unjudged
-from ....artefacts.calls import Calls
+from ....artefacts.calls import Calls, unjudged
 from ....artefacts.constants import constants
 from ....artefacts.declared import OF_GRAPH, findings, nodes
 from ....artefacts.settings import Settings
@@ -42,5 +41,5 @@ def _shown(settings: Settings, parameters: Mapping[str, Any], calls: Calls) -> I
 
 
 def _unjudged(settings: Settings, calls: Calls, asked: Collection[str]) -> Iterator[tuple[str, str, str]]:
-    for place, sentence in unjudged.sentences(calls, asked, bool(settings.function)):
+    for place, sentence in unjudged(calls, asked, bool(settings.function)):
         yield place, Status.NOT_SHOWN, sentence
