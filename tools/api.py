@@ -7,7 +7,6 @@ import ast
 import inspect
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 from evidence import HOUSE
 from files import PORTS, REFERENCE, modules
@@ -44,17 +43,12 @@ def first(text: str | None) -> str:
 def _own(module: ModuleType) -> list[str]:
     """What users of the judge import."""
     lines = [f"## `{module.__name__}`", "", first(module.__doc__) + ".", "", "| name | what it is |", "|---|---|"]
-    return [*lines, *(f"| `{name}{_signature(getattr(module, name))}` | {_what(getattr(module, name))} |" for name in module.__all__)]
-
-
-def _signature(value: Any) -> str:
-    if not callable(value) or inspect.isclass(value):
-        return ""
-    return f"({', '.join(inspect.signature(value).parameters)})"
-
-
-def _what(value: Any) -> str:
-    return first(value.__doc__) if callable(value) else "a constant"
+    for name in module.__all__:
+        value = getattr(module, name)
+        takes = callable(value) and not inspect.isclass(value)
+        arguments = f"({', '.join(inspect.signature(value).parameters)})" if takes else ""
+        lines.append(f"| `{name}{arguments}` | {first(value.__doc__) if callable(value) else 'a constant'} |")
+    return lines
 
 
 def _package() -> list[str]:
@@ -77,10 +71,5 @@ def page() -> str:
     return "\n".join(parts)
 
 
-def main() -> None:
-    """Writes the page."""
-    PAGE.write_text(page(), encoding="utf-8")
-
-
 if __name__ == "__main__":
-    main()
+    PAGE.write_text(page(), encoding="utf-8")

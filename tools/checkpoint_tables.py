@@ -5,7 +5,7 @@
 
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 from evidence import write
@@ -35,17 +35,12 @@ def entries(family: Family) -> str:
     for entry in family.entries:
         values = "; ".join(filter(None, (_list(entry.words) or "any", entry.note)))
         rows.append(f"| `{entry.name}` | {_list(entry.fields)} | {values} |")
-    rows += [*_together(family)]
+    for joint in filter(lambda joint: joint.entries, family.joints):
+        rows.append(f"| {_list(joint.entries)} | {_list(joint.fields)} | {joint.note or 'any'} |")
     for name in family.only:
         rows.append(f"| `{name}` | | only {' or '.join(f'`{json.dumps(value)}`' for value in supported(family, name))} |")
     rows += [f"| `{name}` | | ignored: {why} |" for name, why in family.ignored.items()]
     return "\n".join(["| entry | field | values |", "|---|---|---|", *rows])
-
-
-def _together(family: Family) -> Iterator[str]:
-    for joint in family.joints:
-        if joint.entries:
-            yield f"| {_list(joint.entries)} | {_list(joint.fields)} | {joint.note or 'any'} |"
 
 
 def _list(names: Iterable[str]) -> str:

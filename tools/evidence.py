@@ -123,7 +123,12 @@ def build(steps: Sequence[Step], root: Path, at: str) -> Iterator[tuple[str, str
         if made(step, root).get("revision") == at:
             yield step.name, "already built"
             continue
-        folder, started = _part(step, root, at), time.monotonic()
+        folder, started = root / f"{step.name}.part", time.monotonic()
+        noted = folder / "revision"  # what an interrupted run has kept counts at the same one
+        if folder.exists() and not (noted.exists() and noted.read_text(encoding="utf-8") == at):
+            shutil.rmtree(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_text(noted, at)
         if failed := run_step(step, folder):
             yield step.name, f"failed: {failed}; see {folder / 'log.txt'}"
             continue
@@ -133,17 +138,6 @@ def build(steps: Sequence[Step], root: Path, at: str) -> Iterator[tuple[str, str
         shutil.rmtree(root / step.name, ignore_errors=True)
         folder.rename(root / step.name)
         yield step.name, "built"
-
-
-def _part(step: Step, root: Path, at: str) -> Path:
-    """The folder of an unfinished step, with what an interrupted run at the same revision has kept."""
-    folder = root / f"{step.name}.part"
-    noted = folder / "revision"
-    if folder.exists() and not (noted.exists() and noted.read_text(encoding="utf-8") == at):
-        shutil.rmtree(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_text(noted, at)
-    return folder
 
 
 def run_step(step: Step, folder: Path) -> str:
@@ -182,16 +176,14 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
     minutes = sum(step.minutes for step in steps if made(step, root).get("revision") != revision())
     print(f"{root}: about {minutes} minutes on two cores; after an interruption the same command resumes", flush=True)
     try:
-        said = [_told(name, outcome) for name, outcome in build(steps, root, revision())]
+        failed = False
+        for name, outcome in build(steps, root, revision()):
+            print(f"{name}: {outcome}", flush=True)
+            failed |= outcome.startswith("failed")
     except KeyboardInterrupt:
         print("interrupted; the same command resumes", file=sys.stderr)
         return INTERRUPTED
-    return int(any(outcome.startswith("failed") for outcome in said))
-
-
-def _told(name: str, outcome: str) -> str:
-    print(f"{name}: {outcome}", flush=True)
-    return outcome
+    return int(failed)
 
 
 if __name__ == "__main__":

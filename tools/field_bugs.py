@@ -113,7 +113,8 @@ def _practice(bug: field_bugs.Bug, folder: str) -> float:
 def rows(entries: Mapping[str, Mapping[str, Any]], folder: Path) -> Iterator[str]:
     """The row of each bug. Raises KeyError where an entry is neither planted, nor the same as another one, nor said to be missing."""
     for number, entry in entries.items():
-        thread = f"[{_short(entry['thread'])}]({entry['thread']})"
+        owner, repository, kind, issue = entry["thread"].removeprefix("https://github.com/").split("/")
+        thread = f"[{owner}/{repository}{'#' if kind == 'issues' else '@'}{issue}]({entry['thread']})"
         if "same" in entry:
             yield f"| {number} | {entry['wrong']} | {thread} | as {entry['same']} | | | |"
         elif "missing" in entry:
@@ -122,11 +123,6 @@ def rows(entries: Mapping[str, Mapping[str, Any]], folder: Path) -> Iterator[str
             found = Judged(*kept(folder, number, functools.partial(judged, number)))
             five = f"{'seen' if found.five > ATOL else 'not seen'}: {found.five:.0e}"
             yield f"| {number} | {entry['wrong']} | {thread} | {found.caught} | {found.begins} | {found.names} | {five} |"
-
-
-def _short(thread: str) -> str:
-    owner, repository, kind, number = thread.removeprefix("https://github.com/").split("/")
-    return f"{owner}/{repository}{'#' if kind == 'issues' else '@'}{number}"
 
 
 def page(made: list[str]) -> str:

@@ -28,24 +28,12 @@ def modules(folder: str) -> dict[str, Path]:
     return {path.stem: path for path in found if path.stem not in ("__init__", "__main__")}
 
 
-def _link(name: str, path: str, to: str) -> str:
-    return f"[{name}]({to}{path})" if (HOUSE / path).is_file() else ""
-
-
-def _row(what: str, file: str, to: str, packages: Iterable[str]) -> str:
-    links = [_link(package.removeprefix("impl_").removeprefix("reference_"), f"{package}/{file}.py", to) for package in packages]
+def _row(what: str, file: str, packages: Iterable[str]) -> str:
+    links = []
+    for package in packages:
+        path, name = f"{package}/{file}.py", package.removeprefix("impl_").removeprefix("reference_")
+        links.append(f"[{name}](../{path})" if (HOUSE / path).is_file() else "")
     return f"| {what} | {' | '.join(links)} |"
-
-
-def _twins() -> list[str]:
-    twins = [name for name in modules(REFERENCE) if all(name in modules(port) for port in PORTS)]
-    head = ["| file | what it is | reference | PyTorch | TensorFlow/Keras | JAX/Flax |", "|---|---|---|---|---|---|"]
-    return [*head, *(_row(f"`{name}` | {says(modules(REFERENCE)[name])}", name, "../", (REFERENCE, *PORTS)) for name in twins)]
-
-
-def _reference() -> list[str]:
-    own = [(name, path) for name, path in modules(REFERENCE).items() if not all(name in modules(port) for port in PORTS)]
-    return ["| file | what it is |", "|---|---|", *(f"| [{name}](../{REFERENCE}/{name}.py) | {says(path)} |" for name, path in own)]
 
 
 def _ports(folder: str = "") -> list[str]:
@@ -55,21 +43,19 @@ def _ports(folder: str = "") -> list[str]:
     lines = [f"| file | what it is | {' | '.join(PORTS.values())} |", "|---|---|---|---|---|"]
     for name in names:
         path = next(each[name] for each in found.values() if name in each)
-        lines.append(_row(f"`{name}` | {says(path)}", f"{folder}{name}", "../", PORTS))
+        lines.append(_row(f"`{name}` | {says(path)}", f"{folder}{name}", PORTS))
     return lines
-
-
-def _rooms() -> list[str]:
-    """The packages of the application, and below the judge its own."""
-    top = HOUSE / "rosettaformer"
-    rooms = sorted(path.parent for path in [*top.glob("*/__init__.py"), *top.glob("conformance/*/__init__.py")])
-    lines = [f"| [{room.relative_to(top)}/](../{room.relative_to(HOUSE)}) | {says(room / '__init__.py')} |" for room in rooms]
-    return ["| folder of `rosettaformer` | what it is |", "|---|---|", *lines]
 
 
 def page() -> str:
     """The table."""
+    top, reference = HOUSE / "rosettaformer", modules(REFERENCE)
+    twins = [name for name in reference if all(name in modules(port) for port in PORTS)]
+    own = {name: path for name, path in reference.items() if name not in twins}
     folders = sorted({path.name for port in PORTS for path in (HOUSE / port).iterdir() if (path / "__init__.py").is_file()})
+    # the packages of the application, and below the judge its own
+    marks = sorted([*top.glob("*/__init__.py"), *top.glob("conformance/*/__init__.py")])
+    rooms = {mark.parent.relative_to(top): says(mark) for mark in marks}
     lines = [
         "# Which file do I read?",
         "",
@@ -80,13 +66,17 @@ def page() -> str:
         "A file of the reference and its twins have the same name, the same public names in the same order, and the same argument",
         "names. `tests/` holds that.",
         "",
-        *_twins(),
+        "| file | what it is | reference | PyTorch | TensorFlow/Keras | JAX/Flax |",
+        "|---|---|---|---|---|---|",
+        *(_row(f"`{name}` | {says(reference[name])}", name, (REFERENCE, *PORTS)) for name in twins),
         "",
         "## The reference only",
         "",
         "Declarations and checks that all four packages share, and what NumPy needs for itself.",
         "",
-        *_reference(),
+        "| file | what it is |",
+        "|---|---|",
+        *(f"| [{name}](../{REFERENCE}/{name}.py) | {says(path)} |" for name, path in own.items()),
         "",
         "## The ports beside their twins",
         "",
@@ -95,15 +85,12 @@ def page() -> str:
         "",
         "## The judge and the tools around it",
         "",
-        *_rooms(),
+        "| folder of `rosettaformer` | what it is |",
+        "|---|---|",
+        *(f"| [{room}/](../rosettaformer/{room}) | {text} |" for room, text in rooms.items()),
     ]
     return "\n".join(lines) + "\n"
 
 
-def main() -> None:
-    """Writes the page."""
-    PAGE.write_text(page(), encoding="utf-8")
-
-
 if __name__ == "__main__":
-    main()
+    PAGE.write_text(page(), encoding="utf-8")

@@ -51,7 +51,9 @@ def page(found: Mapping[str, Cells], folders: Mapping[str, Cell]) -> str:
     return "\n".join(
         [
             HEAD, f"| | {' | '.join(BASES)} |", f"|---|{'---|' * len(BASES)}", *rows, "",
-            "## Where the numbers differ", "", "| choice | backbones | measured | why |", "|---|---|---|---|", *_differences(found), "",
+            "## Where the numbers differ", "", "| choice | backbones | measured | why |", "|---|---|---|---|",
+            *(f"| {one.choice} | {', '.join(one.families)} | {_measured(found, one)} | {one.why} |"
+              for one in DIFFERENCES), "",
             "Besides:", "", *(f"- {text}" for text in BESIDES), FOLDERS_HEAD.rstrip(), *_folders(folders), "",
         ]
     )  # fmt: skip
@@ -61,11 +63,6 @@ def cell(found: Mapping[str, Cells], family: str, name: str) -> str:
     """What the first table says of a choice."""
     outcomes = [cells[family, name].outcome for cells in found.values() if (family, name) in cells]
     return next((outcome for outcome in outcomes if outcome != "equal"), "equal") or "-"
-
-
-def _differences(found: Mapping[str, Cells]) -> Iterator[str]:
-    for one in DIFFERENCES:
-        yield f"| {one.choice} | {', '.join(one.families)} | {_measured(found, one)} | {one.why} |"
 
 
 def _measured(found: Mapping[str, Cells], one: Difference) -> str:

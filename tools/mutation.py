@@ -85,11 +85,10 @@ def _einsum_shuffled(subscripts: str, *operands: np.ndarray) -> np.ndarray:
     return _einsum(subscripts, *moved)
 
 
-def _sum_shuffled(array: np.ndarray, axis: int) -> np.ndarray:
-    return np.sum(_shuffled(array, axis), axis=axis, keepdims=True)
-
-
-ORDER: dict[str, Callable] = {"einsum": _einsum_shuffled, "sum": _sum_shuffled}
+ORDER: dict[str, Callable] = {
+    "einsum": _einsum_shuffled,
+    "sum": lambda array, axis: np.sum(_shuffled(array, axis), axis=axis, keepdims=True),
+}
 
 
 def as_port(combination: Combination, probes: Iterable[Case]) -> list[dict[str, Any] | None]:

@@ -7,7 +7,6 @@ import os
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
@@ -33,41 +32,19 @@ RIGHTS = ("keras", "flax")
 
 def cells(family: str, folder: Path, tables: Path) -> list[str]:
     """The cells of one row: the verdict beside each library, and how many planted differences are named first there."""
-    found = []
+    found, planted = [], [name for name in PLANTED if name.partition("_")[0] == family]
     for right in RIGHTS:
         if right == "flax" and family in WITHOUT_FLAX:
             found += [f"not compared: {WITHOUT_FLAX[family]}", ""]
             continue
         table = ("--write-rename", tables / f"{family}.toml") if right == "keras" else ()
         code = compare(PAIRS[family], right, family, folder, *FORWARD, *table).code
-        found += [("equal", "differs")[code] if code < 2 else "fails", _named(right, family, folder)]
+        hits = 0
+        for name in planted:
+            differs = compare(f"planted.py:{name}", right, family, folder, *FORWARD).code == 1
+            hits += differs and PLANTED[name].is_named(report_of(folder))
+        found += [("equal", "differs")[code] if code < 2 else "fails", f"{hits} of {len(planted)}"]
     return found
-
-
-def _named(right: str, family: str, folder: Path) -> str:
-    """How many of the planted differences are named first."""
-    names = [name for name in PLANTED if name.partition("_")[0] == family]
-    hits = 0
-    for name in names:
-        code = compare(f"planted.py:{name}", right, family, folder, *FORWARD).code
-        hits += code == 1 and PLANTED[name].is_named(report_of(folder))
-    return f"{hits} of {len(names)}"
-
-
-def _random(folder: Path) -> Iterator[tuple[str, int, int]]:
-    """Family, seed and exit code of pairs with random sizes, which are equal."""
-    for family, left in PAIRS.items():
-        if left.startswith("torch"):
-            for seed in SEEDS:
-                yield family, seed, compare(left, "keras", family, folder, *FORWARD, "--set", f"seed={seed}").code
-
-
-def _fixed(folder: Path) -> Iterator[str]:
-    """What KerasHub fixes, as `compare` says it."""
-    for family in OTHERWISE:
-        compare(f"torch.py:{family}", "keras", family, folder, *FORWARD)
-        where, _ = told(report_of(folder))
-        yield f"{TITLES[family]} (`{where[0]}`: {OTHERWISE[family][1]})"
 
 
 def section(tables: Path) -> tuple[str, list[str]]:
@@ -75,8 +52,15 @@ def section(tables: Path) -> tuple[str, list[str]]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         rows = {family: cells(family, folder, tables) for family in TITLES}
-        pairs = [*_random(folder)]
-        fixed = ", ".join(_fixed(folder))
+        pairs = [
+            (family, seed, compare(left, "keras", family, folder, *FORWARD, "--set", f"seed={seed}").code)
+            for family, left in PAIRS.items() if left.startswith("torch") for seed in SEEDS
+        ]  # fmt: skip
+        fixed = []
+        for family in OTHERWISE:
+            compare(f"torch.py:{family}", "keras", family, folder, *FORWARD)
+            fixed.append(f"{TITLES[family]} (`{told(report_of(folder))[0][0]}`: {OTHERWISE[family][1]})")
+    ends = " and ".join(f"`{name.rpartition('.')[2]}`" for name in PLANTED["t5_scale"].where)
     planted = {family: ", ".join(PLANTED[name].what for name in PLANTED if name.partition("_")[0] == family) for family in TITLES}
     lines = [
         f"{made_by('published')} On the left transformers {version('transformers')}, on the right KerasHub",
@@ -88,8 +72,8 @@ def section(tables: Path) -> tuple[str, list[str]]:
         *(f"| {TITLES[family]} | {' | '.join(cell)} | {planted[family]} |" for family, cell in rows.items()),
         "",
         "A difference is named if the first sentence is of its place and says what it is; of T5's scale it says that the difference is",
-        f"between {_t5()}, and not what it is, since the reference has no relative positions. As published two families differ from",
-        f"KerasHub's, {fixed};",
+        f"between {ends}, and not what it is, since the reference has no relative positions. As published two families differ from",
+        f"KerasHub's, {', '.join(fixed)};",
         "here they have KerasHub's constants.",
         f"Of {len(pairs)} pairs of random sizes {sum(code == 0 for *_, code in pairs)} are equal.",
     ]
@@ -98,10 +82,6 @@ def section(tables: Path) -> tuple[str, list[str]]:
     problems += [f"{family}: {cell}" for family, row in rows.items() for cell in row if cell in ("differs", "fails")]
     problems += [f"{family}: {cell} named" for family, row in rows.items() for cell in row[1::2] if cell and len({*cell.split(" of ")}) > 1]
     return "\n".join(lines) + "\n", [*problems, *([] if counts["equal"] else ["nothing is compared"])]
-
-
-def _t5() -> str:
-    return " and ".join(f"`{name.rpartition('.')[2]}`" for name in PLANTED["t5_scale"].where)
 
 
 def main(folder: Path) -> int:

@@ -18,8 +18,8 @@ from reference_numpy import TransformerConfig, parameters, preset
 from reference_numpy.recipe import PAPER
 from reference_numpy.sharding import Mesh
 from rosettaformer.scaling import memory, traffic
-from rosettaformer.scaling.plan import GIB, plan
-from rosettaformer.scaling.step import DATA, MODEL, Step
+from rosettaformer.scaling.plan import GIB, gib
+from rosettaformer.scaling.step import Step
 from rosettaformer.scaling.strategies import STRATEGIES, problem
 
 __all__ = ["SIZES", "SMALL", "added", "differences", "gathered", "label", "sent", "steps"]
@@ -45,7 +45,6 @@ class Model(NamedTuple):
     """A preset and its batch: rows for each device, and their tokens, on each side."""
 
     name: str
-    title: str
     rows: int
     length: int
 
@@ -64,46 +63,27 @@ class Model(NamedTuple):
 
 
 MODELS = (
-    Model("llama31_8b", "Llama 3.1 of 8 billion parameters", 1, 8192),
-    Model("paper_big", "The paper's big model", 32, 98),
+    Model("llama31_8b", 1, 8192),
+    Model("paper_big", 32, 98),
 )
 
 
-def gib(size: float) -> str:
-    """Bytes as GiB, two digits at least."""
-    return f"{size / GIB:,.0f}" if size >= 99.5 * GIB else f"{size / GIB:.1f}" if size >= 0.95 * GIB else f"{size / GIB:.2f}"
-
-
-class Row(NamedTuple):
-    """What a strategy needs on a number of devices: bytes held, without and with recomputation, and sent over data and over model."""
-
-    held: tuple[int, int]
-    sent: tuple[int, int]
-
-    def fits(self, recompute: bool) -> bool:
-        """Whether it fits a device."""
-        return self.held[recompute] <= LIMIT * GIB
-
-
-Plans = dict[tuple[str, int], Row | None]  # of strategies and devices; None if the model does not lie on the mesh
+# by strategy and devices the bytes held, without and with recomputation; none on a mesh that does not fit
+Plans = dict[tuple[str, int], list[int]]
 
 
 def _rows(model: Model) -> Plans:
     found: Plans = {}
     for strategy, devices in itertools.product(STRATEGIES, DEVICES):
-        plain, again = (model.step(strategy, devices, recompute) for recompute in (False, True))
-        found[strategy, devices] = None
-        if plain is not None and again is not None:
-            sent = traffic.payloads(traffic.traffic(plain))
-            over = (sum(size for (_, where), size in sent.items() if where == axis) for axis in (DATA, MODEL))
-            held = tuple(memory.total(memory.memory(step)) for step in (plain, again))
-            found[strategy, devices] = Row(held, tuple(over))  # type: ignore[arg-type]
+        both = (model.step(strategy, devices, recompute) for recompute in (False, True))
+        found[strategy, devices] = [sum(memory.memory(step).values()) for step in both if step is not None]
     return found
 
 
 def _fitting(rows: Plans, strategy: str, recompute: bool) -> str:
     """The numbers of devices on which a strategy fits, which are one run: memory falls with devices, or rises from some number on."""
-    found = [devices for devices in DEVICES if (row := rows[strategy, devices]) and row.fits(recompute)]
+    held = {devices: row[recompute] for devices in DEVICES if (row := rows[strategy, devices])}
+    found = [devices for devices, size in held.items() if size <= LIMIT * GIB]
     if len(found) < 2:
         return str(*found) or "none"
     first, last = found[0], found[-1]
@@ -121,69 +101,18 @@ def _result(rows: dict[str, Plans]) -> Iterator[str]:
         yield f"| {strategy} | {' | '.join(_fitting(rows[name], strategy, recompute) for name, recompute in columns)} |"
 
 
-def _of_memory(rows: Plans) -> Iterator[str]:
-    for devices in DEVICES:
-        found = [rows[strategy, devices] for strategy in STRATEGIES]
-        cells = ("" if row is None else ", ".join(f"**{gib(size)}**" if row.fits(again) else gib(size)
-                 for again, size in enumerate(row.held)) for row in found)  # fmt: skip
-        yield f"| {devices} | {' | '.join(cells)} |"
-
-
-def _of_traffic(rows: Plans) -> Iterator[str]:
-    for devices in DEVICES:
-        found = [rows[strategy, devices] for strategy in STRATEGIES]
-        yield f"| {devices} | {' | '.join('' if row is None else ', '.join(map(gib, row.sent)) for row in found)} |"
-
-
-def _in_full(model: Model, strategy: str, devices: int) -> Iterator[str]:
-    step = model.step(strategy, devices, True)
-    assert step is not None
-    found = plan(step)
-    held = ", ".join(f"{what} {gib(size)}" for what, size in found["memory"].items())
-    yield f"On {devices} devices, {strategy}, `{found['mesh']}`, recomputed, a device holds in GiB: {held}.\nIt sends:"
-    yield ""
-    yield "| purpose | collective | over | GiB | by a ring |"
-    yield "|---|---|---|---|---|"
-    for row in found["traffic"]:
-        if row["payload"] > GIB / 1000:
-            yield f"| {row['purpose']} | {row['kind']} | {row['axis']} | {gib(row['payload'])} | {gib(row['ring'])} |"
-
-
-def _model(model: Model, rows: Plans) -> Iterator[str]:
-    sides = "source and as many target tokens" if model.config.cross_attention else "tokens"
-    yield f"## {model.title}"
-    yield ""
-    yield (
-        f"`{model.name}` has {parameters.count(model.config):,} parameters. The batch has {model.rows} row{'s' * (model.rows > 1)} of "
-        f"{model.length:,} {sides} for each device."
-    )
-    yield ""
-    yield f"| devices; GiB, and recomputed | {' | '.join(STRATEGIES)} |"
-    yield "|---|" + "---|" * len(STRATEGIES)
-    yield from _of_memory(rows)
-    yield ""
-    yield f"**Bold** fits {LIMIT} GiB. A step sends, without recomputation:"
-    yield ""
-    yield f"| devices; GiB over data, over model | {' | '.join(STRATEGIES)} |"
-    yield "|---|" + "---|" * len(STRATEGIES)
-    yield from _of_traffic(rows)
-    yield ""
-    yield from _in_full(model, "both", 64)
-    yield ""
-
-
 def _uneven(rows: Plans) -> str:
     """What 1,000 devices do to a declaration of equal parts."""
     model, devices = MODELS[0], DEVICES[-1]
     step, torch = model.step("fully sharded", devices, True, "jax"), rows["fully sharded", devices]
-    assert step is not None and torch is not None
+    assert step is not None
     each = [*step.parameters()]
-    size = memory.total(memory.memory(step))
+    size = sum(memory.memory(step).values())
     whole = sum(step.own(parameter) for parameter in each if not step.is_split(parameter)) / parameters.count(model.config)
     return (
         f"{devices:,} devices divide {1 - whole:.0%} of the parameters of `{model.name}`: no axis is a multiple of {devices:,}. What the "
         f"declaration leaves whole,\nJAX holds whole ({gib(size)} GiB recomputed), and FSDP2 splits in parts that it fills up "
-        f"({gib(torch.held[True])} GiB). The tables are torch's."
+        f"({gib(torch[True])} GiB). The tables are torch's."
     )
 
 
@@ -258,7 +187,7 @@ def main() -> None:
     plans = {model.name: _rows(model) for model in MODELS}
     ratios = [kept(step) / memory.activations(step) for _, step in steps() if step.backend == "torch" and step.mesh.devices == 1]
     lines = ["# Plans of training steps, and measured steps", "", *_result(plans), "", _uneven(plans[MODELS[0].name]), ""]
-    lines += itertools.chain.from_iterable(_model(model, plans[model.name]) for model in MODELS)
+    lines += ["`rosettaformer plan --preset NAME --devices N --rows N --length N` compares them.", ""]
     lines += ["## Compared with measured steps", "", *_measured(rows), ""]
     lines += [f"Eager torch on a CPU keeps {min(ratios):.2f} to {max(ratios):.2f} times the planned activations of the small models."]
     write(folder, "scaling.md", "\n".join(lines) + "\n")

@@ -1,7 +1,7 @@
 """Calls the functions of an artefact by what their inputs and outputs mean, whole or in steps with a cache."""
 
 import fnmatch
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -12,11 +12,13 @@ from reference_numpy import TransformerConfig, mask, positional_encoding
 from ..checkpoints.strict import numpy_dtype
 from . import meanings
 from .bundle import Bundle
+from .meanings import IGNORED
 from .signature import Entry, Tensor
 
 Arrays = Mapping[str, np.ndarray]
 CACHED = ("keys", "values")  # of all layers; of one layer their names are key.N and value.N
 _OF_SOURCE = ("source", "source_mask", "source_padding", "source_derived", "source_positions", "segments")
+SHOWN = 3
 
 
 class NotShown(Exception):
@@ -43,7 +45,8 @@ class Calls:
             if name in (self.forward_name, "encode", "step"):
                 self._inputs[name] = meanings.of_inputs(bundle.entry(name), config, inputs)
                 self._outputs[name] = meanings.of_outputs(bundle.entry(name), config, outputs)
-        known = [tensor.name for name in self._inputs for side in _sides(bundle.entry(name)) for tensor in side]
+        entries = map(bundle.entry, self._inputs)
+        known = [tensor.name for entry in entries for tensor in (*entry.inputs, *entry.outputs)]
         if unknown := [name for name in (*inputs, *outputs) if not fnmatch.filter(known, name) and name not in known]:
             raise ValueError(f"the file must have the inputs and outputs that a table names; it has no {', '.join(unknown)}")
 
@@ -230,10 +233,6 @@ class Steps:
             self._mask_bt, self._token_bt = self._mask_bt[row_b], self._token_bt[row_b]
 
 
-def _sides(entry: Entry) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-    return entry.inputs, entry.outputs
-
-
 def _is_cache(meaning: str) -> bool:
     return meaning.removeprefix("cross_").partition(".")[0] in (*CACHED, "key", "value")
 
@@ -244,3 +243,34 @@ def _fitting(tensor: Tensor, array: np.ndarray) -> np.ndarray:
     if not fits or any(isinstance(size, int) and size != got for size, got in zip(tensor.shape, array.shape, strict=False)):
         raise NotShown(f"the file takes {tensor} alone")
     return np.asarray(array, numpy_dtype(tensor.dtype) if tensor.dtype else None, order="C")
+
+
+def unjudged(calls: Calls, asked: Collection[str], chosen: bool) -> Iterator[tuple[str, str]]:
+    """Yields what is not judged: where, and a sentence.
+
+    asked: the meanings of the outputs that cases ask of the whole model. chosen: the user chose its function, and so left out the others.
+    """
+    for function, (_, outputs) in calls.meanings.items():
+        judged = {IGNORED, *_read_by_steps(calls, function), *(asked if function == calls.forward_name else ())}
+        left = [tensor for tensor in calls.bundle.entry(function).outputs if outputs.get(tensor.name) not in judged]
+        if left:
+            options = f"--output NAME=MEANING says what an output is, NAME={IGNORED} accepts it"
+            yield f"outputs/{function}", f"{_listed(left)}: not judged; {options}"
+    body = calls.entry.body
+    others = [name for name in calls.bundle.names if name not in calls.meanings and not (body and calls.bundle.entry(name).body == body)]
+    if others and not chosen:
+        option = "--function NAME judges that function, and accepts that others are not"
+        yield "outputs/functions", f"{_listed(others)}: not called; {option}"
+
+
+def _read_by_steps(calls: Calls, function: str) -> set[str]:
+    """Returns the meanings of outputs that steps read or judge."""
+    if not calls.step_name or function not in (calls.step_name, "encode"):
+        return set()
+    inputs, _ = calls.meanings[calls.step_name]
+    return {*inputs.values(), *(["logits"] if function == calls.step_name else [])}
+
+
+def _listed(things: Sequence[object]) -> str:
+    more = f" and {len(things) - SHOWN} more" * (len(things) > SHOWN)
+    return ", ".join(map(str, things[:SHOWN])) + more

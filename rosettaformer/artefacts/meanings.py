@@ -72,12 +72,14 @@ def of_inputs(entry: Entry, config: TransformerConfig, table: Mapping[str, str])
     found = {tensor.name: meaning for tensor in entry.inputs if (meaning := _named(tensor.name, config, table))}
     left = [tensor for tensor in entry.inputs if tensor.name not in found]
     tokens = [side for side in _sides(config, entry) if side not in found.values()]
-    for tensor in [tensor for tensor in left if _may_be_tokens(tensor)][: len(tokens)]:
+    flat = [tensor for tensor in left if len(tensor.shape) in (0, 2)]
+    for tensor in [tensor for tensor in flat if tensor.dtype.startswith(("int", "uint"))][: len(tokens)]:
         found[tensor.name] = tokens.pop(0)
         left.remove(tensor)
     masks = [f"{side}_mask" for side in _sides(config, entry) if not {f"{side}_mask", f"{side}_padding"} & {*found.values()}]
     unsaid = config.segments > 1 and "segments" not in found.values()  # what is left may be segments
-    if left and not unsaid and len(left) == len(masks) and all(map(_may_be_mask, left)):
+    may_be = [one for one in flat if one in left and one.dtype.startswith(("int", "uint", "bool", "float"))]
+    if left and not unsaid and may_be == left and len(left) == len(masks):
         found |= {tensor.name: mask for tensor, mask in zip(left, masks, strict=True)}
         left = []
     if left:
@@ -134,14 +136,6 @@ def _sides(config: TransformerConfig, entry: Entry) -> tuple[str, ...]:
     if not config.cross_attention:
         return ("source",) if config.encoder_layers else ("target",)
     return {"encode": ("source",), "step": ("target",)}.get(entry.name, ("source", "target"))
-
-
-def _may_be_tokens(tensor: Tensor) -> bool:
-    return tensor.dtype.startswith(("int", "uint")) and len(tensor.shape) in (0, 2)
-
-
-def _may_be_mask(tensor: Tensor) -> bool:
-    return tensor.dtype.startswith(("int", "uint", "bool", "float")) and len(tensor.shape) in (0, 2)
 
 
 def _is_of_text(tensor: Tensor) -> bool:

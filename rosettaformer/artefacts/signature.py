@@ -3,6 +3,7 @@
 import abc
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
@@ -53,3 +54,14 @@ class Artefact(abc.ABC):
     def resume(self, entry: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Returns the outputs of a function that keeps something, which is as its last call left it."""
         raise NotImplementedError(f"{type(self).__name__} knows no function that keeps something; got {entry}")
+
+
+DEFAULTS = ("serving_default", "serve", "main")  # that stand for the whole model where none is called forward
+T = TypeVar("T")
+
+
+def named(signatures: Mapping[str, T]) -> dict[str, T]:
+    """Returns what belongs to each signature by the name of its function, the whole model's first."""
+    found = dict(signatures.items())
+    default = "forward" if "forward" in found else next((name for name in DEFAULTS if name in found), "")
+    return ({"forward": found.pop(default)} if default else {}) | found

@@ -1,7 +1,10 @@
-"""Shows tables and the environment in which they were measured, in a terminal, as Markdown and as JSON."""
+"""Shows tables and the environment in which they were measured, in a terminal, as Markdown and as JSON: a file for
+each, or one for all.
+"""
 
 import dataclasses
 import importlib.metadata
+import json
 import platform
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,15 +15,14 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from ..atomic import write_text
 from ..processes import cores
 from .answers import BOUNDS, CHECKED, LOSS_BOUNDS, SCORE_BOUND
-from .data import key
 from .timed_rows import Result
 from .workloads import Series, Task
 
 PACKAGES = (
-    "numpy", "torch", "tensorflow", "tensorflow-cpu", "keras", "keras-hub", "jax", "flax", "transformers", "ctranslate2", "x-transformers",
-    "onnxruntime",
+    "numpy", "torch", "tensorflow", "tensorflow-cpu", "keras", "keras-hub", "jax", "flax", "transformers", "ctranslate2", "onnxruntime",
 )  # fmt: skip
 
 
@@ -142,26 +144,20 @@ def _sections(report: Report) -> Iterable[Section]:
         ]
         yield task.title, ["row", *columns], lines, _note(task, results), _remarks(results)
     for series, points in report.series:
-        for unit, of in (("ms", _milliseconds(series)), ("MiB", lambda _, result: result.memory_mib)):
-            columns, lines = _scaling(points, of)
-            title = f"Scaling of the {series.name}, {unit}" + (" a token" if unit == "ms" and series.axis == "new tokens" else "")
-            failures = [(value, result) for value, results in points for result in results if result.message]
+        each = [(value, result) for value, results in points for result in results]
+        names = dict.fromkeys(label(result) for _, result in each)
+        for unit in ("ms", "MiB"):
+            by_token = unit == "ms" and series.axis == "new tokens"
+            found = {}
+            for value, result in each:
+                time = result.median_ms and result.median_ms / (value if by_token else 1)
+                found[label(result), value] = _number(time if unit == "ms" else result.memory_mib, ".3g")
+            lines = [([name, *(found.get((name, value), "") for value, _ in points)], True) for name in names]
+            columns = ["row", *(str(value) for value, _ in points)]
+            title = f"Scaling of the {series.name}, {unit}" + " a token" * by_token
+            failures = [(value, result) for value, result in each if result.message]
             remarks = [f"{label(result)} at {value}: {result.status}, {result.message}" for value, result in failures]
             yield title, columns, lines, f"Columns: {series.axis}. {series.tasks[0].title.partition(': ')[2]}, growing.", remarks
-
-
-def _milliseconds(series: Series) -> Callable[[int, Result], float | None]:
-    by_token = series.axis == "new tokens"
-    return lambda value, result: result.median_ms and result.median_ms / (value if by_token else 1)
-
-
-def _scaling(
-    points: Sequence[tuple[int, Sequence[Result]]], of: Callable[[int, Result], float | None]
-) -> tuple[list[str], list[tuple[list[str], bool]]]:
-    names = dict.fromkeys(label(result) for _, results in points for result in results)
-    found = {(label(result), value): of(value, result) for value, results in points for result in results}
-    lines = [([name, *(_number(found.get((name, value)), ".3g") for value, _ in points)], True) for name in names]
-    return ["row", *(str(value) for value, _ in points)], lines
 
 
 def _note(task: Task, results: Sequence[Result]) -> str:
@@ -209,3 +205,42 @@ def _print_lines(console: Console, lines: Iterable[str]) -> None:
 def table_lines(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     """Returns the lines of a Markdown table, whose cells are numbers but for the first of each row."""
     return [f"| {' | '.join(cells)} |" for cells in (columns, ["---", *["---:"] * (len(columns) - 1)], *rows)]
+
+
+def key(section: str) -> str:
+    """What a section is called, without the sizes."""
+    return re.split(r"[:\n]", section.removeprefix("## "))[0]
+
+
+def parsed(section: str) -> dict[str, Any]:
+    """A section of the Markdown that `report.markdown` and `first.markdown` write, as plain data; cells stay as they are printed."""
+    title, how, table, note, *rest = section.strip().split("\n\n")
+    columns, _, *rows = [[cell.strip() for cell in line[1:-1].split("|")] for line in table.splitlines()]
+    return {
+        "name": key(section),
+        "title": title.removeprefix("## "),
+        "measured": how.removesuffix(":"),
+        "columns": columns,
+        "rows": rows,
+        "note": note,
+        "environment": [line.removeprefix("- ") for line in "\n".join(rest).splitlines()],
+    }
+
+
+def write(folder: Path, sections: Iterable[str]) -> None:
+    """Writes each section into its own file of the folder, whole; the other files stay as they are."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for found in map(parsed, sections):
+        name = "-".join(re.findall(r"\w+", found["name"].lower()))
+        write_text(folder / f"{name}.json", _lines(found))
+
+
+def _lines(found: dict[str, Any]) -> str:
+    """JSON with a line for each field, each row and each line of the environment."""
+    fields = []
+    for name, value in found.items():
+        text = json.dumps(value, ensure_ascii=False)
+        if name in ("rows", "environment"):
+            text = "[" + ",".join(f"\n  {json.dumps(one, ensure_ascii=False)}" for one in value) + "\n ]"
+        fields.append(f" {json.dumps(name)}: {text}")
+    return "{\n" + ",\n".join(fields) + "\n}\n"

@@ -46,7 +46,11 @@ def _part(task: Task, reference: Reference, options: Options) -> tuple[list[Resu
     if task.memory == "alone":
         for row in good:
             options.progress(f"{task.name}: memory of {row.result.name}")
-            row.result.memory_mib = _memory(row, task, options)
+            # in a process that builds only this row
+            with started(options, [(row.process.framework, row.process.module)]) as [alone]:
+                built = alone.failed or alone.ask("rows", dataclasses.asdict(task), options.device)[0]
+                if built == "answer":
+                    row.result.memory_mib = alone.answer("memory", row.index)
     described = {process.framework: process.described for process in processes if process.described and not process.second}
     return [row.result for row in rows], described
 
@@ -104,11 +108,9 @@ def _check(row: _Row, reference: Reference) -> None:
         return
     if not result.difference <= bound:  # NaN is wrong too
         result.status = "wrong"
-        result.message = f"differs from the reference by {result.difference:.1e} of its largest {_unit(task)}; at most {bound:.0e}"
-
-
-def _unit(task: Task) -> str:
-    return {"training": "loss", "encoder": "output", "beam": "log p"}.get(task.kind, "logit")
+        unit = {"training": "loss", "encoder": "output", "beam": "log p"}.get(task.kind, "logit")
+        away = f"differs from the reference by {result.difference:.1e} of its largest {unit}"
+        result.message = f"{away}; at most {bound:.0e}"
 
 
 def _time(task: Task, rows: Sequence[_Row], options: Options) -> None:
@@ -123,26 +125,13 @@ def _time(task: Task, rows: Sequence[_Row], options: Options) -> None:
                 time.sleep(PAUSE)
                 if (seconds := row.ask("time", row.result.calls)) is not None:
                     row.result.samples_ms.append(1e3 * seconds)
-    for row in rows:
-        if row.result.status == "timed":
-            _summarise(row.result)
-
-
-def _summarise(result: Result) -> None:
-    taken = result.samples_ms
-    result.median_ms, result.min_ms = statistics.median(taken), min(taken)
-    first, _, third = statistics.quantiles(taken, method="inclusive") if len(taken) > 1 else taken * 3
-    result.quartiles_ms = first, third
-    compiles = result.compiles and result.compile_s is not None
-    result.compile_s = max(0.0, result.compile_s - result.median_ms / 1e3) if compiles else None  # type: ignore[operator]
-
-
-def _memory(row: _Row, task: Task, options: Options) -> float | None:
-    """Measures memory in a process that builds only this row."""
-    with started(options, [(row.process.framework, row.process.module)]) as [alone]:
-        if alone.failed or alone.ask("rows", dataclasses.asdict(task), options.device)[0] != "answer":
-            return None
-        return alone.answer("memory", row.index)
+    for result in (row.result for row in rows if row.result.status == "timed"):
+        taken = result.samples_ms
+        result.median_ms, result.min_ms = statistics.median(taken), min(taken)
+        first, _, third = statistics.quantiles(taken, method="inclusive") if len(taken) > 1 else taken * 3
+        result.quartiles_ms = first, third
+        if (called := result.compile_s) is not None:
+            result.compile_s = max(0.0, called - result.median_ms / 1e3) if result.compiles else None
 
 
 def compare(results: Sequence[Result]) -> None:

@@ -10,7 +10,7 @@ from .timed_rows import Result
 from .workloads import Task
 
 # framework -> the processes of its rows, each a module of `peers`
-PROCESSES = {"numpy": ("numpy",), "torch": ("torch", "ctranslate2"), "tf": ("tf",), "jax": ("jax", "keras_hub_jax")}
+PROCESSES = {"numpy": ("numpy",), "torch": ("torch", "ctranslate2"), "tf": ("tf",), "jax": ("jax",)}
 EXPORT = "onnx"  # the process of our export, beside torch's
 EXPORTED = ("W1", "W3", "W11")  # workloads with its row
 LIMIT = 3600.0  # seconds for an answer
@@ -65,7 +65,7 @@ def modules(framework: str, task: Task) -> tuple[str, ...]:
     """Returns the processes with rows of the task. NumPy's searches, written to be read, are left out."""
     if framework == "numpy":
         return PROCESSES["numpy"] if task.kind in ("forward", "encoder") and task.peers else ()
-    peers = task.peers and (task.published or (task.decodes and framework != "jax"))
+    peers = task.peers and (task.published or task.decodes)
     found = PROCESSES[framework] if peers else PROCESSES[framework][:1]
     exported = framework == "torch" and task.workload in EXPORTED and task.kind != "training"
     return (*found, *(EXPORT,) * exported)

@@ -110,9 +110,9 @@ def resident(call: Call) -> float:
         time.sleep(SETTLED)
         system.malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5")  # resets the peak
-    before = _status("VmRSS")
+    before = status("VmRSS")
     call()
-    return max(0.0, (_status("VmHWM") - before) / 1024)
+    return max(0.0, (status("VmHWM") - before) / 1024)
 
 
 def _timed(call: Call) -> tuple[float, Any]:
@@ -121,7 +121,8 @@ def _timed(call: Call) -> tuple[float, Any]:
     return time.perf_counter() - start, output
 
 
-def _status(name: str) -> int:
+def status(name: str) -> int:
+    """Returns the KiB that the system counts under that name, such as VmRSS."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(name))
 
@@ -144,14 +145,10 @@ def reply(action: Callable[[], Any]) -> Answer:
         return "error", words(error).strip().partition("\n")[0]
 
 
-def _limit(threads: int) -> None:
-    """Limits the processors, for frameworks that ask the system, and sets variables for those that ask the environment."""
+if __name__ == "__main__":
+    # frameworks that ask the system see so many processors; those that ask the environment, variables
+    threads = int(os.environ["OMP_NUM_THREADS"])
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
-    for name in ("OPENBLAS_NUM_THREADS", "NPROC"):
-        os.environ[name] = str(threads)
-
-
-if __name__ == "__main__":
-    _limit(int(os.environ["OMP_NUM_THREADS"]))
+    os.environ |= dict.fromkeys(("OPENBLAS_NUM_THREADS", "NPROC"), str(threads))
     serve_methods(lambda: Server(importlib.import_module(f"{__package__}.peers.{sys.argv[1]}")), reply)

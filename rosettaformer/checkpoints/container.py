@@ -106,7 +106,9 @@ def open_places(path: Path, kinds: Mapping[str, tuple[Any, tuple[int, ...]]], me
 
         def put(name: str, array: np.ndarray) -> None:
             file.seek(8 + len(text) + places[name])
-            file.write(_content(array, kinds[name][0]).data)
+            # in C order, and little-endian like every machine that the frameworks run on
+            with np.errstate(over="ignore"):
+                file.write(np.ascontiguousarray(array, kinds[name][0]).reshape(-1).view(np.uint8).data)
 
         yield put
 
@@ -115,12 +117,6 @@ def _laid_down(kinds: Mapping[str, tuple[Any, tuple[int, ...]]]) -> list[str]:
     """Returns the names in the order in which their tensors lie in a file."""
     order = {code: number for number, code in enumerate(DTYPES)}
     return sorted(kinds, key=lambda name: (order[_CODES[np.dtype(kinds[name][0])]], name))
-
-
-def _content(array: np.ndarray, dtype: Any) -> np.ndarray:
-    """Returns the bytes of an array in that dtype, in C order, little-endian like every machine that the frameworks run on."""
-    with np.errstate(over="ignore"):
-        return np.ascontiguousarray(array, dtype).reshape(-1).view(np.uint8)
 
 
 def release(array: np.ndarray) -> None:

@@ -49,7 +49,15 @@ def content_problems(tensors: Mapping[str, np.ndarray], expected: Mapping[str, t
 
     Values are read only if the tensors are no larger than expected and fit into memory.
     """
-    found = [*_dtype_problems(tensors)]
+    labels = {dtype: str(dtype) for dtype in {array.dtype for array in tensors.values()}}
+    dtypes = {name: labels[array.dtype] for name, array in tensors.items()}
+    counts = Counter(dtype for dtype in dtypes.values() if dtype in DTYPES).most_common(1)
+    found = []
+    for name, dtype in dtypes.items():
+        if dtype not in DTYPES:
+            found.append(f"{name} must be one of {', '.join(DTYPES)}; got {dtype}")
+        elif dtype != counts[0][0]:
+            found.append(f"{name} must be {counts[0][0]} like most tensors; got {dtype}")
     known = {name: array for name, array in tensors.items() if array.size <= math.prod(expected.get(name, (0,)))}
     size, room = sum(array.nbytes for array in known.values()), physical_memory()
     if size > room:
@@ -57,32 +65,18 @@ def content_problems(tensors: Mapping[str, np.ndarray], expected: Mapping[str, t
     return [*found, *_value_problems(known)]
 
 
-def _dtype_problems(tensors: Mapping[str, np.ndarray]) -> Iterator[str]:
-    labels = {dtype: str(dtype) for dtype in {array.dtype for array in tensors.values()}}
-    dtypes = {name: labels[array.dtype] for name, array in tensors.items()}
-    counts = Counter(dtype for dtype in dtypes.values() if dtype in DTYPES).most_common(1)
-    for name, dtype in dtypes.items():
-        if dtype not in DTYPES:
-            yield f"{name} must be one of {', '.join(DTYPES)}; got {dtype}"
-        elif dtype != counts[0][0]:
-            yield f"{name} must be {counts[0][0]} like most tensors; got {dtype}"
-
-
 def _value_problems(tensors: Mapping[str, np.ndarray]) -> Iterator[str]:
     for name, array in tensors.items():
         nans, infinite = 0, 0
-        for part in _parts(array) if str(array.dtype) in DTYPES else ():
+        rows = max(1, _PART // max(1, math.prod(array.shape[1:])))  # no more of a file need be in memory
+        whole = array if array.ndim else array[None]
+        starts = range(0, len(whole), rows) if str(array.dtype) in DTYPES else ()
+        for part in (whole[start : start + rows] for start in starts):
             if not np.isfinite(part).all():
                 nans, infinite = nans + int(np.isnan(part).sum()), infinite + int(np.isinf(part).sum())
             release(part)
         if nans or infinite:
             yield f"{name} must be finite; got {nans} NaN and {infinite} infinite of {array.size} values"
-
-
-def _parts(array: np.ndarray) -> Iterator[np.ndarray]:
-    """Returns an array piece by piece, so that no more of a file need be in memory."""
-    rows = max(1, _PART // max(1, math.prod(array.shape[1:])))
-    yield from (array[start : start + rows] for start in range(0, len(array), rows)) if array.ndim else [array]
 
 
 _FIELDS = {
@@ -99,7 +93,9 @@ _SHOWN = {
 
 def contradictions(config: TransformerConfig, tensors: Mapping[str, np.ndarray]) -> tuple[TransformerConfig, list[str]]:
     """Returns the config that the tensors show, and a line for each field in which the given config differs."""
-    shown, believed = _layers(config, tensors) | _switches(tensors), config
+    shown, believed = _layers(config, tensors), config
+    if _numbers(tensors, "encoder") or _numbers(tensors, "decoder"):
+        shown |= {field: any(name.endswith(end) for name in tensors) for field, end in _SHOWN.items()}
     with contextlib.suppress(ValueError):  # if the tensors show no valid config, they are reported one by one
         believed = config.replace(**shown | {"encoder_layers": shown["encoder_layers"] or min(1, config.encoder_layers)})
         sizes = _sizes(believed, tensors)
@@ -131,12 +127,6 @@ def _layers(config: TransformerConfig, tensors: Mapping[str, np.ndarray]) -> dic
         if (present and max(present) + 1 != declared) or declared > len(tensors):
             shown[f"{stack}_layers"] = contiguous_layers(tensors, stack)
     return shown
-
-
-def _switches(tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    if not _numbers(tensors, "encoder") and not _numbers(tensors, "decoder"):
-        return {}
-    return {field: any(name.endswith(end) for name in tensors) for field, end in _SHOWN.items()}
 
 
 def _sizes(config: TransformerConfig, tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:

@@ -32,7 +32,13 @@ def of_checkpoint(checkpoint: Checkpoint) -> list[Line]:
 
 def of_examination(found: Examination) -> list[Line]:
     """Returns the report of a folder; tensors without a problem come first."""
-    return sorted(fold(_lines(found)), key=lambda line: STATES.index(line.state))
+    lines = []
+    for name, state in found.states.items():
+        array, native = found.tensors.get(name), found.natives.get(name)
+        shape = array.shape if array is not None else native.shape if native else ()
+        canonical = tuple(part.name for part, _, _ in native.parts) if native else ()
+        lines.append(Line(name, state, shape, "" if array is None else str(array.dtype), canonical))
+    return sorted(fold(lines), key=lambda line: STATES.index(line.state))
 
 
 def counts(lines: Iterable[Line]) -> dict[str, int]:
@@ -54,14 +60,6 @@ def fold(lines: Iterable[Line]) -> Iterator[Line]:
         text = _numbers(sorted({int(number) for number in numbers if number}))
         canonical = tuple(name.replace("*", text) for name in line.canonical)
         yield line._replace(name=line.name.replace("*", text), canonical=canonical, layers=len(numbers))
-
-
-def _lines(found: Examination) -> Iterator[Line]:
-    for name, state in found.states.items():
-        array, native = found.tensors.get(name), found.natives.get(name)
-        shape = array.shape if array is not None else native.shape if native else ()
-        canonical = tuple(part.name for part, _, _ in native.parts) if native else ()
-        yield Line(name, state, shape, "" if array is None else str(array.dtype), canonical)
 
 
 def _starred(name: str) -> str:

@@ -106,7 +106,10 @@ class Found:
         if source := _vocabulary(shapes, ("source_embedding.weight",), width):
             result["source_vocabulary"] = source
         elif not fresh:
-            raise CheckpointError(self.name, [*self.problems, self._no_source()])
+            unused = ", ".join(self.unused[:20]) or "none"
+            why = f"name it with --source-embedding (tensors outside of the nn.Transformer: {unused})"
+            alone = "for an nn.Transformer alone, --fresh-embeddings SEED initialises tables and output layer"
+            raise CheckpointError(self.name, [*self.problems, f"no source embedding: {why}; {alone}"])
         target = _vocabulary(shapes, ("target_embedding.weight", "logits.weight", "logits.bias"), width)
         if target or not fresh:
             result["target_vocabulary"] = target or source  # shared, or missing and reported
@@ -132,13 +135,6 @@ class Found:
 
     def _missing(self, native: str) -> str:
         return f"{native} (name it with {_option(native)})" if native in torch_layout.OUTER else self.prefix + native
-
-    def _no_source(self) -> str:
-        unused = ", ".join(self.unused[:20]) or "none"
-        return (
-            f"no source embedding: name it with --source-embedding (tensors outside of the nn.Transformer: {unused}); "
-            "for an nn.Transformer alone, --fresh-embeddings SEED initialises tables and output layer"
-        )
 
 
 def _option(native: str) -> str:

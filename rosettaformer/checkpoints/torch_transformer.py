@@ -89,7 +89,12 @@ def import_state_dict(
     tensors = {key: state[key] for key in found.keys.values()}
     if config:
         problems += found.match_problems(config, state, fresh_embeddings is not None)
-        problems += _tie_problems(config, natives, found.keys)
+        problems += [
+            f"{found.keys[native]} must equal {found.keys[stored]}, to which the config ties it"
+            for native, stored in torch_layout.ties(config).items()
+            if native in natives and stored in natives and natives[native].shape == natives[stored].shape
+            if natives[native].tobytes() != natives[stored].tobytes()
+        ]
     shapes = torch_layout.native_shapes(config) if config else {}
     problems += strict.content_problems(tensors, {key: shapes[native] for native, key in found.keys.items() if native in shapes})
     if problems or config is None:
@@ -128,16 +133,6 @@ def export_state_dict(
     if problems:
         raise CheckpointError("the model", problems)
     return Names(prefix, source_embedding, target_embedding, logits).rename(torch_layout.to_native(tensors, config), config)
-
-
-def _tie_problems(config: TransformerConfig, natives: Mapping[str, np.ndarray], keys: Mapping[str, str]) -> list[str]:
-    """Returns a problem for a tied tensor whose two copies differ in a bit."""
-    return [
-        f"{keys[native]} must equal {keys[stored]}, to which the config ties it"
-        for native, stored in torch_layout.ties(config).items()
-        if native in natives and stored in natives and natives[native].shape == natives[stored].shape
-        if natives[native].tobytes() != natives[stored].tobytes()
-    ]
 
 
 def _resolve(

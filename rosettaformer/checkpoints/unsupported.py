@@ -1,7 +1,7 @@
 """Says which component a Hugging Face model needs that is not supported, as far as its config.json tells."""
 
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,11 +41,6 @@ _FAMILIES: Mapping[str, str] = {
 Entries = Mapping[str, Any]
 
 
-def _above(least: float, *names: str) -> Callable[[Entries], bool]:
-    """Returns whether one of these entries is a number above the least."""
-    return lambda entries: any(is_number(entries.get(name)) and entries[name] > least for name in names)
-
-
 def _true(*names: str) -> Callable[[Entries], bool]:
     return lambda entries: any(entries.get(name) is True for name in names)
 
@@ -60,7 +55,10 @@ def _kinds(word: str) -> Callable[[Entries], bool]:
 
 # component -> whether the entries of a config.json show it
 _SHOWN: Mapping[str, Callable[[Entries], bool]] = {
-    "a mixture of experts": _above(1, "num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"),
+    "a mixture of experts": lambda entries: any(
+        is_number(entries.get(name)) and entries[name] > 1
+        for name in ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+    ),
     "a parallel block, whose attention and feed-forward have the same input": _true("use_parallel_residual", "parallel_attn"),
     "latent attention": _given("kv_lora_rank", "q_lora_rank"),
     "a recurrent layer in place of attention": lambda entries: (
@@ -92,17 +90,15 @@ def components(model_type: str, entries: Entries) -> list[str]:
 
 def reason(model_type: str, entries: Entries, place: Path | None = None) -> str:
     """Returns why a family is not read, and what judges its models. place: of its folder, or of a file there."""
-    return " ".join(_sentences(model_type, entries, place))
-
-
-def _sentences(model_type: str, entries: Entries, place: Path | None) -> Iterator[str]:
-    if lacking := components(model_type, entries):
-        yield f"model_type {model_type} is not supported: it needs {'; and '.join(lacking)}."
-    else:
-        yield f"model_type {model_type} is not supported, and config.json does not show which component is missing."
+    lacking = components(model_type, entries)
+    unknown = ", and config.json does not show which component is missing"
+    needs = f": it needs {'; and '.join(lacking)}" if lacking else unknown
     folder = shlex.quote(str(place if place.is_dir() else place.parent)) if place else "DIR"
-    yield f"`rosettaformer compare transformers:{folder} OTHER` compares the whole model with another;"
-    yield "`rosettaformer new-port` begins a port of one of its parts"
+    return (
+        f"model_type {model_type} is not supported{needs}. "
+        f"`rosettaformer compare transformers:{folder} OTHER` compares the whole model with another; "
+        "`rosettaformer new-port` begins a port of one of its parts"
+    )
 
 
 def refuse(model_type: str) -> None:

@@ -12,7 +12,7 @@ from reference_numpy.suggestions import known
 
 from .. import compile_cache
 from ..atomic import write_text
-from ..benchmarks import benchmark_report, data, first, measure, peer_process, picture
+from ..benchmarks import benchmark_report, first, measure, peer_process, picture
 from ..benchmarks.answers import Reference
 from ..benchmarks.problem import make
 from ..benchmarks.timed_rows import Result
@@ -134,7 +134,7 @@ def _write(
 def _merge(sections: Sequence[str], page: Path | None, folder: Path | None) -> None:
     """Puts the sections in the place of those of the same workload, in a page and in a folder of data."""
     if folder:
-        data.write(folder, sections)
+        benchmark_report.write(folder, sections)
     if page:
         text = page.read_text(encoding="utf-8") if page.is_file() else ""
         write_text(page, benchmark_report.merged(text, sections))

@@ -15,7 +15,7 @@ from ..comparison import run
 from ..comparison.matching import rename_table
 from ..comparison.report import comparison_text, versus
 from ..comparison.running import declared_inputs, libraries, sides
-from ..comparison.running.timing import MODES
+from ..comparison.running.side_process import MODES
 from ..conformance.ports.port import needs_of
 from ..conformance.report import files
 from ..extras import require

@@ -13,8 +13,7 @@ from reference_numpy.sharding import Mesh
 
 from ..reading import parse_settings
 from ..scaling import plan as planned
-from ..scaling.engines import ENGINES
-from ..scaling.step import ITEMS, Step
+from ..scaling.step import ENGINES, ITEMS, Step
 from ..scaling.strategies import STRATEGIES, problem
 from .options import Choice, Grouped, section, wide_console
 

@@ -79,7 +79,10 @@ def roles(framework: str, kind: str, module: Any, ndim: int) -> Rows:
         axes = f"{space} i m" if kind == "depthwise_convolution" else f"o i {space}" if framework == "torch" else f"{space} i o"
         return {kernel: ("kernel", axes), "bias": ("bias", "o")}
     if kind == "transposed_convolution":
-        return {kernel: ("kernel", _transposed(framework, module, space)), "bias": ("bias", "o")}
+        turned = f"i o {space}" if framework == "torch" else f"{space} o i"
+        if framework == "flax" and not getattr(module, "transpose_kernel", False):
+            turned = " ".join(f"-{axis}" for axis in space.split()) + " i o"
+        return {kernel: ("kernel", turned), "bias": ("bias", "o")}
     if kind == "embedding":
         return {{"torch": "weight", "keras": "embeddings", "flax": "embedding"}[framework]: ("table", "v d")}
     if kind.endswith("_norm"):
@@ -87,14 +90,6 @@ def roles(framework: str, kind: str, module: Any, ndim: int) -> Rows:
     if kind == "attention":
         return _attention(framework)
     return {}
-
-
-def _transposed(framework: str, module: Any, space: str) -> str:
-    if framework == "torch":
-        return f"i o {space}"
-    if framework == "keras" or getattr(module, "transpose_kernel", False):
-        return f"{space} o i"
-    return " ".join(f"-{axis}" for axis in space.split()) + " i o"
 
 
 def _attention(framework: str) -> Rows:
@@ -117,7 +112,10 @@ def hyperparameters(framework: str, kind: str, module: Any) -> dict[str, Any]:
     momentum is the share of the running statistics that a step keeps. padding is (low, high) of each axis, SAME or VALID.
     """
     found: dict[str, Any] = {}
-    rank = _rank(module)
+    size = getattr(module, "kernel_size", None) or getattr(module, "pool_size", None) or ()
+    numbered = re.search(r"([123])d$", type(module).__name__)
+    # the number of axes in space of a convolution or a pool
+    rank = len(size) if isinstance(size, (tuple, list)) else int(numbered[1]) if numbered else 1
 
     def add(name: str, *attributes: str, of: Callable[[Any], Any] = lambda value: value) -> None:
         for attribute in attributes:
@@ -137,7 +135,9 @@ def hyperparameters(framework: str, kind: str, module: Any) -> dict[str, Any]:
     if kind == "batch_norm":
         add("momentum", "momentum", of=(lambda value: 1 - float(value)) if framework == "torch" else float)
     if kind in SPATIAL:
-        every = _each(rank)
+        # one number for each axis in space
+        numbers = lambda value: [*map(int, value)][:rank] or value  # noqa: E731
+        every = lambda value: [value] * rank if isinstance(value, int) else numbers(value)  # noqa: E731
         add("kernel_size", "kernel_size", "pool_size", of=every)
         add("stride", "stride", "strides", of=every)
         add("padding", "padding", of=lambda value: _padding(value, rank))
@@ -181,20 +181,6 @@ def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
         if type(inner) is dict:
             found |= {f"{name.lstrip('_')}.{key}": value for key, value in inner.items() if isinstance(value, (bool, int, float, str))}
     return {name: value for name, value in found.items() if name not in UNTOLD}
-
-
-def _rank(module: Any) -> int:
-    """The number of axes in space of a convolution or a pool."""
-    size = getattr(module, "kernel_size", None) or getattr(module, "pool_size", None) or ()
-    if isinstance(size, (tuple, list)):
-        return len(size)
-    numbered = re.search(r"([123])d$", type(module).__name__)
-    return int(numbered[1]) if numbered else 1
-
-
-def _each(rank: int) -> Callable[[Any], Any]:
-    """One number for each axis in space."""
-    return lambda value: [value] * rank if isinstance(value, int) else [int(part) for part in value][:rank] or value
 
 
 def _padding(value: Any, rank: int) -> Any:

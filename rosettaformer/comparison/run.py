@@ -14,16 +14,14 @@ from .matching import fusing, layer_matching, rename_table, value_matching, vari
 from .matching.rename_table import Rename
 from .report import layouts, training_rows
 from .report.explanations import Explanations
-from .report.heads import without_head
 from .report.layer_rows import Rows
 from .report.noise import difference
-from .report.recorded_calls import Calls
+from .report.recorded_calls import Calls, without_head
 from .report.versus import VERSION
 from .running.declared_inputs import Input
 from .running.given_inputs import Given, carry
-from .running.side_process import Failed, Process, answers, both
+from .running.side_process import Failed, Process, answers, both, timed
 from .running.sides import Side
-from .running.timing import timed
 
 SHOWN = 8  # pairs of layers that a note names
 
@@ -159,14 +157,22 @@ class _Comparison:
 
     def _matched(self, calls: Sequence[Sequence[Mapping[str, Any]]]) -> tuple[dict[str, tuple[str, str]], list[variable_matching.Pair]]:
         left, right = self._networks
-        if self._is_canonical():
-            return self._canonical(calls)
+        owned = [[one for several in each.variables.values() for one in several] for each in (left, right)]
+        if all(any(one["canonical"] for one in own) for own in owned):
+            found = {path: (path, "canonical name") for path in left.order if path in right.order}
+            found |= {"": ("", "whole")}
+            table, more, _ = variable_matching.pairs(left, right, {}, self._options.rename, {})
+            if more and self._options.weights != "own":
+                raise ValueError("weights of the two sides do not fit:\n  " + "\n  ".join(more))
+            return found, table
         rename = self._rename = self._rename or self._told(left, right)
         found, problems = layer_matching.layers(left, right, rename, self._known)
         if problems:
             self._known |= self._explaining("fused weights", self._fuse, found, calls) or {}
             found, problems = layer_matching.layers(left, right, rename, self._known)
-        self._split()
+        for side, parts in zip(self._sides, self._parts, strict=True):
+            if parts:
+                side.call("split", parts)
         table, more, missing = variable_matching.pairs(left, right, found, rename, self._flattened(calls, found))
         lacking = [text for (which, path), text in problems.items() if not which or (which, path) in missing]
         if (lacking or more) and self._options.weights != "own":
@@ -206,11 +212,6 @@ class _Comparison:
                 self._parts[which] |= parts
         return pairs
 
-    def _split(self) -> None:
-        for side, parts in zip(self._sides, self._parts, strict=True):
-            if parts:
-                side.call("split", parts)
-
     def _told(self, left: layer_matching.Network, right: layer_matching.Network) -> Rename:
         """Returns the table for the numbers in the left's names. What it says lies side by side is split, and what has no partner is
         required no more.
@@ -240,18 +241,6 @@ class _Comparison:
         count = len(found.rows) + len(found.parts)
         self._notes.append(f"matched by value: {count} of {len(held[0])} variables, which hold the same numbers on both sides")
         return Rename({**found.rows, **rename.rows}, {**found.parts, **rename.parts}, rename.alone)
-
-    def _is_canonical(self) -> bool:
-        return all(any(one["canonical"] for several in network.variables.values() for one in several) for network in self._networks)
-
-    def _canonical(self, calls: Sequence[Sequence[Mapping[str, Any]]]) -> tuple[dict[str, tuple[str, str]], list[variable_matching.Pair]]:
-        """Of two models of ours, or ports to them, whose names are known."""
-        left, right = self._networks
-        found = {path: (path, "canonical name") for path in left.order if path in right.order} | {"": ("", "whole")}
-        table, problems, _ = variable_matching.pairs(left, right, {}, self._options.rename, {})
-        if problems and self._options.weights != "own":
-            raise ValueError("weights of the two sides do not fit:\n  " + "\n  ".join(problems))
-        return found, table
 
     def _flattened(self, calls: Sequence[Sequence[Mapping[str, Any]]], found: Mapping[str, tuple[str, str]]) -> dict[str, Any]:
         """Returns the named axes of flattened inputs on both sides, by layer, if a side has followed them."""

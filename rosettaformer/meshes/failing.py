@@ -77,9 +77,11 @@ def problem(ended: Mapping[int, int], size: int, records: Mapping[int, Mapping[s
 
     ended: exit codes, in the order in which processes ended. size: how many there were. printed: files of what they printed.
     """
+    names = {-one: one.name for one in signal.Signals}
     for rank, code in ended.items():
         if code < 0:
-            return f"the process of rank {rank} (of {size}) was ended by {_signal(-code)}"
+            how = names.get(code, f"signal {-code}")
+            return f"the process of rank {rank} (of {size}) was ended by {how}"
         if code and not records.get(rank):
             with contextlib.suppress(OSError):
                 sys.stderr.write(printable(Path(printed[rank]).read_text(errors="replace")[-_TAIL:], lines=True))
@@ -87,13 +89,6 @@ def problem(ended: Mapping[int, int], size: int, records: Mapping[int, Mapping[s
     rank, said = next((rank, said) for rank, said in records.items() if said)
     sys.stderr.write(printable(said["traceback"], lines=True))
     return f"the process of rank {rank} (of {size}) failed: {said['message']}"
-
-
-def _signal(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def _record(kind: str, error: BaseException) -> None:

@@ -88,7 +88,9 @@ class _Processes(contextlib.AbstractContextManager["_Processes"]):
                 self._interrupted()
             if self._asked and not told:
                 told = True
-                self._tell(self._asked[0])
+                for handler in self._handlers.values():
+                    if handler.proc.poll() is None:
+                        handler.proc.send_signal(self._asked[0])
             time.sleep(TICK)
         if not any(ended.values()):
             return ""
@@ -114,11 +116,6 @@ class _Processes(contextlib.AbstractContextManager["_Processes"]):
         """Returns the exit codes of the processes that have ended; first those that a signal has ended."""
         codes = {rank: handler.proc.poll() for rank, handler in self._handlers.items()}
         return dict(sorted(((rank, code) for rank, code in codes.items() if code is not None), key=lambda pair: (pair[1] >= 0, pair)))
-
-    def _tell(self, number: int) -> None:
-        for handler in self._handlers.values():
-            if handler.proc.poll() is None:
-                handler.proc.send_signal(number)
 
     def _interrupted(self) -> None:
         if self._asked[0] == signal.SIGINT:

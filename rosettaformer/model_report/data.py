@@ -20,6 +20,7 @@ VERSION = 2  # of the JSON
 def to_dict(report: Report) -> dict[str, Any]:
     """Returns every number. Attention has the reference's weights, and each implementation's differences from them."""
     good, headline, lead = verdict(report)
+    recorded = recorded_chart(report.subject.log)
     return jsonable(  # type: ignore[no-any-return]
         {
             "version": VERSION,
@@ -36,7 +37,7 @@ def to_dict(report: Report) -> dict[str, Any]:
             "predictions": report.predictions and dataclasses.asdict(report.predictions) | {"sentence": report.predictions.sentence},
             **_layers(report.layers),
             "training": _curves(report.curves),
-            "recorded": _recorded(report),
+            "recorded": recorded and {"step": [*map(int, recorded.labels)], **recorded.curves},
             "speed": _speed(report.speed),
             "environment": report.stamp,
         }
@@ -85,11 +86,6 @@ def _curves(curves: Curves | None) -> dict[str, Any] | None:
         "found": found,
         "notes": list(curves.notes),
     }
-
-
-def _recorded(report: Report) -> dict[str, Any] | None:
-    chart = recorded_chart(report.subject.log)
-    return None if chart is None else {"step": [*map(int, chart.labels)]} | {name: list(curve) for name, curve in chart.curves.items()}
 
 
 def _expected(values: list[Expectation]) -> list[dict[str, float]]:

@@ -12,7 +12,7 @@ from .. import pictures
 from ..conformance.report.grouping import SHORT
 from ..conformance.report.summary import Cell
 from . import charts
-from .chart import Chart
+from .charts import Chart
 from .layer_errors import Attention
 from .report_making import Report
 from .speed import Speed
@@ -59,7 +59,9 @@ def _figures(report: Report) -> Figures:
     if report.summary:
         size = 3 + 2.5 * len(report.present), 1.6 + 0.4 * len({component for component, _ in report.summary.rows})
         yield "matrix", functools.partial(_matrix, report=report), size
-    for chart in _charts(report):
+    drawn = [*charts.layer_charts(report.layers)] if report.layers and report.layers.outputs else []
+    drawn += charts.training_charts(report.curves) if report.curves and report.curves.found else []
+    for chart in filter(None, [*drawn, charts.recorded_chart(report.subject.log)]):
         yield chart.key, functools.partial(_chart, chart=chart), (7, 4)
     for one in report.layers.attention if report.layers and "attention" in report.options.sections else ():
         size = 2.2 * len(one.found_lhts) + 3.7, 1.2 + 2.3 * one.reference_lhts.shape[1]
@@ -68,15 +70,6 @@ def _figures(report: Report) -> Figures:
     if report.speed:
         yield "speed", functools.partial(_speed, speed=report.speed), (8, 2.4 + 0.4 * len(report.speed.timings))
         yield "memory", functools.partial(_memory, speed=report.speed), (8, 2.6)
-
-
-def _charts(report: Report) -> Iterator[Chart]:
-    if report.layers and report.layers.outputs:
-        yield from charts.layer_charts(report.layers)
-    if report.curves and report.curves.found:
-        yield from charts.training_charts(report.curves)
-    if recorded := charts.recorded_chart(report.subject.log):
-        yield recorded
 
 
 def _chart(figure: Any, chart: Chart) -> None:

@@ -138,14 +138,11 @@ def _outputs(expected: Mapping[str, list[Expectation]], found: Mapping[str, Arra
     places = []
     for stack in ("encoder", "decoder"):
         for index, one in enumerate(expected.get(name := f"{stack}.hidden_lbtd", ())):
-            got = {who: _layer(arrays.get(name), index) for who, arrays in found.items()}
+            given = {who: arrays.get(name, ()) for who, arrays in found.items()}
+            got = {who: array[index] if len(array) > index else None for who, array in given.items()}
             title = f"{stack} layer {index - 1}" if index else f"{stack} embedding"
             places.append(_error(title, f"{stack}.layers.{index - 1}" if index else f"{stack}_embedding", 0, dtype, one, got))
     return places
-
-
-def _layer(array: np.ndarray | None, index: int) -> Any:
-    return array[index] if array is not None and len(array) > index else None
 
 
 def _error(name: str, path: str, depth: int, dtype: str, expected: Expectation, got: Mapping[str, Any], **more: Any) -> OutputError:

@@ -14,7 +14,7 @@ from ..conformance.reference.tolerance import MAX_FACTOR, ORDERS
 from ..conformance.report import grouping, html
 from ..inference.attention_page import LEVELS, packed
 from . import charts
-from .chart import number
+from .charts import number
 from .layer_errors import LARGE, Attention, OutputError
 from .report_making import Report
 from .speed import Speed, Timing, size

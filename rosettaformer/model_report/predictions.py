@@ -10,7 +10,7 @@ from ..conformance.ports.process import Worker
 from ..conformance.reference import components
 from ..conformance.reference.tolerance import ORDERS, expectation, in_orders
 from ..inference.classification import Labels, probabilities
-from .chart import number
+from .charts import number
 from .layer_errors import LARGE, answered, whole_case
 from .reported_model import Subject
 from .workers import together

@@ -1,5 +1,6 @@
 """Makes everything that a report says."""
 
+import contextlib
 import dataclasses
 import datetime
 import math
@@ -22,11 +23,12 @@ from ..conformance.status import Status
 from ..processes import thread_share
 from . import training
 from .layer_errors import LARGE, Layers, evaluate
+from .library import write_port
 from .predictions import Predictions, predict
 from .reported_model import Subject
 from .speed import Speed, measure
 from .training_worker import STEPS, modes
-from .workers import IMPLEMENTATIONS, LIBRARY, NAMES, OWN, opened, port_of, trainees
+from .workers import IMPLEMENTATIONS, LIBRARY, NAMES, OWN, opened, trainees
 
 SECTIONS = {
     "predictions": "What the model says, and whether any choice flips.",
@@ -113,11 +115,14 @@ def make(subject: Subject, options: Options, progress: Progress = lambda text: N
     Raises ValueError if there is no memory for it.
     """
     require(subject.count, [*options.dtypes, options.shown], len(options.names))
-    report = Report(subject, options, load=_load())
+    report = Report(subject, options)
+    with contextlib.suppress(OSError):  # the system does not say
+        report.load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="rosettaformer-") as folder:
         for name in options.names:
             if name != LIBRARY or subject.kind == "hugging-face":
-                report.ports[name] = port_of(name, subject.path, Path(folder))
+                own = OWN.get(name)
+                report.ports[name] = own or write_port(Path(folder) / "port_of_transformers.py", subject.path)
             else:
                 report.missing[name] = f"it loads folders of Hugging Face; this is {OTHER_KINDS[subject.kind]}"
         _evaluate(report, progress)
@@ -217,14 +222,6 @@ def _stamp(report: Report) -> dict[str, str]:
         **{f"SHA-256 of {file}": digest for file, digest in report.subject.digests.items()},
         "seed": str(options.seed),
     }
-
-
-def _load() -> float:
-    """Returns how many processes want to run, on average over a minute, which affects times."""
-    try:
-        return os.getloadavg()[0]
-    except OSError:
-        return math.nan
 
 
 def _about(about: dict[str, object]) -> str:

@@ -90,7 +90,9 @@ def open_subject(
     if text is None:
         subject = _with_random(subject, seed)
     subject = _limited(subject)
-    return dataclasses.replace(subject, digests={file.name: digest(file) for file in _files(subject.file)})
+    folder = subject.file.is_dir()
+    weights = [file for pattern in WEIGHTS for file in subject.file.glob(pattern)] if folder else [subject.file]
+    return dataclasses.replace(subject, digests={file.name: digest(file) for file in sorted(weights)})
 
 
 def _checkpoint(path: Path, text: str | None, pair: str | None, **options: Sequence[str]) -> Subject:
@@ -110,7 +112,7 @@ def _checkpoint(path: Path, text: str | None, pair: str | None, **options: Seque
     inputs, source, target = inputs_of(config, tokenizer, text, pair)
     given = {name: value for name, value in inputs.items() if value is not None}
     tokens = {"source": source, "target": target}
-    mask_id, texts = tokenizer.id_of("mask_token"), _texts(text, pair)
+    mask_id, texts = tokenizer.id_of("mask_token"), [text] if pair is None else [text, pair]
     return dataclasses.replace(subject, inputs=given, tokens=tokens, words=tokenizer.words, mask_id=mask_id, texts=texts)
 
 
@@ -136,18 +138,13 @@ def _run(path: Path, text: str | None, pair: str | None, **options: Sequence[str
         target = tokens.target([pair])[0]
     inputs: Inputs = {"source": source, "target": np.array([target])}
     words = {"source": tokens.words(source[0].tolist()), "target": tokens.words(target)}
-    return dataclasses.replace(subject, inputs=inputs, tokens=words, words=tokens.words, texts=_texts(text, pair), notes=notes)
+    texts = [text] if pair is None else [text, pair]
+    return dataclasses.replace(subject, inputs=inputs, tokens=words, words=tokens.words, texts=texts, notes=notes)
 
 
 def _model(checkpoint: checkpoints.Checkpoint) -> tuple[TransformerConfig, Mapping[str, np.ndarray]]:
-    """Returns the config, and the parameters as contiguous arrays, each of which is read when it is
-    needed.
-    """
+    """Returns the config, and the parameters as contiguous arrays, each of which is read when needed."""
     return checkpoint.config, Stored.of(checkpoint).then(in_c_order)
-
-
-def _texts(text: str, pair: str | None) -> list[str]:
-    return [text, *([] if pair is None else [pair])]
 
 
 def _with_random(subject: Subject, seed: int) -> Subject:
@@ -177,8 +174,3 @@ def _limited(subject: Subject) -> Subject:
     inputs = {name: array[:, :most] for name, array in subject.inputs.items()}
     tokens = {side: words[:most] for side, words in subject.tokens.items()}
     return dataclasses.replace(subject, inputs=inputs, tokens=tokens, notes=notes)
-
-
-def _files(path: Path) -> list[Path]:
-    """Returns the files with the weights."""
-    return [path] if path.is_file() else sorted(file for pattern in WEIGHTS for file in path.glob(pattern))

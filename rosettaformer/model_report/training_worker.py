@@ -10,7 +10,6 @@ import functools
 import gc
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -169,10 +168,9 @@ def _read(result: Any) -> Mapping[str, np.ndarray]:
 def resident(name: str) -> float:
     """Returns MiB that the system counts under that name, such as VmRSS; NaN if it does not."""
     try:
-        lines = Path("/proc/self/status").read_text().splitlines()
+        return worker.status(name) / MIB
     except OSError:
         return float("nan")
-    return next(int(line.split()[1]) for line in lines if line.startswith(name)) / MIB
 
 
 def _server(argument: str) -> Rows:

@@ -3,13 +3,11 @@
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 from ..conformance import runner
 from ..conformance.ports.process import Worker
 from ..processes import Answer, Child, thread_share
-from .library import write_port
 
 Ask = Callable[..., Answer]
 
@@ -19,11 +17,6 @@ LIBRARY = "transformers"
 IMPLEMENTATIONS = (*OWN, LIBRARY)
 # name -> title on the page
 NAMES = {"numpy": "NumPy", "torch": "PyTorch", "tf": "TensorFlow", "jax": "JAX", LIBRARY: "transformers"}
-
-
-def port_of(name: str, model: Path, folder: Path) -> str:
-    """Returns what the judge loads as the port of an implementation. folder: of files that are needed as long as it runs."""
-    return write_port(folder / "port_of_transformers.py", model) if name == LIBRARY else OWN[name]
 
 
 @contextlib.contextmanager

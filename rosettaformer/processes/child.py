@@ -69,19 +69,17 @@ class Child:
             return self._end
         deadline = time.monotonic() + limit
         try:
-            return self._received(deadline)
+            most = wire.answer_limit(self._largest)
+            message, _ = wire.receive(lambda size: self._program.read(size, deadline), most, printable)
+            if type(message) is tuple and len(message) == 2 and type(message[0]) is str:
+                return message
+            return self.refuse("it is no pair of a kind and an answer")
         except TimeoutError:
             return self._close("hang", f"no answer within {limit:g} s")
         except wire.Malformed as error:
             return self.refuse(str(error))
         except EOFError:
             return self._close("crash", f"{self._who}'s process ended with ")
-
-    def _received(self, deadline: float) -> Answer:
-        message, _ = wire.receive(lambda size: self._program.read(size, deadline), wire.answer_limit(self._largest), printable)
-        if type(message) is tuple and len(message) == 2 and type(message[0]) is str:
-            return message
-        raise wire.Malformed("it is no pair of a kind and an answer")
 
     def refuse(self, why: str) -> Answer:
         """Ends the process, whose last answer was malformed, and returns what becomes of the question."""

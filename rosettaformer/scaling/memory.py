@@ -1,7 +1,6 @@
 """Bytes that a training step holds on the device that holds most."""
 
 from collections import Counter
-from collections.abc import Mapping
 
 from .step import Step
 
@@ -39,7 +38,11 @@ def memory(step: Step) -> dict[str, int]:
 
 def activations(step: Step) -> int:
     """Returns the bytes of activations of all layers, and of what lies around them."""
-    config, of = step.config, {stack: _of_layer(step, stack) for stack in ("encoder", "decoder")}
+    config = step.config
+    of = {"encoder": attention(step, "source", "source") + feed_forward(step, "source")}
+    of["decoder"] = attention(step, "target", "target") + feed_forward(step, "target")
+    if config.cross_attention:
+        of["decoder"] += attention(step, "target", "source")
     counts = {"encoder": config.encoder_layers, "decoder": config.decoder_layers}
     rows = {stack: step.tokens(side) * config.model_width for stack, side in (("encoder", "source"), ("decoder", "target"))}
     around = sum(
@@ -51,13 +54,6 @@ def activations(step: Step) -> int:
         inputs = sum(rows[stack] * step.item * count for stack, count in counts.items())
         return around + inputs + max(of[stack] for stack, count in counts.items() if count)
     return around + sum(of[stack] * count for stack, count in counts.items())
-
-
-def _of_layer(step: Step, stack: str) -> int:
-    """Returns the bytes of a layer's activations."""
-    side = "source" if stack == "encoder" else "target"
-    found = attention(step, side, side) + feed_forward(step, side)
-    return found + (attention(step, side, "source") if stack == "decoder" and step.config.cross_attention else 0)
 
 
 def _residual(step: Step, side: str) -> int:
@@ -95,8 +91,3 @@ def feed_forward(step: Step, side: str) -> int:
     hidden = 2 - (after_only and not dropped) + 2 * config.gated_feed_forward
     width = config.feed_forward_width // step.mesh.model
     return step.tokens(side) * width * (step.item * hidden + dropped) + _residual(step, side)
-
-
-def total(found: Mapping[str, int]) -> int:
-    """Returns the bytes of a device together."""
-    return sum(found.values())

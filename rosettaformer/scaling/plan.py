@@ -27,7 +27,7 @@ def plan(step: Step) -> dict[str, Any]:
         "microbatches": step.recipe.microbatches,
         "parameter_count": parameters.count(step.config),
         "memory": held,
-        "memory_total": memory.total(held),
+        "memory_total": sum(held.values()),
         "traffic": [collective._asdict() | {"ring": round(collective.wire(step.mesh))} for collective in traffic.traffic(step)],
         "traffic_total": traffic.total(step),
         "traffic_by_ring": traffic.by_ring(step),

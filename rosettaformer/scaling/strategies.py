@@ -1,6 +1,6 @@
 """Strategies: the mesh that each makes of a number of devices."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from reference_numpy import TransformerConfig, sharding
 from reference_numpy.sharding import Mesh
@@ -10,7 +10,9 @@ NODE = 8  # the most columns of `both`: the devices of one machine, whose links 
 
 def both(config: TransformerConfig, devices: int) -> Mesh:
     """Returns the mesh with the most columns, at most NODE, that divide the devices and the model."""
-    return next(mesh for mesh in _meshes(devices) if not problem(config, mesh))
+    columns = (model for model in range(NODE, 0, -1) if devices % model == 0)
+    meshes = (Mesh(data=devices // model, model=model) for model in columns)
+    return next(mesh for mesh in meshes if not problem(config, mesh))
 
 
 def problem(config: TransformerConfig, mesh: Mesh) -> str:
@@ -20,12 +22,6 @@ def problem(config: TransformerConfig, mesh: Mesh) -> str:
     except ValueError as error:
         return str(error)
     return ""
-
-
-def _meshes(devices: int) -> Iterator[Mesh]:
-    for model in range(NODE, 0, -1):
-        if devices % model == 0:
-            yield Mesh(data=devices // model, model=model)
 
 
 STRATEGIES: dict[str, Callable[[TransformerConfig, int], Mesh]] = {

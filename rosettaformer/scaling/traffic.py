@@ -51,12 +51,13 @@ def _over_data(step: Step, each: list[Parameter]) -> Iterator[Collective]:
     """
     if step.mesh.data == 1:
         return
-    forward, backward, sums = 0, 0, Counter[bool]()
+    forward, backward, sums, names = 0, 0, Counter[bool](), parameters.ties(step.config)
     for parameter in each:
         payload, split = step.gathered(parameter) * step.item, step.is_split(parameter)
         forward += payload * split
         backward += payload * (split and _is_read_again(step, parameter))
-        sums[split] += payload * (_uses(step, parameter) if step.engine.each_use else 1)
+        # a step reads a parameter once, and once more under each of its other names
+        sums[split] += payload * (1 + [*names.values()].count(parameter.name) if step.engine.each_use else 1)
     parts = step.recipe.microbatches
     at_end = step.engine.sums_at_end
     yield Collective(GATHER, DATA, "parameters, forward", forward * parts)
@@ -83,8 +84,12 @@ def _over_model(step: Step, each: list[Parameter]) -> Iterator[Collective]:
         return
     payload, width = step.item * step.recipe.microbatches, step.config.model_width
     inputs = {(parameter.projection if step.engine.each_use else parameter.part, _side(parameter)) for parameter in each
-              if parameter.letters[0] == "d" and parameter.name.endswith(".kernel") and _reads_a_part(step, parameter)}  # fmt: skip
-    backward = sum(step.tokens(side) for _, side in inputs) + step.tokens("target") * _is_tied_and_split(step, each)
+              if parameter.letters[0] == "d" and parameter.name.endswith(".kernel")
+              and (parameter.letter(MODEL)
+                   or (_of_own_heads(step, parameter) and not step.engine.each_use))}  # fmt: skip
+    tied = parameters.ties(step.config).get("logits.kernel")
+    split = any(parameter.name == tied and parameter.letter(MODEL) for parameter in each)
+    backward = sum(step.tokens(side) for _, side in inputs) + step.tokens("target") * split
     outputs = {parameter.part: step.tokens(_side(parameter)) for parameter in each
                if parameter.letter(MODEL) and parameter.letters[-1] == "d" and parameter.name.endswith(".kernel")}  # fmt: skip
     embedded = sum(step.tokens(side) for parameter in each if parameter.name.endswith(".table") and parameter.letter(MODEL)
@@ -117,22 +122,6 @@ def _of_own_groups(step: Step, each: list[Parameter]) -> Iterator[Collective]:
         yield Collective(GATHER, MODEL, "gradients of whole parameters", sum(map(step.gathered, groups)) * payload)
     rest = sum(step.gathered(parameter) for parameter in each if parameter not in groups)
     yield Collective(REDUCE, MODEL, "gradients of whole parameters", rest * payload)
-
-
-def _reads_a_part(step: Step, parameter: Parameter) -> bool:
-    """Whether a kernel makes of an input what is split over model, so that the gradient of the input is a share."""
-    return bool(parameter.letter(MODEL)) or (_of_own_heads(step, parameter) and not step.engine.each_use)
-
-
-def _is_tied_and_split(step: Step, each: Iterable[Parameter]) -> bool:
-    """Whether the logits' kernel is a table whose vocabulary is split over model."""
-    stored = parameters.ties(step.config).get("logits.kernel")
-    return any(parameter.name == stored and parameter.letter(MODEL) for parameter in each)
-
-
-def _uses(step: Step, parameter: Parameter) -> int:
-    """Returns how often a step reads a parameter: once, and once more under each of its other names."""
-    return 1 + [*parameters.ties(step.config).values()].count(parameter.name)
 
 
 def _of_scalars(step: Step) -> Iterator[Collective]:

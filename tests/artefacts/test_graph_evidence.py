@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rosettaformer.artefacts import meanings, unjudged
-from rosettaformer.artefacts.calls import Calls
+from rosettaformer.artefacts import meanings
+from rosettaformer.artefacts.calls import Calls, unjudged
 from rosettaformer.artefacts.constants import constants
-from rosettaformer.artefacts.declared import masks, randomness
+from rosettaformer.artefacts.declared import nodes
 from rosettaformer.artefacts.opening import open_artefact
 from rosettaformer.artefacts.signature import Entry, Tensor
 
@@ -33,13 +33,13 @@ def graph(path: Path, nodes: list, held: dict[str, object], outputs: tuple[str, 
 def drawn(path: Path) -> list[str]:
     found = constants(path)
     assert not found.reason
-    return [one.place for one in randomness.live(found) if one.random and [*randomness.findings(found, [one])]]
+    return [one.place for one in nodes.live(found) if one.random and [*nodes.of_training(found, [one])]]
 
 
 def masked(path: Path) -> list[tuple[str, str]]:
     """The finite masks of a file, and up to which score each hides a token."""
     found = constants(path)
-    words = [sentence.split() for sentence in masks.findings(found, randomness.live(found))]
+    words = [sentence.split() for sentence in nodes.masks(found, nodes.live(found))]
     return [(one[2].rstrip(","), one[-1]) for one in words]
 
 
@@ -167,9 +167,9 @@ def test_every_format_shows_what_is_drawn_at_random(kind: str, training: bool, t
     (file,) = tmp_path.iterdir()
     found = constants(file)
     assert not found.reason
-    assert bool([*randomness.findings(found, randomness.live(found, {"forward"}))]) == training
+    assert bool([*nodes.of_training(found, nodes.live(found, {"forward"}))]) == training
     if kind == "savedmodel":
-        assert [*randomness.findings(found, randomness.live(found, {"train"}))]
+        assert [*nodes.of_training(found, nodes.live(found, {"train"}))]
 
 
 @pytest.mark.conformance
@@ -209,7 +209,8 @@ SENTENCE, BERT = Tensor("sentence_embedding", "float32", ("b", 8)), MODELS["bert
 
 def left(config, asked: set[str], *entries: Entry, function: str = "", **outputs: str) -> list[str]:
     table = meanings.parse([f"{name}={meaning}" for name, meaning in outputs.items()], "--output")
-    return [place for place, _ in unjudged.sentences(Calls(Functions(*entries), config, {}, table, function), asked, bool(function))]
+    calls = Calls(Functions(*entries), config, {}, table, function)
+    return [place for place, _ in unjudged(calls, asked, bool(function))]
 
 
 def test_outputs_that_nothing_judges_are_told() -> None:

@@ -21,7 +21,7 @@ from messages import mentions
 
 from reference_numpy import decoding, parameters
 from reference_numpy.training import Trainer
-from rosettaformer.benchmarks import answers, benchmark_report, data, measure, peer_process, problem, timed_rows, worker
+from rosettaformer.benchmarks import answers, benchmark_report, measure, peer_process, problem, timed_rows, worker
 from rosettaformer.benchmarks.workloads import SCALING, WORKLOADS, Task, tiny
 from rosettaformer.commands import bench as command
 from rosettaformer.extras import install
@@ -389,7 +389,6 @@ def _quick(row: timed_rows.Row, task: Task) -> bool:
 
 OPTIONAL = {  # package -> the framework whose rows need it, and how their names begin
     "transformers": ("torch", "transformers"),
-    "x_transformers": ("torch", "x-"),
     "keras_hub": ("tf", "keras_hub"),
     "ctranslate2": ("ctranslate2", "CTr"),
 }
@@ -411,35 +410,11 @@ def test_optional_peers_give_the_references_answers_or_those_of_the_asked_length
     rows_of = [row for row in peers(framework).rows(problem.make(task), "cpu") if row.peer and row.name.startswith(start)]
     given = [row for row in rows_of if "no XLA" not in row.name and not (framework == "torch" and row.compiles)]
     results = measured(task, *given, rounds=1)
-    assert given or package == "x_transformers" or (package == "ctranslate2" and task.kind == "training")
+    assert given or (package == "ctranslate2" and task.kind == "training")
     assert [(result.status, result.message) for result in results] == [("timed", "")] * len(given)
     compared = {result.name for result in results if result.difference is not None}
     assert compared == {row.name for row in given if row.comparable}
     assert compared == {row.name for row in given if task.published or "Marian" in row.name}
-
-
-@pytest.mark.conformance
-def test_kerashub_is_a_peer_on_jax_too() -> None:
-    """In a process of its own, since Keras has one backend a process."""
-    for package in ("keras_hub", "jax"):
-        pytest.importorskip(package)
-    options = peer_process.Options(("jax",), rounds=1, only=("keras_hub",))
-    for task in (GPT2, *LLAMA):
-        [result] = measure.run(task, answers.Reference(problem.make(task)), options)[0]
-        assert (result.name, result.status, result.message) == (f"keras_hub {task.published} on JAX compiled", "timed", "")
-        assert result.peer and result.difference is not None
-
-
-def test_forward_passes_of_other_models_are_timed_and_not_compared(peers: Peers, measured: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    for package in ("transformers", "x_transformers"):
-        pytest.importorskip(package)
-    given = [row for row in peers("torch").rows(problem.make(FORWARD), "cpu") if not row.comparable]
-    monkeypatch.setattr("torch.compile", lambda function: function)
-    results = measured(FORWARD, *given, rounds=1)
-    assert [(result.name, result.status, result.difference) for result in results] == [
-        ("transformers Marian compiled", "timed", None),
-        ("x-transformers compiled", "timed", None),
-    ]
 
 
 @pytest.mark.conformance
@@ -527,7 +502,7 @@ def test_tables_are_written_as_data_and_the_others_stay(tmp_path: Path) -> None:
     about = {"CPU": "x", "cores": "2"}
     found = benchmark_report.Report("rosettaformer bench", 9, about, [(FORWARD, [_timed(median=2.0)])])
     (tmp_path / "w9.json").write_text("{}")
-    data.write(tmp_path, benchmark_report.markdown(found))
+    benchmark_report.write(tmp_path, benchmark_report.markdown(found))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["w1-20.json", "w9.json"]
     table = json.loads((tmp_path / "w1-20.json").read_text())
     assert table["rows"] == [["ours", "2.00", "1.00 - 3.00", "1.00"]]

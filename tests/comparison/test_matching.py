@@ -16,7 +16,7 @@ from rosettaformer.comparison.matching import fusing, layer_matching, rename_tab
 from rosettaformer.comparison.models import behaviour
 from rosettaformer.comparison.models.base import Layer, LayerCall, Variable
 from rosettaformer.comparison.report import known_parts
-from rosettaformer.comparison.report.places import places, relation
+from rosettaformer.comparison.report.explanations import places, relation
 from rosettaformer.modules import arguments
 
 RNG = np.random.default_rng(0)

@@ -23,7 +23,7 @@ from rosettaformer.checkpoints import canonical, load
 from rosettaformer.conformance.case import DTYPES, Case
 from rosettaformer.conformance.reference import components, tolerance
 from rosettaformer.model_report import report_making
-from rosettaformer.model_report.chart import Chart
+from rosettaformer.model_report.charts import Chart
 from rosettaformer.model_report.layer_errors import Attention, component_error
 from rosettaformer.model_report.page import verdict
 from rosettaformer.model_report.predictions import Predictions, predict

@@ -7,7 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from ..runtimes import signatures
+from ..signature import named
 from .reading import DRAWS, Constants
 
 try:
@@ -53,7 +53,7 @@ def read(path: Path, found: Constants) -> None:
             found.node(name, place, inputs, outputs, words, bodies=bodies, random=DRAWS * (name in _DRAWING))
         found.results[number] = [(number, int(index)) for index in graph.outputs]
     own = {(one.signatureKey or b"").decode(errors="replace"): found.results[one.subgraphIndex] for one in model.signatureDefs or ()}
-    found.entries |= signatures.named(own) or {"forward": found.results[0]}
+    found.entries |= named(own) or {"forward": found.results[0]}
 
 
 def _name(tensor: Any) -> str:

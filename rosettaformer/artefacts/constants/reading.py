@@ -163,11 +163,6 @@ def _range(*values: np.ndarray) -> np.ndarray:
     return np.arange(start, stop, step)
 
 
-def _power(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    result: np.ndarray = np.asarray(x, np.float64) ** y
-    return result
-
-
 _SHAPES = {"shape", "size", "sym_size", "get_dimension_size", "shape_of", "rank"}
 _ROOTS = {"sqrt", "rsqrt", "pow", "power"}
 _PASSED = {
@@ -175,7 +170,8 @@ _PASSED = {
     "expanddims", "broadcast_to", "broadcastto", "broadcast_in_dim", "dynamic_broadcast_in_dim", "expand", "dequantize",
 }  # fmt: skip
 _ALIASES: dict[Callable[..., Any], str] = {
-    np.sqrt: "sqrt", _power: "pow power", np.multiply: "mul multiply", np.true_divide: "div divide realdiv truediv", np.add: "add addv2",
+    np.sqrt: "sqrt", np.float_power: "pow power", np.multiply: "mul multiply",
+    np.true_divide: "div divide realdiv truediv", np.add: "add addv2",
     np.subtract: "sub subtract", np.negative: "neg negative negate", np.exp: "exp exponential", np.log: "log", np.cos: "cos cosine",
     np.sin: "sin sine", _range: "range arange", (lambda x: 1 / np.sqrt(x)): "rsqrt", (lambda x: 1 / x): "reciprocal inv",
 }  # fmt: skip

@@ -7,7 +7,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from ..examining.saved_model import parsed
-from ..runtimes import signatures
+from ..signature import named
 from .reading import DRAWS, NORMS, Constants
 
 _HIDDEN = ("_CHECKPOINTABLE_OBJECT_GRAPH", "save_counter")
@@ -24,7 +24,7 @@ def read(path: Path, found: Constants) -> None:
             _nodes(function.node_def, f"{name}/", found)
             found.results[name] = [f"{name}/{output.partition(':')[0]}" for output in function.ret.values()]
         own = {name: [one.name.partition(":")[0] for one in given.outputs.values()] for name, given in graph.signature_def.items()}
-        found.entries |= signatures.named({name: keys for name, keys in own.items() if not name.startswith("__saved_model")})
+        found.entries |= named({name: keys for name, keys in own.items() if not name.startswith("__saved_model")})
         for name, signature in graph.signature_def.items():
             for tensor in signature.inputs.values() if not name.startswith("__saved_model") else ():
                 found.input([None] if tensor.tensor_shape.unknown_rank else [side.size for side in tensor.tensor_shape.dim])
@@ -54,12 +54,10 @@ def _nodes(nodes, scope: str, found: Constants) -> None:  # type: ignore[no-unty
         if node.op == "Dequantize":
             found.rounded = True
         inputs = [scope + name.split(":")[0] for name in node.input if not name.startswith("^")]
-        random = NORMS if node.op.startswith("FusedBatchNorm") and _trains(node) else DRAWS * bool(_DRAWING.match(node.op))
+        trains = "is_training" not in node.attr or bool(node.attr["is_training"].b)
+        normed = node.op.startswith("FusedBatchNorm") and trains
+        random = NORMS if normed else DRAWS * bool(_DRAWING.match(node.op))
         found.node(node.op, node.name, inputs[:1] if node.op == "Cast" else inputs, [key], words, bodies=bodies, random=random)
-
-
-def _trains(node) -> bool:  # type: ignore[no-untyped-def]
-    return "is_training" not in node.attr or bool(node.attr["is_training"].b)
 
 
 def _variables(prefix: Path, found: Constants) -> None:

@@ -8,8 +8,9 @@ import numpy as np
 from reference_numpy import TransformerConfig
 
 from ..constants.reading import CONTRIBUTED, Constants
-from . import numbers, precision, rotary, sizes, weights
+from . import rotary, weights
 from .evidence import Evidence, Finding
+from .numbers import numbers, precision, sizes
 
 __all__ = ["OF_GRAPH", "Finding", "findings"]
 OF_GRAPH = ("precision", "weights")  # what a finding is about that is of no entry
@@ -30,11 +31,11 @@ def findings(
     if constants.reason:
         return []
     evidence = Evidence(config, constants, config_json or {})
-    found = [*sizes.findings(evidence)]
+    found = [*sizes(evidence)]
     other_heads = any(finding.field in ("model_width", "heads", "key_size") for finding in found)
     if not constants.rounded and (not constants.opaque or constants.opaque.startswith(CONTRIBUTED)):
-        found += numbers.findings(evidence)
+        found += numbers(evidence)
         found += () if other_heads else rotary.findings(evidence)  # how many features rotate is not known
     order = [*config.to_dict()]
     found.sort(key=lambda finding: order.index(finding.field))
-    return [*found, *precision.findings(evidence), *weights.findings(config, parameters or {}, constants)]
+    return [*found, *precision(evidence), *weights.findings(config, parameters or {}, constants)]

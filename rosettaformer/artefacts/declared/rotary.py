@@ -24,31 +24,20 @@ _INSIDE = {"": ("full_attention",), "local_": ("sliding_attention",)}
 
 def findings(evidence: Evidence) -> Iterator[Finding]:
     """Yields the bases, scalings and shares of a head that the graph cannot contain, once each."""
-    config = evidence.config
-    if _hidden(evidence):
-        return
+    config, size = evidence.config, evidence.config.rotary_size
+    weights = [weight for name, weight in evidence.constants.weights.items() if not name.startswith("argument")]
+    unread = [weight.shape for weight in weights if weight.shape and not weight.read]
+    if any(shape[-1] in (size, size // 2) and math.prod(shape[:-2]) <= 2 for shape in unread):
+        return  # one of them may be the table
+    of_local = config.local_rotary_base, config.local_rotary_scaling
+    differ = of_local != (config.rotary_base, config.rotary_scaling)
     seen = set[tuple[float, RotaryScaling]]()
     for layer in layers(evidence):
         kind = config.layer_kind(layer)
         if not kind.rotary or (kind.base, kind.scaling) in seen:
             continue
         seen.add((kind.base, kind.scaling))
-        yield from _of_kind(evidence, kind, "local_" if kind.window and _differ(evidence) else "")
-
-
-def _differ(evidence: Evidence) -> bool:
-    config = evidence.config
-    return (config.local_rotary_base, config.local_rotary_scaling) != (config.rotary_base, config.rotary_scaling)
-
-
-def _hidden(evidence: Evidence) -> bool:
-    """Whether a table may be among the tensors that were not read."""
-    size = evidence.config.rotary_size
-    return any(
-        not weight.read and weight.shape and weight.shape[-1] in (size, size // 2) and math.prod(weight.shape[:-2]) <= 2
-        for name, weight in evidence.constants.weights.items()
-        if not name.startswith("argument")
-    )
+        yield from _of_kind(evidence, kind, "local_" if kind.window and differ else "")
 
 
 def _of_kind(evidence: Evidence, kind: LayerKind, local: str) -> Iterator[Finding]:

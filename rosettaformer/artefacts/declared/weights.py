@@ -1,5 +1,6 @@
 """A graph's tensors beside the checkpoint's: transposed kernels, exchanged layers, an untied head, tensors that hold other numbers."""
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -39,7 +40,12 @@ def findings(config: TransformerConfig, parameters: Arrays, constants: Constants
 
 def _kernels(parameters: Arrays, graphs: Iterable[Products]) -> Iterator[str]:
     """Yields kernels that are transposed, and those whose layers are exchanged within a graph."""
-    named = [(_key(matrix), name) for name, array in parameters.items() if name.endswith(".kernel") for matrix in _matrices(array)]
+    named = [
+        (_key(array.reshape(math.prod(array.shape[:axis]), -1)), name)  # its inputs may have several axes
+        for name, array in parameters.items()
+        if name.endswith(".kernel")
+        for axis in range(1, array.ndim)
+    ]
     count = Counter(key for key, _ in named)
     kernels = {key: name for key, name in named if count[key] == 1}  # equal ones are not told apart
     for products in graphs:
@@ -82,12 +88,6 @@ def _other_numbers(parameters: Arrays, held: Arrays) -> Iterator[str]:
             zeros = [place for place in places if not unknown[place].any()]
             instead = f"{zeros[0]} is zero" if zeros else f"{' or '.join(places[:3])} holds other numbers"
             yield f"the graph holds no {name}, as it holds those of other layers; {instead}"
-
-
-def _matrices(array: np.ndarray) -> Iterator[np.ndarray]:
-    """Yields a kernel as a matrix from inputs to outputs, for each number of axes that its inputs may have."""
-    for axis in range(1, array.ndim):
-        yield array.reshape(int(np.prod(array.shape[:axis])), -1)
 
 
 def _key(matrix: np.ndarray) -> tuple[tuple[int, ...], bytes]:

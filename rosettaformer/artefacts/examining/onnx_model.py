@@ -210,8 +210,11 @@ def _external(path: Path, tensor: TensorProto) -> tuple[Path, int, int]:
     file = path.parent / place
     if not file.is_file():
         raise ValueError(f"the tensor {name} of {path} lies in {place}, which must lie beside it; there is no such file")
-    if not _inside(file, path.parent.resolve()):
-        raise ValueError(f"the tensor {name} of {path} must lie in its folder; {place} is a link to {file.resolve()}")
+    folder, target = path.parent.resolve(), file.resolve()
+    # or it is a link of the cache of huggingface_hub: `snapshots/REVISION/...` to a file of `blobs`
+    caches = [own.parent / "blobs" for own in folder.parents if own.name == "snapshots"]
+    if not target.is_relative_to(folder) and target.parent not in caches:
+        raise ValueError(f"the tensor {name} of {path} must lie in its folder; {place} is a link to {target}")
     numbers = [said.get("offset", "0"), said.get("length", str(wanted))]
     if not all(re.fullmatch(r"\d{1,18}", number) for number in numbers):
         raise ValueError(f"the tensor {name} of {path} must have an offset and a length; got {', '.join(numbers)}")
@@ -221,12 +224,6 @@ def _external(path: Path, tensor: TensorProto) -> tuple[Path, int, int]:
     if offset + length > (size := file.stat().st_size):
         raise ValueError(f"the tensor {name} of {path} ends at byte {offset + length} of {place}, which has {size}")
     return file, offset, length
-
-
-def _inside(file: Path, folder: Path) -> bool:
-    """Whether a file lies in a folder, or is a link of the cache of huggingface_hub: `snapshots/REVISION/...` to a file of `blobs`."""
-    caches = (own.parent / "blobs" for own in folder.parents if own.name == "snapshots")
-    return file.resolve().is_relative_to(folder) or file.resolve().parent in caches
 
 
 def _some(names: list[str]) -> str:

@@ -45,7 +45,11 @@ def examine(path: Path) -> tuple[Any, set[str]]:
     """Returns the graph that is served, and the operations of what may be called of it. Raises ValueError, or what TensorFlow
     raises, if the folder is damaged, or its graph does more than compute.
     """
-    graph = _graph(parsed(path))
+    every = parsed(path).meta_graphs
+    graph = next((each for each in every if "serve" in each.meta_info_def.tags), None)
+    if graph is None:
+        tags = ", ".join(" ".join(each.meta_info_def.tags) for each in every)
+        raise ValueError(f"it has a graph with the tag serve; got {tags or 'none'}")
     functions = {function.signature.name: function for function in graph.graph_def.library.function}
     _check_operations(graph.graph_def.node, "its graph", SAVER)
     reached = _reached(graph, functions)
@@ -79,15 +83,6 @@ def bodies(graph: Any) -> dict[str, str]:
             inner = [node.attr["f"].func.name for node in wrapper.node_def if node.attr["f"].func.name]
             found[name] = " ".join([*inner, *held]) if inner else ""
     return found
-
-
-def _graph(message: Any) -> Any:
-    """Returns the graph that is served."""
-    graphs = [each for each in message.meta_graphs if "serve" in each.meta_info_def.tags]
-    if not graphs:
-        tags = ", ".join(" ".join(each.meta_info_def.tags) for each in message.meta_graphs)
-        raise ValueError(f"it has a graph with the tag serve; got {tags or 'none'}")
-    return graphs[0]
 
 
 def _check_operations(nodes: Iterable[Any], where: str, saver: set[str]) -> None:

@@ -1,8 +1,9 @@
 """The zip archives of torch (.pt2): their members, before a byte of them is interpreted."""
 
 import io
+import re
 import zipfile
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import torch
 from torch.export.pt2_archive import PT2ArchiveReader
@@ -32,7 +33,8 @@ def listing(path: Path) -> dict[str, int]:
         raise ValueError(f"{path} must be a zip archive of torch.export, and is damaged: the checksum of {broken} is of other bytes")
     names = [member.filename for member in members]
     _known(path, names)
-    if wrong := next((name for name in names if _leads_out(name)), None):
+    leads_out = re.compile(r"/|.*[\\:]|(.*/)?\.\.(/|$)", re.DOTALL)
+    if wrong := next(filter(leads_out.match, names), None):
         raise ValueError(f"the members of {path} must lie in its own folder; got {wrong!r}")
     if wrong := next((name for name in names if names.count(name) > 1), None) if len({*names}) < len(names) else None:
         raise ValueError(f"the members of {path} must have names of their own; {wrong!r} is there twice")
@@ -57,10 +59,6 @@ def _known(path: Path, names: list[str]) -> None:
     if "data.pkl" in ends:
         raise ValueError(f"{path} must be a program of torch.export; it is pickled, by torch.save: weights, or a module with its code")
     raise ValueError(f"{path} must be a program of torch.export; it is a zip archive without archive_format")
-
-
-def _leads_out(name: str) -> bool:
-    return "\\" in name or ":" in name or name.startswith("/") or ".." in PurePosixPath(name).parts
 
 
 def _same(path: Path, found: dict[str, int]) -> None:

@@ -17,7 +17,6 @@ import importlib
 import secrets
 import shutil
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -74,7 +73,9 @@ def export(checkpoint: Path, kind: str, out: Path, dtype: str = "float32", force
     module = backends.imported(backend, f"{__name__}.{backend}")
     read = checkpoints.load(checkpoint, checkpoints.own_format(checkpoint), **reading)
     parameters = {name: array.astype(numpy_dtype(dtype), copy=False) for name, array in read.parameters.items()}
-    with _setting(backend, dtype):
+    with contextlib.ExitStack() as stack:
+        if backend == "jax":  # which has float64 only where it is asked for
+            stack.enter_context(importlib.import_module("impl_jax.framework").device_context("cpu", dtype))
         model = backends.transformer(backend, read.config, parameters)
     folder = out.with_name(f".{secrets.token_hex(8)}.tmp")
     folder.mkdir()
@@ -98,14 +99,6 @@ def export(checkpoint: Path, kind: str, out: Path, dtype: str = "float32", force
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return said
-
-
-def _setting(backend: str, dtype: str) -> AbstractContextManager[None]:
-    """Returns what is set while a model is made: JAX has float64 only where it is asked for."""
-    if backend != "jax":
-        return contextlib.nullcontext()
-    found: AbstractContextManager[None] = importlib.import_module("impl_jax.framework").device_context("cpu", dtype)
-    return found
 
 
 def check_place(kind: str, out: Path, force: bool) -> None:

@@ -20,7 +20,7 @@ from impl_torch.programs import entries
 from reference_numpy import TransformerConfig
 
 from ..runtimes.torch_export import quiet
-from ..signature import Entry, Tensor
+from ..signature import Entry
 from . import Exported, beside, functions
 
 # The oldest with every operator that these graphs use, Gelu and the norms among them, in one node: the most runtimes read it. 23 adds
@@ -39,12 +39,17 @@ def write(model: Any, config: TransformerConfig, kind: str, path: Path, dtype: s
     if kind == "onnx" and dtype == "float64" and config.activation == "gelu_erf":
         raise ValueError("ONNX Runtime has no erf of float64, which gelu_erf needs; see docs/artefacts.md#precision")
     found = functions.of_config(config, dtype)
-    writer = {"onnx": _write_onnx, "pt2": _write_program, "aoti": _write_package}[kind]
     model.eval().requires_grad_(False)
     for name, entry in found.items():
         # the exporters print and log their own steps
         with quiet(), warnings.catch_warnings(action="ignore"), contextlib.redirect_stdout(io.StringIO()):
-            writer(_program(_MODULES[name](model), entry), entry, beside(path, name))
+            program, place = _program(_MODULES[name](model), entry), beside(path, name)
+            if kind == "onnx":
+                _write_onnx(program, entry, place)
+            elif kind == "pt2":
+                torch.export.save(program, place)
+            else:
+                torch._inductor.aoti_compile_and_package(program, package_path=str(place))
     if kind == "onnx":
         found = {name: _named(entry) for name, entry in found.items()}
     return Exported(
@@ -58,7 +63,11 @@ def write(model: Any, config: TransformerConfig, kind: str, path: Path, dtype: s
 
 def _program(module: torch.nn.Module, entry: Entry) -> ExportedProgram:
     """Returns the traced program, which serves every size: 0 and 1, too."""
-    given = {tensor.name: _example(tensor) for tensor in entry.inputs}
+    given = {}
+    for tensor in entry.inputs:
+        parts = [str(size).split("+") for size in tensor.shape]
+        shape = [sum(SIZES.get(part) or int(part) for part in several) for several in parts]
+        given[tensor.name] = torch.ones(shape, dtype=getattr(torch, tensor.dtype))
     dynamic = {tensor.name: {axis: Dim.AUTO for axis, size in enumerate(tensor.shape) if isinstance(size, str)} for tensor in entry.inputs}
     # Otherwise a trace takes every size to be at least 2.
     settings: Any = _config
@@ -69,19 +78,6 @@ def _program(module: torch.nn.Module, entry: Entry) -> ExportedProgram:
     for node in program.graph.nodes:
         node.meta.pop("stack_trace", None)  # places of files on this machine
     return program
-
-
-def _example(tensor: Tensor) -> torch.Tensor:
-    shape = [size if isinstance(size, int) else sum(SIZES[part] for part in size.split("+")) for size in tensor.shape]
-    return torch.ones(shape, dtype=getattr(torch, tensor.dtype))
-
-
-def _write_program(program: ExportedProgram, entry: Entry, path: Path) -> None:
-    torch.export.save(program, path)
-
-
-def _write_package(program: ExportedProgram, entry: Entry, path: Path) -> None:
-    torch._inductor.aoti_compile_and_package(program, package_path=str(path))
 
 
 def _write_onnx(program: ExportedProgram, entry: Entry, path: Path) -> None:

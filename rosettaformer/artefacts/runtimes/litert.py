@@ -12,8 +12,7 @@ import numpy as np
 from ai_edge_litert.interpreter import Interpreter
 
 from ...memory import physical_memory
-from ..signature import Artefact, Entry, Tensor
-from . import signatures
+from ..signature import Artefact, Entry, Tensor, named
 
 Details = Mapping[str, Mapping[str, Any]]
 _BUILTIN = {value: name for name, value in vars(schema.BuiltinOperator).items() if isinstance(value, int)}
@@ -41,7 +40,7 @@ class _Model(Artefact):
     def __init__(self, content: bytes, interpreter: Any) -> None:
         self._content, self._changes = content, _has_variables(schema.Model.GetRootAs(content))
         self._interpreter = interpreter
-        self._signatures = signatures.named({name: name for name in interpreter.get_signature_list()}) or {"forward": ""}
+        self._signatures = named({name: name for name in interpreter.get_signature_list()}) or {"forward": ""}
         self._details = {name: self._said(name) for name in self._signatures}
         self.entries = {name: Entry(name, _tensors(taken), _tensors(given)) for name, (taken, given) in self._details.items()}
 
@@ -146,10 +145,9 @@ def _check(content: bytes) -> None:
         if signature.SubgraphIndex() >= model.SubgraphsLength():
             raise ValueError(f"a signature is of one of its {model.SubgraphsLength()} graphs; got {signature.SubgraphIndex()}")
         count = model.Subgraphs(signature.SubgraphIndex()).TensorsLength()
-        for index in [signature.Inputs(at).TensorIndex() for at in range(signature.InputsLength())] + [
-            signature.Outputs(at).TensorIndex() for at in range(signature.OutputsLength())
-        ]:
-            _check_index(index, count)
+        for side in ("Inputs", "Outputs"):
+            for at in range(getattr(signature, f"{side}Length")()):
+                _check_index(getattr(signature, side)(at).TensorIndex(), count)
 
 
 def _data(buffer: Any, content: bytes) -> Any:
@@ -175,9 +173,7 @@ def _check_graph(graph: Any, buffers: list[int], codes: int) -> None:
     count = graph.TensorsLength()
     for place in range(count):
         _check_tensor(graph.Tensors(place), buffers)
-    for index in _indices(graph, "Inputs"):
-        _check_index(index, count)
-    for index in _indices(graph, "Outputs"):
+    for index in (*_indices(graph, "Inputs"), *_indices(graph, "Outputs")):
         _check_index(index, count)
     for place in range(graph.OperatorsLength()):
         operator = graph.Operators(place)

@@ -27,7 +27,9 @@ def open_file(path: Path, allow_code: bool) -> Artefact:
     try:
         return _Model(path)
     except Exception as error:  # each of ONNX Runtime's own derives from Exception
-        raise ValueError(f"{path} must be a model that ONNX Runtime {onnxruntime.__version__} loads; got {_told(error)}") from None
+        said = " ".join(str(error).rpartition("onnxruntime::")[2].split())  # without the place in its source
+        runtime = f"ONNX Runtime {onnxruntime.__version__}"
+        raise ValueError(f"{path} must be a model that {runtime} loads; got {said[:300]}") from None
 
 
 class _Model(Artefact):
@@ -67,8 +69,3 @@ def _array(value: onnxruntime.OrtValue) -> Any:
         return np.zeros(shape, ml_dtypes.bfloat16)
     found = np.ctypeslib.as_array(ctypes.cast(value.data_ptr(), ctypes.POINTER(ctypes.c_uint16)), shape)
     return found.copy().view(ml_dtypes.bfloat16)
-
-
-def _told(error: Exception) -> str:
-    """Returns what ONNX Runtime says, without the place in its source."""
-    return " ".join(str(error).rpartition("onnxruntime::")[2].split())[:300]

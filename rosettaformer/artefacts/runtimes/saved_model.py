@@ -10,8 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from ..examining import saved_model
-from ..signature import Artefact, Entry, Tensor
-from . import signatures
+from ..signature import Artefact, Entry, Tensor, named
 
 # operations that change a variable
 _ASSIGNING = re.compile(r"Assign\w*Op|Resource(Scatter|StridedSliceAssign)\w*|Rng\w+|Stateful(Uniform|Standard|Truncated)\w*")
@@ -37,11 +36,14 @@ class _Model(Artefact):
 
     def __init__(self, loaded: Any, bodies: Mapping[str, str], assigns: bool) -> None:
         self._loaded = loaded  # its variables live as long as it does
-        self._functions = signatures.named(loaded.signatures)
+        self._functions = named(loaded.signatures)
         variables = {id(one): one for function in self._functions.values() for one in function.variables} if assigns else {}
         self._kept = [(variable, variable.read_value()) for variable in variables.values()]
-        own = signatures.named(bodies)
-        self.entries = {name: _entry(name, function, own.get(name, "")) for name, function in self._functions.items()}
+        own = named(bodies)
+        self.entries = {}
+        for name, function in self._functions.items():
+            given, results = function.structured_input_signature[1], function.structured_outputs
+            self.entries[name] = Entry(name, _tensors(given), _tensors(results), body=own.get(name, ""))
 
     def run(self, entry: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         with tf.device("CPU"):
@@ -49,11 +51,6 @@ class _Model(Artefact):
                 variable.assign(value)
             found = self._functions[entry](**{name: tf.constant(array) for name, array in inputs.items()})
         return {name: tensor.numpy() for name, tensor in found.items()}
-
-
-def _entry(name: str, function: Any, body: str) -> Entry:
-    given, results = function.structured_input_signature[1], function.structured_outputs
-    return Entry(name, _tensors(given), _tensors(results), body=body)
 
 
 def _tensors(specs: Mapping[str, Any]) -> tuple[Tensor, ...]:

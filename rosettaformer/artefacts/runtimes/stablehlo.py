@@ -52,18 +52,16 @@ def open_file(path: Path, allow_code: bool) -> Artefact:
     It is examined in a process of its own: on some damaged files the parser of its operations crashes or never ends.
     """
     command = [sys.executable, "-m", __name__, str(path)]
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "JAX_PLATFORMS": "cpu"}
+    options: dict[str, Any] = {"capture_output": True, "text": True, "errors": "replace", "timeout": LIMIT}
     try:
-        said = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=LIMIT, env=_variables(), check=False)
+        said = subprocess.run(command, env=variables, check=False, **options)
         why = "" if said.returncode == 0 else said.stdout.strip() or f"its parser crashed (exit status {said.returncode})"
     except subprocess.TimeoutExpired:
         why = f"its parser did not end within {LIMIT:.0f} s"
     if why:
         raise ValueError(f"{path} must be a StableHLO export that JAX {version('jax')} opens; {why}")
     return _Program(jax.export.deserialize(bytearray(path.read_bytes())))
-
-
-def _variables() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "JAX_PLATFORMS": "cpu"}
 
 
 def _examine(path: Path) -> str:

@@ -91,13 +91,10 @@ def _entry(name: str, program: ExportedProgram) -> Entry:
 def _kept(program: ExportedProgram) -> Iterator[Tensor]:
     """Yields the buffers that a program changes, of which its signature tells only once it is functional."""
     buffers = dict(program.named_buffers())
-    if buffers and any(_writes(node) for node in program.graph.nodes):
+    called = [node.target for node in program.graph.nodes]
+    if buffers and any(one._schema.is_mutable for one in called if isinstance(one, torch._ops.OpOverload)):
         for name in program.run_decompositions({}).graph_signature.buffers_to_mutate.values():
             yield _tensor(name, buffers[name])
-
-
-def _writes(node: torch.fx.Node) -> bool:
-    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
 
 
 def _tensor(name: str, value: Any) -> Tensor:

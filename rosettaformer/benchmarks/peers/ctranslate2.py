@@ -14,7 +14,7 @@ import torch
 from ..problem import Problem
 from ..timed_rows import Call, Row, named
 from ..workloads import END, PADDING, START
-from . import huggingface, huggingface_single
+from . import huggingface
 
 
 def describe(device: str) -> str:
@@ -44,9 +44,7 @@ def rows(problem: Problem, device: str) -> list[Row]:
 
 
 def _translate(problem: Problem, device: str, precision: str) -> Call:
-    import ctranslate2
-
-    translator, workers = _loaded(ctranslate2.Translator, _marian, problem, device, precision)
+    translator, workers = _loaded("Translator", _marian, problem, device, precision)
     strategy = problem.strategy
     source = [[str(token) for token in row[row != PADDING]] for row in problem.source]
     options: dict[str, Any] = {
@@ -57,9 +55,7 @@ def _translate(problem: Problem, device: str, precision: str) -> Call:
 
 
 def _generate(problem: Problem, device: str, precision: str) -> Call:
-    import ctranslate2
-
-    generator, workers = _loaded(ctranslate2.Generator, _decoder, problem, device, precision)
+    generator, workers = _loaded("Generator", _decoder, problem, device, precision)
     prompt, count = [[str(token) for token in row] for row in problem.source], problem.task.new_tokens
     options: dict[str, Any] = {
         "min_length": count, "max_length": count, "include_prompt_in_result": False, "max_batch_size": math.ceil(len(prompt) / workers),
@@ -68,16 +64,12 @@ def _generate(problem: Problem, device: str, precision: str) -> Call:
 
 
 def _encode(problem: Problem, device: str, precision: str) -> Call:
-    import ctranslate2
-
-    encoder, workers = _loaded(ctranslate2.Encoder, _bert, problem, device, precision)
+    encoder, workers = _loaded("Encoder", _bert, problem, device, precision)
     return _in_shares(lambda share: encoder.forward_batch(share).last_hidden_state, problem.source, problem.config.model_width, workers)
 
 
 def _logits(problem: Problem, device: str, precision: str) -> Call:
-    import ctranslate2
-
-    generator, workers = _loaded(ctranslate2.Generator, _decoder, problem, device, precision)
+    generator, workers = _loaded("Generator", _decoder, problem, device, precision)
     return _in_shares(generator.forward_batch, problem.target, problem.config.target_vocabulary, workers)
 
 
@@ -97,10 +89,12 @@ def _in_shares(forward: Callable[[list[list[int]]], Any], token_bt: np.ndarray, 
     return call
 
 
-def _loaded(kind: Any, convert: Any, problem: Problem, device: str, precision: str) -> tuple[Any, int]:
+def _loaded(kind: str, convert: Any, problem: Problem, device: str, precision: str) -> tuple[Any, int]:
     """Returns the converted model, and into how many shares to split the rows: on a CPU each thread takes its own, since all threads on one
     row after another take longer.
     """
+    import ctranslate2
+
     workers = torch.get_num_threads() if device == "cpu" else 1
     with tempfile.TemporaryDirectory() as folder:
         with torch.no_grad():
@@ -108,7 +102,9 @@ def _loaded(kind: Any, convert: Any, problem: Problem, device: str, precision: s
         spec.validate()
         spec.optimize()
         spec.save(folder)
-        return kind(folder, device=device, compute_type=precision, inter_threads=workers, intra_threads=1), workers
+        model = getattr(ctranslate2, kind)
+        how: dict[str, Any] = {"inter_threads": workers, "intra_threads": 1}
+        return model(folder, device=device, compute_type=precision, **how), workers
 
 
 def _marian(problem: Problem) -> Any:
@@ -127,7 +123,7 @@ def _bert(problem: Problem) -> Any:
     """Adds a pooler and a name for its positions, which the loader requires; transformers 5 has no other positions."""
     from ctranslate2.converters.transformers import BertLoader
 
-    model = huggingface_single.loaded(problem, add_pooling_layer=True)
+    model = huggingface.loaded(problem, add_pooling_layer=True)
     model.config.position_embedding_type = "absolute"
     return BertLoader()(model, _tokenizer(problem))
 
@@ -136,7 +132,7 @@ def _decoder(problem: Problem) -> Any:
     from ctranslate2.converters import transformers
 
     loader = {"GPT-2": "GPT2Loader", "Llama": "LlamaLoader"}[problem.task.published]
-    return getattr(transformers, loader)()(huggingface_single.loaded(problem), _tokenizer(problem))
+    return getattr(transformers, loader)()(huggingface.loaded(problem), _tokenizer(problem))
 
 
 def _tokenizer(problem: Problem) -> Any:

@@ -1,4 +1,7 @@
-"""The stock layers of Flax NNX, their training step as a user writes it and split by hand, and their greedy search with their cache."""
+"""Models of the stock layers of Flax NNX, as a user writes them: the paper's, BERT's encoder, GPT-2, Llama.
+
+Their training step, by `nnx.jit` and split by hand; and greedy search with the layers' caches.
+"""
 
 import functools
 from collections.abc import Callable
@@ -20,44 +23,119 @@ from ..problem import Problem, optional
 from ..timed_rows import Step
 from ..workloads import PADDING, START
 
-TABLE = layout.renamed(table="embedding", output="out", offset="bias")
 Array = jax.Array
+Kinds = dict[str, Any]  # of every part: its dtypes, and where its random numbers come from
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "relu": nnx.relu, "gelu_erf": functools.partial(nnx.gelu, approximate=False), "gelu_tanh": nnx.gelu, "silu": nnx.silu,
+}  # fmt: skip
+TABLE = (
+    *layout.renamed(table="embedding", output="out", offset="bias"),
+    *(("table", "embedding", f"{rows} d") for rows in "pa"),
+)
 
 
-class StockLayer(nnx.Module):
-    def __init__(self, config: TransformerConfig, decoder: bool, dtype: Dtype, rngs: nnx.Rngs) -> None:
-        kinds: dict[str, Any] = {"dtype": dtype, "param_dtype": dtype, "rngs": rngs}
+class RotaryAttention(nnx.Module):
+    """Grouped heads with rotary positions by halves, which `nnx.MultiHeadAttention` lacks, and a cache like its own."""
+
+    def __init__(self, config: TransformerConfig, kinds: Kinds) -> None:
+        linear: Any = functools.partial(nnx.LinearGeneral, use_bias=False, **kinds)
+        width, heads, groups = config.model_width, (config.heads, config.key_size), (config.key_value_heads, config.key_size)
+        self.query, self.key, self.value = linear(width, heads), linear(width, groups), linear(width, groups)
+        self.out = linear(heads, width, axis=(-2, -1))
+        self.groups, self.base = groups, config.rotary_base
+        self.cached_key: Any = nnx.data(None)
+        self.cached_value: Any = nnx.data(None)
+        self.cache_index: Any = nnx.data(None)
+
+    def init_cache(self, shape: tuple[int, int, int], dtype: Dtype) -> None:
+        empty = jnp.zeros((*shape[:2], *self.groups), dtype)
+        self.cached_key, self.cached_value, self.cache_index = nnx.Cache(empty), nnx.Cache(empty), nnx.Cache(jnp.array(0))
+
+    def __call__(self, x: Array, mask: Array | None = None, decode: bool = False) -> Array:
+        """decode: x follows the tokens in the cache, into which its keys and values go."""
+        start = self.cache_index[...] if decode else 0
+        position = start + jnp.arange(x.shape[1])
+        query, key, value = self._rotated(self.query(x), position), self._rotated(self.key(x), position), self.value(x)
+        if decode:
+            key = jax.lax.dynamic_update_slice(self.cached_key[...], key, (0, start, 0, 0))
+            value = jax.lax.dynamic_update_slice(self.cached_value[...], value, (0, start, 0, 0))
+            self.cached_key[...], self.cached_value[...], self.cache_index[...] = key, value, start + x.shape[1]
+            mask = (jnp.arange(key.shape[1]) <= position[:, None])[None, None]
+        return self.out(nnx.dot_product_attention(query, key, value, mask=mask))
+
+    def _rotated(self, x: Array, position: Array) -> Array:
+        half = x.shape[-1] // 2
+        angle = position[:, None, None] * self.base ** (-jnp.arange(half) / half)
+        cosine, sine, (first, second) = jnp.cos(angle), jnp.sin(angle), jnp.split(x, 2, axis=-1)
+        return jnp.concatenate([first * cosine - second * sine, second * cosine + first * sine], axis=-1)
+
+
+def _norm(config: TransformerConfig, kinds: Kinds) -> Any:
+    return (nnx.RMSNorm if config.norm == "rms" else nnx.LayerNorm)(config.model_width, epsilon=config.epsilon, **kinds)
+
+
+class Layer(nnx.Module):
+    """Post-norm with ReLU (the paper) or GELU (BERT), or pre-norm with GELU (GPT-2) or a gate of SiLU (Llama)."""
+
+    def __init__(self, config: TransformerConfig, crosses: bool, kinds: Kinds) -> None:
         width, hidden = config.model_width, config.feed_forward_width
+        linear: Any = functools.partial(nnx.Linear, use_bias=config.feed_forward_bias, **kinds)
         attention = functools.partial(nnx.MultiHeadAttention, config.heads, width, decode=False, **kinds)
-        norm = functools.partial(nnx.LayerNorm, width, epsilon=config.epsilon, **kinds)
-        self.decoder = decoder
-        self.self_attention, self.self_attention_norm = attention(), norm()
-        if decoder:
-            self.cross_attention, self.cross_attention_norm = attention(), norm()
-        self.feed_forward = nnx.Dict(hidden=nnx.Linear(width, hidden, **kinds), out=nnx.Linear(hidden, width, **kinds))
-        self.feed_forward_norm = norm()
-        self.dropout = nnx.Dropout(config.dropout_rate, rngs=rngs)
+        self.activation, self.pre = ACTIVATIONS[config.activation], config.norm_placement == "pre"
+        self.crosses = crosses
+        self.rotary, self.gated = config.positions == "rotary", config.gated_feed_forward
+        self.self_attention: Any = RotaryAttention(config, kinds) if self.rotary else attention()
+        self.self_attention_norm, self.feed_forward_norm = _norm(config, kinds), _norm(config, kinds)
+        if crosses:
+            self.cross_attention, self.cross_attention_norm = attention(), _norm(config, kinds)
+        self.feed_forward = nnx.Dict(hidden=linear(width, hidden), out=linear(hidden, width))
+        if self.gated:
+            self.feed_forward["gate"] = linear(width, hidden)
+        self.dropout = nnx.Dropout(config.dropout_rate, rngs=kinds["rngs"])
 
-    def __call__(
-        self, x: Array, mask: Array | None, memory: Array | None = None, memory_mask: Array | None = None, step: bool = False
-    ) -> Array:
-        x = self.self_attention_norm(x + self.dropout(self.self_attention(x, mask=mask, decode=step)))
-        if self.decoder:
-            x = self.cross_attention_norm(x + self.dropout(self.cross_attention(x, memory, mask=memory_mask, decode=False)))
-        hidden = nnx.relu(self.feed_forward.hidden(x))
-        return self.feed_forward_norm(x + self.dropout(self.feed_forward.out(hidden)))
+    def __call__(self, x: Array, mask: Any = None, *crossed: Any, step: bool = False) -> Array:
+        """crossed: the memory and its mask. step: x is one token, whose key and value go into the cache."""
+        attend = functools.partial(self.self_attention, mask=mask, decode=step)
+        x = self._added(x, self.self_attention_norm, attend)
+        if self.crosses:
+            memory, mask = crossed
+            attend = functools.partial(self.cross_attention, inputs_k=memory, mask=mask, decode=False)
+            x = self._added(x, self.cross_attention_norm, attend)
+        return self._added(x, self.feed_forward_norm, self._fed)
+
+    def read(self, x: Array) -> Array:
+        """Reads a whole prompt and writes its keys and values into the cache: in its cached mode Flax's layer takes one token at a time."""
+        if self.rotary:
+            return self(x, step=True)
+        attention = self.self_attention
+        y, length = self.self_attention_norm(x), x.shape[1]
+        attention.cached_key[...] = attention.cached_key[...].at[:, :length].set(attention.key(y))
+        attention.cached_value[...] = attention.cached_value[...].at[:, :length].set(attention.value(y))
+        attention.cache_index[...] = jnp.asarray(length, attention.cache_index[...].dtype)
+        return self(x, nnx.make_causal_mask(x[..., 0], dtype=bool))
+
+    def _added(self, x: Array, norm: Callable[[Array], Array], part: Callable[[Array], Array]) -> Array:
+        return x + self.dropout(part(norm(x))) if self.pre else norm(x + self.dropout(part(x)))
+
+    def _fed(self, x: Array) -> Array:
+        part = self.feed_forward
+        return part.out(self.activation(part.gate(x)) * part.hidden(x) if self.gated else self.activation(part.hidden(x)))
 
 
-class StockStack(nnx.Module):
-    def __init__(self, config: TransformerConfig, count: int, decoder: bool, dtype: Dtype, rngs: nnx.Rngs) -> None:
-        self.layers = nnx.List(StockLayer(config, decoder, dtype, rngs) for _ in range(count))
-        kinds: dict[str, Any] = {"dtype": dtype, "param_dtype": dtype, "rngs": rngs}
-        self.final_norm = nnx.LayerNorm(config.model_width, epsilon=config.epsilon, **kinds) if config.final_norm else None
+class Stack(nnx.Module):
+    def __init__(self, config: TransformerConfig, count: int, crosses: bool, kinds: Kinds) -> None:
+        self.layers = nnx.List(Layer(config, crosses, kinds) for _ in range(count))
+        self.final_norm: Any = _norm(config, kinds) if config.final_norm else None
 
-    def __call__(self, x: Array, *rest: Any, **keywords: Any) -> Array:
+    def __call__(self, x: Array, *rest: Any, reads: bool = False, **keywords: Any) -> Array:
         for layer in self.layers:
-            x = layer(x, *rest, **keywords)
+            x = layer.read(x) if reads else layer(x, *rest, **keywords)
         return self.final_norm(x) if self.final_norm else x
+
+    def start(self, *shape: int, dtype: Dtype) -> None:
+        """Empties the caches."""
+        for layer in self.layers:
+            layer.self_attention.init_cache(shape, dtype)
 
 
 class Tied(nnx.Module):
@@ -71,18 +149,17 @@ class Tied(nnx.Module):
 
 
 class Stock(nnx.Module):
-    """The paper's model from Flax's layers."""
+    """The paper's model."""
 
-    def __init__(self, config: TransformerConfig, dtype: Dtype, rngs: nnx.Rngs) -> None:
-        kinds: dict[str, Any] = {"dtype": dtype, "param_dtype": dtype, "rngs": rngs}
+    def __init__(self, config: TransformerConfig, kinds: Kinds) -> None:
         self.config = config
         self.source_embedding = nnx.Embed(config.source_vocabulary, config.model_width, **kinds)
-        self.encoder = StockStack(config, config.encoder_layers, False, dtype, rngs)
-        self.decoder = StockStack(config, config.decoder_layers, True, dtype, rngs)
-        self.dropout = nnx.Dropout(config.dropout_rate, rngs=rngs)
+        self.encoder = Stack(config, config.encoder_layers, False, kinds)
+        self.decoder = Stack(config, config.decoder_layers, True, kinds)
+        self.dropout = nnx.Dropout(config.dropout_rate, rngs=kinds["rngs"])
         if config.tie_logits:
             self.target_embedding = self.source_embedding
-            self.logits: Any = Tied(self.source_embedding, dtype)
+            self.logits: Any = Tied(self.source_embedding, kinds["dtype"])
         else:
             self.target_embedding = nnx.Embed(config.target_vocabulary, config.model_width, **kinds)
             self.logits = nnx.Linear(config.model_width, config.target_vocabulary, **kinds)
@@ -96,15 +173,18 @@ class Stock(nnx.Module):
     def encode(self, source: Array) -> Array:
         return self.encoder(self._embed(self.source_embedding, source), (source != PADDING)[:, None, None, :])
 
-    def start(self, batch: int, length: int) -> None:
-        """Empties the caches."""
-        for layer in self.decoder.layers:
-            layer.self_attention.init_cache((batch, length, self.config.model_width), self.source_embedding.dtype)
+    def start(self, problem: Problem) -> None:
+        self.room, width = problem.task.new_tokens, self.config.model_width
+        self.decoder.start(problem.task.batch, self.room, width, dtype=self.source_embedding.dtype)
 
-    def step(self, token_b: Array, position: Array, memory: Array, memory_mask: Array, length: int) -> Array:
+    def prompted(self, source: Array) -> tuple[tuple[Array, ...], None]:
+        """Returns what every step is given; no logits, since nothing of the answer is read."""
+        return (self.encode(source), (source != PADDING)[:, None, None, :]), None
+
+    def step(self, token_b: Array, count: Array, memory: Array, memory_mask: Array) -> Array:
         """Returns the logits after one token. Flax's layer caches no keys and values of the memory: every step computes them."""
         x = self.target_embedding(token_b[:, None]) * self.config.model_width**0.5
-        x += jnp.asarray(positional_encoding(np.arange(length), self.config.model_width, x.dtype))[position]
+        x += jnp.asarray(positional_encoding(np.arange(self.room), self.config.model_width, x.dtype))[count]
         return self.logits(self.decoder(x, None, memory, memory_mask, step=True))[:, 0]
 
     def _embed(self, embedding: nnx.Embed, token: Array) -> Array:
@@ -112,23 +192,72 @@ class Stock(nnx.Module):
         return self.dropout(x + positional_encoding(np.arange(token.shape[1]), self.config.model_width, x.dtype))
 
 
-def build(problem: Problem, dtype: Dtype = jnp.float32) -> Stock:
-    """Builds the model with the problem's weights."""
-    stock = Stock(problem.config, dtype, nnx.Rngs(0))
+class Bert(nnx.Module):
+    def __init__(self, config: TransformerConfig, kinds: Kinds) -> None:
+        embed: Any = functools.partial(nnx.Embed, features=config.model_width, **kinds)
+        self.source_embedding = embed(config.source_vocabulary)
+        self.source_position_embedding, self.source_segment_embedding = embed(config.max_positions), embed(config.segments)
+        self.source_embedding_norm = _norm(config, kinds)
+        self.encoder = Stack(config, config.encoder_layers, False, kinds)
+
+    def encode(self, source: Array) -> Array:
+        position = self.source_position_embedding(jnp.arange(source.shape[1]))
+        x = self.source_embedding(source) + position + self.source_segment_embedding(jnp.zeros_like(source))
+        return self.encoder(self.source_embedding_norm(x), (source != PADDING)[:, None, None, :])
+
+
+class Decoder(nnx.Module):
+    """GPT-2 with its learned positions, or Llama."""
+
+    def __init__(self, config: TransformerConfig, kinds: Kinds) -> None:
+        embed: Any = functools.partial(nnx.Embed, features=config.model_width, **kinds)
+        self.target_embedding = embed(config.target_vocabulary)
+        self.target_position_embedding: Any = embed(config.max_positions) if config.positions == "learned" else None
+        self.decoder = Stack(config, config.decoder_layers, False, kinds)
+
+    def __call__(self, source: None, target: Array) -> Array:
+        x, mask = self._embed(target, jnp.arange(target.shape[1])), nnx.make_causal_mask(target, dtype=bool)
+        return self.target_embedding.attend(self.decoder(x, mask))
+
+    def start(self, problem: Problem) -> None:
+        self.last, rows, width = problem.task.length - 1, problem.task.batch, self.target_embedding.features
+        self.decoder.start(rows, self.last + problem.task.new_tokens, width, dtype=self.target_embedding.dtype)
+
+    def prompted(self, prompt: Array) -> tuple[tuple[()], Array]:
+        """Returns the logits after the prompt."""
+        x = self.decoder(self._embed(prompt, jnp.arange(prompt.shape[1])), reads=True)
+        return (), self.target_embedding.attend(x[:, -1])
+
+    def step(self, token_b: Array, count: Array) -> Array:
+        """Returns the logits after one token."""
+        x = self.decoder(self._embed(token_b, self.last + count)[:, None], step=True)
+        return self.target_embedding.attend(x[:, 0])
+
+    def _embed(self, token: Array, position: Array) -> Array:
+        x = self.target_embedding(token)
+        return x + self.target_position_embedding(position) if self.target_position_embedding else x
+
+
+def build(problem: Problem, dtype: Dtype = jnp.float32) -> Any:
+    """Builds the model with the problem's weights; a published one in float32."""
+    published, config = problem.task.published, problem.config
+    kind: Any = Stock if not published else Decoder if config.decoder_layers else Bert
+    dtype = jnp.float32 if published else dtype
+    model = kind(config, {"dtype": dtype, "param_dtype": dtype, "rngs": nnx.Rngs(0)})
     tensors = {name: tensor.astype(dtype) for name, tensor in problem.tensors.items()}
-    weights.load(stock, tensors, problem.config, table=TABLE)
-    return stock
+    weights.load(model, tensors, config, table=TABLE)
+    return model
 
 
-def split_by_hand(stock: Stock, method: str = "__call__") -> Callable[..., Array]:
+def split_by_hand(stock: Any, method: str = "__call__") -> Callable[..., Array]:
     """Splits the module once, like `compiled`: `nnx.jit` would walk it at every call."""
     graph, state = nnx.split(stock)
     return functools.partial(jax.jit(lambda state, *tokens: getattr(nnx.merge(graph, state), method)(*tokens)), state)
 
 
-def walked_training(build: Callable[[Problem], Any], problem: Problem) -> Step:
+def walked_training(problem: Problem) -> Step:
     """Trains by `nnx.jit` and `nnx.Optimizer`."""
-    stock, (source, target) = _to_train(build, problem), _batch(problem)
+    stock, (source, target) = _to_train(problem), _batch(problem)
     optimizer = nnx.Optimizer(stock, _adam(problem), wrt=nnx.Param)
 
     def loss(stock: Any, source: Array | None, target: Array) -> Array:
@@ -143,29 +272,20 @@ def walked_training(build: Callable[[Problem], Any], problem: Problem) -> Step:
     return lambda: step(stock, optimizer, source, target)
 
 
-def split_training(build: Callable[[Problem], Any], problem: Problem) -> Step:
-    """Trains a module that is split once."""
-    graph, parameters, *others = nnx.split(_to_train(build, problem), nnx.Param, ...)
-
-    def apply(parameters: nnx.State, rest: nnx.State, *tokens: Any) -> tuple[Array, nnx.State]:
-        model = nnx.merge(graph, parameters, rest, copy=True)
-        return model(*tokens), nnx.state(model, nnx.Not(nnx.Param))
-
-    return functional_training(apply, parameters, others[0], problem)
-
-
-def functional_training(apply: Callable[..., tuple[Array, Any]], parameters: Any, rest: Any, problem: Problem) -> Step:
-    """Trains a function (parameters, rest, source, target) -> (logits, rest), with everything that changes donated."""
+def split_training(problem: Problem) -> Step:
+    """Trains a module that is split once, with everything that changes donated."""
     (source, target), optimizer = _batch(problem), _adam(problem)
-    state = [parameters, rest, jax.jit(optimizer.init)(parameters)]
+    graph, parameters, *others = nnx.split(_to_train(problem), nnx.Param, ...)
+    state = [parameters, others[0], jax.jit(optimizer.init)(parameters)]
 
     @functools.partial(jax.jit, donate_argnums=0)
     def step(state: list[Any], source: Array | None, target: Array) -> tuple[list[Any], Array]:
         parameters, rest, moments = state
 
-        def loss(parameters: Any) -> tuple[Array, Any]:
-            logits, changed = apply(parameters, rest, source, target[:, :-1])
-            return _loss(logits, target[:, 1:], problem.recipe.smoothing), changed
+        def loss(parameters: nnx.State) -> tuple[Array, nnx.State]:
+            model = nnx.merge(graph, parameters, rest, copy=True)
+            value = _loss(model(source, target[:, :-1]), target[:, 1:], problem.recipe.smoothing)
+            return value, nnx.state(model, nnx.Not(nnx.Param))
 
         (value, rest), gradients = jax.value_and_grad(loss, has_aux=True)(parameters)
         updates, moments = optimizer.update(gradients, moments, parameters)
@@ -179,7 +299,7 @@ def functional_training(apply: Callable[..., tuple[Array, Any]], parameters: Any
     return run
 
 
-def _to_train(build: Callable[[Problem], Any], problem: Problem) -> Any:
+def _to_train(problem: Problem) -> Any:
     stock = build(problem)
     stock.train()
     return stock
@@ -201,24 +321,23 @@ def _loss(logits: Array, label: Array, smoothing: float) -> Array:
 
 
 def greedy(problem: Problem) -> Callable[[Array], dict[str, Array]]:
-    """Builds one program: the encoder, then a loop of steps with Flax's cache."""
-    stock, strategy = build(problem), problem.strategy
-    stock.eval()
-    stock.start(problem.task.batch, strategy.max_new_tokens)
-    graph, *states = nnx.split(stock, nnx.Param, nnx.Cache, ...)
+    """Builds one program: the encoder or the whole prompt at once, then a loop of steps with Flax's cache."""
+    model = build(problem)
+    model.eval()
+    model.start(problem)
+    graph, *states = nnx.split(model, nnx.Param, nnx.Cache, ...)
     parameters, caches, *rest = states
 
     @jax.jit
     def search(parameters: nnx.State, caches: nnx.State, source: Array) -> dict[str, Array]:
-        memory = nnx.merge(graph, parameters, caches, *rest).encode(source)
-        memory_mask = (source != PADDING)[:, None, None, :]
+        model = nnx.merge(graph, parameters, caches, *rest, copy=True)
+        given, first_bv = model.prompted(source)
 
         def step(token_b: Array, count: Array, caches: nnx.State) -> tuple[Array, nnx.State]:
             model = nnx.merge(graph, parameters, caches, *rest, copy=True)
-            logits_bv = model.step(token_b, count, memory, memory_mask, strategy.max_new_tokens)
-            return logits_bv, nnx.state(model, nnx.Cache)
+            return model.step(token_b, count, *given), nnx.state(model, nnx.Cache)
 
-        return answer(problem, step, caches)
+        return answer(problem, step, nnx.state(model, nnx.Cache), first_bv)
 
     return functools.partial(search, parameters, caches)
 

@@ -1,22 +1,26 @@
-"""The seq2seq models of Hugging Face `transformers`: Marian, which searches with our weights, and BART and T5 of the same sizes."""
+"""Models of Hugging Face `transformers` with our weights: Marian searches; BERT, GPT-2 and Llama load a folder of theirs."""
 
+import copy
 import functools
+import tempfile
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from impl_torch import weights
 from reference_numpy import layout
 from reference_numpy.positional_encoding import positional_encoding
 
+from ... import checkpoints
 from ..problem import Problem, renamed
 from ..timed_rows import Call, Row
 from ..workloads import END, PADDING, START
 from .torch_stock import read, waiting
 
+CLASSES = {"BERT": "BertModel", "GPT-2": "GPT2LMHeadModel", "Llama": "LlamaForCausalLM"}
 # parts of our names in torch's layout -> Marian's
 MARIAN = {
     "self_attention": "self_attn",
@@ -33,21 +37,82 @@ MARIAN = {
 
 
 def rows(problem: Problem, device: str) -> list[Row]:
-    """Searches are eager with their caches, as `generate` runs them; the forward pass, of Marian only, is compiled."""
-    if not problem.task.decodes:
-        start = functools.partial(_pass, problem, device)
-        return [Row("torch", "transformers Marian compiled", peer=True, compiles=True, comparable=False, start=start, read=read)]
+    """Returns rows for searches with a cache, and for BERT's hidden states. Marian's are eager, as `generate` runs them."""
+    row = functools.partial(Row, "torch", peer=True, read=read)
+    published, kind = problem.task.published, problem.task.kind
+    if not published:
+        return [row("transformers Marian", start=functools.partial(_translate, problem, device))]
+    start = {"encoder": _pass, "greedy": _generate}.get(kind)
     return [
-        Row("torch", name, peer=True, comparable=build is marian, start=functools.partial(_generate, build, problem, device), read=read)
-        for name, build in (("transformers Marian", marian), ("transformers BART", _bart), ("transformers T5", _t5))
+        row(f"transformers {published} {how}", compiles=compiles, start=functools.partial(start, problem, device, compiles))
+        for how, compiles in (("eager", False), ("compiled", True))
+        if start is not None
     ]
+
+
+class Decoder(nn.Module):
+    """A causal language model, called as ours is."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__()
+        self.model = loaded(problem)
+
+    def forward(self, source: None, target: Tensor) -> Tensor:
+        return self.model(input_ids=target, use_cache=False).logits
+
+
+def loaded(problem: Problem, **options: Any) -> Any:
+    """Returns the model of the task's family with our weights."""
+    import transformers
+    from transformers.utils import logging
+
+    kind = getattr(transformers, CLASSES[problem.task.published])
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()  # the library warns about fresh weights
+    with tempfile.TemporaryDirectory() as folder:
+        # its padding is given by the mask, not by an id
+        checkpoints.save(f"{folder}/model", problem.config.replace(padding_id=None), problem.tensors, "hugging-face")
+        return copy.deepcopy(kind.from_pretrained(f"{folder}/model", **options)).eval()  # tensors that are not views of the file
+
+
+def _pass(problem: Problem, device: str, compiles: bool) -> Call:
+    model = loaded(problem, add_pooling_layer=False).to(device)
+    source = weights.from_numpy(problem.source, device)
+    function: Callable[..., Any] = torch.compile(model) if compiles else model
+    return waiting(lambda: function(input_ids=source, attention_mask=source != PADDING).last_hidden_state, device)
+
+
+def _generate(problem: Problem, device: str, compiles: bool) -> Call:
+    """Compiled, the prompt is read eagerly and each step is one graph on a static cache, as its documentation says."""
+    from transformers import CompileConfig
+
+    model, count = loaded(problem).to(device), problem.task.new_tokens
+    prompt = weights.from_numpy(problem.source, device)
+    options: dict[str, Any] = {"attention_mask": torch.ones_like(prompt), "do_sample": False, "use_cache": True}
+    options |= {"max_new_tokens": count, "eos_token_id": None, "pad_token_id": PADDING}  # no token ends an answer
+    if compiles:
+        how = CompileConfig(mode="default")
+        how._compile_all_devices = True  # type: ignore[assignment]  # otherwise it compiles for GPUs alone
+        options |= {"cache_implementation": "static", "compile_config": how}
+    return waiting(lambda: {"token_bn": model.generate(prompt, **options)[:, prompt.shape[1] :]}, device)
 
 
 def marian(problem: Problem) -> nn.Module:
     """Returns the paper's model with our weights."""
-    config, model, ours = problem.config, _marian(problem), layout.to_native(problem.tensors, weights.TABLE, problem.config)
+    from transformers import MarianConfig, MarianMTModel
+
+    config, vocabulary = problem.config, problem.config.target_vocabulary
+    longest = max(problem.task.length, problem.task.new_tokens + 1)
+    model: Any = MarianMTModel(MarianConfig(
+        vocab_size=vocabulary, decoder_vocab_size=vocabulary, d_model=config.model_width, max_position_embeddings=longest,
+        encoder_layers=config.encoder_layers, encoder_attention_heads=config.heads, encoder_ffn_dim=config.feed_forward_width,
+        decoder_layers=config.decoder_layers, decoder_attention_heads=config.heads, decoder_ffn_dim=config.feed_forward_width,
+        activation_function="relu", scale_embedding=True, pad_token_id=PADDING, bos_token_id=START, eos_token_id=END,
+        decoder_start_token_id=START, forced_eos_token_id=None,
+    ))  # fmt: skip
+    ours = layout.to_native(problem.tensors, weights.TABLE, config)
     shared, bias = ours.pop("source_embedding.weight"), ours.pop("logits.bias")
-    table = positional_encoding(np.arange(_longest(problem)), config.model_width, "float32")  # Marian puts sines before cosines
+    table = positional_encoding(np.arange(longest), config.model_width, "float32")  # Marian puts sines before cosines
     new = {"model.shared.weight": shared, "lm_head.weight": shared, "final_logits_bias": bias[None]}
     for stack in ("encoder", "decoder"):
         new |= {f"model.{stack}.embed_tokens.weight": shared, f"model.{stack}.embed_positions.weight": table}
@@ -56,56 +121,9 @@ def marian(problem: Problem) -> nn.Module:
     return model
 
 
-def _marian(problem: Problem) -> Any:
-    from transformers import MarianConfig, MarianMTModel
-
-    vocabulary = problem.config.target_vocabulary
-    return MarianMTModel(MarianConfig(**_shared(problem), activation_function="relu", scale_embedding=True, decoder_vocab_size=vocabulary))
-
-
-def _bart(problem: Problem) -> nn.Module:
-    from transformers import BartConfig, BartForConditionalGeneration
-
-    return BartForConditionalGeneration(BartConfig(**_shared(problem)))
-
-
-def _t5(problem: Problem) -> nn.Module:
-    from transformers import T5Config, T5ForConditionalGeneration
-
-    config = problem.config
-    sizes: dict[str, Any] = {
-        "vocab_size": config.target_vocabulary, "d_model": config.model_width, "d_kv": config.key_size,
-        "d_ff": config.feed_forward_width, "num_layers": config.encoder_layers, "num_decoder_layers": config.decoder_layers,
-        "num_heads": config.heads, "pad_token_id": PADDING, "eos_token_id": END, "decoder_start_token_id": START,
-    }  # fmt: skip
-    return T5ForConditionalGeneration(T5Config(**sizes))
-
-
-def _shared(problem: Problem) -> dict[str, Any]:
-    config = problem.config
-    return {
-        "vocab_size": config.source_vocabulary, "d_model": config.model_width, "max_position_embeddings": _longest(problem),
-        "encoder_layers": config.encoder_layers, "decoder_layers": config.decoder_layers, "encoder_attention_heads": config.heads,
-        "decoder_attention_heads": config.heads, "encoder_ffn_dim": config.feed_forward_width, "decoder_ffn_dim": config.feed_forward_width,
-        "pad_token_id": PADDING, "eos_token_id": END, "forced_eos_token_id": None, "bos_token_id": START, "decoder_start_token_id": START,
-    }  # fmt: skip
-
-
-def _longest(problem: Problem) -> int:
-    return max(problem.task.length, problem.task.new_tokens + 1)
-
-
-def _pass(problem: Problem, device: str) -> Call:
-    """Times a model with fresh weights, whose three tables are one."""
-    model = torch.compile(_marian(problem).to(device).eval())
-    source, target = (weights.from_numpy(token, device) for token in (problem.source, problem.target))
-    masks = {"attention_mask": source != PADDING, "decoder_attention_mask": target != PADDING}
-    return waiting(lambda: model(input_ids=source, decoder_input_ids=target, use_cache=False, **masks).logits, device)
-
-
-def _generate(build: Callable[[Problem], Any], problem: Problem, device: str) -> Call:
-    model, strategy = build(problem).to(device).eval(), problem.strategy
-    source = weights.from_numpy(problem.source, device)
+def _translate(problem: Problem, device: str) -> Call:
+    model: Any = marian(problem).to(device).eval()
+    source, strategy = weights.from_numpy(problem.source, device), problem.strategy
     options: dict[str, Any] = {
         "attention_mask": (source != PADDING).long(), "num_beams": strategy.beam_size, "do_sample": False, "use_cache": True,
         "min_new_tokens": strategy.min_new_tokens, "max_new_tokens": strategy.max_new_tokens, "length_penalty": strategy.alpha,

@@ -19,7 +19,7 @@ from impl_jax.transformer import Transformer
 from ...backends import transformer
 from ..problem import Problem, optional, products
 from ..timed_rows import Call, Row, Step, training_row
-from . import flax_linen, flax_single, flax_stock
+from . import flax_stock
 
 Function = Callable[..., Any]
 
@@ -50,7 +50,7 @@ def _passes(problem: Problem, device: str, precision: str) -> list[Row]:
         return functools.partial(compiled(model.encode if method == "encode" else model), **options)
 
     def stock() -> Any:
-        model = flax_single.build(problem) if problem.task.published else flax_stock.build(problem, dtype)
+        model = flax_stock.build(problem, dtype)
         model.eval()
         return model
 
@@ -87,9 +87,8 @@ def _searches(problem: Problem, device: str, precision: str) -> list[Row]:
     row = functools.partial(pass_row, device, precision)
     result = [row("impl_jax compiled", ours, problem.source)]
     if problem.task.peers and problem.task.kind == "greedy" and precision == "float32":
-        seq2seq = [("flax.nnx", flax_stock.greedy), ("flax.linen", flax_linen.greedy)]
-        for name, build in [("flax.nnx", flax_single.greedy)] if problem.task.published else seq2seq:
-            result.append(row(f"{name} with its cache", functools.partial(build, problem), problem.source, peer=True))
+        search = functools.partial(flax_stock.greedy, problem)
+        result.append(row("flax.nnx with its cache", search, problem.source, peer=True))
     return result
 
 
@@ -102,9 +101,8 @@ def _training_rows(problem: Problem, device: str, precision: str) -> list[Row]:
         return lambda: trainer.train_step(given.encoded, given.sequence)
 
     row = functools.partial(training_row, problem=problem, precision=precision, compiles=True)
-    build = flax_single.build if problem.task.published else flax_stock.build
     ways = {"nnx.jit": flax_stock.walked_training, "split by hand": flax_stock.split_training}
-    peers = {f"flax.nnx compiled, {how}": functools.partial(start, functools.partial(train, build)) for how, train in ways.items()}
+    peers = {f"flax.nnx compiled, {how}": functools.partial(start, train) for how, train in ways.items()}
     return [row("jax", "impl_jax compiled", ours), *(row("jax", name, begin, peer=True) for name, begin in peers.items())]
 
 

@@ -1,5 +1,5 @@
 """BART, BERT, GPT-2 and Llama of KerasHub: searches with its cache and samplers, BERT's hidden states and a decoder's logits, as a graph
-with and without XLA. On the backend of Keras that the process has.
+with and without XLA.
 """
 
 import functools
@@ -9,6 +9,7 @@ import numpy as np
 
 from reference_numpy import layout
 
+from ...modules import attributes
 from ..problem import Problem, renamed
 from ..timed_rows import Call, Row
 from ..workloads import PADDING, START
@@ -51,7 +52,7 @@ LLAMA_NAMES = NAMES | {"self_attention_norm": "_self_attention_layernorm", "feed
 def rows(problem: Problem) -> list[Row]:
     """BART differs from the paper's architecture (learned positions, a norm after the embedding): it is timed, not compared."""
     name = problem.task.published or "BART"
-    start = {"encoder": _encode, "greedy": generate}.get(problem.task.kind) if problem.task.published else _search
+    start = {"encoder": _encode, "greedy": _generate}.get(problem.task.kind) if problem.task.published else _search
     if start is None:
         return []
     about: dict[str, Any] = {"peer": True, "compiles": True, "comparable": name != "BART"}
@@ -79,10 +80,10 @@ def _encode(problem: Problem, jit_compile: bool) -> Call:
     return lambda: run(given)
 
 
-def generate(problem: Problem, jit_compile: bool) -> Call:
+def _generate(problem: Problem, jit_compile: bool) -> Call:
     import keras_hub
 
-    model = causal(problem)
+    model = _causal(problem)
     model.compile(sampler=keras_hub.samplers.GreedySampler(), jit_compile=jit_compile)
     prompt, count = problem.source.shape[1], problem.task.new_tokens
     target = np.pad(problem.source.astype("int32"), [(0, 0), (0, count)])
@@ -94,19 +95,14 @@ class Decoder:
     """A causal language model, called as ours is."""
 
     def __init__(self, problem: Problem) -> None:
-        self.model = causal(problem)
+        self.model = _causal(problem)
         self.trainable_variables = self.model.trainable_variables
 
     def __call__(self, source: None, target: Any, training: bool = False) -> Any:
-        return self.model(inputs(target), training=training)
+        return self.model({"token_ids": target, "padding_mask": target * 0 + 1}, training=training)
 
 
-def inputs(target: Any) -> dict[str, Any]:
-    """The arguments of a causal language model."""
-    return {"token_ids": target, "padding_mask": target * 0 + 1}
-
-
-def causal(problem: Problem) -> Any:
+def _causal(problem: Problem) -> Any:
     """The causal language model of the task's family, with our weights."""
     import keras_hub
 
@@ -161,8 +157,4 @@ def _fill(backbone: Any, problem: Problem) -> None:
     """Sets its variables, except a pooler's, to our weights."""
     table, names = (LLAMA_TABLE, LLAMA_NAMES) if problem.task.published == "Llama" else (TABLE, NAMES)
     for name, tensor in renamed(layout.to_native(problem.tensors, table, problem.config), names).items():
-        functools.reduce(_part, name.split("."), backbone).assign(tensor)
-
-
-def _part(node: Any, name: str) -> Any:
-    return node[int(name)] if name.isdigit() else getattr(node, name)
+        attributes.at(backbone, name).assign(tensor)

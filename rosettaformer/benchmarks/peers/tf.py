@@ -68,7 +68,7 @@ def _passes(problem: Problem, precision: str) -> list[Row]:
         return _on_cpu(functools.partial(function, *tokens, **keywords, **options))
 
     encodes, (name_of_stock, build_stock) = problem.task.kind == "encoder", _stock(problem)
-    ours, stock = functools.partial(_int8 if precision == "int8" else _ours, problem, precision), functools.partial(build_stock, problem)
+    ours, stock = functools.partial(_ours, problem, precision), functools.partial(build_stock, problem)
     ways: list[tuple[str, Callable[[], Any], bool | None]] = [
         ("impl_tf eager", ours, None),
         ("impl_tf compiled", ours, True),
@@ -125,12 +125,10 @@ def _on_cpu(call: Call) -> Call:
 
 
 def _ours(problem: Problem, precision: str = "float32") -> Transformer:
+    if precision == "int8":
+        return fused(_ours(problem), precision)
     kind = tf.as_dtype(precision).as_numpy_dtype
     return transformer("tf", problem.config, {name: tensor.astype(kind) for name, tensor in problem.tensors.items()})
-
-
-def _int8(problem: Problem, precision: str) -> Transformer:
-    return fused(_ours(problem), precision)
 
 
 def _trainer(problem: Problem) -> Step:

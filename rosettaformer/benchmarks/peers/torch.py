@@ -22,7 +22,7 @@ from ...backends import transformer
 from ...modules import torch as modules
 from ..problem import Problem, optional, products
 from ..timed_rows import Call, Row, Step, training_row
-from . import huggingface, huggingface_single, torch_stock, xtransformers
+from . import huggingface, torch_stock
 
 DTYPES = {"float32": torch.float32, "tf32": torch.float32, "bfloat16": torch.bfloat16}
 WAYS = (("eager", False), ("compiled", True))
@@ -36,15 +36,15 @@ def describe(device: str) -> str:
 
 def rows(problem: Problem, device: str) -> list[Row]:
     """Eager and compiled, in every precision of the task; then the peers."""
-    _start_compiler()
+    # the compiler starts here, so that no row pays for it
+    warnings.filterwarnings("ignore", message=".*(nested tensors|force_disable_caches)", category=UserWarning)
+    torch.compile(lambda x: -x)(torch.zeros(1))
     task, result = problem.task, []
     make = _training_rows if task.kind == "training" else _searches if task.decodes else _passes
     for precision in task.precisions_on(device, of=[*DTYPES, "int8"]):
         result += make(problem, device, precision)
-    if task.published:
-        result += huggingface_single.rows(problem, device)
-    elif task.others or (task.decodes and task.peers):
-        result += huggingface.rows(problem, device) + xtransformers.rows(problem, device)
+    if task.published or (task.decodes and task.peers):
+        result += huggingface.rows(problem, device)
     return result
 
 
@@ -63,8 +63,9 @@ def _passes(problem: Problem, device: str, precision: str) -> list[Row]:
     result: list[Row] = []
     encodes = problem.task.kind == "encoder"
     if precision == "int8":
+        int8 = lambda problem: fused(_ours(problem), "int8")  # noqa: E731
         return [
-            row(f"impl_torch {how}", functools.partial(start, _int8, compiler), compiles=compiles)
+            row(f"impl_torch {how}", functools.partial(start, int8, compiler), compiles=compiles)
             for (how, compiles), compiler in zip(WAYS, (lambda model: model, compiled), strict=True)
         ]
     for name, build, compiler in (("impl_torch", _ours, compiled), (*_stock(problem), torch.compile)):
@@ -87,12 +88,8 @@ def _passes(problem: Problem, device: str, precision: str) -> list[Row]:
 def _stock(problem: Problem) -> tuple[str, Callable[[Problem], nn.Module]]:
     """The peer that is called as ours is."""
     if problem.task.published:
-        return f"transformers {problem.task.published}", huggingface_single.Decoder
+        return f"transformers {problem.task.published}", huggingface.Decoder
     return "torch.nn.Transformer", torch_stock.build
-
-
-def _int8(problem: Problem) -> Transformer:
-    return fused(_ours(problem), "int8")
 
 
 def _unpadded(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -151,9 +148,3 @@ def _products(problem: Problem, device: str, precision: str) -> Call:
             torch.matmul(left, right)
 
     return torch_stock.waiting(call, device, precision)
-
-
-def _start_compiler() -> None:
-    """So that no row pays for it."""
-    warnings.filterwarnings("ignore", message=".*(nested tensors|force_disable_caches)", category=UserWarning)
-    torch.compile(lambda x: -x)(torch.zeros(1))

@@ -66,10 +66,8 @@ FAMILY = Family(
         "directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head", "pooler_type",
     },
     nameless=True,
-    aliases={},
     prefix="bert.",
     outside=r"(cls|classifier|qa_outputs)\..*",
-    base="BertModel",
     classes={
         "BertForMaskedLM": ("masked_language_head",),
         "BertModel": ("pooler",),

@@ -50,24 +50,16 @@ def text_entries(family: Family, said: Mapping[str, Any], tensors: Iterable[str]
     own = {name: value for name, value in own.items() if not re.fullmatch(_OTHER_ENTRIES, name)}
     own = {**defaults, **{name: said[name] for name in _SHARED if said.get(name) is not None}, **own}
     for name in ("rope_scaling", "rope_parameters"):
-        if isinstance(own.get(name), Mapping):
-            own[name] = _usual(own[name])
-    own["tie_word_embeddings"] = _tied(said, own, tensors)
-    return own | {"architectures": _classes(family, said.get("architectures")), "model_type": family.model_type}
-
-
-def _usual(rotation: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a rotation by one position for each token."""
-    rest = {name: value for name, value in rotation.items() if name != "mrope_section"}
-    return {name: "default" if name in ("type", "rope_type") and value == "mrope" else value for name, value in rest.items()}
-
-
-def _tied(said: Mapping[str, Any], own: Mapping[str, Any], tensors: Iterable[str]) -> Any:
-    """Returns whether logits are tied: as one of the two configs says, otherwise whether no other kernel is stored."""
+        if isinstance(own.get(name), Mapping):  # by one position for each token
+            rest = {entry: value for entry, value in own[name].items() if entry != "mrope_section"}
+            usual = {entry: "default" for entry in ("type", "rope_type") if rest.get(entry) == "mrope"}
+            own[name] = rest | usual
+    # whether logits are tied: as one of the two configs says, otherwise whether no other kernel is stored
     given = [one["tie_word_embeddings"] for one in (said, own) if one.get("tie_word_embeddings") is not None]
-    if given:
-        return next((value for value in given if value is not False), False)
-    return not any(name.endswith("lm_head.weight") for name in tensors)
+    stored = any(name.endswith("lm_head.weight") for name in tensors)
+    said_so = next((value for value in given if value is not False), False)
+    own["tie_word_embeddings"] = said_so if given else not stored
+    return own | {"architectures": _classes(family, said.get("architectures")), "model_type": family.model_type}
 
 
 def _classes(family: Family, named: Any) -> Any:

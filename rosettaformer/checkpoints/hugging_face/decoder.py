@@ -6,7 +6,7 @@ from typing import Any
 from .. import tables
 from ..paper import PAPER
 from ..tables import Part, Row, Table
-from .family import GELU, Entry, Head
+from .family import GELU, Entry, Family, Head
 
 FIXED: Mapping[str, Any] = {
     **PAPER, "encoder_layers": 0, "positions": "rotary", "gated_feed_forward": True, "norm": "rms", "norm_offset": False,
@@ -154,6 +154,10 @@ def table(*layer: Row, last: Table = _LAST) -> Table:
     )
 
 
-COMMON: Mapping[str, Any] = {
-    "unused": UNUSED, "aliases": {}, "prefix": PREFIX, "outside": OUTSIDE, "heads": HEADS, "older": {}, "buffers": BUFFERS, "twins": {},
-}  # fmt: skip
+def family(name: str, model_type: str, begin: str, without: tuple[str, ...] = (), **given: Any) -> Family:
+    """Returns a family whose classes' names begin so, without those that it lacks. given: `fixed` counts beside FIXED."""
+    usual: dict[str, Any] = {
+        "unused": UNUSED, "prefix": PREFIX, "outside": OUTSIDE, "heads": HEADS, "buffers": BUFFERS, "classes": classes(begin, without),
+    }  # fmt: skip
+    fixed = {**FIXED, **given.pop("fixed", {})}
+    return Family(name=name, model_type=model_type, fixed=fixed, **usual | given)

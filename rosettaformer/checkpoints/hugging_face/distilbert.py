@@ -7,7 +7,7 @@ ReLU.
 from .. import tables
 from ..tables import Part, Row, Table
 from . import bert
-from .family import GELU, HARMLESS, ONLY, Entry, Family, Head, head_sizes
+from .family import GELU, HARMLESS, Entry, Family, Head, head_sizes
 
 _LAYER: Table = (
     *tables.dense("attention.q_lin", "self_attention.query", "(h k) d", "(h k)"),
@@ -42,14 +42,12 @@ FAMILY = Family(
         Entry("seq_classif_dropout", 0.2, ("classifier_dropout_rate",)),
     ),
     joints=(head_sizes("dim", "n_heads"),),
-    only=ONLY,
     # sinusoidal_pos_embds says how the table begins when a new model is trained; the dropout is of another head
     harmless=HARMLESS | {"sinusoidal_pos_embds", "qa_dropout"},
     ignored={"tie_weights_": "the class reads `tie_word_embeddings`"},
     aliases={"hidden_size": "dim", "num_hidden_layers": "n_layers", "num_attention_heads": "n_heads"},
     prefix="distilbert.",
     outside=r"(vocab_transform|vocab_layer_norm|vocab_projector|pre_classifier|classifier|qa_outputs)\..*",
-    base="DistilBertModel",
     classes={
         "DistilBertForMaskedLM": ("masked_language_head",),
         "DistilBertModel": (),
@@ -80,7 +78,5 @@ FAMILY = Family(
         *tables.within("vocab_layer_norm", "masked_language_head.norm", tables.NORM),
         *tables.dense("vocab_projector", "masked_language_head.logits", "v d", "v"),
     ),
-    older={},
     buffers=r"embeddings\.position_ids",
-    twins={},
 )  # fmt: skip

@@ -7,11 +7,9 @@ window, those without one do not rotate.
 from collections.abc import Mapping
 from typing import Any
 
-from reference_numpy import TransformerConfig
-
 from . import decoder, rotary, windows
 from .essential import shortest
-from .family import HARMLESS, ONLY, Family, Joint, head_sizes
+from .family import Joint, head_sizes
 
 _WINDOWS = {"sliding_window": 4096, "sliding_window_pattern": 4}
 
@@ -28,14 +26,9 @@ def _read(entries: Mapping[str, Any]) -> dict[str, Any]:
     return {"rotary_pattern": shortest([entries["sliding_window"] is None or kind == "local" for kind in kinds])}
 
 
-def _write(config: TransformerConfig, said: Mapping[str, Any]) -> dict[str, Any]:
-    return {}  # the windows say it
-
-
-FAMILY = Family(
-    name="EXAONE 4",
-    model_type="exaone4",
-    fixed={**decoder.FIXED, "norm_placement": "after", "query_key_norm": "head"},
+FAMILY = decoder.family(
+    "EXAONE 4", "exaone4", "Exaone4",
+    fixed={"norm_placement": "after", "query_key_norm": "head"},
     entries=decoder.entries(
         vocab_size=102400, hidden_size=4096, num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=32, intermediate_size=16384,
         rms_norm_eps=1e-5,
@@ -44,7 +37,7 @@ FAMILY = Family(
         head_sizes("hidden_size", "num_attention_heads", {"head_dim": None}, divides=False),
         rotary.flat(10000.0, 2048),
         Joint(
-            {"layer_types": None, **_WINDOWS}, {"rotary_pattern": "layer_types"}, _read, _write,
+            {"layer_types": None, **_WINDOWS}, {"rotary_pattern": "layer_types"}, _read, lambda config, said: {},  # the windows say it
             "with a `sliding_window` the layers that have it rotate, and the others do not",
         ),
         windows.by_layer(
@@ -52,14 +45,9 @@ FAMILY = Family(
             "`layer_types` says which layers have the window; without it all but the last of every `sliding_window_pattern`",
         ),
     ),
-    only=ONLY,
-    harmless=HARMLESS,
     prefixes=("transformer.",),  # of Exaone4ForQuestionAnswering
-    base="Exaone4Model",
-    classes=decoder.classes("Exaone4"),
     table=decoder.table(
         *decoder.attention(inputs=False, output=False), *decoder.HEAD_NORMS, *decoder.AFTER,
         *decoder.feed_forward(),
     ),
-    **decoder.COMMON,
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The supported families of models, each the `FAMILY` of a module."""
+"""The supported families of models, by what `config.json` calls their type."""
 
 from collections.abc import Mapping
 from importlib import import_module
@@ -6,11 +6,15 @@ from importlib import import_module
 from .family import Family
 
 # where several families can express a config, it is written as the first of them
-_MODULES = (
-    "bert", "gpt2", "llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "phi3",
-    "olmo2", "smollm3", "ministral", "olmo3", "glm", "glm4", "stablelm", "starcoder2", "seed_oss",
-    "exaone4", "ernie4_5", "helium", "gpt_neo", "opt", "roberta", "xlm_roberta", "camembert",
-    "distilbert",
+_PLACES = (
+    "bert.FAMILY", "gpt2.FAMILY", "plain_decoders.LLAMA", "plain_decoders.MISTRAL", "plain_decoders.QWEN2",
+    "plain_decoders.QWEN3", "plain_decoders.GEMMA", "gemma2.FAMILY", "gemma2.GEMMA3", "phi3.FAMILY",
+    "plain_decoders.OLMO2", "smollm3.FAMILY", "plain_decoders.MINISTRAL", "plain_decoders.OLMO3",
+    "plain_decoders.GLM", "plain_decoders.GLM4", "plain_decoders.STABLELM", "starcoder2.FAMILY",
+    "plain_decoders.SEED_OSS", "exaone4.FAMILY", "plain_decoders.ERNIE4_5", "plain_decoders.HELIUM",
+    "gpt_neo.FAMILY", "opt.FAMILY", "roberta.FAMILY", "roberta.XLM_ROBERTA", "roberta.CAMEMBERT",
+    "distilbert.FAMILY",
 )  # fmt: skip
-_FAMILIES: tuple[Family, ...] = tuple(import_module(f".{name}", __package__).FAMILY for name in _MODULES)
+_NAMED = [place.split(".") for place in _PLACES]
+_FAMILIES: list[Family] = [getattr(import_module(f".{file}", __package__), name) for file, name in _NAMED]
 FAMILIES: Mapping[str, Family] = {family.model_type: family for family in _FAMILIES}

@@ -90,7 +90,7 @@ class Family:
     fixed: config fields that are equal in all its models. unused: fields without meaning in them. only: entries with one supported value,
     or with any of a tuple. ignored: entries that its class does not read -> why. harmless: entries without effect on the result. aliases:
     other names of entries. prefix: of the base class's tensors in a class with a head, except for `outside`; prefixes: others that name the
-    same. classes: the heads of each class, preferred ones first; base: the class without any. older: suffixes used by earlier versions of
+    same. classes: the heads of each class, preferred ones first. older: suffixes used by earlier versions of
     the library. buffers: stored, but not parameters. twins: tensors equal to another one, beside those that the config ties. nameless:
     whether tensors alone show the family, without a model_type and a class. beside: the pattern of
     tensors that are not the model's and are not read. padded_by_id: whether the library numbers
@@ -103,23 +103,27 @@ class Family:
     unused: tuple[str, ...]
     entries: tuple[Entry, ...]
     joints: tuple[Joint, ...]
-    only: Mapping[str, Any]
-    harmless: frozenset[str]
-    aliases: Mapping[str, str]
+    only: Mapping[str, Any] = field(default_factory=lambda: ONLY)
+    harmless: frozenset[str] = field(default_factory=lambda: HARMLESS)
+    aliases: Mapping[str, str] = field(default_factory=dict)
     prefix: str
     outside: str
-    base: str
     classes: Mapping[str, tuple[str, ...]]
     heads: tuple[Head, ...]
     table: Table
-    older: Mapping[str, str]
+    older: Mapping[str, str] = field(default_factory=dict)
     buffers: str
-    twins: Mapping[str, str]
+    twins: Mapping[str, str] = field(default_factory=dict)
     ignored: Mapping[str, str] = field(default_factory=dict)
     prefixes: tuple[str, ...] = ()
     nameless: bool = False
     beside: str = r"\Z."
     padded_by_id: bool = False
+
+    @property
+    def base(self) -> str:
+        """The class without heads, or with a pooler alone."""
+        return next(name for name, heads in self.classes.items() if {*heads} <= {"pooler"})
 
     def native(self, key: str) -> str:
         """Returns the name that a stored tensor has in the base class of this version of the library."""
@@ -175,7 +179,7 @@ ONLY: dict[str, Any] = {
     "pruned_heads": None, "tie_last_hidden_states": None, "quantization_config": None, "auto_map": None,
 }  # fmt: skip
 # entries of every family without effect on the result: how a program runs, what it is trained on, what it generates
-HARMLESS = frozenset({
+HARMLESS: frozenset[str] = frozenset({
     "_attn_implementation", "_attn_implementation_autoset", "_commit_hash", "_name_or_path", "_num_labels", "architectures",
     "assistant_confidence_threshold", "assistant_lookbehind", "attn_implementation", "bad_words_ids", "begin_suppress_tokens",
     "bos_token_id", "chunk_size_feed_forward", "decoder_start_token_id", "diversity_penalty", "do_sample", "dtype", "early_stopping",

@@ -1,5 +1,8 @@
 """Gemma 2 (Gemma Team 2024): Gemma2Model, Gemma2ForCausalLM and classes with other heads. Sub-layers stand between two norms, scores and
 logits have caps, and every other layer has a window.
+
+Gemma 3, its models of text (Gemma Team 2025): Gemma3TextModel and Gemma3ForCausalLM. One layer in six has no
+window, and rotates otherwise than those with one; queries and keys are normed over each head.
 """
 
 from collections.abc import Mapping
@@ -9,7 +12,7 @@ from reference_numpy import TransformerConfig
 from reference_numpy.fields import is_integer
 
 from . import decoder, rotary, windows
-from .family import HARMLESS, ONLY, Entry, Family, Joint, head_sizes
+from .family import ONLY, Entry, Joint, head_sizes
 
 
 def _scale(entries: Mapping[str, Any]) -> dict[str, Any]:
@@ -23,19 +26,23 @@ def _scalar(config: TransformerConfig, said: Mapping[str, Any]) -> dict[str, Any
     return {"query_pre_attn_scalar": config.key_size if config.score_scale is None else round(config.score_scale**-2)}
 
 
-SCORE_SCALE = Joint(
+def _all_but_some(entries: Mapping[str, Any], layers: int) -> list[str]:
+    name = "sliding_window_pattern"
+    return ["local" if local else "global" for local in windows.every(entries[name], layers, name)]
+
+
+_SCORE_SCALE = Joint(
     {"query_pre_attn_scalar": 256}, {"score_scale": "query_pre_attn_scalar"}, _scale, _scalar, "scores are multiplied by its power -1/2"
 )
-LOGIT_CAP = "final_logit_softcapping"
+_LOGIT_CAP = "final_logit_softcapping"
 
-FAMILY = Family(
-    name="Gemma 2",
-    model_type="gemma2",
-    fixed={**decoder.FIXED, **decoder.GEMMA, "norm_placement": "sandwich"},
+FAMILY = decoder.family(
+    "Gemma 2", "gemma2", "Gemma2",
+    fixed={**decoder.GEMMA, "norm_placement": "sandwich"},
     entries=decoder.entries(
         decoder.ATTENTION_BIAS,
         Entry("attn_logit_softcapping", 50.0, ("score_cap",)),
-        Entry(LOGIT_CAP, 30.0, ("logit_cap",)),
+        Entry(_LOGIT_CAP, 30.0, ("logit_cap",)),
         act="hidden_activation",
         words=decoder.TANH,
         vocab_size=256000, hidden_size=2304, num_hidden_layers=26, num_attention_heads=8, num_key_value_heads=4, intermediate_size=9216,
@@ -49,13 +56,44 @@ FAMILY = Family(
             lambda entries, layers: ["global" if layer % 2 else "local" for layer in range(layers)],
             "`layer_types` says which layers have the window; without it the first, third, ...",
         ),
-        SCORE_SCALE,
+        _SCORE_SCALE,
     ),
     only={**ONLY, "use_bidirectional_attention": (None, False)},
-    harmless=HARMLESS,
     ignored={"hidden_act": "the class reads `hidden_activation`", "cache_implementation": "how a search keeps its past"},
-    base="Gemma2Model",
-    classes=decoder.classes("Gemma2", without=("ForQuestionAnswering",)),
+    without=("ForQuestionAnswering",),
     table=decoder.table(*decoder.SANDWICH, *decoder.attention(), *decoder.feed_forward()),
-    **decoder.COMMON,
+)  # fmt: skip
+
+GEMMA3 = decoder.family(
+    "Gemma 3", "gemma3_text", "Gemma3",
+    fixed={**decoder.GEMMA, "norm_placement": "sandwich", "query_key_norm": "head"},
+    entries=decoder.entries(
+        decoder.ATTENTION_BIAS,
+        Entry(_LOGIT_CAP, None, ("logit_cap",)),
+        act="hidden_activation",
+        words=decoder.TANH,
+        vocab_size=262208, hidden_size=2304, num_hidden_layers=26, num_attention_heads=8, num_key_value_heads=4, intermediate_size=9216,
+        tie_word_embeddings=True,
+    ),
+    joints=(
+        head_sizes("hidden_size", "num_attention_heads", {"head_dim": 256}),
+        rotary.by_layer_type(1000000.0, 10000.0, 131072),
+        windows.by_layer(
+            {"sliding_window": 4096, "sliding_window_pattern": 6},
+            _all_but_some,
+            "`layer_types` says which layers have the window; without it all but the last of every `sliding_window_pattern`",
+        ),
+        _SCORE_SCALE,
+    ),
+    only={**ONLY, "use_bidirectional_attention": (False, None), "partial_rotary_factor": (None, 1.0)},
+    ignored={
+        "attn_logit_softcapping": "the class stores it, and caps no scores",
+        "_sliding_window_pattern": "the library writes it beside `layer_types`, and does not read it",
+        "cache_implementation": "how a search keeps its past",
+        "hidden_act": "the class reads `hidden_activation`",
+    },
+    classes={
+        "Gemma3ForCausalLM": ("language_head",), "Gemma3TextModel": (), "Gemma3TextForSequenceClassification": ("sequence_classifier",),
+    },
+    table=decoder.table(*decoder.SANDWICH, *decoder.attention(), *decoder.HEAD_NORMS, *decoder.feed_forward()),
 )  # fmt: skip

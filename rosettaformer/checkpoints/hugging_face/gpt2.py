@@ -87,7 +87,6 @@ FAMILY = Family(
     },
     prefix="transformer.",
     outside=r"(lm_head|score|classifier|qa_outputs|multiple_choice_head)\..*",
-    base="GPT2Model",
     classes={
         "GPT2LMHeadModel": ("language_head",),
         "GPT2Model": (),
@@ -98,7 +97,5 @@ FAMILY = Family(
     },
     heads=HEADS,
     table=table(_LAYER),
-    older={},
     buffers=r"h\.\d+\.attn\.(bias|masked_bias)",
-    twins={},
 )  # fmt: skip

@@ -13,7 +13,7 @@ from ..tables import Table
 from . import gpt2
 from .decoder import UNUSED, dense
 from .essential import shortest
-from .family import GELU, ONLY, Entry, Family, Joint, head_sizes
+from .family import GELU, Entry, Family, Joint, head_sizes
 from .windows import LAYERS, sized
 
 _KINDS = ("global", "local")
@@ -87,13 +87,11 @@ FAMILY = Family(
             " and how often each comes",
         ),
     ),
-    only=ONLY,
     harmless=gpt2.SUMMARY | {"classifier_dropout"},
     nameless=True,
     aliases={"num_hidden_layers": "num_layers", "num_attention_heads": "num_heads"},
     prefix="transformer.",
     outside=r"(lm_head|score|classifier|qa_outputs)\..*",
-    base="GPTNeoModel",
     classes={
         "GPTNeoForCausalLM": ("language_head",),
         "GPTNeoModel": (),
@@ -103,7 +101,5 @@ FAMILY = Family(
     },
     heads=tuple(head for head in gpt2.HEADS if head.name != "multiple_choice_head"),
     table=gpt2.table(_LAYER),
-    older={},
     buffers=r"h\.\d+\.attn\.attention\.(bias|masked_bias)",
-    twins={},
 )  # fmt: skip

@@ -37,8 +37,12 @@ def select(family: Family, entries: Mapping[str, Any], shapes: Mapping[str, tupl
     """Selects the heads of a model with these entries of config.json and tensors of these shapes, by native name."""
     result, known = Heads(), {head.name: head for head in family.heads}
     result.problems += [f"{name} is no head of a {family.name}{nearest(name, known)}" for name in leave_out if name not in known]
-    named, problem = _named(family, entries)
-    result.problems += problem
+    said, named = entries.get("architectures"), None  # the heads of the class that it names
+    if isinstance(said, list) and len(said) == 1 and isinstance(said[0], str):
+        named = family.classes.get(said[0])
+    if named is None and said not in (None, []):
+        wanted = f"architectures must name one class of {', '.join(family.classes)}"
+        result.problems.append(f"config.json: {wanted}; got {json.dumps(said):.200}")
     result.left = [known[name] for name in leave_out if name in known]
     result.chosen = {*(named or ())} - {*leave_out}
     left = {*belonging(result.left, shapes)}
@@ -55,8 +59,8 @@ def select(family: Family, entries: Mapping[str, Any], shapes: Mapping[str, tupl
     for head in family.heads:
         if head.flag is None and head.name in result.chosen:
             result.alien.append(head)
-            named_by = json.dumps(entries.get("architectures"))
-            result.problems.append(f"config.json: {named_by} has a {head.name}, which is not supported: {advice(head.name)}")
+            what = f"{json.dumps(said)} has a {head.name}, which is not supported"
+            result.problems.append(f"config.json: {what}: {advice(head.name)}")
     return result
 
 
@@ -67,13 +71,3 @@ def _others(family: Family, chosen: Collection[str], natives: Iterable[str]) -> 
         if head.tensors not in seen and belonging([head], natives):
             seen.add(head.tensors)
             yield [other for other in family.heads if other.tensors == head.tensors]
-
-
-def _named(family: Family, entries: Mapping[str, Any]) -> tuple[tuple[str, ...] | None, list[str]]:
-    """Returns the heads of the class that `architectures` names, None if it names none; and its problems."""
-    said = entries.get("architectures")
-    if said in (None, []):
-        return None, []
-    if isinstance(said, list) and len(said) == 1 and isinstance(said[0], str) and said[0] in family.classes:
-        return family.classes[said[0]], []
-    return None, [f"config.json: architectures must name one class of {', '.join(family.classes)}; got {json.dumps(said):.200}"]

@@ -23,7 +23,6 @@ from .writing import save
 SIZES = ("tiny", "small")
 HEADS = ("language_head", "masked_language_head")  # the class of a new model has one of them
 IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
-_COMMON = ("rms_norm_eps", "attention_dropout")  # which some of the decoders name otherwise, or lack
 GAIN = 1.3  # of a kernel: what comes out is a little larger than what goes in
 
 
@@ -93,12 +92,16 @@ def _tables() -> dict[str, dict[str, Any]]:
 def _said(name: str, size: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the entries of config.json. Raises ValueError on settings of entries that the family does not have, or that do not count."""
     tables, family = copy.deepcopy(_tables()), family_of(name)
-    own = tables[name]
-    said = tables.get(own.pop("like", ""), {}) | own
-    shared = tables["decoder"] if "rope_parameters" in said else {"small": {}}
-    larger = shared.pop("small") | said.pop("small")
-    shared = {name: value for name, value in shared.items() if name not in _COMMON or name in family.entry_names().values()}
-    said = shared | said | (larger if size == "small" else {})
+    own = tables.get(tables[name].get("like", ""), {}) | tables[name]
+    parts = [tables["model"], *([tables["decoder"]] if "rope_parameters" in own else []), own]
+    larger = [part.pop("small", {}) for part in parts]
+    of_joints = {entry for joint in family.joints for entry in joint.entries}
+    known = of_joints | {*own, *IDS, *(entry.name for entry in family.entries)}
+    known -= {"like", "without", own.get("without")}
+    said: dict[str, Any] = {}
+    for part in [*parts, *larger] if size == "small" else parts:
+        named = {family.aliases.get(entry, entry): value for entry, value in part.items()}
+        said |= {entry: value for entry, value in named.items() if entry in known}
     _refuse_beside(said, settings)
     said["architectures"] = [next(name for name, heads in family.classes.items() if set(heads) & {*HEADS})]
     layers = said.get("num_hidden_layers")
@@ -110,20 +113,14 @@ def _said(name: str, size: str, settings: Mapping[str, Any]) -> dict[str, Any]:
             if not isinstance(held, dict):
                 raise ValueError(f"{'.'.join(outer[:depth])} must be an object to have {name}; got {held!r:.50}")
         held[last] = value
-    _lengthen(said, layers, settings)
+    # what has an item for each layer is repeated, or cut, where another number of layers is set alone
+    if isinstance(count := said.get("num_hidden_layers"), int):
+        for name in said.keys() - settings.keys() - {"architectures"}:
+            if isinstance(value := said[name], list) and len(value) == layers:
+                said[name] = [value[layer % len(value)] for layer in range(count)]
     if "model_type" in settings:
         raise ValueError(f"model_type is the family's, {family.model_type}; give another family")
     return said | {"model_type": family.model_type}
-
-
-def _lengthen(said: dict[str, Any], before: Any, settings: Mapping[str, Any]) -> None:
-    """Repeats, or cuts, what has an item for each layer where another number of layers is set alone."""
-    count = said.get("num_hidden_layers")
-    if not isinstance(count, int):
-        return
-    for name, value in said.items():
-        if isinstance(value, list) and len(value) == before and name not in settings and name != "architectures":
-            said[name] = [value[layer % len(value)] for layer in range(count)]
 
 
 def _refuse_beside(said: Mapping[str, Any], settings: Mapping[str, Any]) -> None:

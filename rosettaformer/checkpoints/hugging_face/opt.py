@@ -68,10 +68,8 @@ FAMILY = Family(
     only={**ONLY, "layer_norm_elementwise_affine": True, "layerdrop": 0.0},
     harmless=HARMLESS | {"init_std"},
     ignored={"activation_dropout": "the class does not read it"},
-    aliases={},
     prefix="model.",
     outside=decoder.OUTSIDE,
-    base="OPTModel",
     classes=decoder.classes("OPT", without=("ForTokenClassification",)),
     heads=tuple(head for head in decoder.HEADS if head.name != "token_classifier"),
     table=(
@@ -81,7 +79,5 @@ FAMILY = Family(
         *tables.within("decoder.final_layer_norm", "decoder.final_norm", tables.NORM),
         Row("lm_head.weight", (Part("logits.kernel", "v d"),)),
     ),
-    older={},
     buffers=r"decoder\.version",
-    twins={},
 )  # fmt: skip

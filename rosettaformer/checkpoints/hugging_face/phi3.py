@@ -5,7 +5,7 @@ qkv_proj holds query, key and value one below the other; gate_up_proj holds the 
 
 from ..tables import Part, Row, Table
 from . import decoder, rotary, windows
-from .family import HARMLESS, ONLY, Family, head_sizes
+from .family import ONLY, head_sizes
 
 _QUERY_KEY_VALUE = (
     Part("self_attention.query.kernel", "(h k) d"),
@@ -19,10 +19,8 @@ _LAYER: Table = (
     *decoder.GATE_AND_HIDDEN,
 )
 
-FAMILY = Family(
-    name="Phi-3",
-    model_type="phi3",
-    fixed=decoder.FIXED,
+FAMILY = decoder.family(
+    "Phi-3", "phi3", "Phi3",
     entries=decoder.entries(
         vocab_size=32064, hidden_size=3072, num_hidden_layers=32, num_attention_heads=32, intermediate_size=8192, rms_norm_eps=1e-5,
     ),
@@ -35,13 +33,10 @@ FAMILY = Family(
     ),
     # resid_pdrop drops the sub-layers' outputs, but not the embedded tokens
     only={name: value for name, value in ONLY.items() if name != "auto_map"} | {"resid_pdrop": 0.0, "attention_bias": False},
-    harmless=HARMLESS,
     ignored={
         "embd_pdrop": "the class drops no embedded tokens",
         "auto_map": "published folders name code of their own, of the same model",
     },
-    base="Phi3Model",
-    classes=decoder.classes("Phi3", without=("ForQuestionAnswering",)),
+    without=("ForQuestionAnswering",),
     table=decoder.table(*_LAYER),
-    **decoder.COMMON,
 )  # fmt: skip

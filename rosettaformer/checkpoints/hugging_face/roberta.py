@@ -7,7 +7,6 @@ library finds real tokens by the padding id, and the reference by the mask.
 from collections.abc import Mapping
 from typing import Any
 
-from reference_numpy import TransformerConfig
 from reference_numpy.fields import is_integer
 
 from .. import tables
@@ -25,11 +24,6 @@ def _read(entries: Mapping[str, Any]) -> dict[str, Any]:
     return {"position_offset": padding + 1, "max_positions": rows - padding - 1}
 
 
-def _write(config: TransformerConfig, said: Mapping[str, Any]) -> dict[str, Any]:
-    rows = config.max_positions + config.position_offset
-    return {_PADDING: config.position_offset - 1, _ROWS: rows}
-
-
 def roberta(name: str, model_type: str, begin: str, vocabulary: int) -> Family:
     """Returns a family of this kind. begin: how the names of its classes begin."""
     return Family(
@@ -41,16 +35,18 @@ def roberta(name: str, model_type: str, begin: str, vocabulary: int) -> Family:
         joints=(
             head_sizes("hidden_size", "num_attention_heads"),
             Joint(
-                {_PADDING: 1, _ROWS: 512}, {"position_offset": _PADDING, "max_positions": _ROWS}, _read, _write,
+                {_PADDING: 1, _ROWS: 512}, {"position_offset": _PADDING, "max_positions": _ROWS}, _read,
+                lambda config, said: {
+                    _PADDING: config.position_offset - 1,
+                    _ROWS: config.max_positions + config.position_offset,
+                },
                 "position 0 is the row after that of the padding id",
             ),
         ),
         only={**ONLY, "is_decoder": False, "position_embedding_type": "absolute", "embedding_size": None},
         harmless=HARMLESS - {_PADDING},
-        aliases={},
         prefix="roberta.",
         outside=r"(lm_head|classifier|qa_outputs)\..*",
-        base=f"{begin}Model",
         classes={
             f"{begin}ForMaskedLM": ("masked_language_head",),
             f"{begin}Model": ("pooler",),
@@ -87,3 +83,5 @@ def roberta(name: str, model_type: str, begin: str, vocabulary: int) -> Family:
 
 
 FAMILY = roberta("RoBERTa", "roberta", "Roberta", 50265)
+XLM_ROBERTA = roberta("XLM-RoBERTa", "xlm-roberta", "XLMRoberta", 30522)  # Conneau et al. 2020
+CAMEMBERT = roberta("CamemBERT", "camembert", "Camembert", 30522)  # Martin et al. 2020

@@ -3,11 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from reference_numpy import TransformerConfig
-
 from . import decoder, rotary, windows
 from .essential import shortest
-from .family import HARMLESS, ONLY, Family, Joint, head_sizes
+from .family import Joint, head_sizes
 
 _ROTATES, _INTERVAL = "no_rope_layers", "no_rope_layer_interval"
 
@@ -27,10 +25,6 @@ def _read(entries: Mapping[str, Any]) -> dict[str, Any]:
     return {"rotary_pattern": shortest(_rotating(entries, layers))}
 
 
-def _write(config: TransformerConfig, said: Mapping[str, Any]) -> dict[str, Any]:
-    return {_ROTATES: [int(config.layer_kind(layer).rotary) for layer in range(config.decoder_layers)]}
-
-
 def _still(entries: Mapping[str, Any], layers: int) -> list[str]:
     """The layers that do not rotate have the window, if there is one."""
     if not entries["use_sliding_window"] or entries["sliding_window"] is None:
@@ -38,10 +32,8 @@ def _still(entries: Mapping[str, Any], layers: int) -> list[str]:
     return ["global" if rotates else "local" for rotates in _rotating(entries, layers)]
 
 
-FAMILY = Family(
-    name="SmolLM3",
-    model_type="smollm3",
-    fixed=decoder.FIXED,
+FAMILY = decoder.family(
+    "SmolLM3", "smollm3", "SmolLM3",
     entries=decoder.entries(
         decoder.ATTENTION_BIAS, decoder.MLP_BIAS,
         vocab_size=128256, hidden_size=2048, num_hidden_layers=36, num_attention_heads=16, num_key_value_heads=4, intermediate_size=11008,
@@ -51,7 +43,10 @@ FAMILY = Family(
         head_sizes("hidden_size", "num_attention_heads", {"head_dim": None}, divides=False),
         rotary.flat(2000000.0, 32768),
         Joint(
-            {_ROTATES: None, _INTERVAL: 4}, {"rotary_pattern": _ROTATES}, _read, _write,
+            {_ROTATES: None, _INTERVAL: 4}, {"rotary_pattern": _ROTATES}, _read,
+            lambda config, said: {
+                _ROTATES: [int(config.layer_kind(layer).rotary) for layer in range(config.decoder_layers)]
+            },
             f"1 for a layer that rotates, 0 for one that does not; without it the last of every `{_INTERVAL}` does not",
         ),
         windows.by_layer(
@@ -60,12 +55,7 @@ FAMILY = Family(
             "`layer_types` says which layers have the window; without it those that do not rotate, if `use_sliding_window`",
         ),
     ),
-    only=ONLY,
-    harmless=HARMLESS,
     ignored={"max_window_layers": "the class does not read it"},
     prefixes=("transformer.",),  # of SmolLM3ForQuestionAnswering
-    base="SmolLM3Model",
-    classes=decoder.classes("SmolLM3"),
     table=decoder.table(*decoder.NORMS, *decoder.attention(), *decoder.feed_forward(biases=True)),
-    **decoder.COMMON,
 )  # fmt: skip

@@ -5,14 +5,13 @@ Norms have offsets, and the feed-forward has no gate.
 
 from .. import tables
 from . import decoder, rotary, windows
-from .family import HARMLESS, ONLY, Entry, Family, head_sizes
+from .family import Entry, head_sizes
 
 _BIASES = ("query_key_value_bias", "attention_output_bias", "feed_forward_bias")
 
-FAMILY = Family(
-    name="StarCoder2",
-    model_type="starcoder2",
-    fixed={**decoder.FIXED, **decoder.LAYER_NORM, "gated_feed_forward": False},
+FAMILY = decoder.family(
+    "StarCoder2", "starcoder2", "Starcoder2",
+    fixed={**decoder.LAYER_NORM, "gated_feed_forward": False},
     entries=decoder.entries(
         Entry("use_bias", True, _BIASES),
         Entry("residual_dropout", 0.0, ("dropout_rate",)),
@@ -26,15 +25,12 @@ FAMILY = Family(
         rotary.flat(10000.0, 4096),
         windows.everywhere(None),
     ),
-    only=ONLY,
-    harmless=HARMLESS,
     ignored=dict.fromkeys(
         ("activation_function", "attention_softmax_in_fp32", "layer_norm_epsilon", "mlp_type", "norm_type",
          "scale_attention_softmax_in_fp32", "scale_attn_weights"),
         "published folders have it, and the class does not read it",
     ),
-    base="Starcoder2Model",
-    classes=decoder.classes("Starcoder2", without=("ForQuestionAnswering",)),
+    without=("ForQuestionAnswering",),
     table=decoder.table(
         *decoder.LAYER_NORMS,
         *decoder.attention(),
@@ -42,5 +38,4 @@ FAMILY = Family(
         *tables.dense("mlp.c_proj", "feed_forward.output", "d f", "d"),
         last=decoder.layer_norm("norm", "decoder.final_norm"),
     ),
-    **decoder.COMMON,
 )  # fmt: skip

@@ -75,14 +75,12 @@ def aligned(left: Network, right: Network, lost: Sequence[str], spare: Sequence[
     for (one, table, first), (other, of_other, first_of_other) in zip(mine, others, strict=True):
         if table["shape"][1] == of_other["shape"][1]:
             count = min(table["shape"][0] - first, of_other["shape"][0] - first_of_other)
-            mine_of, theirs_of = _rows(one, table, first, count), _rows(other, of_other, first_of_other, count)
-            result.append((f"{one}[{first}:]", f"{other}[{first_of_other}:]", (mine_of, theirs_of)))
+            rows: list[Parts] = []  # of each table those from one on, as its only part
+            for path, own, start in ((one, table, first), (other, of_other, first_of_other)):
+                name = own["name"]
+                rows.append({name: [(f"{name}[{start}:]", f"{path}[{start}:]", 0, start, start + count)]})
+            result.append((f"{one}[{first}:]", f"{other}[{first_of_other}:]", (rows[0], rows[1])))
     return result
-
-
-def _rows(path: str, table: Mapping[str, Any], start: int, count: int) -> Parts:
-    """The rows of a table from one on, as its only part."""
-    return {table["name"]: [(f"{table['name']}[{start}:]", f"{path}[{start}:]", 0, start, start + count)]}
 
 
 def told(rename: Rename, left: Mapping[str, Any], right: Mapping[str, Any]) -> tuple[Parts, dict[str, tuple[str, str]]]:
@@ -99,7 +97,9 @@ def told(rename: Rename, left: Mapping[str, Any], right: Mapping[str, Any]) -> t
         one = left[name]
         axis, end = _outputs(one), 0
         for other, begin, until in several:
-            start, stop = (begin, until) if until > begin else (end, end + _count(right[other]))
+            sizes = zip(right[other]["axes"].split(), right[other]["shape"], strict=True)
+            count = math.prod(size for letter, size in sizes if letter not in {"i", *INPUTS})  # of outputs
+            start, stop = (begin, until) if until > begin else (end, end + count)
             end = stop
             layer = part(one["layer"], right[other]["layer"])
             row = part(name, right[other]["layer"]), layer, len(one["shape"]) - 1 if axis is None else axis, start, stop
@@ -143,12 +143,6 @@ def _sizes(network: Network, path: str) -> tuple[int, int]:
     for letter, size in zip(kernel["axes"].split(), kernel["shape"], strict=True):
         inside, outside = (inside * size, outside) if letter in "irst" else (inside, outside * size)
     return inside, outside
-
-
-def _count(variable: Mapping[str, Any]) -> int:
-    """The number of outputs that a kernel or a bias has."""
-    letters = variable["axes"].split()
-    return math.prod(size for letter, size in zip(letters, variable["shape"], strict=True) if letter not in {"i", *INPUTS})
 
 
 def _sum(sizes: Sequence[tuple[int, int]]) -> tuple[int, int]:

@@ -45,7 +45,9 @@ class Network:
             variables.setdefault(one["layer"], []).append(one)
         order = list(dict.fromkeys(call["path"] for call in calls))
         found = cls({layer["path"]: layer for layer in about["layers"]}, variables, order)
-        found.words = {path: _words(path) for path in {*found.layers, *variables}}
+        for path in {*found.layers, *variables}:
+            words = re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+", path)
+            found.words[path] = [SYNONYMS.get(word.lower(), word.lower()) for word in words]
         for call in calls:
             for told, arrays in ((found.given, call["inputs"]), (found.gives, call["outputs"])):
                 if arrays:
@@ -64,32 +66,36 @@ class Network:
     def _holds(self, path: str) -> bool:
         return any(one["required"] for one in self.variables.get(path, ()))
 
+    @functools.cached_property
+    def _by_number(self) -> tuple[dict[int, list[str]], dict[int, list[str]]]:
+        """The layers by what tells their inputs apart, and by what tells their outputs apart."""
+        found: tuple[dict[int, list[str]], dict[int, list[str]]] = ({}, {})
+        for layers, told in zip(found, (self.given, self.gives), strict=True):
+            for path, number in told.items():
+                layers.setdefault(number, []).append(path)
+        return found
+
     def after(self, path: str) -> list[str]:
         """The layers with variables whose input is the layer's output."""
-        return [other for other in self._takers.get(self.gives.get(path, 0), ()) if other != path and self._holds(other)]
+        takers = self._by_number[0].get(self.gives.get(path, 0), ())
+        return [other for other in takers if other != path and self._holds(other)]
 
     def before(self, path: str) -> list[str]:
         """The layers with variables whose output is the layer's input."""
-        return [other for other in self._givers.get(self.given.get(path, 0), ()) if other != path and self._holds(other)]
-
-    @functools.cached_property
-    def _takers(self) -> dict[int, list[str]]:
-        return _by_number(self.given)
-
-    @functools.cached_property
-    def _givers(self) -> dict[int, list[str]]:
-        return _by_number(self.gives)
+        givers = self._by_number[1].get(self.given.get(path, 0), ())
+        return [other for other in givers if other != path and self._holds(other)]
 
     def places(self) -> dict[str, int]:
         """Returns what tells the layers with variables apart by what they are and by what feeds them and is fed by them, and so on."""
-        found = {path: hash((self.kind(path), *sorted(self._sizes(path)))) for path in self.held()}
+        found = {}
+        for path in self.held():
+            main = [one for one in self.variables[path] if one["role"] in MAIN]
+            sizes = sorted((one["role"], math.prod(one["shape"])) for one in main)
+            found[path] = hash((self.kind(path), *sizes))
         for _ in range(DEPTH):
             around = {path: [sorted(found[one] for one in each) for each in (self.before(path), self.after(path))] for path in found}
             found = {path: hash((own, *map(tuple, around[path]))) for path, own in found.items()}
         return found
-
-    def _sizes(self, path: str) -> list[tuple[str, int]]:
-        return [(one["role"], math.prod(one["shape"])) for one in self.variables[path] if one["role"] in MAIN]
 
     def leaves(self) -> list[str]:
         """The layers that hold no other that is called, in the order of execution."""
@@ -99,22 +105,9 @@ class Network:
         return frozenset(one for one in self.held() if not path or one == path or one.startswith(f"{path}."))
 
 
-def _by_number(told: Mapping[str, int]) -> dict[int, list[str]]:
-    """Returns the layers by what tells their inputs or outputs apart."""
-    found: dict[int, list[str]] = {}
-    for path, number in told.items():
-        found.setdefault(number, []).append(path)
-    return found
-
-
 def normal(name: str) -> str:
     """A name without what only writes it otherwise."""
     return re.sub(r"[^a-z0-9]", "", name.lower())
-
-
-def _words(name: str) -> list[str]:
-    found = re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+", name)
-    return [SYNONYMS.get(word.lower(), word.lower()) for word in found]
 
 
 def layers(
@@ -127,7 +120,13 @@ def layers(
     """
     pairs: dict[str, tuple[str, str]] = {"": ("", "whole"), **known}
     problems: Problems = {("", text): text for text in _renamed(left, right, rename, pairs)}
-    _of_one_name(left, right, pairs)
+    taken = {other for other, _ in pairs.values()}
+    # of one full name and the same shapes, if a class of the user's hides the kind of one of them
+    for path in left.held():
+        free = path and path not in pairs and path not in taken and path in right.variables
+        alike = free and sorted(_shapes(left, path)) == sorted(_shapes(right, path))
+        if alike and left.kind(path) != right.kind(path):
+            pairs[path] = (path, "name")
     taken = {other for other, _ in pairs.values()}
     lefts = [path for path in left.held() if path not in pairs]
     rights = [path for path in right.held() if path not in taken]
@@ -141,8 +140,8 @@ def layers(
     for mine, others in waiting:
         if _numbers(left, mine) != _numbers(right, others):  # one side counts from 0 and the other from 1
             continue
-        alike = _alike(left, right, *_rest(mine, others, pairs))
-        pairs |= {one: found for one, found in alike.items() if _flow(left, right, one, found[0], pairs) is not False}
+        fits = _alike(left, right, *_rest(mine, others, pairs))
+        pairs |= {one: found for one, found in fits.items() if _flow(left, right, one, found[0], pairs) is not False}
         _along(left, right, waiting, pairs)
     for mine, others in sorted(waiting, key=lambda group: left.kind(group[0][0]).endswith("norm")):  # a norm follows what feeds it
         pairs |= {one: (other, "order") for one, other in zip(*_rest(mine, others, pairs), strict=True)}
@@ -180,13 +179,11 @@ def _fit(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
         return False
     if ("m" in one["axes"]) != ("m" in other["axes"]):  # a convolution of as many groups as channels beside a depthwise one
         return True
-    mine, others = (_letters(variable["axes"], variable["shape"]) for variable in (one, other))
-    return all(mine[letter] == others[letter] for letter in mine.keys() & others.keys())
-
-
-def _letters(axes: str, shape: Sequence[int]) -> dict[str, int]:
-    groups = re.findall(r"\([^)]*\)|\w", axes.replace("-", ""))
-    return {letter: size for letter, size in zip(groups, shape, strict=False) if "(" not in letter and letter != "1"}
+    groups = re.compile(r"\([^)]*\)|\w")
+    pairs = ((groups.findall(each["axes"].replace("-", "")), each["shape"]) for each in (one, other))
+    mine, others = (dict(zip(*each, strict=False)) for each in pairs)
+    common = [letter for letter in mine.keys() & others.keys() if "(" not in letter and letter != "1"]
+    return all(mine[letter] == others[letter] for letter in common)
 
 
 def _renamed(left: Network, right: Network, rename: Rename, pairs: dict[str, tuple[str, str]]) -> list[str]:
@@ -205,15 +202,6 @@ def _renamed(left: Network, right: Network, rename: Rename, pairs: dict[str, tup
         if name not in own and name not in parts and not any(each.startswith(f"{name}.") for each in own):
             problems.append(f"the rename table names {name}, which the left does not have{nearest(name, own)}")
     return problems
-
-
-def _of_one_name(left: Network, right: Network, pairs: dict[str, tuple[str, str]]) -> None:
-    """Adds layers of one full name and the same shapes on both sides, if a class of the user's hides the kind of one of them."""
-    taken = {other for other, _ in pairs.values()}
-    for path in left.held():
-        free = path and path not in pairs and path not in taken and path in right.variables
-        if free and left.kind(path) != right.kind(path) and sorted(_shapes(left, path)) == sorted(_shapes(right, path)):
-            pairs[path] = (path, "name")
 
 
 def _groups(left: Network, right: Network, lefts: list[str], rights: list[str]) -> list[tuple[list[str], list[str]]]:

@@ -21,7 +21,7 @@ import dataclasses
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +62,14 @@ class Rename:
         names = [*names]
         rows = {left: row for left, row in self.rows.items() if NUMBER not in left}
         parts = {left: each for left, each in self.parts.items() if NUMBER not in left}
-        for pattern, number in _numbers([*self.rows, *self.parts], names):
+        # each pattern with each number that makes it a name, or the beginning of one
+        found = []
+        for pattern in (one for one in (*self.rows, *self.parts) if NUMBER in one):
+            escaped = re.escape(pattern).replace(r"\{n\}", r"(\d+)", 1).replace(r"\{n\}", r"\1")
+            known = re.compile(rf"{escaped}(\..*)?")
+            numbers = dict.fromkeys(match[1] for match in map(known.fullmatch, names) if match)
+            found += [(pattern, number) for number in numbers]
+        for pattern, number in found:
             left = pattern.replace(NUMBER, number)
             if pattern in self.rows:
                 row = self.rows[pattern]
@@ -117,7 +124,8 @@ def read(name: str | Path) -> Rename:
         elif isinstance(value, list) and left and all(map(_is_part, value)):
             parts[left] = [(each["name"], *map(int, each["slice"].split(":"))) for each in value]
         elif isinstance(value, dict) and isinstance(value.get("name"), str):
-            rows[left] = _row(value)
+            sizes = {letter: size for letter, size in value.items() if isinstance(size, int)}
+            rows[left] = Row(value["name"], str(value.get("left", "")), str(value.get("right", "")), sizes)
         else:
             problems.append(f"{left!r}: a row must be {FORM}; got {value!r:.80}")
     if problems:
@@ -132,20 +140,6 @@ def shipped() -> list[str]:
 
 def _is_part(value: Any) -> bool:
     return isinstance(value, dict) and isinstance(value.get("name"), str) and bool(re.fullmatch(r"\d+:\d+", str(value.get("slice", ""))))
-
-
-def _numbers(patterns: Iterable[str], names: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yields each pattern with each number that makes it a name, or the beginning of one."""
-    for pattern in patterns:
-        if NUMBER in pattern:
-            known = re.compile(re.escape(pattern).replace(r"\{n\}", r"(\d+)", 1).replace(r"\{n\}", r"\1") + r"(\..*)?")
-            found = (known.fullmatch(name) for name in names)
-            yield from ((pattern, number) for number in dict.fromkeys(match[1] for match in found if match))
-
-
-def _row(value: Mapping[str, Any]) -> Row:
-    sizes = {letter: size for letter, size in value.items() if isinstance(size, int)}
-    return Row(value["name"], str(value.get("left", "")), str(value.get("right", "")), sizes)
 
 
 def unfinished(weights: Sequence[Mapping[str, Any]], layers: Mapping[str, tuple[str, str]]) -> str:

@@ -14,7 +14,11 @@ LETTERS = "ABCDEFGHIJKL"
 
 def by_value(left: Arrays, right: Arrays) -> Rename:
     """Returns the table of the variables whose numbers are the same; of those that are one number throughout nothing is known."""
-    mine, others = _by_numbers(left), _by_numbers(right)
+    mine, others = dict[bytes, list[str]](), dict[bytes, list[str]]()
+    for arrays, by_numbers in ((left, mine), (right, others)):
+        for name, array in arrays.items():
+            if _shows(array):
+                by_numbers.setdefault(np.sort(array.astype(np.float32), axis=None).tobytes(), []).append(name)
     rows, parts = dict[str, Row](), dict[str, list[tuple[str, int, int]]]()
     for numbers, names in mine.items():
         if len(names) == len(others.get(numbers, [])) == 1 and (row := _row(left[names[0]], right[others[numbers][0]], others[numbers][0])):
@@ -35,14 +39,6 @@ def _shows(array: np.ndarray) -> bool:
     return array.size > 1 and bool((array != array.flat[0]).any())
 
 
-def _by_numbers(arrays: Arrays) -> dict[bytes, list[str]]:
-    found: dict[bytes, list[str]] = {}
-    for name, array in arrays.items():
-        if _shows(array):
-            found.setdefault(np.sort(array.astype(np.float32), axis=None).tobytes(), []).append(name)
-    return found
-
-
 def _row(one: np.ndarray, other: np.ndarray, name: str) -> Row | None:
     """The axes by which one array is the other; None if there are none."""
     if one.shape == other.shape and np.array_equal(one, other):
@@ -51,16 +47,12 @@ def _row(one: np.ndarray, other: np.ndarray, name: str) -> Row | None:
     for order in itertools.permutations(range(one.ndim)):
         turned = one.transpose(order)
         if splits(turned.shape, other.shape) and np.array_equal(turned.reshape(other.shape), other):
-            atoms = _atoms(turned.shape, other.shape)
+            products = {1, *np.cumprod(turned.shape).tolist(), *np.cumprod(other.shape).tolist()}
+            # the sizes of the axes that both shapes are made of
+            atoms = [after // before for before, after in itertools.pairwise(sorted(products))]
             mine, theirs = (_grouped(shape, atoms) for shape in (turned.shape, other.shape))
             return Row(name, " ".join(mine[order.index(axis)] for axis in range(one.ndim)), " ".join(theirs), _sizes(atoms))
     return None
-
-
-def _atoms(one: Sequence[int], other: Sequence[int]) -> list[int]:
-    """The sizes of the axes that both shapes are made of."""
-    ends = sorted({product for shape in (one, other) for product in itertools.accumulate(shape, lambda a, b: a * b)} | {1})
-    return [after // before for before, after in itertools.pairwise(ends)]
 
 
 def _sizes(atoms: Sequence[int]) -> dict[str, int]:

@@ -1,6 +1,6 @@
 """Matches variables of the left and the right, and says how their axes change."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -61,11 +61,15 @@ def pairs(
     every = {variable["name"]: variable for several in left.variables.values() for variable in several}
     for which, several, others in (("left", lost, everything), ("right", spare, every)):
         for one in several:
-            said = [*_missing(one, which, others)]
-            if said and one["layer"] not in known[which == "right"]:
+            role = one["role"]
+            optional = role.rpartition(".")[2] in OPTIONAL or role.startswith(("mean", "variance"))
+            if optional or not one["required"]:
+                continue
+            if one["layer"] not in known[which == "right"]:
                 missing.add((which, one["layer"]))
-            else:
-                problems += said
+                continue
+            named = f"{which} {one['name']} {tuple(one['shape'])}"
+            problems.append(f"{named} has no variable on the other side{nearest(one['name'], others)}")
     return table, problems, missing
 
 
@@ -206,9 +210,3 @@ def _group(atoms: Sequence[tuple[str, int]]) -> str:
     """The axes in brackets, by a letter for each."""
     letters = dict(zip(sorted(map(tuple, atoms)), "PQRSTU", strict=False))
     return f"({' '.join(letters[tuple(atom)] for atom in atoms)})"  # type: ignore[index]
-
-
-def _missing(one: Mapping[str, Any], which: str, others: Mapping[str, Any]) -> Iterator[str]:
-    """Yields why a variable must have a counterpart, if it must."""
-    if one["required"] and one["role"].rpartition(".")[2] not in OPTIONAL and not one["role"].startswith(("mean", "variance")):
-        yield f"{which} {one['name']} {tuple(one['shape'])} has no variable on the other side{nearest(one['name'], others)}"

@@ -2,12 +2,17 @@
 
 import abc
 import dataclasses
+import functools
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from reference_numpy import TransformerConfig, layout
+
+from ...backends import imported
+from ...modules import BACKENDS, framework_of
 
 DTYPES = ("float32", "float64")
 # Exact in float32: frameworks round such constants in more than one place, in float64 too.
@@ -89,12 +94,10 @@ class Model(abc.ABC):
     def about(self) -> dict[str, Any]:
         """Returns the class, the framework's versions and the arguments of a call: (name, whether it has no default)."""
 
-    @abc.abstractmethod
-    def build(self, inputs: Arrays) -> None:
+    def build(self, inputs: Arrays) -> None:  # noqa: B027
         """Finishes the model in float32, which may learn its shapes from inputs."""
 
-    @abc.abstractmethod
-    def widen(self, inputs: Arrays) -> None:
+    def widen(self, inputs: Arrays) -> None:  # noqa: B027
         """Makes the float64 model of the one that `build` has finished. Raises what the model raises if it cannot be made."""
 
     @abc.abstractmethod
@@ -168,3 +171,23 @@ def guarded(function: Callable[[], Any]) -> Any:
         return function()
     except Exception as error:
         return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+
+
+def wrapped(built: Any, make: Callable[[], Any], text: str, call: str = "") -> Model:
+    """Returns the model that was built as one of its framework: a module, a method of one, or a partial function of one. call: the method
+    that is called, empty for the model itself.
+
+    Raises ValueError if it is of no framework.
+    """
+    if isinstance(built, functools.partial) and built.args and framework_of(built.args[0]):
+        return wrapped(built.args[0], lambda: make().args[0], text, call)
+    if inspect.ismethod(built):
+        return wrapped(built.__self__, lambda: make().__self__, text, built.__name__)
+    framework = framework_of(built)
+    if not framework:
+        required = "a torch.nn.Module, a Keras layer or model, an nnx.Module or a linen Module"
+        raise ValueError(f"{text} must build {required}; it built {type(built).__module__}.{type(built).__name__}")
+    module = imported(BACKENDS[framework], f"{__package__}.{framework}_model")
+    kind = getattr(module, f"{framework.capitalize()}Model")
+    model: Model = kind(make, built, call) if framework in ("torch", "keras") else kind(built, call or "__call__")
+    return model

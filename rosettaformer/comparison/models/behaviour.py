@@ -78,10 +78,8 @@ def same(one: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> bool:
 
 def _found(call: LayerCall, own: Arrays, activate: Activate) -> Found | None:
     with np.errstate(all="ignore"):
-        for kind in (_table, _norm, _dense):
-            if found := kind(call, own, activate):
-                return found
-    return None
+        found = (kind(call, own, activate) for kind in (_table, _norm, _dense))
+        return next(filter(None, found), None)
 
 
 def _table(call: LayerCall, own: Arrays, activate: Activate) -> Found | None:

@@ -1,7 +1,7 @@
 """A side in JAX, with Flax: what NNX and Linen do alike, as functions of the variables."""
 
 import abc
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import flax
@@ -14,8 +14,8 @@ from impl_jax.framework import device_context
 
 from ...modules import arguments
 from ...modules import jax as face
-from .base import BETAS, DECAY, EPSILON, LEARNING_RATE, Arrays, Model, rounded
-from .layer_calls import tensors
+from .base import BETAS, DECAY, EPSILON, LEARNING_RATE, Arrays, Model, Variable, rounded
+from .layer_calls import own_variables, tensors
 
 CPU = "cpu"  # the device of every comparison
 Values = Mapping[str, jax.Array]
@@ -40,12 +40,23 @@ class FlaxModel(Model):
         found = [*arguments.names(self._function()).items()]
         return {"class": type(self._module).__name__, "versions": versions, "arguments": found}
 
-    def widen(self, inputs: Arrays) -> None:
-        pass
-
     def _function(self) -> Callable[..., Any]:
         """What the model is called by, whose arguments are its own."""
         found: Callable[..., Any] = getattr(self._module, self._name)
+        return found
+
+    @abc.abstractmethod
+    def _rows(self) -> Iterable[tuple[str, Any, str]]:
+        """Returns path, module and kind of every layer."""
+
+    def variables(self) -> list[Variable]:
+        found: list[Variable] = []
+        left = dict(self._values)
+        for path, module, kind in sorted(self._rows(), key=lambda row: -len(row[0])):
+            prefix = f"{path}." if path else ""
+            own = [name for name in left if name.startswith(prefix)]
+            held = {name.removeprefix(prefix): (left.pop(name), name in self._trainable) for name in own}
+            found = own_variables("flax", path, kind, module, held) + found
         return found
 
     def values(self) -> Arrays:
@@ -62,10 +73,6 @@ class FlaxModel(Model):
 
     def _floating(self, output: Any) -> list[jax.Array]:
         return [tensor for tensor in tensors(face, output) if face.is_floating(tensor)]
-
-    def _loss(self, output: Any, cotangents: list[jax.Array]) -> jax.Array:
-        pairs = zip(cotangents, self._floating(output), strict=True)
-        return sum(((one * tensor).sum() for one, tensor in pairs), jnp.zeros(()))
 
     def gradients(self, inputs: Arrays, cotangents: list[np.ndarray], dtype: str) -> Arrays:
         with device_context(CPU, dtype):
@@ -92,7 +99,8 @@ class FlaxModel(Model):
 
         def loss(parameters: Any, others: Any) -> Any:
             output, after, _ = self._apply({**others, **parameters}, given, dtype, True)
-            return self._loss(output, own), after
+            pairs = zip(own, self._floating(output), strict=True)
+            return sum(((one * tensor).sum() for one, tensor in pairs), jnp.zeros(())), after
 
         def step(values: Any, state: Any) -> Any:
             parameters = {name: values[name] for name in self._trainable}

@@ -1,6 +1,6 @@
 """A side in Flax Linen."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -16,9 +16,9 @@ from reference_numpy import TransformerConfig, layout
 from ...modules import linen as face
 from ...modules.recording import ModuleCall
 from .. import kinds
-from .base import Arrays, Layer, LayerCall, Variable
+from .base import Arrays, Layer, LayerCall
 from .flax_model import CPU, FlaxModel, Values
-from .layer_calls import Record, described, own_variables
+from .layer_calls import Record, described
 
 PARAMETERS = "params"
 
@@ -59,30 +59,20 @@ class LinenModel(FlaxModel):
     def layers(self) -> list[Layer]:
         return [layer for layer, _ in self._layers.values()]
 
-    def variables(self) -> list[Variable]:
-        found: list[Variable] = []
-        left = dict(self._values)
-        for path in sorted(self._layers, key=lambda path: -len(path)):
-            layer, module = self._layers[path]
-            prefix = f"{path}." if path else ""
-            held = {name.removeprefix(prefix): (left.pop(name), name in self._trainable) for name in list(left) if name.startswith(prefix)}
-            found = own_variables("flax", path, layer.kind, module, held) + found
-        return found
-
-    def _tree(self, values: Values) -> dict[str, Any]:
-        trees: dict[str, dict[tuple[str, ...], Any]] = {}
-        for name, value in values.items():
-            collection, path = self._places[name]
-            trees.setdefault(collection, {})[path] = value
-        return {**self._others, **{collection: traverse_util.unflatten_dict(tree) for collection, tree in trees.items()}}
+    def _rows(self) -> Iterable[tuple[str, Any, str]]:
+        return [(path, module, layer.kind) for path, (layer, module) in self._layers.items()]
 
     def _apply(self, values: Values, given: Mapping[str, Any], dtype: str, training: bool, twice: bool = False) -> tuple[Any, Any, Any]:
+        trees: dict[str, dict[tuple[str, ...], Any]] = {}
+        for name, (collection, path) in self._places.items():
+            trees.setdefault(collection, {})[path] = values[name]
+        variables = self._others | {name: traverse_util.unflatten_dict(tree) for name, tree in trees.items()}
         mutable = [name for name in {place[0] for place in self._places.values()} if name != PARAMETERS] if training else False
 
         def once(key: int) -> Any:
             def call(**given: Any) -> Any:
                 rngs = {"dropout": jax.random.key(key)} if training else None
-                return self._module.apply(self._tree(values), rngs=rngs, mutable=mutable, method=self._name, **given)
+                return self._module.apply(variables, rngs=rngs, mutable=mutable, method=self._name, **given)
 
             with nn.intercept_methods(_no_dropout):
                 return self._call(call, given, training)

@@ -1,6 +1,6 @@
 """A side in Flax NNX."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -13,9 +13,9 @@ from reference_numpy import TransformerConfig, layout
 
 from ...modules import nnx as face
 from .. import kinds
-from .base import Arrays, Layer, LayerCall, Variable
+from .base import Arrays, Layer, LayerCall
 from .flax_model import CPU, FlaxModel, Values
-from .layer_calls import Record, described, layers, own_variables
+from .layer_calls import Record, described, layers
 
 
 class NnxModel(FlaxModel):
@@ -30,26 +30,15 @@ class NnxModel(FlaxModel):
                 self._trainable.add(name)
         self.convention = "last" if any(layer.kind in kinds.SPATIAL for layer in self.layers()) else ""
 
-    def build(self, inputs: Arrays) -> None:
-        pass
-
     def adopt(self, values: Arrays, config: TransformerConfig, component: str, table: layout.Table) -> None:
         weights.load(self._module, values, config, component, table)
         self.load({name: np.asarray(variable.get_value()) for name, variable in _variables(self._module)})
 
     def layers(self) -> list[Layer]:
-        return described("flax", layers("flax", face.paths(self._module), self.whole_attention))
+        return described("flax", self._rows())
 
-    def variables(self) -> list[Variable]:
-        found: list[Variable] = []
-        every = dict(_variables(self._module))
-        owners = sorted(layers("flax", face.paths(self._module), self.whole_attention), key=lambda row: -len(row[0]))
-        for path, module, kind in owners:
-            prefix = f"{path}." if path else ""
-            owned = {name.removeprefix(prefix): every.pop(name) for name in list(every) if name.startswith(prefix)}
-            held = {name: (variable.get_value(), isinstance(variable, nnx.Param)) for name, variable in owned.items()}
-            found = own_variables("flax", path, kind, module, held) + found
-        return found
+    def _rows(self) -> Iterable[tuple[str, Any, str]]:
+        return layers("flax", face.paths(self._module), self.whole_attention)
 
     def _copy(self, values: Values, dtype: str, training: bool) -> nnx.Module:
         """The module with these values, in evaluation or in training without dropout."""
@@ -65,10 +54,7 @@ class NnxModel(FlaxModel):
                 part.rate = 0.0  # type: ignore[attr-defined]
             if kinds.kind_of("flax", part) == "attention" and training:
                 part.dropout_rate = 0.0  # type: ignore[attr-defined]
-        if training:
-            module.train()
-        else:
-            module.eval()
+        (module.train if training else module.eval)()
         return module
 
     def _apply(self, values: Values, given: Mapping[str, Any], dtype: str, training: bool, twice: bool = False) -> tuple[Any, Any, Any]:

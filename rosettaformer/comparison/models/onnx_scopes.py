@@ -82,10 +82,6 @@ class Graph:
         stem = WEIGHT.fullmatch(weight)
         return (stem[1] if stem else weight).replace("/", ".")
 
-    def _is_product(self, node: onnx.NodeProto) -> bool:
-        """Whether a node is a product with a weight to which a bias is added next."""
-        return node.op_type == "MatMul" and bool(self._stem(node)) and node.output[0] in self._biased
-
     def _scopes(self) -> dict[str, Scope]:
         readers: dict[str, list[onnx.NodeProto]] = {}
         for node in self._nodes:
@@ -98,9 +94,14 @@ class Graph:
             if not _is_told(node) and not {*self.outputs}.intersection(node.output):
                 around = [makers[name] for name in _reads(node) if name in makers]
                 around += [reader for name in node.output for reader in readers.get(name, ())]
-                self._untold[id(node)] = _shared([*map(self._places, around)])
-        self._biased = {name: node for node in self._nodes if node.op_type == "Add" and self._stem(node) for name in node.input}
-        self._biased = {node.output[0]: self._biased[node.output[0]] for node in self._nodes if self._is_product(node)}
+                levels = zip(*map(self._places, around), strict=False)  # with what all begin
+                shared = itertools.takewhile(lambda level: len({*level}) == 1, levels)
+                self._untold[id(node)] = [level[0] for level in shared]
+        weighted = [node for node in self._nodes if self._stem(node)]
+        sums = {name: node for node in weighted if node.op_type == "Add" for name in node.input}
+        products = [node for node in weighted if node.op_type == "MatMul"]
+        # products with a weight to which a bias is added next
+        self._biased = {node.output[0]: sums[node.output[0]] for node in products if node.output[0] in sums}
         self._named = any("/" in node.name.strip("/") for node in self._nodes)
         found: dict[str, Scope] = {}
         last: dict[str, int] = {}
@@ -185,11 +186,6 @@ class Graph:
         held = [one for name, one in self._held.items() if name in needed]
         graph = helper.make_graph([*fixed, *scope.nodes], "layer", inputs, outputs, held)
         return helper.make_model(graph, opset_imports=self.model.opset_import, ir_version=self.model.ir_version)
-
-
-def _shared(places: Sequence[Sequence[tuple[str, str]]]) -> list[tuple[str, str]]:
-    """What all begin with."""
-    return [level[0] for level in itertools.takewhile(lambda level: len({*level}) == 1, zip(*places, strict=False))]
 
 
 def _is_told(node: onnx.NodeProto) -> bool:

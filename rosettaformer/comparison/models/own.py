@@ -16,10 +16,9 @@ from ...conformance.ports.names import Names
 from ...conformance.ports.port import NotCovered, Port
 from ...conformance.reference.components import DROPOUT_RATES, forward_of, signature_of, whole_model
 from ...modules import arguments
-from .base import Model, Translation
+from .base import Model, Translation, wrapped
 from .canonical import Component, named
 from .reference_model import ReferenceModel, inputs_of
-from .wrapping import wrapped
 
 
 def of_checkpoint(path: Path, backend: str) -> Model:

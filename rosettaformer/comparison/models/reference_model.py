@@ -52,12 +52,6 @@ class ReferenceModel(Model):
             "arguments": [(name, True) for name in names],
         }
 
-    def build(self, inputs: Arrays) -> None:
-        pass
-
-    def widen(self, inputs: Arrays) -> None:
-        pass
-
     def layers(self) -> list[Layer]:
         return [Layer(path, "", call.component, {}) for path, call in self._traced.items()]
 

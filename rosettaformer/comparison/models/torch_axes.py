@@ -1,5 +1,6 @@
 """The axes of torch's tensors, followed through a model: which are channels, and which are in space."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -88,10 +89,6 @@ def _spatial(tensor: torch.Tensor, tag: Tag | None) -> list[str]:
     return [name if name and usual[axis] != "c" != name else usual[axis] for axis, name in enumerate(known)]
 
 
-def _size(group: Sequence[tuple[str, int]]) -> int:
-    return int(torch.tensor([size for _, size in group]).prod()) if group else 1
-
-
 def _probed(function: Any, tag: Tag, args: Any, kwargs: Any, output: torch.Tensor) -> Tag | None:
     """Returns where the axes went, which the same function shows on a tensor whose sizes are all different."""
     if len(tag) > len(PRIMES):
@@ -111,7 +108,9 @@ def _resized(tag: Tag, shape: Sequence[int]) -> Tag | None:
     """Returns the axes with these sizes; none if an axis without a name, which had length 1, has another now."""
     if any(not group and size != 1 for group, size in zip(tag, shape, strict=True)):
         return None
-    return [group if _size(group) == size else [(group[0][0], size)] for group, size in zip(tag, shape, strict=True)]
+    counts = [math.prod(own for _, own in group) for group in tag]
+    each = zip(tag, counts, shape, strict=True)
+    return [group if count == size else [(group[0][0], size)] for group, count, size in each]
 
 
 def _reshaped(tag: Tag, shape: Sequence[int]) -> Tag | None:

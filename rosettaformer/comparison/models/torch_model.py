@@ -86,11 +86,11 @@ class TorchModel(Model):
                     {"h": part.num_heads} if kind == "attention" else {"i": part.groups} if "convolution" in kind else {}
                 )
                 full = f"{path}.{name}".lstrip(".")
-                for own, shape in _parts(full, name, tensor):
+                for own, view in _views(full, name, tensor):
                     role, axes = rows.get(own.removeprefix(f"{path}.") if path else own, ("", ""))
-                    axes = axes if len(axes.split()) >= len(shape) or "(" in axes else ""
-                    required = trainable or bool(role)
-                    found.append(Variable(own, path, role, axes, shape, trainable and tensor.requires_grad, sizes, required))
+                    axes = axes if len(axes.split()) >= view.ndim or "(" in axes else ""
+                    required, trained = trainable or bool(role), trainable and tensor.requires_grad
+                    found.append(Variable(own, path, role, axes, tuple(view.shape), trained, sizes, required))
         return found
 
     def _tensors(self, dtype: str) -> dict[str, torch.Tensor]:
@@ -226,10 +226,6 @@ def _views(full: str, name: str, tensor: torch.Tensor) -> Iterator[tuple[str, to
         yield from ((f"{full}[{part}]", view) for part, view in zip(IN_PROJECTION, tensor.chunk(3), strict=True))
     else:
         yield full, tensor
-
-
-def _parts(full: str, name: str, tensor: torch.Tensor) -> Iterator[tuple[str, tuple[int, ...]]]:
-    yield from ((own, tuple(view.shape)) for own, view in _views(full, name, tensor))
 
 
 def _without_dropout(module: torch.nn.Module) -> torch.nn.Module:

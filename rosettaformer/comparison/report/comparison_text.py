@@ -29,15 +29,10 @@ def verdict(report: Report) -> str:
     What layers give within counts only where a constant of theirs differs, which rounding hides in
     the outputs.
     """
-    found = {row["verdict"] for row in _judged(report)} | ({"differs"} if report["hidden"] else set())
+    steps = [row for step in report.get("steps", {}).values() for row in step["rows"]]
+    found = {row["verdict"] for row in (*report["outputs"], *report.get("gradients", ()), *steps)}
+    found |= {"differs"} if report["hidden"] else set()
     return next((word for word in ("differs", "rounding", "equal") if word in found), NOTHING)
-
-
-def _judged(report: Report) -> Iterator[Mapping[str, Any]]:
-    yield from report["outputs"]
-    yield from report.get("gradients", ())
-    for step in report.get("steps", {}).values():
-        yield from step["rows"]
 
 
 def units(value: float | None) -> str:
@@ -76,10 +71,10 @@ def _headline(report: Report) -> str:
         outputs = f"{word}: the outputs agree to rounding ({units(worst['units'])} of the noise)"
     if differ and report["elsewhere"]:
         same = len(leaves) - len(differ)
-        return (
-            f"{outputs}, and {same} of {len(leaves)} layers give the same for the same input; of the others, such as "
-            f"{_elsewhere(differ[0])}, the boundary lies elsewhere"
-        )
+        other = _name(differ[0]["left"], differ[0]["right"])
+        other += f" ({'; '.join(differ[0]['settings'])})" if differ[0]["settings"] else ""
+        alike = f"{same} of {len(leaves)} layers give the same for the same input"
+        return f"{outputs}, and {alike}; of the others, such as {other}, the boundary lies elsewhere"
     if differ:
         hides = "which hides that" if worst["verdict"] != "differs" else "and"
         return f"{outputs}, {hides} {len(differ)} of {len(leaves)} layers give something else for the same input"
@@ -103,10 +98,6 @@ def _in_float64(report: Report) -> Iterator[str]:
         )
     elif found:
         yield f"in float64: first apart {_place(*found['place'])}, where a side rounds or has a constant that differs in its last digits"
-
-
-def _elsewhere(row: Mapping[str, Any]) -> str:
-    return _name(row["left"], row["right"]) + (f" ({'; '.join(row['settings'])})" if row["settings"] else "")
 
 
 def _name(left: str, right: str) -> str:

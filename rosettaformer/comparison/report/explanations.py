@@ -9,15 +9,18 @@ from typing import Any
 
 import numpy as np
 
+from ...modules.nests import splits
 from ..explaining import Explaining
-from . import known_parts, settings
-from .first_divergence import first
+from . import known_parts, layouts, settings
 from .layer_rows import LayerRow, Rows
-from .places import places, relation
 from .recorded_calls import WHOLE
 
 PROJECTS = ("dense", "rms_norm", "layer_norm")  # the kinds of layers that give attention and feed-forward networks their inputs
 BASE = re.compile("base|theta|wavelength")  # of rotary positions
+AXES = ("rows", "positions", "features")
+CLOSE = 1e-4  # relative to the largest number: far above rounding, and below what shows
+RUNS = 3  # of places one after the other that are said: more of them is where differences happen to be small
+LITTLE = 0.01  # of a difference, which a relation leaves at most
 
 
 class Explanations:
@@ -32,7 +35,7 @@ class Explanations:
         unmatched = self._explaining("layers without a partner", self._unmatched) or [[], []]
         found: dict[str, Any] = {"first": None, "elsewhere": [], "unmatched": unmatched, "float64": None}
         if hidden or not self._rows.agree:
-            found["first"] = self._explaining("the first divergence", first, hidden or rows, self._rows.whole, self._between)
+            found["first"] = self._explaining("the first divergence", self._first, hidden or rows)
         else:
             found["elsewhere"] = [row.left for row in rows if row.leaf and row.verdict == "differs"]
             if any(one.verdict == "rounding" for one, _ in self._rows.outputs):
@@ -41,6 +44,37 @@ class Explanations:
             one |= {"where": [], "how": "", "around": self._explaining("what is around it", self._around, one) or []}
             one |= self._explaining("where and how it differs", self._described, one) or {}
         return found
+
+    def _first(self, rows: Sequence[LayerRow]) -> dict[str, Any] | None:
+        """Returns the first layer, in the left's order of execution, that gives something else for the same
+        inputs; or the first whose inputs differ although every layer before it agrees.
+
+        None if nothing differs.
+        """
+        leaves = [row for row in rows if row.leaf]
+        before = None
+        for row in leaves:
+            differed = before is not None and before.free.verdict == "differs"
+            if row.inputs.verdict == row.free.verdict == "differs" and not differed:
+                return self._between(before, row)
+            wrong = any(one.verdict == "differs" for one in row.forced or [row.free])
+            if wrong and not self._made_good(row, leaves):
+                found = max(row.forced or [row.free], key=lambda one: one.units)
+                wrong_too = [one for one in leaves if any(each.verdict == "differs" for each in one.forced)]
+                also = [one.left for one in wrong_too if one is not row]
+                return {"what": "layer", "left": row.left, "right": row.right, "call": row.call, "also": also,
+                        "units": found.units, "settings": row.settings,
+                        "note": found.note or row.note}  # fmt: skip
+            before = row
+        return self._between(before, None) if self._rows.whole.free.verdict == "differs" else None
+
+    def _made_good(self, row: LayerRow, leaves: Sequence[LayerRow]) -> bool:
+        """Whether a layer that is given the output, on the left or on the right, has the same input on both
+        sides: only the boundary lies elsewhere.
+        """
+        alike = [other for other in leaves if other.inputs.verdict in ("equal", "rounding")]
+        pairs = [pair for other in alike for pair in zip(row.gives, other.given, strict=True)]
+        return row.free.verdict == "differs" and any(one and one == given for one, given in pairs)
 
     def _parting(self) -> dict[str, Any] | None:
         """Returns the first layer that gives something else in float64 for the same inputs, and how many do; or the place between two."""
@@ -110,10 +144,65 @@ class Explanations:
             for network, known in zip(self._calls.networks, (layers, taken), strict=True)
         ]
 
-    def _between(self, before: LayerRow | None, after: LayerRow | None) -> list[list[str]]:
-        """Returns the layers without a counterpart that either side calls after one row and before the other."""
-        found = []
+    def _between(self, before: LayerRow | None, after: LayerRow | None) -> dict[str, Any]:
+        """What runs between two matched layers: functions, or layers without a counterpart."""
+        lone = []
         for network, several, which in zip(self._calls.networks, self._unmatched(), ("left", "right"), strict=True):
             ends = [network.order.index(getattr(row, which)) if row else None for row in (before, after)]
-            found.append([path for path in several if network.order.index(path) in range(*slice(*ends).indices(len(network.order)))])
-        return found
+            within = network.order[slice(*ends)]
+            lone.append([path for path in several if path in within])
+        places = [[row.left, row.right] if row else ["", ""] for row in (before, after)]
+        # An input of another shape is padded on one side before the layer, and on the other within it: the
+        # layer itself may be the cause.
+        padded = after is not None and after.inputs.shapes
+        said = [text for row in (before, after) if row for text in row.settings
+                if text.startswith("activation") or (padded and row is after)]  # fmt: skip
+        return {"what": "between", "after": places[0], "before": places[1], "unmatched": lone,
+                "settings": said, "units": after.inputs.units if after else None}  # fmt: skip
+
+
+def places(left: np.ndarray, right: np.ndarray) -> list[str]:
+    """Returns what differs alone along each axis of `b t d`, such as "positions 1 to 6 of 7"; nothing along an axis all of which does."""
+    left, right = _shaped(left, right)
+    if left.shape != right.shape or left.ndim != len(AXES) or left.dtype.kind != "f":
+        return []
+    wrong = ~(np.abs(left - right) <= CLOSE * np.abs(left).max(initial=0.0))
+    found = []
+    for axis, name in enumerate(AXES):
+        hit = np.flatnonzero(wrong.any(axis=tuple(other for other in range(len(AXES)) if other != axis)))
+        runs = np.split(hit, np.flatnonzero(np.diff(hit) > 1) + 1)
+        if 0 < len(hit) < left.shape[axis] and len(runs) <= RUNS:
+            ranges = [f"{run[0]}" if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs]
+            found.append(f"{name} {', '.join(ranges)} of {left.shape[axis]}")
+    return found
+
+
+def relation(left: np.ndarray, right: np.ndarray) -> str:
+    """Returns what the left is in terms of the right: its transpose, a multiple, the same vector added everywhere, or the features in
+    another order.
+    """
+    order = layouts.transposition(left, right)
+    if order and layouts.agree(left, right.transpose(order)):
+        return f"the left is the right with its axes transposed to {' '.join(map(str, order))}"
+    left, right = _shaped(left, right)
+    if left.shape != right.shape or left.ndim < 2 or left.dtype.kind != "f" or not right.any():
+        return ""
+    one, other = (array.reshape(-1, array.shape[-1]).astype(np.float64) for array in (left, right))
+    much = LITTLE * float(np.abs(one - other).max())  # what is explained leaves little
+    factor = float((one * other).sum() / (other * other).sum())
+    if float(np.abs(one - factor * other).max()) <= much:
+        return f"the left is {factor:.6g} times the right"
+    if len(one) > 1 and float(np.abs((one - other) - (one - other)[0]).max()) <= much:
+        return "the left is the right plus one vector, the same at every position, as a bias is"
+    sorted_one, sorted_other = (rows[:, np.argsort(rows[0], kind="stable")] for rows in (one, other))
+    if len(one) > 1 and float(np.abs(sorted_one - sorted_other).max()) <= much:
+        return "the left has the features of the right in another order"
+    return ""
+
+
+def _shaped(left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Both in the shape of the one that has fewer axes, if these are joined there."""
+    if left.shape != right.shape and splits(left.shape, right.shape):
+        shape = min(left.shape, right.shape, key=len)
+        return left.reshape(shape), right.reshape(shape)
+    return left, right

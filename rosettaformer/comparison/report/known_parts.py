@@ -87,8 +87,11 @@ def _by_heads(*projected: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, 
     """Yields queries `b t h k`, keys `b s g k` and values `b s g e` in all ways in which they can be read so, of four axes `b t h k` and
     `b h t k`: what the sizes leave open the numbers decide.
     """
-    for query, key, value in itertools.product(*map(_read, projected)):
-        for heads in [query.shape[2]] if query.ndim == 4 else _divisors(query.shape[-1]):
+    read = ([array] if array.ndim < 4 else [array, array.swapaxes(1, 2)] for array in projected)
+    for query, key, value in itertools.product(*read):
+        width = query.shape[-1]
+        divisors = [count for count in range(1, width + 1) if width % count == 0 and width // count > 1]
+        for heads in [query.shape[2]] if query.ndim == 4 else divisors:
             q_bthk = query.reshape(*query.shape[:2], heads, -1)
             groups = key.shape[2] if key.ndim == 4 else max(key.shape[-1] // q_bthk.shape[-1], 1)
             if heads % groups or key[0, 0].size % groups or value[0, 0].size % groups or (value.ndim == 4 and value.shape[2] != groups):
@@ -96,14 +99,6 @@ def _by_heads(*projected: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, 
             k_bsgk, v_bsge = (array.reshape(*array.shape[:2], groups, -1) for array in (key, value))
             if k_bsgk.shape[:2] == v_bsge.shape[:2] and (len(q_bthk), q_bthk.shape[-1]) == (len(k_bsgk), k_bsgk.shape[-1]):
                 yield q_bthk, k_bsgk, v_bsge
-
-
-def _read(array: np.ndarray) -> list[np.ndarray]:
-    return [array] if array.ndim < 4 else [array, array.swapaxes(1, 2)]
-
-
-def _divisors(width: int) -> list[int]:
-    return [count for count in range(1, width + 1) if width % count == 0 and width // count > 1]
 
 
 def _positions(query: np.ndarray, key: np.ndarray, bases: Iterable[float]) -> Iterator[tuple[str, Sequence[np.ndarray]]]:

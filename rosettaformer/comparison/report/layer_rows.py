@@ -70,7 +70,10 @@ class Rows:
         self.outputs = calls.judged_outputs()
         self.agree = all(one.verdict != "differs" for one, _ in self.outputs)
         rows = [explaining(f"layer {key[0]}", self._row, key) for key in calls.by_key[0]["float32"]]
-        self.whole, self.layers = self._row_of_whole(), [row for row in rows if row]
+        free, (given, gives) = worst([one for one, _ in self.outputs]), self._told(WHOLE, WHOLE)
+        nothing = Difference("not comparable")
+        self.whole = LayerRow("", "", "", 0, [], False, free, nothing, [], [], given, gives)
+        self.layers = [row for row in rows if row]
         try:
             self._force([row for row in self.layers if row.leaf and not self._is_given_otherwise(row)])
         except Failed as error:
@@ -87,20 +90,14 @@ class Rows:
         if self._failed:
             raise self._failed
 
-    def _row_of_whole(self) -> LayerRow:
-        nothing = Difference("not comparable")
-        free = worst([one for one, _ in self.outputs])
-        given, gives = self._told(WHOLE, WHOLE)
-        return LayerRow("", "", "", 0, [], False, free, nothing, [], [], given, gives)
-
     def _row(self, key: Key) -> LayerRow | None:
         """The row of a call of the left; None if the right has no such call."""
         calls, (path, index) = self.calls, key
         other = calls.layers.get(path, ("",))[0]
         if not path or not other or None in calls.pair(key, (other, index)):
             return None
-        known = [[name for name in calls.layers if name], [name for name, _ in calls.layers.values() if name]]
-        leaf = all(not _holds(own, several) for own, several in zip((path, other), known, strict=True))
+        known = (path, calls.layers), (other, [name for name, _ in calls.layers.values()])
+        leaf = not any(one.startswith(f"{own}.") for own, several in known for one in several)
         keys = key, (other, index)
         shape = next((list(array.shape) for array in calls.common(calls.pair(*keys)[0], "outputs")), [])
         kind = calls.networks[0].kind(path) or calls.networks[0].layers.get(path, {}).get("type", "")
@@ -176,7 +173,3 @@ class Rows:
             for dtype, several in zip(DTYPES, (narrow, wide), strict=True)
         ]
         return [worst([self.calls.difference(*four) for four in zip(*pairs[0], *pairs[1], strict=True)])]
-
-
-def _holds(path: str, others: Sequence[str]) -> bool:
-    return any(other.startswith(f"{path}.") for other in others)

@@ -74,7 +74,9 @@ class Calls:
         return [self.difference(*four) for four in zip(*arrays[0], *arrays[1], strict=True)]
 
     def difference(self, left: np.ndarray, right: np.ndarray, left_wide: np.ndarray, right_wide: np.ndarray) -> Difference:
-        if left.shape != right.shape and _repeats(left, right):  # one side computes once for all rows
+        pairs = [*zip(left.shape, right.shape, strict=False)]  # one side may compute once for all rows
+        repeats = left.ndim == right.ndim and all(1 in pair or pair[0] == pair[1] for pair in pairs)
+        if left.shape != right.shape and repeats:
             (left, right), (left_wide, right_wide) = (np.broadcast_arrays(*pair) for pair in ((left, right), (left_wide, right_wide)))
         found = difference(left, right, left_wide if self.wide[0] else None, right_wide if self.wide[1] else None)
         if found.shapes and left.size == right.size:
@@ -167,6 +169,26 @@ def first_of(arrays: list[np.ndarray], what: str) -> list[np.ndarray]:
     return arrays[:1] if same else arrays
 
 
-def _repeats(one: np.ndarray, other: np.ndarray) -> bool:
-    """Whether one has the other's axes, some of them of length 1."""
-    return one.ndim == other.ndim and all(1 in pair or pair[0] == pair[1] for pair in zip(one.shape, other.shape, strict=True))
+def without_head(calls: Calls) -> str:
+    """Lets the side with a head end where the other ends, so that hidden states are compared with hidden
+    states, if no output of one has the shape of one of the other's: at the partner of the layer whose output
+    is the other's. Returns a note; empty if both sides end as they are.
+    """
+    pair = calls.pair(WHOLE, WHOLE)
+    shapes = [[array.shape for array in calls.common(call, "outputs")] for call in pair]
+    if any(layouts.fit(one, other) or layouts.may_be_transposed(one, other) for one in shapes[0] for other in shapes[1]):
+        return ""
+    right = {path: other for path, (other, _) in calls.layers.items()}
+    for ends, partners in enumerate((right, {other: path for path, other in right.items()})):
+        for own in reversed([key for key in calls.by_key[ends]["float32"] if key[0] and key[0] in partners]):
+            partner = partners[own[0]], own[1]
+            given, other = calls.by_key[ends]["float32"].get(own), calls.by_key[1 - ends]["float32"].get(partner)
+            if not (given and other and given["outputs"] and other["outputs"] and pair[ends]["outputs"]):
+                continue
+            if np.array_equal(given["outputs"][0], pair[ends]["outputs"][0]):
+                for several in calls.by_key[1 - ends].values():
+                    ended = {what: several[partner][what][:1] for what in ("outputs", "output_axes")}
+                    several[WHOLE] = {**several[WHOLE], **ended}
+                sides = [side.which for side in calls.sides]
+                return f"the {sides[1 - ends]} has a head and the {sides[ends]} has none: it is compared up to {partner[0]}"
+    return ""

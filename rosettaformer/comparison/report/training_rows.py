@@ -26,11 +26,12 @@ def gradients(
     """Returns a row for every floating input and every parameter. orders: the axes of each input on both sides."""
     found = {dtype: both(calls.sides, "gradients", dtype) for dtype in ("float32", "float64")}
     rows = []
-    for name, (mine, theirs) in orders.items():
+    for name, (of_left, of_right) in orders.items():
         key = f"input {name}"
         if key in found["float32"][0] and key in found["float32"][1]:
-            order = axes.permutation(theirs, mine) if mine else None
-            arrays = [[found[dtype][0][key], _transposed(found[dtype][1][key], order)] for dtype in found]
+            usual = range(found["float32"][1][key].ndim)
+            order = axes.permutation(of_right, of_left) if of_left else usual
+            arrays = [[mine[key], theirs[key].transpose(order)] for mine, theirs in found.values()]
             rows.append({"left": key, "right": key} | difference(*arrays[0], *arrays[1]).plain())
     for pair in table:
         if pair["left"] in found["float32"][0] and pair["right"] in found["float32"][1]:
@@ -56,10 +57,6 @@ def _but_for_padding(pair: Pair, arrays: Sequence[Sequence[np.ndarray]], calls: 
             note = f"the {side} does not train row {row} of its table, {PADDING}"
             return rest.plain() | {"verdict": CONVENTION, "note": note}
     return {}
-
-
-def _transposed(array: np.ndarray, order: Sequence[int] | None) -> np.ndarray:
-    return array if order is None else array.transpose(order)
 
 
 def _carried(arrays: Mapping[str, np.ndarray], pair: Pair) -> np.ndarray:

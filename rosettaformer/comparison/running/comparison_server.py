@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ...benchmarks.worker import resident
+from ...conformance.ports.port import Port
 from ...extras import MissingBackend
 from ...processes import Answer, message, serve_methods, words
 from ..explaining import Explaining
@@ -21,7 +22,7 @@ from ..matching import fusing
 from ..models import behaviour, layer_calls
 from ..models.base import DTYPES, Model, Rounding, Variable, rounded
 from . import random_weights
-from .opening import opened, port_of
+from .opening import opened
 from .sides import Side
 
 SHORT = 0.02  # seconds that the calls of one round take together at least
@@ -35,7 +36,7 @@ class Server:
 
     def __init__(self, side: Mapping[str, Any]) -> None:
         self._side = Side(**side)
-        self._port = port_of(self._side)
+        self._port = Port(self._side.path) if self._side.kind == "component" else None
         self._inputs: dict[str, np.ndarray] = {}
         self._cotangents: list[np.ndarray] = []
         self._narrow = ""  # why there is no float64
@@ -119,6 +120,8 @@ class Server:
     def run(self, dtype: str) -> tuple[list[dict[str, Any]], str]:
         """Returns the calls of the layers, and why a run in float64 is none; empty if it is one.
 
+        Raises ValueError if the first run gives other numbers than it did when the model was described.
+
         If the model cannot run in float64, this and every later answer in float64 is its answer in float32.
         """
         if dtype == DTYPES[1] and not self._narrow:
@@ -127,15 +130,12 @@ class Server:
             except Exception as error:
                 self._narrow = message(error)
         calls, _ = self._calls(DTYPES[0])
-        self._require_the_same([call["outputs"] for call in calls if not call["path"]][-1])
+        outputs = [call["outputs"] for call in calls if not call["path"]][-1]
+        first, self._first = self._first, None  # of the run that described the model
+        if first is not None and not behaviour.same(first, outputs):
+            what = "something random is active, or it keeps a state"
+            raise ValueError(f"it gives other numbers when called again with the same inputs: {what}")
         return calls, self._narrow if dtype == DTYPES[1] else ""
-
-    def _require_the_same(self, outputs: Sequence[np.ndarray]) -> None:
-        """Raises ValueError if the first run after the description gives other numbers than it did then."""
-        first, self._first = self._first, None
-        if first is None or behaviour.same(first, outputs):
-            return
-        raise ValueError("it gives other numbers when called again with the same inputs: something random is active, or it keeps a state")
 
     def _dtype(self, dtype: str) -> str:
         """The dtype that the model computes in if it is asked for this one."""

@@ -1,6 +1,6 @@
 """Gives both sides the inputs, each in its own axes, and the weights."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +108,11 @@ def carry(sides: Sequence[Process], networks: Sequence[Network], table: Sequence
             if zero := random_weights.needless(networks[which], table, which):
                 held = side.call("values")
                 _load(side, {name: np.zeros_like(held[name]) for name in zero}, {})
-                notes += _of_zeros(zero, sides[1 - which].which)
+            for why in dict.fromkeys(zero.values()):
+                names = [name for name, reason in zero.items() if reason == why]
+                more = f" and {len(names) - 1} more have" if len(names) > 1 else " has"
+                are = f"and {'are' if len(names) > 1 else 'is'} zero: {why}"
+                notes.append(f"{names[0]}{more} no partner on the {sides[1 - which].which}, {are}")
         choice = "left"
     source = 1 if choice == "right" else 0
     values = sides[source].call("values") if choice in ("left", "right") else _of_file(Path(choice), networks[0])
@@ -128,14 +132,6 @@ def carry(sides: Sequence[Process], networks: Sequence[Network], table: Sequence
     if choice not in ("left", "right"):
         _load(sides[0], {row["left"]: values[row["left"]] for row in table if row["left"] in values}, {})
     return notes
-
-
-def _of_zeros(zero: Mapping[str, str], other: str) -> Iterator[str]:
-    """Yields a note for each reason for which variables are zero."""
-    for why in dict.fromkeys(zero.values()):
-        names = [name for name, reason in zero.items() if reason == why]
-        more = f" and {len(names) - 1} more have" if len(names) > 1 else " has"
-        yield f"{names[0]}{more} no partner on the {other}, and {'are' if len(names) > 1 else 'is'} zero: {why}"
 
 
 def _load(side: Process, values: Mapping[str, np.ndarray], origin: Mapping[str, str]) -> None:

@@ -7,8 +7,7 @@ from types import ModuleType
 from typing import Any
 
 from ...extras import OTHERS, MissingBackend, installed
-from ..models.base import Model
-from ..models.wrapping import wrapped
+from ..models.base import Model, wrapped
 from .sides import Side
 
 TOKENS = {"input_ids": "t=7", "decoder_input_ids": "s=5"}  # the random inputs, with their lengths

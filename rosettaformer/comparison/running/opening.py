@@ -13,18 +13,12 @@ from ...artefacts.opening import open_artefact
 from ...conformance.ports import port as ports
 from ...processes import words
 from .. import models
-from ..models.base import Model
+from ..models.base import Model, wrapped
 from ..models.own import of_checkpoint, of_component
-from ..models.wrapping import wrapped
 from .libraries import loaded
 from .sides import Side
 
 FREE: Mapping[str, Any] = {}
-
-
-def port_of(side: Side) -> ports.Port | None:
-    """Returns the port of a side that is a component; None for other sides. Raises ValueError if it is no port, and MissingBackend."""
-    return ports.Port(side.path) if side.kind == "component" else None
 
 
 def opened(side: Side, port: ports.Port | None = None, fixed: Mapping[str, Any] = FREE, canonical: bool = False) -> Model:
@@ -34,17 +28,13 @@ def opened(side: Side, port: ports.Port | None = None, fixed: Mapping[str, Any] 
     if side.kind == "loaded":
         return loaded(side)
     if side.kind == "artefact":
-        return _artefact(side)
+        open_artefact(Path(side.path))  # examined before anything that reads it is imported
+        model: Model = importlib.import_module(f"{models.__name__}.onnx_model").OnnxModel(Path(side.path))
+        return model
     if port:
         return of_component(port, side.component, {**fixed, **port.config, **side.settings}, canonical)
     make = _maker(side)
     return wrapped(make(), make, side.text)
-
-
-def _artefact(side: Side) -> Model:
-    open_artefact(Path(side.path))  # examined before anything that reads it is imported
-    model: Model = importlib.import_module(f"{models.__name__}.onnx_model").OnnxModel(Path(side.path))
-    return model
 
 
 def _maker(side: Side) -> Callable[[], Any]:

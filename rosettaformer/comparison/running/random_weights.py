@@ -52,20 +52,16 @@ def visible(variables: Sequence[Variable], values: Mapping[str, np.ndarray]) -> 
 
 def drawn_for(rng: np.random.Generator, one: Mapping[str, Any], before: np.ndarray) -> np.ndarray:
     """Returns a random value of a variable, with the role and the axes that are known."""
-    found: np.ndarray = _random(rng, one, before).astype(np.float32)
-    return found
-
-
-def _random(rng: np.random.Generator, one: Mapping[str, Any], before: np.ndarray) -> np.ndarray:
-    drawn = rng.standard_normal(before.shape)
-    role = one["role"].rpartition(".")[2]
+    drawn, role = rng.standard_normal(before.shape), one["role"].rpartition(".")[2]
     if role == "variance":
-        return np.exp(SPREAD * drawn)
-    if role == "table":
-        return drawn / 2
-    if role == "scale" or before.ndim < 2:
-        return (before if role == "scale" else 0) + SPREAD * drawn
-    return drawn / math.sqrt(_inside(one, before.shape))
+        drawn = np.exp(SPREAD * drawn)
+    elif role == "table":
+        drawn = drawn / 2
+    elif role == "scale" or before.ndim < 2:
+        drawn = (before if role == "scale" else 0) + SPREAD * drawn
+    else:
+        drawn = drawn / math.sqrt(_inside(one, before.shape))
+    return np.asarray(drawn, np.float32)
 
 
 def _inside(one: Mapping[str, Any], shape: Sequence[int]) -> int:

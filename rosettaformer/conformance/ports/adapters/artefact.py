@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 
 from .... import checkpoints
-from ....artefacts import unjudged
 from ....artefacts.bundle import Bundle
-from ....artefacts.calls import Calls, NotShown
+from ....artefacts.calls import Calls, unjudged, NotShown
 from ....artefacts.constants import constants
-from ....artefacts.declared import OF_GRAPH, findings, masks, randomness
+from ....artefacts.declared import OF_GRAPH, findings, nodes
 from ....artefacts.settings import Settings, heard
 from ....checkpoints.strict import numpy_dtype
 from ...case import DTYPES, Case
@@ -48,15 +47,15 @@ def _shown(settings: Settings, parameters: Mapping[str, Any], calls: Calls) -> I
             place = f"graph/{entry}" if entry in OF_GRAPH else f"config.json/{entry}"
             if not (settings.expect and entry in OF_GRAPH):  # which explains other numbers
                 yield place, Status.DIFFERS, f"{of}{sentence}"
-        nodes = randomness.live(held, calls.signatures(file))
-        for sentence in randomness.findings(held, nodes):
+        live = nodes.live(held, calls.signatures(file))
+        for sentence in nodes.of_training(held, live):
             yield "graph/randomness", Status.DIFFERS, f"{of}{sentence}"
-        for sentence in masks.findings(held, nodes):
+        for sentence in nodes.masks(held, live):
             yield "graph/mask", Status.TOLD, f"{of}{sentence}"
 
 
 def _unjudged(settings: Settings, calls: Calls, asked: Collection[str]) -> Iterator[tuple[str, str, str]]:
-    for place, sentence in unjudged.sentences(calls, asked, bool(settings.function)):
+    for place, sentence in unjudged(calls, asked, bool(settings.function)):
         yield place, Status.NOT_SHOWN, sentence
 
 

@@ -1,7 +1,7 @@
-"""Finite numbers that stand for minus infinity in a mask: they hide a token only while scores are small."""
+"""What the operations of a graph show: dropout, random numbers, batch statistics, and the numbers of masks."""
 
 import math
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterator, Sequence
 
 import ml_dtypes
 import numpy as np
@@ -17,16 +17,55 @@ _CHOOSING = {"where", "select", "selectv2", "select_v2", "masked_fill", "call"}
 _PRODUCTS, _DIFFERENCES = {"mul", "multiply"}, {"sub", "subtract"}
 
 
-def findings(constants: Constants, nodes: Sequence[Node]) -> Iterator[str]:
-    """Yields a sentence for every such number. nodes: those that an output depends on."""
+def of_training(constants: Constants, nodes: Sequence[Node]) -> Iterator[str]:
+    """Yields what an output depends on that is not inference. nodes: those that an output depends on.
+
+    A runtime may leave such an operation out, or not: ONNX Runtime's optimiser removes dropout.
+    """
+    reached = [node for node in nodes if node.random and not any(_is_zero(constants.value(key)) for key in node.switches)]
+    for why in dict.fromkeys(node.random for node in reached):
+        places = [*dict.fromkeys(node.place for node in reached if node.random == why)]
+        more = f" and {len(places) - SHOWN} more places" * (len(places) > SHOWN)
+        yield f"the graph {why}, in {', '.join(places[:SHOWN])}{more}: export the model in evaluation mode"
+
+
+def live(constants: Constants, functions: Collection[str] = ()) -> list[Node]:
+    """Returns the operations on which an output of these functions depends, in the order of the file."""
+    producers: dict[object, list[int]] = {}
+    for number, node in enumerate(constants.nodes):
+        for key in node.outputs:
+            producers.setdefault(key, []).append(number)
+    entries = [keys for name, keys in constants.entries.items() if not functions or name in functions]
+    pending, seen, found = [key for keys in entries for key in keys], set[object](), set[int]()
+    while pending:
+        if (key := pending.pop()) in seen:
+            continue
+        seen.add(key)
+        for number in producers.get(key, ()):
+            node = constants.nodes[number]
+            found.add(number)
+            pending += [*node.inputs, *(own for body in node.bodies for own in constants.results.get(body, ()))]
+    return [node for number, node in enumerate(constants.nodes) if number in found]
+
+
+def _is_zero(value: np.ndarray | None) -> bool:
+    return value is not None and value.size == 1 and not value.any()
+
+
+def masks(constants: Constants, nodes: Sequence[Node]) -> Iterator[str]:
+    """Yields a sentence for every finite number that stands for minus infinity: it hides a token only while
+    scores are small. nodes: those that an output depends on.
+    """
     wide = any(weight.dtype in ("float64", "double", "f64") for weight in constants.weights.values())
     places: dict[tuple[float, str, bool], dict[str, None]] = {}
     for node in nodes:
-        for value in _masks(constants, node):
+        known = sum(constants.value(key) is not None for key in node.inputs)
+        replaces = node.operation in _CHOOSING and known == 1  # between the number and 0 it makes a mask to add
+        for value in _bounds(constants, node):
             dtype = "float32" if value.dtype == np.float64 and not wide else value.dtype.name  # a plain number has that of its tensor
             number = float(value.min())
             if number > -MOST * float(ml_dtypes.finfo(dtype).max):
-                places.setdefault((number, dtype, _replaces(constants, node)), {})[node.place] = None
+                places.setdefault((number, dtype, replaces), {})[node.place] = None
     for (number, dtype, replaces), named in places.items():
         more = f" and {len(named) - SHOWN} more places" * (len(named) > SHOWN)
         limit = f"{-number - _ZERO[dtype]:,.6g}"
@@ -34,7 +73,7 @@ def findings(constants: Constants, nodes: Sequence[Node]) -> Iterator[str]:
         yield f"the mask's {number:g}, in {', '.join([*named][:SHOWN])}{more}, hides a token while {while_}"
 
 
-def _masks(constants: Constants, node: Node) -> Iterator[np.ndarray]:
+def _bounds(constants: Constants, node: Node) -> Iterator[np.ndarray]:
     """Yields the constants by which a node may mask: a number, or an array of it and 0."""
     for key in () if node.operation in _BOUNDING else node.inputs:
         value = constants.value(key)
@@ -45,11 +84,6 @@ def _masks(constants: Constants, node: Node) -> Iterator[np.ndarray]:
             yield value
         elif value.size == 1 and np.isfinite(number) and number >= LEAST and _is_inverted(constants, node, key):
             yield -value
-
-
-def _replaces(constants: Constants, node: Node) -> bool:
-    """Whether a node puts the number in the place of a score; one that chooses between it and 0 makes a mask to add."""
-    return node.operation in _CHOOSING and sum(constants.value(key) is not None for key in node.inputs) == 1
 
 
 def _is_inverted(constants: Constants, node: Node, key: Hashable) -> bool:

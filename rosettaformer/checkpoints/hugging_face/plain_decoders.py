@@ -1,0 +1,253 @@
+"""Decoders of which the declaration says everything.
+
+Each has a class without a head, one with logits, and mostly classes with other heads.
+"""
+
+from typing import Any
+
+from . import decoder, rotary, windows
+from .decoder import scale
+from .family import ONLY, Entry, head_sizes
+
+_HEADS = head_sizes("hidden_size", "num_attention_heads", {"head_dim": None}, divides=False)
+_HEADS_OF_128 = head_sizes("hidden_size", "num_attention_heads", {"head_dim": 128}, divides=False)
+_OF_QUESTIONS = ("transformer.",)  # of the class ForQuestionAnswering
+
+# Touvron et al. 2023; Grattafiori et al. 2024
+LLAMA = decoder.family(
+    "Llama", "llama", "Llama",
+    entries=decoder.entries(
+        decoder.ATTENTION_BIAS, decoder.MLP_BIAS,
+        vocab_size=32000, hidden_size=4096, num_hidden_layers=32, num_attention_heads=32,
+        intermediate_size=11008,
+    ),
+    joints=(
+        head_sizes("hidden_size", "num_attention_heads", {"head_dim": None}), rotary.flat(10000.0, 2048),
+    ),
+    only={**ONLY, "rope_interleaved": False},
+    ignored={"is_llama_config": "a mark of other programs"},
+    prefixes=_OF_QUESTIONS,
+    table=decoder.table(*decoder.NORMS, *decoder.attention(), *decoder.feed_forward(biases=True)),
+)  # fmt: skip
+
+# Jiang et al. 2023; all layers have a window, or none
+MISTRAL = decoder.family(
+    "Mistral", "mistral", "Mistral",
+    entries=decoder.entries(
+        vocab_size=32000, hidden_size=4096, num_hidden_layers=32, num_attention_heads=32,
+        num_key_value_heads=8, intermediate_size=14336,
+    ),
+    joints=(_HEADS, rotary.flat(10000.0, 131072), windows.everywhere(4096)),
+    table=decoder.table(
+        *decoder.NORMS, *decoder.attention(inputs=False, output=False), *decoder.feed_forward(),
+    ),
+)  # fmt: skip
+
+# Mistral AI 2024: Mistral with windows by layer
+MINISTRAL = decoder.family(
+    "Ministral", "ministral", "Ministral",
+    entries=MISTRAL.entries,
+    joints=(
+        _HEADS,
+        rotary.flat(10000.0, 131072),
+        windows.by_layer(
+            {"sliding_window": 4096},
+            lambda entries, layers: ["global" if entries["sliding_window"] is None else "local"] * layers,
+            "`layer_types` says which layers have the window; without it all, if it has a value",
+            unused=4096,  # without which the class fails
+        ),
+    ),
+    prefixes=_OF_QUESTIONS,
+    table=MISTRAL.table,
+)  # fmt: skip
+
+# Yang et al. 2024, with 2.5: queries, keys and values have biases
+_QWEN: dict[str, Any] = {
+    "vocab_size": 151936, "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
+    "num_key_value_heads": 32, "intermediate_size": 22016,
+}  # fmt: skip
+QWEN2 = decoder.family(
+    "Qwen 2", "qwen2", "Qwen2",
+    fixed={"query_key_value_bias": True},
+    entries=decoder.entries(**_QWEN),
+    joints=(_HEADS, rotary.flat(10000.0, 32768), windows.QWEN),
+    only={**ONLY, "use_mrope": False},
+    prefixes=_OF_QUESTIONS,
+    table=decoder.table(*decoder.NORMS, *decoder.attention(output=False), *decoder.feed_forward()),
+)  # fmt: skip
+
+# Yang et al. 2025: queries and keys are normed over each head
+QWEN3 = decoder.family(
+    "Qwen 3", "qwen3", "Qwen3",
+    fixed={"query_key_norm": "head"},
+    entries=decoder.entries(decoder.ATTENTION_BIAS, **_QWEN),
+    joints=(_HEADS_OF_128, rotary.flat(10000.0, 32768), windows.QWEN),
+    prefixes=_OF_QUESTIONS,
+    table=decoder.table(
+        *decoder.NORMS, *decoder.attention(), *decoder.HEAD_NORMS, *decoder.feed_forward(),
+    ),
+)  # fmt: skip
+
+# Gemma Team 2024: norms multiply by 1 + scale
+GEMMA = decoder.family(
+    "Gemma", "gemma", "Gemma",
+    fixed=decoder.GEMMA,
+    entries=decoder.entries(
+        decoder.ATTENTION_BIAS,
+        words=decoder.TANH | {"gelu": "gelu_tanh"},  # as the first files have it, it is its approximation
+        vocab_size=256000, hidden_size=3072, num_hidden_layers=28, num_attention_heads=16,
+        num_key_value_heads=16, intermediate_size=24576, tie_word_embeddings=True,
+    ),
+    joints=(
+        head_sizes("hidden_size", "num_attention_heads", {"head_dim": 256}, divides=False),
+        rotary.flat(10000.0, 8192),
+    ),
+    only={**ONLY, "use_bidirectional_attention": (None, False)},
+    ignored={"hidden_activation": "the class reads `hidden_act`"},
+    without=("ForQuestionAnswering",),
+    table=decoder.table(*decoder.NORMS, *decoder.attention(), *decoder.feed_forward()),
+)  # fmt: skip
+
+# OLMo Team 2024: norms stand after the sub-layers, and queries and keys are normed over all heads together
+OLMO2 = decoder.family(
+    "OLMo 2", "olmo2", "Olmo2",
+    fixed={"norm_placement": "after", "query_key_norm": "width", "norm_cast_before_scale": False},
+    entries=decoder.entries(
+        decoder.ATTENTION_BIAS,
+        vocab_size=50304, hidden_size=4096, num_hidden_layers=32, num_attention_heads=32,
+        intermediate_size=11008, rms_norm_eps=1e-5,
+    ),
+    joints=(_HEADS, rotary.flat(10000.0, 2048)),
+    without=("ForTokenClassification", "ForQuestionAnswering"),
+    table=decoder.table(
+        *decoder.attention(), *decoder.WIDTH_NORMS, *decoder.AFTER, *decoder.feed_forward(),
+    ),
+)  # fmt: skip
+
+# OLMo Team 2025: OLMo 2 with a window in all but the last of every four layers; scaling changes the rotation
+# of layers without one
+OLMO3 = decoder.family(
+    "OLMo 3", "olmo3", "Olmo3",
+    fixed=OLMO2.fixed,
+    entries=OLMO2.entries,
+    joints=(
+        _HEADS,
+        rotary.by_layer_type(500000.0, 500000.0, 2048, local=None),
+        windows.by_layer(
+            {"sliding_window": 4096},
+            lambda entries, layers: ["local" if (layer + 1) % 4 else "global" for layer in range(layers)],
+            "`layer_types` says which layers have the window; without it all but the last of every four",
+            unused=4096,  # without which the class fails
+        ),
+    ),
+    only={**ONLY, "partial_rotary_factor": (None, 1.0)},
+    without=("ForTokenClassification", "ForQuestionAnswering"),
+    table=OLMO2.table,
+)  # fmt: skip
+
+# GLM-4 of 2024 (GLM Team 2024): neighbouring features of a part of each head rotate together; gate_up_proj
+# holds the gate and the hidden layer
+GLM = decoder.family(
+    "GLM", "glm", "Glm",
+    fixed={"rotary_layout": "interleaved"},
+    entries=decoder.entries(
+        Entry("attention_bias", True, ("query_key_value_bias",)),
+        vocab_size=151552, hidden_size=4096, num_hidden_layers=40, num_attention_heads=32,
+        num_key_value_heads=2, intermediate_size=13696, rms_norm_eps=1.5625e-7,
+    ),
+    joints=(_HEADS_OF_128, rotary.flat(10000.0, 131072, partial=0.5)),
+    without=("ForQuestionAnswering",),
+    table=decoder.table(*decoder.NORMS, *decoder.attention(output=False), *decoder.GATE_AND_HIDDEN),
+)  # fmt: skip
+
+# GLM-4 of 2025 (GLM Team 2025): GLM with another norm after each sub-layer
+GLM4 = decoder.family(
+    "GLM-4-0414", "glm4", "Glm4",
+    fixed={"rotary_layout": "interleaved", "norm_placement": "sandwich"},
+    entries=GLM.entries,
+    joints=GLM.joints,
+    without=("ForQuestionAnswering",),
+    table=decoder.table(
+        scale("input_layernorm", "self_attention_norm"),
+        scale("post_self_attn_layernorm", "self_attention_output_norm"),
+        scale("post_attention_layernorm", "feed_forward_norm"),
+        scale("post_mlp_layernorm", "feed_forward_output_norm"),
+        *decoder.attention(output=False),
+        *decoder.GATE_AND_HIDDEN,
+    ),
+)  # fmt: skip
+
+# Bellagente et al. 2024: norms have offsets, and a part of each head rotates
+STABLELM = decoder.family(
+    "StableLM", "stablelm", "StableLm",
+    fixed={**decoder.LAYER_NORM},
+    entries=decoder.entries(
+        Entry("use_qkv_bias", False, ("query_key_value_bias",)),
+        epsilon="layer_norm_eps",
+        vocab_size=50304, hidden_size=2560, num_hidden_layers=32, num_attention_heads=32,
+        num_key_value_heads=32, intermediate_size=6912, layer_norm_eps=1e-5,
+    ),
+    joints=(head_sizes("hidden_size", "num_attention_heads"), rotary.flat(10000.0, 4096, partial=0.25)),
+    # hidden_dropout drops the output of the feed-forward alone; the 12B model has a parallel block and norms
+    # of queries and keys
+    only={**ONLY, "use_parallel_residual": False, "qk_layernorm": False, "hidden_dropout": 0.0},
+    ignored={"norm_eps": "the class reads `layer_norm_eps`"},
+    without=("ForQuestionAnswering",),
+    table=decoder.table(
+        *decoder.LAYER_NORMS, *decoder.attention(output=False), *decoder.feed_forward(),
+        last=decoder.layer_norm("norm", "decoder.final_norm"),
+    ),
+)  # fmt: skip
+
+# ByteDance Seed 2025: queries, keys and values have biases
+SEED_OSS = decoder.family(
+    "Seed-OSS", "seed_oss", "SeedOss",
+    entries=decoder.entries(
+        Entry("attention_bias", True, ("query_key_value_bias",)),
+        Entry("attention_out_bias", False, ("attention_output_bias",)),
+        decoder.MLP_BIAS,
+        Entry("residual_dropout", 0.1, ("dropout_rate",), note=decoder.NOT_EMBEDDED),
+        vocab_size=155136, hidden_size=4096, num_hidden_layers=64, num_attention_heads=80,
+        num_key_value_heads=8, intermediate_size=27648, attention_dropout=0.1,
+    ),
+    joints=(_HEADS_OF_128, rotary.flat(10000.0, 524288)),
+    prefixes=_OF_QUESTIONS,
+    table=LLAMA.table,
+)  # fmt: skip
+
+# without experts (Baidu 2025): neighbouring features rotate together
+ERNIE4_5 = decoder.family(
+    "ERNIE 4.5", "ernie4_5", "Ernie4_5",
+    fixed={"rotary_layout": "interleaved", "attention_dropout_rate": 0.0},
+    entries=decoder.entries(
+        Entry("use_bias", False, ("query_key_value_bias", "attention_output_bias", "feed_forward_bias")),
+        without=("attention_dropout",),
+        vocab_size=103424, hidden_size=1024, num_hidden_layers=18, num_attention_heads=16,
+        num_key_value_heads=2, intermediate_size=3072, rms_norm_eps=1e-5, tie_word_embeddings=True,
+    ),
+    joints=(_HEADS_OF_128, rotary.flat(500000.0, 131072)),
+    ignored=dict.fromkeys(
+        ("attention_dropout", "attention_probs_dropout_prob", "hidden_dropout_prob"),
+        "the class drops nothing",
+    ),
+    classes={"Ernie4_5ForCausalLM": ("language_head",), "Ernie4_5Model": ()},
+    table=LLAMA.table,
+)  # fmt: skip
+
+# Kyutai 2025: neighbouring features rotate together
+HELIUM = decoder.family(
+    "Helium", "helium", "Helium",
+    fixed={"rotary_layout": "interleaved", "norm_cast_before_scale": False},
+    entries=decoder.entries(
+        Entry("attention_bias", False, ("query_key_value_bias",)), decoder.MLP_BIAS,
+        vocab_size=48000, hidden_size=2560, num_hidden_layers=24, num_attention_heads=20,
+        num_key_value_heads=20, intermediate_size=7040, rms_norm_eps=1e-8,
+    ),
+    joints=(
+        head_sizes("hidden_size", "num_attention_heads", {"head_dim": 128}), rotary.flat(100000.0, 4096),
+    ),
+    without=("ForQuestionAnswering",),
+    table=decoder.table(
+        *decoder.NORMS, *decoder.attention(output=False), *decoder.feed_forward(biases=True),
+    ),
+)  # fmt: skip
