@@ -12,7 +12,7 @@ import numpy as np
 
 from .... import checkpoints
 from ....artefacts.bundle import Bundle
-from ....artefacts.calls import Calls, unjudged, NotShown
+from ....artefacts.calls import Calls, NotShown, unjudged
 from ....artefacts.constants import constants
 from ....artefacts.declared import OF_GRAPH, findings, nodes
 from ....artefacts.settings import Settings, heard
