@@ -97,9 +97,10 @@ def told(rename: Rename, left: Mapping[str, Any], right: Mapping[str, Any]) -> t
         one = left[name]
         axis, end = _outputs(one), 0
         for other, begin, until in several:
-            sizes = zip(right[other]["axes"].split(), right[other]["shape"], strict=True)
-            count = math.prod(size for letter, size in sizes if letter not in {"i", *INPUTS})  # of outputs
-            start, stop = (begin, until) if until > begin else (end, end + count)
+            start, stop = begin, until
+            if until <= begin:
+                sizes = zip(right[other]["axes"].split(), right[other]["shape"], strict=True)
+                start, stop = end, end + math.prod(size for letter, size in sizes if letter not in {"i", *INPUTS})  # of outputs
             end = stop
             layer = part(one["layer"], right[other]["layer"])
             row = part(name, right[other]["layer"]), layer, len(one["shape"]) - 1 if axis is None else axis, start, stop

@@ -172,7 +172,8 @@ def first_of(arrays: list[np.ndarray], what: str) -> list[np.ndarray]:
 def without_head(calls: Calls) -> str:
     """Lets the side with a head end where the other ends, so that hidden states are compared with hidden
     states, if no output of one has the shape of one of the other's: at the partner of the layer whose output
-    is the other's. Returns a note; empty if both sides end as they are.
+    is the other's. A head is a matrix: a side that only changes its last layer's output has none.
+    Returns a note; empty if both sides end as they are.
     """
     pair = calls.pair(WHOLE, WHOLE)
     shapes = [[array.shape for array in calls.common(call, "outputs")] for call in pair]
@@ -185,10 +186,18 @@ def without_head(calls: Calls) -> str:
             given, other = calls.by_key[ends]["float32"].get(own), calls.by_key[1 - ends]["float32"].get(partner)
             if not (given and other and given["outputs"] and other["outputs"] and pair[ends]["outputs"]):
                 continue
-            if np.array_equal(given["outputs"][0], pair[ends]["outputs"][0]):
+            projects = _projects(calls.networks[1 - ends], other["outputs"][0], pair[1 - ends]["outputs"])
+            if projects and np.array_equal(given["outputs"][0], pair[ends]["outputs"][0]):
                 for several in calls.by_key[1 - ends].values():
                     ended = {what: several[partner][what][:1] for what in ("outputs", "output_axes")}
                     several[WHOLE] = {**several[WHOLE], **ended}
                 sides = [side.which for side in calls.sides]
                 return f"the {sides[1 - ends]} has a head and the {sides[ends]} has none: it is compared up to {partner[0]}"
     return ""
+
+
+def _projects(network: Network, hidden: np.ndarray, outputs: Sequence[np.ndarray]) -> bool:
+    """Returns whether the model has a matrix from the width of the hidden states to that of its output."""
+    shape = {hidden.shape[-1], outputs[0].shape[-1]} if outputs and outputs[0].ndim else set()
+    every = itertools.chain.from_iterable(network.variables.values())
+    return any(len(variable["shape"]) == 2 and {*variable["shape"]} == shape for variable in every)
