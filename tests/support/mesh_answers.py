@@ -3,7 +3,6 @@
 PyTorch has a process for each device, all forks of one; JAX has as many CPU devices in one process.
 """
 
-import importlib
 import json
 import math
 import os
@@ -19,7 +18,7 @@ import numpy as np
 
 __all__ = ["Job", "answers", "found_by"]
 
-# folder, mesh ("" for none), prompts, settings, dtype; or, of a Trainer's searches: config, mesh, source, settings
+# folder, mesh ("" for none), prompts, settings, dtype
 Job = dict[str, Any]
 
 
@@ -45,8 +44,6 @@ def found_by(backend: str, job: Job) -> dict[str, Any]:
     from rosettaformer.inference.options import GenerationOptions
 
     mesh = Mesh.parse(job["mesh"]) if job["mesh"] else None
-    if "config" in job:
-        return _searched(backend, job, mesh)
     model, prompts = open_model(view(Path(job["folder"])), backend, job["dtype"], mesh=mesh), job["prompts"]
     said = {}
     for name, settings in job["settings"].items():
@@ -67,23 +64,6 @@ def found_by(backend: str, job: Job) -> dict[str, Any]:
 def _shape(kept: Any) -> tuple[int, ...]:
     """Of the part of an array that one device has."""
     return tuple(kept.addressable_shards[0].data.shape if hasattr(kept, "addressable_shards") else kept.shape)
-
-
-def _searched(backend: str, job: Job, mesh: Any) -> dict[str, Any]:
-    """What searches of a Trainer find, of a model with random parameters."""
-    from reference_numpy import TransformerConfig, parameters
-    from reference_numpy.recipe import PAPER
-    from reference_numpy.strategy import Strategy
-
-    config, rng = TransformerConfig.from_dict(job["config"]), np.random.default_rng(1)
-    drawn = {name: rng.normal(0, 0.7, shape) for name, shape in parameters.shapes(config).items()}
-    module = importlib.import_module(f"impl_{backend}.training")
-    trainer = module.Trainer(config, PAPER, drawn, compiled=backend == "jax", mesh=mesh)
-    found = {}
-    for method, settings in job["settings"].items():
-        answer = getattr(trainer, method)(np.array(job["source"]), Strategy.of(settings, config))
-        found |= {f"{method} {name}": array.tolist() for name, array in answer.items()}
-    return {"found": found, "speaks": trainer.group.rank == 0}
 
 
 def _torch(devices: int, jobs: list[Job]) -> list[dict[str, Any]]:
