@@ -1,5 +1,6 @@
 """What the judge calls: every component of the port, built from a config."""
 
+import inspect
 import itertools
 from collections.abc import Callable
 from functools import cache, partial
@@ -125,6 +126,9 @@ def _placed(kind: type[nnx.Module]) -> type[nnx.Module]:
                 inputs["rotation"] = rotations(attention.config, [0], *given)[0]
             return super().__call__(*args, **inputs)
 
+    own = inspect.signature(kind.__call__)
+    position = inspect.Parameter("position_bt", inspect.Parameter.KEYWORD_ONLY, default=None)
+    Placed.__call__.__signature__ = own.replace(parameters=[*own.parameters.values(), position])  # type: ignore[attr-defined]
     return Placed
 
 

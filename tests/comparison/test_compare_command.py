@@ -196,6 +196,7 @@ def test_components_of_ports_are_called_with_their_own_arguments_and_mistakes_fo
 PORTS = [
     ("torch", "jax", "transformer"),
     ("torch", "tf", "classify"),
+    ("torch_nn_transformer.py", "jax", "encoder_layer"),
     ("wild/linen_seq2seq.py", "torch", "multi_head_attention"),
     ("torch_nn_transformer.py", "wild/keras_translation.py", "decoder_layer"),
     ("wild/keras_translation.py", "tf", "encoder_layer"),
