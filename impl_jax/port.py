@@ -126,9 +126,10 @@ def _placed(kind: type[nnx.Module]) -> type[nnx.Module]:
                 inputs["rotation"] = rotations(attention.config, [0], *given)[0]
             return super().__call__(*args, **inputs)
 
+    call: Any = Placed.__call__
     own = inspect.signature(kind.__call__)
     position = inspect.Parameter("position_bt", inspect.Parameter.KEYWORD_ONLY, default=None)
-    Placed.__call__.__signature__ = own.replace(parameters=[*own.parameters.values(), position])  # type: ignore[attr-defined]
+    call.__signature__ = own.replace(parameters=[*own.parameters.values(), position])
     return Placed
 
 

@@ -3,6 +3,7 @@
 What is left must be small beside the error, and as small as float32 makes it beside the output. That is no equality, and is said.
 """
 
+import itertools
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -36,13 +37,15 @@ def nearly(search: Search, known: Combination = ()) -> Nearly | None:
     probes = search.hypotheses.probes
     if any(probe.dtype != "float64" for probe in probes):
         return None
-    alterations = (*search.hypotheses.defects, *search.hypotheses.settings)
+    defects, settings = itertools.islice(search.hypotheses.tiers(), 2)
     best: Nearly | None = None
-    further = [(*known, one) for one in alterations if not one.rounding and one not in known]
+    further = [(*known, one) for one in (*defects, *settings) if not one.rounding and one not in known]
     for combination in ([known] if known else []) + further:
         shares = _shares(search, combination)
         large = [share for share in shares.values() if share]
         if 2 * len(shares) < len(search.failing) or not large or float(np.median(large)) > USUAL:
+            continue
+        if known != combination and not any(search.hypotheses.alters(combination[-1], index) for index in range(len(probes))):
             continue
         met, others = ([probes[index] for index in search.failing if (index in shares) is value] for value in (True, False))
         where = condition(met, others) if others else ""

@@ -144,7 +144,7 @@ class Search(Evidence):
     def imprecise(self) -> list[Combination]:
         """The defects that do nothing but lose digits, where no error is larger than they make: which digits depends on the summation
         order, so that equality can not be asked."""
-        return self.low_products() or [(defect,) for defect in self.hypotheses.defects if self._loses_digits((defect,))]
+        return self.low_products() or [(defect,) for defect in next(self.hypotheses.tiers()) if self._loses_digits((defect,))]
 
     def low_products(self) -> list[Combination]:
         """The defect that multiplies float32 as TF32, where no error is larger than that makes."""
