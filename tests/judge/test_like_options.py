@@ -220,6 +220,29 @@ def test_diagnose_names_a_mistake_and_where_it_begins(tmp_path: Path, changes: s
     assert mentions(finding["text"], f"transformer: {words} … {id_}")
 
 
+LIBRARY = """
+import torch
+from transformers import AutoModelForCausalLM
+
+
+def load(folder):
+    model = AutoModelForCausalLM.from_pretrained(folder).eval()
+    for module in model.modules():
+        if hasattr(module, "variance_epsilon"):
+            module.variance_epsilon = 1e-3
+    return lambda token_ids: model(torch.as_tensor(token_ids)).logits
+"""
+
+
+@pytest.mark.conformance
+def test_diagnose_names_a_constant_of_a_model_with_norms_in_float32_within_its_limit(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    (tmp_path / "library.py").write_text(LIBRARY)
+    invoke("diagnose", tmp_path / "library.py", "--like", "llama", "--json", tmp_path / "a.json")
+    (finding,) = json.loads((tmp_path / "a.json").read_text())
+    assert (finding["verdict"], finding["explanations"]) == ("explained", [["rms_norm.epsilon=0.001"]]), finding
+
+
 SUITE = """
 import rosettaformer.conformance.single  # noqa: F401 - NumPy cannot be loaded again after the run in this process
 from rosettaformer.pytest_plugin import parametrize_with_cases
