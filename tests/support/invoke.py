@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterator
@@ -52,7 +53,7 @@ def succeeded(*arguments: object, folder: Path | None = None, stdin: str | bytes
 def refused(*arguments: object, code: int = 2, folder: Path | None = None, stdin: str | bytes = b"") -> str:
     """The one message of a command that ends with that code."""
     found = invoke(*arguments, folder=folder, stdin=stdin)
-    assert (found.code, found.err.count("Error: ")) == (code, 1), found
+    assert (found.code, len(re.findall(r"\bError: ", found.err))) == (code, 1), found
     assert "Traceback" not in found.err
     return found.err
 
