@@ -97,7 +97,7 @@ def beam_search(
     At each step every live beam ends once, and the beam_size likeliest continuations of all live
     on; the last of max_new_tokens tokens can only be the end. Of equals the lower token comes
     first. A row stops when beam_size hypotheses are finished and no live beam can beat the worst of
-    them; with early_stop it does not look at the live ones. Arguments and errors are those of
+    them; with early_stop it does not look at the live ones. Arguments and errors match
     `greedy_search`. Penalties act on `log p`.
 
     Returns `token_bwn`, int64, and `score_bw`: the `n_best` hypotheses of each row, the best first.

@@ -28,7 +28,7 @@ def pool(
 ) -> Array:
     """`pooler(encode(source))`, `b r`: one vector for each row.
 
-    Arguments and errors are those of `encode`, and a ValueError if the config has no pooler.
+    Arguments and errors match `encode`; a config with no pooler also raises ValueError.
     Source: Devlin et al. 2019, section 3.1.
     """
     config.need("pooler")
@@ -64,8 +64,8 @@ def classify(
 ) -> Array:
     """`classifier(pool(source))`, `b c`: the logits of each row's classes.
 
-    keep: dropout masks by site, as in `pool`, and classifier_dropout; None evaluates. Arguments are
-    otherwise those of `encode`. Raises ValueError as `encode`, and if the config has no classes.
+    keep: dropout masks by site, as in `pool`, and classifier_dropout; None evaluates. Arguments
+    otherwise match `encode`. Raises ValueError as `encode`, and if the config has no classes.
     Source: Devlin et al. 2019, section 4.1.
     """
     config.need("classes")
@@ -145,7 +145,7 @@ def masked_language_logits(
 ) -> Array:
     """`masked_language_head(encode(source))`, `b s v`: scores of the token at every position.
 
-    Arguments and errors are those of `encode`, and a ValueError if the config has no such head.
+    Arguments and errors match `encode`; a config with no such head also raises ValueError.
     Source: Devlin et al. 2019, section 3.1 (MLM).
     """
     config.need("masked_language_head")

@@ -65,7 +65,7 @@ def rms_norm(
 ) -> Array:
     """`y = scale x / sqrt(mean(x^2) + epsilon) + offset` over d, `b t d` (NORM).
 
-    No mean is subtracted. Arguments, dtypes and errors are those of `layer_norm`. Published models
+    No mean is subtracted. Arguments, dtypes and errors match `layer_norm`. Published models
     have no offset. Source: Zhang & Sennrich 2019, eq. 4; cast_before_scale: Touvron et al. 2023,
     Llama, and its published code; one_plus_scale: Gemma Team 2024, Gemma, and its published code.
     """

@@ -25,7 +25,7 @@ def states(
     Both stacks give `hidden_lbtd` and `self_attention_lbhts`, and a decoder with an encoder also
     `cross_attention_lbhts`; the axis l is the layer. There is one hidden state more than layers;
     the last is taken after the final norm, if the config has one. Nothing is dropped. Arguments and
-    errors are those of `transformer.transformer`. Each stack that the config has needs its tokens.
+    errors match `transformer.transformer`. Each stack that the config has needs its tokens.
     Source: the outputs `hidden_states` and `attentions` of the library transformers.
     """
     of_source = {"source_mask_bs": source_mask_bs, "segment_bs": segment_bs}

@@ -157,8 +157,9 @@ def transformer(
     source: ids `b s`, or soft one-hot rows `b s v`; None for a decoder-only model (ALONE). target:
     None for an encoder-only model, which returns what its head does: `classify`,
     `masked_language_logits`, or `encode` if it has none. skip_padding: the logits are zero where
-    the target is padding (PADDING). Arguments and errors are those of `encode` and `decode`, and a
-    ValueError if an encoder-only model has both heads. Source: Vaswani et al. 2017, figure 1.
+    the target is padding (PADDING). Arguments and errors match `encode` and `decode`; an
+    encoder-only model with both heads also raises ValueError. Source: Vaswani et al. 2017,
+    figure 1.
     """
     of_source = {"source_mask_bs": source_mask_bs, "segment_bs": segment_bs}
     checks.check_target_given(config.decoder_layers, target, target_mask_bt=target_mask_bt)

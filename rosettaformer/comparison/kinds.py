@@ -135,9 +135,11 @@ def hyperparameters(framework: str, kind: str, module: Any) -> dict[str, Any]:
     if kind == "batch_norm":
         add("momentum", "momentum", of=(lambda value: 1 - float(value)) if framework == "torch" else float)
     if kind in SPATIAL:
-        # one number for each axis in space
-        numbers = lambda value: [*map(int, value)][:rank] or value  # noqa: E731
-        every = lambda value: [value] * rank if isinstance(value, int) else numbers(value)  # noqa: E731
+
+        def every(value: Any) -> Any:
+            """One number for each axis in space."""
+            return [value] * rank if isinstance(value, int) else [*map(int, value)][:rank] or value
+
         add("kernel_size", "kernel_size", "pool_size", of=every)
         add("stride", "stride", "strides", of=every)
         add("padding", "padding", of=lambda value: _padding(value, rank))

@@ -117,8 +117,8 @@ def test_the_command_is_that_of_how_the_package_was_installed(
     found = {
         "none": [],
         "index": [_Distribution(None)],
-        "wheel": _said("file:///tmp/rosettaformer-0.1.0-py3-none-any.whl", archive_info={}),
-        "copy": _said("file:///tmp/checkout", dir_info={}),
+        "wheel": _said("file:///folder/rosettaformer-0.1.0-py3-none-any.whl", archive_info={}),
+        "copy": _said("file:///folder/checkout", dir_info={}),
         "editable": _said(checkout.as_uri(), dir_info={"editable": True}),
     }
     monkeypatch.setattr(extras, "distributions", lambda name: found[kind])

@@ -35,6 +35,10 @@ _SCORE_SCALE = Joint(
     {"query_pre_attn_scalar": 256}, {"score_scale": "query_pre_attn_scalar"}, _scale, _scalar, "scores are multiplied by its power -1/2"
 )
 _LOGIT_CAP = "final_logit_softcapping"
+_SHAPE: dict[str, Any] = {
+    "hidden_size": 2304, "num_hidden_layers": 26, "num_attention_heads": 8, "num_key_value_heads": 4, "intermediate_size": 9216,
+    "tie_word_embeddings": True, "act": "hidden_activation", "words": decoder.TANH,
+}  # fmt: skip
 
 FAMILY = decoder.family(
     "Gemma 2", "gemma2", "Gemma2",
@@ -43,10 +47,7 @@ FAMILY = decoder.family(
         decoder.ATTENTION_BIAS,
         Entry("attn_logit_softcapping", 50.0, ("score_cap",)),
         Entry(_LOGIT_CAP, 30.0, ("logit_cap",)),
-        act="hidden_activation",
-        words=decoder.TANH,
-        vocab_size=256000, hidden_size=2304, num_hidden_layers=26, num_attention_heads=8, num_key_value_heads=4, intermediate_size=9216,
-        tie_word_embeddings=True,
+        vocab_size=256000, **_SHAPE,
     ),
     joints=(
         head_sizes("hidden_size", "num_attention_heads", {"head_dim": 256}),
@@ -70,10 +71,7 @@ GEMMA3 = decoder.family(
     entries=decoder.entries(
         decoder.ATTENTION_BIAS,
         Entry(_LOGIT_CAP, None, ("logit_cap",)),
-        act="hidden_activation",
-        words=decoder.TANH,
-        vocab_size=262208, hidden_size=2304, num_hidden_layers=26, num_attention_heads=8, num_key_value_heads=4, intermediate_size=9216,
-        tie_word_embeddings=True,
+        vocab_size=262208, **_SHAPE,
     ),
     joints=(
         head_sizes("hidden_size", "num_attention_heads", {"head_dim": 256}),

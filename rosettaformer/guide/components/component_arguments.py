@@ -95,7 +95,7 @@ def reached(component: str) -> Iterator[Symbol]:
 
 def _meaning(component: str, name: str) -> str:
     """Returns the description of an argument: from the table; from the docstring of the component or of its forward component, or of the
-    component that it names there (`layer: as ...`, `Arguments as ...`); from the docstring of the nearest function to which the argument is
+    component that it names there (`layer: as ...`, `Arguments match ...`); from the docstring of the nearest function to which the argument is
     passed.
     """
     texts, forward = _texts(), component.removesuffix(VJP)
@@ -108,7 +108,7 @@ def _meaning(component: str, name: str) -> str:
 
 def _handed_on(component: str, name: str) -> str:
     text = _text(inspect.getdoc(function_of(component)))
-    for other in re.findall(r"\b(?:[Aa]s|those of) `(?:\w+\.)?(\w+)`", text):
+    for other in re.findall(r"\b(?:[Aa]s|match) `(?:\w+\.)?(\w+)`", text):
         if other in OWN and name in inspect.signature(function_of(other)).parameters:
             return _meaning(other, name)
     for symbol in reached(component):
