@@ -94,9 +94,9 @@ def reached(component: str) -> Iterator[Symbol]:
 
 
 def _meaning(component: str, name: str) -> str:
-    """Returns the description of an argument: from the table; from the docstring of the component or of its forward component, or of the
-    component that it names there (`layer: as ...`, `Arguments match ...`); from the docstring of the nearest function to which the argument is
-    passed.
+    """Returns the description of an argument: from the table; from the docstring of the component or of its
+    forward component, or of the component that it names there (`layer: as ...`, `Arguments match ...`); from
+    the docstring of the nearest function to which the argument is passed.
     """
     texts, forward = _texts(), component.removesuffix(VJP)
     for own in dict.fromkeys((component, forward)):
