@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 
 from . import fields
 from .rotary_scaling import RotaryScaling
+from .scores import Scores
 
 __all__ = [
     "ACTIVATIONS",
@@ -250,6 +251,13 @@ class TransformerConfig(fields.Fields):
         if local:
             return LayerKind(self.window, rotary, self.local_rotary_base, self.local_rotary_scaling)
         return LayerKind(0, rotary, self.rotary_base, self.rotary_scaling)
+
+    def scores(self, layer: int | None, causal: bool = False) -> Scores:
+        """What the self-attention of the layer of that index does with its scores; None:
+        cross-attention, which has no window.
+        """
+        window = 0 if layer is None else self.layer_kind(layer).window
+        return Scores(self.score_scale, self.score_cap, window, causal)
 
     @property
     def rotary_switches(self) -> set[int]:

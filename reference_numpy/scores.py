@@ -1,0 +1,20 @@
+"""What an attention does with its scores, `query key^T`, decided once by config and layer."""
+
+from typing import NamedTuple
+
+__all__ = ["Scores"]
+
+
+class Scores(NamedTuple):
+    """The choices between the product of queries and keys and the softmax.
+
+    scale: multiplies the product; None: `1 / sqrt(k)` (SCALE). cap: `soft_cap` of the scaled
+    scores, before the mask (SOFTCAP); None: no cap. window: hides the keys whose distance from the
+    query is this or more (WINDOW); 0 hides none. causal: hides the keys that come after the query
+    (CAUSAL).
+    """
+
+    scale: float | None = None
+    cap: float | None = None
+    window: int = 0
+    causal: bool = False
