@@ -1,16 +1,21 @@
-"""What JAX asks for: devices and settings by name, traced arrays, sharding as part of a type."""
+"""What JAX asks for: devices and settings by name, traced arrays, sharding as part of a type; and
+every private name of JAX and Flax that the package uses, which no other file names.
+"""
 
 import contextlib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 __all__ = [
+    "PRIVATE",
+    "attributes",
     "beside",
     "bucket",
     "device",
@@ -19,9 +24,16 @@ __all__ = [
     "has_explicit_axes",
     "id_bounds",
     "is_traced",
+    "program_count",
     "take_last",
     "take_rows",
 ]
+
+# Private names of JAX and Flax, and what would be lost without each.
+PRIVATE = {
+    "jax.jit._cache_size": "nothing would count the programs of a call",
+    "flax.nnx.Pytree._pytree__state": "each call would split its module again",
+}
 
 _PRECISION = {"cpu": "highest", "cuda": "highest", "cuda-tf32": "tensorfloat32"}
 
@@ -69,6 +81,17 @@ def id_bounds(ids: jax.Array) -> tuple[int, ...]:
         return ()
     concrete = np.asarray(ids)
     return int(concrete.min()), int(concrete.max())
+
+
+def program_count(function: Callable[..., Any]) -> int:
+    """How many XLA programs a function of `jax.jit` has."""
+    found: int = function._cache_size()  # type: ignore[attr-defined]
+    return found
+
+
+def attributes(node: nnx.Pytree) -> dict[str, Any]:
+    """A module's own attributes, without those in which Flax keeps its notes."""
+    return {name: value for name, value in vars(node).items() if not name.startswith("_pytree")}
 
 
 def has_explicit_axes(x: jax.Array) -> bool:

@@ -1,8 +1,11 @@
-"""Keras on the TensorFlow backend, and what it asks of a layer."""
+"""Keras on the TensorFlow backend, what it asks of a layer, and every private name of it that the
+package uses, which no other file names.
+"""
 
+import contextlib
 import inspect
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, Self
 
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
@@ -16,6 +19,7 @@ from reference_numpy.suggestions import known
 
 __all__ = [
     "INPUTS",
+    "PRIVATE",
     "Configured",
     "Model",
     "Recomputed",
@@ -24,13 +28,27 @@ __all__ = [
     "by_name",
     "check_dense",
     "check_total_given",
+    "decays",
     "id_bounds",
     "ids",
     "keras",
     "other_layers",
     "register",
     "sizes",
+    "unlocked",
+    "variable_index",
 ]
+
+# Private names of Keras, and what would be lost without each.
+PRIVATE = {
+    "keras.layers.Layer._remat_mode": "a recomputed layer would recompute itself forever",
+    "keras.layers.Layer._get_call_context": "a recomputed layer would not know if it trains",
+    "keras.layers.Layer._flatten_layers": "fused programs would skip a user's own layers",
+    "keras.layers.Layer._tracker": "a built layer could not get LoRA's variables",
+    "keras.optimizers.Optimizer._get_variable_index": "variables would lose their moments",
+    "keras.optimizers.Optimizer._use_weight_decay": "all variables would decay",
+    "tf.Tensor._keras_mask": "the masks of Masking and mask_zero would be lost",
+}
 
 if keras.backend.backend() != "tensorflow":
     raise ValueError(
@@ -220,6 +238,26 @@ def other_layers(model: keras.layers.Layer) -> list[Any]:
         return same and "call" not in vars(layer)
 
     return [layer for layer in model._flatten_layers() if not is_own(layer)]
+
+
+@contextlib.contextmanager
+def unlocked(layer: keras.layers.Layer) -> Iterator[None]:
+    """Within it, a built layer takes variables."""
+    layer._tracker.unlock()
+    yield
+    layer._tracker.lock()
+
+
+def variable_index(optimizer: keras.optimizers.Optimizer, variable: Any) -> int:
+    """The place of a variable, of Keras or TensorFlow, among those of an optimiser."""
+    index: int = optimizer._get_variable_index(variable)
+    return index
+
+
+def decays(optimizer: keras.optimizers.Optimizer, variable: Any) -> bool:
+    """Whether a variable is none that `exclude_from_weight_decay` names."""
+    found: bool = optimizer._use_weight_decay(variable)
+    return found
 
 
 def check_total_given(total: Any) -> None:

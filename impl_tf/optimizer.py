@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from reference_numpy.parameters import flatten, nest
 
-from .framework import keras, register
+from .framework import decays, keras, register, variable_index
 
 __all__ = ["adam", "clip_global_norm", "decay_mask"]
 
@@ -89,7 +89,7 @@ class Adam(keras.optimizers.Optimizer):
 
     def moments(self, variable: keras.Variable | tf.Variable) -> tuple[tf.Variable, tf.Variable]:
         """The first and second moment of a variable."""
-        index = self._get_variable_index(variable)  # as in Keras' own example of a custom optimiser
+        index = variable_index(self, variable)
         return self.first_moments[index].value, self.second_moments[index].value
 
     def update_step(
@@ -110,7 +110,7 @@ class Adam(keras.optimizers.Optimizer):
             for x, beta in ((m, self.beta_1), (v, self.beta_2))
         )
         update = m_hat / (tf.sqrt(v_hat) + self.epsilon)
-        if self.decay and self._use_weight_decay(variable):
+        if self.decay and decays(self, variable):
             update += self.decay * variable
         variable.assign_sub(tf.cast(learning_rate, variable.dtype) * update)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from .framework import Traced, keras, register, sizes
+from .framework import Traced, keras, register, sizes, unlocked
 from .precision import upcast_half
 
 __all__ = ["Adapted", "Projection", "add_bias", "xavier_uniform"]
@@ -59,16 +59,11 @@ class Adapted(Traced):
         kernel = getattr(self, self.matrix)
         dtype = "float32" if tf.as_dtype(kernel.dtype).size == 2 else kernel.dtype
         shapes = (*kernel.shape[:-1], rank), (rank, kernel.shape[-1])
-        self._tracker.unlock()
-        for name, shape, initializer in zip(
-            self.adapters, shapes, (a_initializer, b_initializer), strict=True
-        ):
-            setattr(
-                self,
-                name,
-                self.add_weight(shape=shape, initializer=initializer, dtype=dtype, name=name),
-            )
-        self._tracker.lock()
+        initializers = a_initializer, b_initializer
+        with unlocked(self):
+            for name, shape, initializer in zip(self.adapters, shapes, initializers, strict=True):
+                given = {"shape": shape, "initializer": initializer, "dtype": dtype, "name": name}
+                setattr(self, name, self.add_weight(**given))
         kernel.trainable = False
         self.lora_enabled, self.lora_rank, self.lora_alpha = (
             True,

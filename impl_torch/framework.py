@@ -1,26 +1,84 @@
 """Helpers for code that may be traced, for hooks, and for parameters that several modules share;
-torch has no public names for them.
+and every private name of torch that the package uses, which no other file names.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import is_fake
+from torch.fx.experimental import _config
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.fx.experimental.symbolic_shapes import statically_known_true
+from torch.utils._python_dispatch import TorchDispatchMode
 
 __all__ = [
+    "PRIVATE",
+    "Moving",
     "Sharing",
+    "TorchDispatchMode",
+    "as_inductor_compiles",
     "bounds",
+    "compile_to",
     "exporting",
     "fits",
+    "group_size",
+    "has_bfloat16",
     "has_values",
+    "holders",
     "is_changed",
+    "kernel_rules",
+    "mark_dynamic",
+    "mkl_linear",
+    "of_unequal_sizes",
+    "one_dnn_linear",
+    "packed",
+    "packed_int8",
+    "product_int8",
+    "program",
+    "programs",
     "same_size",
     "scaled",
+    "untraceable",
 ]
+
+# Private and unstable names of torch, and what would be lost without each.
+PRIVATE = {
+    "torch._subclasses.fake_tensor.is_fake": "tracing would read values that a fake tensor lacks",
+    "torch.fx.experimental.proxy_tensor.get_proxy_mode": "make_fx would trace checks of values",
+    "torch.fx.experimental.symbolic_shapes.statically_known_true": "graphs would be for one length",
+    "torch.fx.experimental._config": "lengths equal by chance would be compiled as one",
+    "torch.utils._python_dispatch.TorchDispatchMode": "`traffic` could not see collectives",
+    "torch.distributed.distributed_c10d._resolve_process_group": "`traffic` would not know groups",
+    "torch.nn.Module._forward_hooks": "fused programs would skip a user's hooks",
+    "torch.nn.Module._forward_pre_hooks": "fused programs would skip a user's hooks",
+    "torch.nn.Module._parameters": "a step's program would hold the weights that it was made with",
+    "torch.nn.Module._buffers": "a step's program would hold the buffers that it was made with",
+    "torch.nn.Module._apply": "`to` would part tied tables and leave packed kernels behind",
+    "torch._foreach_mul": "clipping would launch a kernel for every parameter",
+    "torch._dynamo.exc.Unsupported": "bad input would raise the tracer's error for the module's",
+    "torch._dynamo.mark_dynamic": "every number of tokens would be compiled again",
+    "torch._inductor.runtime.cache_dir_utils.cache_dir": "programs would miss torch's folder",
+    "torch._inductor.aoti_compile_and_package": "a step of decoding would run with guards",
+    "torch._inductor.aoti_load_package": "a step's call would take a third longer",
+    "torch._inductor.ir.TensorBox": "int8 products would be called from Python",
+    "torch._inductor.mkldnn_ir.QLinearPointwisePT2E": "int8 products would be called from Python",
+    "torch._inductor.virtualized.V": "int8 products would be called from Python",
+    "torch._inductor.lowering.lowerings": "packed kernels would have to be constants",
+    "torch._inductor.lowering.fallback_handler": "MKL's kernels would have to be constants",
+    "torch.ops.mkl._mkl_linear": "float32 products of few rows would take twice the time on Intel",
+    "torch.ops.mkl._mkl_reorder_linear_weight": "MKL would pack a kernel at every product",
+    "torch.ops.mkldnn._linear_pointwise": "bfloat16 products of few rows would take twice the time",
+    "torch.ops.mkldnn._reorder_linear_weight": "oneDNN would pack a kernel at every product",
+    "torch.ops.mkldnn._is_mkldnn_bf16_supported": "oneDNN would emulate bfloat16 on old processors",
+    "torch.ops.onednn.qlinear_prepack": "int8 products would be computed in float32",
+    "torch.ops.onednn.qlinear_pointwise": "int8 products would be computed in float32",
+}
 
 OLDER = (
     ("embedding.table", "embedding.weight"),
@@ -35,7 +93,7 @@ def has_values(token: Tensor) -> bool:
     """
     if torch.compiler.is_compiling() or torch.jit.is_tracing() or get_proxy_mode() is not None:
         return False
-    wrapped = torch._C._functorch.is_functorch_wrapped_tensor(token)
+    wrapped = torch.func.debug_unwrap(token) is not token
     return not (token.is_meta or is_fake(token) or wrapped or hasattr(token, "device_mesh"))
 
 
@@ -89,7 +147,120 @@ def scaled(tensors: Iterable[Tensor], factor: Tensor) -> tuple[Tensor, ...]:
     return torch._foreach_mul(list(tensors), factor)
 
 
-class Sharing(nn.Module):
+def holders(module: nn.Module) -> tuple[dict[str, Any], ...]:
+    """Returns the dicts that hold a module's tensors: parameters, buffers, and plain attributes."""
+    return module._parameters, module._buffers, vars(module)
+
+
+def of_unequal_sizes() -> AbstractContextManager[Any]:
+    """A setting of compiled graphs: sizes that are equal by chance may part."""
+    shapes: Any = _config
+    change: AbstractContextManager[Any] = shapes.patch(use_duck_shape=False)
+    return change
+
+
+def mark_dynamic(x: Tensor, axis: int, hint: int) -> None:
+    """Marks the axis, for a graph that serves every size; hint: a usual one."""
+    torch._dynamo.mark_dynamic(x, axis, hint_override=hint)
+
+
+def untraceable() -> type[Exception]:
+    """The error of a tracer that cannot go on, also because the code that it traces raises."""
+    return torch._dynamo.exc.Unsupported
+
+
+def group_size(name: Any) -> int:
+    """How many processes a group has that a functional collective names."""
+    return int(torch.distributed.distributed_c10d._resolve_process_group(name).size())
+
+
+def programs() -> Path:
+    """The folder of compiled programs; the import takes a second, as does whatever compiles."""
+    from torch._inductor.runtime.cache_dir_utils import cache_dir
+
+    return Path(cache_dir())
+
+
+def program(path: Path) -> Callable[[list[Tensor]], list[Tensor]]:
+    """Loads a compiled program. Its call takes and returns lists: a third faster than the call that
+    looks for their structure.
+    """
+    return torch._inductor.aoti_load_package(str(path)).loader.boxed_run
+
+
+def compile_to(exported: Any, path: Path, rules: Mapping[Any, Callable[..., Any]]) -> None:
+    """Compiles an exported program ahead of time. rules: how to compile operators."""
+    from torch._inductor.lowering import lowerings
+
+    with patch.dict(lowerings, rules):
+        torch._inductor.aoti_compile_and_package(exported, package_path=str(path))
+
+
+def as_inductor_compiles() -> SimpleNamespace:
+    """What a rule of `compile_to` is made of: boxes of tensors, the int8 product, the graph."""
+    from torch._inductor import ir, mkldnn_ir
+    from torch._inductor.virtualized import V
+
+    product = mkldnn_ir.QLinearPointwisePT2E
+    return SimpleNamespace(box=ir.TensorBox.create, product_int8=product.create, graph=V.graph)
+
+
+def kernel_rules() -> dict[Any, Callable[..., Any]]:
+    """Rules for MKL's products, whose packed kernels are inputs: Inductor's own takes constants."""
+    from torch._inductor.lowering import fallback_handler
+
+    if not torch.backends.mkl.is_available():
+        return {}
+    product = torch.ops.mkl._mkl_linear.default
+    return {product: fallback_handler(product, add_to_fallback_set=False)}
+
+
+def packed(weight: Tensor, rows: int, library: str) -> Tensor:
+    """Lays a kernel out for products of that number of rows by MKL or oneDNN."""
+    if library == "mkl":
+        return torch.ops.mkl._mkl_reorder_linear_weight(weight, rows)
+    return torch.ops.mkldnn._reorder_linear_weight(weight, rows)
+
+
+def mkl_linear(x: Tensor, kernel: Tensor, weight: Tensor, bias: Tensor | None, rows: int) -> Tensor:
+    """Computes `x W + b` by MKL, with a packed kernel."""
+    return torch.ops.mkl._mkl_linear(x, kernel, weight, bias, rows)
+
+
+def one_dnn_linear(x_btd: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Computes `x W + b` by oneDNN, with a plain or a packed weight."""
+    return torch.ops.mkldnn._linear_pointwise(x_btd, weight, bias, "none", [], "")
+
+
+def has_bfloat16() -> bool:
+    """Whether oneDNN has products in bfloat16 on this processor."""
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+def packed_int8(kernel: Tensor) -> Tensor:
+    """Lays an int8 kernel out for oneDNN."""
+    return torch.ops.onednn.qlinear_prepack(kernel, None)
+
+
+def product_int8(*given: Any) -> Tensor:
+    """Computes a product of uint8 by packed int8 by oneDNN; its arguments before the dtype."""
+    return torch.ops.onednn.qlinear_pointwise(*given, torch.float32, "none", [], "")
+
+
+class Moving(nn.Module):
+    """A module that does more than its parameters when it is moved: `to`, `to_empty`, `double`."""
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
+        with self._moving(fn):
+            return super()._apply(fn, recurse)
+
+    @contextmanager
+    def _moving(self, fn: Callable[[Tensor], Tensor]) -> Iterator[None]:
+        """What happens around the move. fn: moves a tensor."""
+        yield
+
+
+class Sharing(Moving):
     """A module in which several modules have one parameter in common, such as a shared or tied
     table.
 
@@ -104,16 +275,16 @@ class Sharing(nn.Module):
         self.register_state_dict_post_hook(_once)
         self.register_load_state_dict_pre_hook(_everywhere)
 
-    def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        """Serves `to` and `to_empty`, which give each module a parameter of its own when they leave
-        the meta device.
+    @contextmanager
+    def _moving(self, fn: Callable[[Tensor], Tensor]) -> Iterator[None]:
+        """`to` and `to_empty` give each module a parameter of its own when they leave the meta
+        device.
         """
         shared = _shared(self)
-        super()._apply(fn, recurse)
+        yield
         for first, *others in shared:
             for owner, _, own in (name.rpartition(".") for name in others):
                 setattr(self.get_submodule(owner), own, self.get_parameter(first))
-        return self
 
 
 def _shared(module: nn.Module) -> list[list[str]]:

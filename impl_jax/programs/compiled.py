@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from flax import nnx
 
+from ..framework import attributes, program_count
 from .unpadding import LEAST, Driver, Flat, driver, is_known
 
 __all__ = ["compiled", "graphs"]
@@ -76,10 +77,9 @@ def compiled(function: Callable[..., Any], least: int = LEAST) -> Callable[..., 
 def graphs(*functions: Any) -> int:
     """How many XLA programs these functions of `jax.jit` or `compiled` have.
 
-    There is one for each set of shapes, dtypes and plain values. JAX counts them under a private
-    name only.
+    There is one for each set of shapes, dtypes and plain values.
     """
-    return sum(getattr(function, "program", function)._cache_size() for function in functions)
+    return sum(program_count(getattr(function, "program", function)) for function in functions)
 
 
 class _Split(NamedTuple):
@@ -103,13 +103,8 @@ def _split(
     if structure not in structures:
         structures.append(structure)
     found = [] if module is None else [node for _, node in nnx.iter_graph(module)]
-    nodes = [vars(node) for node in found if isinstance(node, nnx.Pytree)]
-    parts = [
-        (node, name, value)
-        for node in nodes
-        for name, value in node.items()
-        if not name.startswith("_pytree")
-    ]
+    nodes = [node for node in found if isinstance(node, nnx.Pytree)]
+    parts = [(vars(node), *item) for node in nodes for item in attributes(node).items()]
     variables = nnx.to_flat_state(state).leaves
     return _Split(structures.index(structure), variables, parts, driver(function))
 

@@ -1,10 +1,13 @@
 """Projections whose kernels and inputs are int8 while they are multiplied (INT8)."""
 
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from .. import framework
 
 __all__ = ["Int8Projection", "check_int8"]
 
@@ -12,7 +15,7 @@ LARGEST, OFFSET = 127, 128  # of an int8 number here; what makes it a uint8 one
 TINY = 1e-30  # at least the largest number of a row, so that a row of zeros has a scale
 
 
-class Int8Projection(nn.Module):
+class Int8Projection(framework.Moving):
     """`y = r s (x8 [W8_1 W8_2 ..]) + [b_1 b_2 ..]`: several projections of one input, for
     evaluation; their outputs lie side by side.
 
@@ -37,15 +40,14 @@ class Int8Projection(nn.Module):
             else torch.cat([part.bias.detach() for part in parts]).float()
         )
         self.in_one = in_one_instruction()
-        self.kernel = (
-            torch.ops.onednn.qlinear_prepack(kernel.to(torch.int8), None) if self.in_one else kernel
-        )
+        self.kernel = framework.packed_int8(kernel.to(torch.int8)) if self.in_one else kernel
         self.zero = torch.zeros(len(weight), dtype=torch.int32)
 
-    def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        """Serves `to`; raises ValueError on another device."""
+    @contextmanager
+    def _moving(self, fn: Callable[[Tensor], Tensor]) -> Iterator[None]:
+        """Raises ValueError on another device."""
         check_int8("int8", fn(self.scale).device)
-        return super()._apply(fn, recurse)
+        yield
 
     def forward(self, x_btd: Tensor) -> Tensor:
         x_nd = x_btd.flatten(0, -2)  # which oneDNN is asked for in half the time
@@ -61,10 +63,8 @@ class Int8Projection(nn.Module):
 
 
 def in_one_instruction() -> bool:
-    """Whether the processor multiplies uint8 by int8 without saturating sums of two products; torch
-    has no public name for it.
-    """
-    return torch.cpu._is_vnni_supported()
+    """Whether the processor multiplies uint8 by int8 without saturating sums of two products."""
+    return bool(torch.cpu.get_capabilities().get("avx512_vnni"))
 
 
 def check_int8(dtype: torch.dtype | str, device: torch.device) -> None:
@@ -83,7 +83,7 @@ def _one_dnn_int8(shifted_nd: Tensor, kernel: Tensor, scale: Tensor, zero: Tenso
     uint8 all have.
     """
     given = shifted_nd, 1 / LARGEST, OFFSET, kernel, scale, zero, None, 1.0, 0
-    return torch.ops.onednn.qlinear_pointwise(*given, torch.float32, "none", [], "")
+    return framework.product_int8(*given)
 
 
 # A graph calls this one: Inductor takes only constants for the kernel.

@@ -1,12 +1,15 @@
 """Projections of one input as one product, in the layout that the CPU's library reads fastest."""
 
 import platform
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from .. import framework
 
 __all__ = ["FusedProjection"]
 
@@ -18,7 +21,7 @@ CALLED_FROM = (
 PACKED_FROM, PLAIN_FROM = 1 << 19, 1 << 21
 
 
-class FusedProjection(nn.Module):
+class FusedProjection(framework.Moving):
     """`y = x [W_1 W_2 ..] + [b_1 b_2 ..]`: several projections of one input as one product, for
     evaluation; their outputs lie side by side.
 
@@ -41,19 +44,16 @@ class FusedProjection(nn.Module):
         self._one_dnn = self._library == "onednn" and self.weight.dtype == torch.float32
         self._packed_for, self._called = (0, 0), self.weight.nbytes >= CALLED_FROM
 
-    def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        """Serves `to`: kernel and bias are no parameters, which a module would find in twice the
-        time.
-        """
+    @contextmanager
+    def _moving(self, fn: Callable[[Tensor], Tensor]) -> Iterator[None]:
+        """Kernel and bias are no parameters, which a module would find in twice the time."""
         self.weight, self.bias = fn(self.weight), None if self.bias is None else fn(self.bias)
         self._choose()
-        return super()._apply(fn, recurse)
+        yield
 
     def pack(self, rows: int) -> None:
         """Lays the kernel out for this number of rows, 2 to 64, as the CPU's library reads it: with
-        8 rows two to three times as fast as a plain one.
-
-        torch has no public name for either library. MKL's layout also belongs to the number of
+        8 rows two to three times as fast as a plain one. MKL's layout also belongs to the number of
         threads.
         """
         if not self._library or not 1 < rows <= 64:
@@ -61,12 +61,8 @@ class FusedProjection(nn.Module):
         if self._one_dnn and rows * self.weight.numel() < PACKED_FROM:
             return
         if self._packed_for != (wanted := (rows, torch.get_num_threads())):
-            reorder = (
-                torch.ops.mkl._mkl_reorder_linear_weight
-                if self._library == "mkl"
-                else torch.ops.mkldnn._reorder_linear_weight
-            )
-            self.packed, self._packed_for = reorder(self.weight, rows), wanted
+            self.packed = framework.packed(self.weight, rows, self._library)
+            self._packed_for = wanted
 
     def forward(self, x_btd: Tensor) -> Tensor:
         rows, compiling = x_btd.shape[0] * x_btd.shape[1], torch.compiler.is_compiling()
@@ -88,7 +84,7 @@ class FusedProjection(nn.Module):
                 else packed is not None or rows * self.weight.numel() >= PLAIN_FROM
             )
         ):
-            linear = one_dnn_linear if compiling else _one_dnn_linear
+            linear = one_dnn_linear if compiling else framework.one_dnn_linear
             return linear(x_btd, self.weight if packed is None else packed, self.bias)
         if compiling or packed is None or not fixed:
             return F.linear(x_btd, self.weight, self.bias)
@@ -96,21 +92,16 @@ class FusedProjection(nn.Module):
 
     def _packed_product(self, x_btd: Tensor, packed: Tensor, rows: int) -> Tensor:
         if self._library == "onednn":
-            return (one_dnn_linear if torch.compiler.is_compiling() else _one_dnn_linear)(
+            return (one_dnn_linear if torch.compiler.is_compiling() else framework.one_dnn_linear)(
                 x_btd, packed, self.bias
             )
-        return torch.ops.mkl._mkl_linear(x_btd, packed, self.weight, self.bias, rows)
-
-
-def _one_dnn_linear(x_btd: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Computes `x W + b` by oneDNN, with a plain or a packed weight."""
-    return torch.ops.mkldnn._linear_pointwise(x_btd, weight, bias, "none", [], "")
+        return framework.mkl_linear(x_btd, packed, self.weight, self.bias, rows)
 
 
 # Graphs and programs call this one: Inductor's own rules take only constants for packed kernels,
 # and pack float32 ones only for MKL.
 one_dnn_linear = torch.library.custom_op(
-    "impl_torch::one_dnn_linear", _one_dnn_linear, mutates_args=()
+    "impl_torch::one_dnn_linear", framework.one_dnn_linear, mutates_args=()
 )
 
 
@@ -128,7 +119,7 @@ def library(weight: Tensor) -> str:
     """
     one_dnn = weight.device.type == "cpu" and torch.backends.mkldnn.is_available()
     if weight.dtype == torch.bfloat16:
-        return "onednn" if one_dnn and torch.ops.mkldnn._is_mkldnn_bf16_supported() else ""
+        return "onednn" if one_dnn and framework.has_bfloat16() else ""
     if weight.device.type != "cpu" or weight.dtype != torch.float32:
         return ""
     if torch.backends.mkl.is_available() and _is_intel():

@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
-from torch.fx.experimental import _config
 
-from .. import precision
+from .. import framework, precision
 from . import unpadding
 
 __all__ = ["compiled", "compiled_step", "graphs"]
@@ -24,8 +23,8 @@ def compiled(module: Callable[..., Any], least: int = unpadding.LEAST) -> Callab
     `check_ids`: inside it there are no values to look at. The check is given the arguments whose
     names it knows. A model and its `training_loss` leave out padding, as `unpadding.unpadded` does;
     least: see there. The first call compiles, and so does the first that differs in a length; from
-    then on one graph serves every length. torch keeps `torch._dynamo.config.recompile_limit` graphs
-    for all modules of a class together, and raises when there are more.
+    then on one graph serves every length. torch keeps `torch.compiler.config.recompile_limit`
+    graphs for all modules of a class together, and raises when there are more.
     """
     graph = torch.compile(module, fullgraph=True)
     if (driver := unpadding.driver(module)) is not None:
@@ -46,7 +45,7 @@ def compiled(module: Callable[..., Any], least: int = unpadding.LEAST) -> Callab
                 return graph(*args, **kwargs)
             keep = unpadding.unpad_keep(given.get("keep"), sides)
             return flat(model, sides, **given | {"keep": keep})
-        except torch._dynamo.exc.Unsupported:
+        except framework.untraceable():
             # The tracer replaces every exception by its own; the module itself says what is wrong.
             module(*args, **kwargs)
             raise
@@ -93,12 +92,8 @@ def compiled_step(step: Callable[..., Any]) -> Callable[..., Any]:
 def graphs() -> Iterator[None]:
     """Applies the settings of compiled losses: room for the graphs of many shapes and models;
     lengths that are equal by chance may part.
-
-    torch has no public setting for either.
     """
-    shapes: Any = _config
-    room = torch._dynamo.config.patch(
-        recompile_limit=GRAPHS, accumulated_recompile_limit=4 * GRAPHS
-    )
-    with room, shapes.patch(use_duck_shape=False):
+    limits: Any = torch.compiler.config
+    room = limits.patch(recompile_limit=GRAPHS, accumulated_recompile_limit=4 * GRAPHS)
+    with room, framework.of_unequal_sizes():
         yield

@@ -55,8 +55,11 @@ def over_model(
         split |= dict.fromkeys(others, split[first])
     for name, part in [*module.named_modules()]:
         axis = split.get(f"{name}.weight".removeprefix("."))
-        if style := _style(name.rpartition(".")[2], part, axis, config, whole_logits):
+        style = _style(name.rpartition(".")[2], part, axis, config, whole_logits)
+        if isinstance(style, ParallelStyle):
             parallelize_module(part, devices, style, src_data_rank=None)
+        elif style is not None:
+            style.apply(part, devices)
     for first, *others in names.values():
         for owner, _, leaf in (name.rpartition(".") for name in others):
             setattr(module.get_submodule(owner), leaf, module.get_parameter(first))
@@ -64,7 +67,7 @@ def over_model(
 
 def _style(
     name: str, part: nn.Module, axis: int | None, config: TransformerConfig, whole_logits: bool
-) -> ParallelStyle | None:
+) -> "ParallelStyle | _Inputs | _Table | _Whole | _NormOfParts | None":
     """Returns how a module of this name runs whose weight is split along this axis."""
     if isinstance(part, MultiHeadAttention | FeedForward):
         return _Inputs(config)
@@ -74,7 +77,7 @@ def _style(
     if isinstance(part, nn.Linear) and axis is not None:
         return RowwiseParallel() if axis else ColwiseParallel()
     if isinstance(part, nn.Embedding) and axis == 0:
-        return _Table(input_layouts=Replicate())
+        return _Table()
     over_width = config.query_key_norm == "width"
     if isinstance(part, LayerNorm | RMSNorm) and name in ("query_norm", "key_norm"):
         if not over_width:  # the heads of a token are rows, of which each process has some
@@ -85,7 +88,7 @@ def _style(
     return None
 
 
-class _Inputs(ParallelStyle):
+class _Inputs:
     """Marks the inputs of attention and feed-forward as whole, so that the processes add up the
     gradient of each once, and takes the own heads and features of masks and biases.
     """
@@ -93,7 +96,7 @@ class _Inputs(ParallelStyle):
     def __init__(self, config: TransformerConfig) -> None:
         self.sizes = {1: config.heads, 2: config.feed_forward_width}
 
-    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+    def apply(self, module: nn.Module, device_mesh: DeviceMesh) -> None:
         names = [*inspect.signature(module.forward).parameters]
 
         def before(module: nn.Module, args: Any, kwargs: Any) -> Any:
@@ -116,16 +119,17 @@ class _Inputs(ParallelStyle):
 
         module.register_forward_pre_hook(before, with_kwargs=True)
         module.register_forward_hook(after)
-        return module
 
 
-class _Table(RowwiseParallel):
+class _Table:
     """An embedding with some tokens of the vocabulary: rows are added up before they are scaled."""
 
-    def _apply(self, module: Any, device_mesh: DeviceMesh) -> nn.Module:
+    def apply(self, module: Any, device_mesh: DeviceMesh) -> None:
         scaled, look_up = module.scaled, module.look_up
         module.scaled = lambda x_btd: scaled(x_btd.redistribute(device_mesh, [Replicate()]))
-        super()._apply(module, device_mesh)
+        parallelize_module(
+            module, device_mesh, RowwiseParallel(input_layouts=Replicate()), src_data_rank=None
+        )
 
         def nothing(token: Any) -> Tensor:
             if token.is_floating_point():
@@ -137,16 +141,15 @@ class _Table(RowwiseParallel):
 
         if not len(module.weight.to_local()):  # for which torch's kernel has no rows to take
             module.look_up = nothing
-        return module
 
 
-class _Whole(ParallelStyle):
+class _Whole:
     """A module that every process computes whole; its output is a `DTensor`."""
 
-    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+    def apply(self, module: nn.Module, device_mesh: DeviceMesh) -> None:
         for name, parameter in module.named_parameters(recurse=False):
             module.register_parameter(name, nn.Parameter(_whole(parameter, device_mesh)))
-        return distribute_module(module, device_mesh, None, self._before, self._after)
+        distribute_module(module, device_mesh, None, self._before, self._after)
 
     def _before(self, module: nn.Module, inputs: Any, device_mesh: DeviceMesh) -> Any:
         return (_whole(inputs[0], device_mesh),)
@@ -169,15 +172,14 @@ class _OwnGroup(_Whole):
         return shares.chunk(self.groups, -1)[group]
 
 
-class _NormOfParts(ParallelStyle):
+class _NormOfParts:
     """A norm over a width of which each process has a part: they add up the sums alone."""
 
-    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+    def apply(self, module: nn.Module, device_mesh: DeviceMesh) -> None:
         for name, parameter in module.named_parameters():
             part = distribute_tensor(parameter, device_mesh, [Shard(0)], src_data_rank=None)
             module.register_parameter(name, nn.Parameter(part))
         module.forward = partial(_norm_of_parts, module, device_mesh)
-        return module
 
 
 def _norm_of_parts(norm: Any, devices: DeviceMesh, own_btd: Tensor) -> Tensor:

@@ -3,7 +3,7 @@ masks; and what the processes gather.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,14 +13,12 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from reference_numpy import TransformerConfig, layout, sharding, sites
 from reference_numpy import parameters as canonical
 from reference_numpy.sharding import Mesh
 
-from .. import weights
+from .. import framework, weights
 
 __all__ = ["Place", "draw", "gathered", "own", "places", "traffic", "whole"]
 
@@ -153,7 +151,7 @@ def traffic(function: Callable[[], Any]) -> list[tuple[str, int]]:
     return seen.found
 
 
-class _Traffic(TorchDispatchMode):
+class _Traffic(framework.TorchDispatchMode):
     """Records the collectives of DTensor, which are functions, and those of FSDP2."""
 
     def __init__(self) -> None:
@@ -164,17 +162,26 @@ class _Traffic(TorchDispatchMode):
         if DTensor in types:
             return NotImplemented  # and come back with the collectives that it makes of it
         result = func(*args, **(kwargs or {}))
-        space, _, name = str(getattr(func, "_overloadpacket", func)).partition(".")
-        kind = KINDS.get(name.strip("_"))
+        space, _, name = func.name().partition("::")
+        kind = KINDS.get(name.partition(".")[0].strip("_"))
         if space in ("c10d", "_c10d_functional") and kind and _size(args) > 1:
-            tensors = [x for x in tree_leaves((args, result)) if isinstance(x, Tensor)]
-            self.found.append((kind, max(x.nbytes for x in tensors)))
+            self.found.append((kind, max(x.nbytes for x in _tensors((args, result)))))
         return result
 
 
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from _tensors(part)
+
+
 def _size(args: Any) -> int:
-    """How many processes a collective has that is given these arguments."""
+    """How many processes a collective has that is given these arguments: a group, before other
+    objects, or its name at the end.
+    """
     for group in args:
-        if isinstance(group, torch.ScriptObject) and "ProcessGroup" in str(group._type()):
+        if isinstance(group, torch.ScriptObject):
             return int(dist.ProcessGroup.unbox(group).size())
-    return int(dist.distributed_c10d._resolve_process_group(args[-1]).size())
+    return framework.group_size(args[-1])

@@ -15,11 +15,11 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
 
+from .. import framework
 from ..kernels.int8 import LARGEST, OFFSET
 
 __all__ = ["StepProgram", "signature"]
@@ -159,7 +159,7 @@ def _slots(model: Any) -> Iterator[Slot]:
     )
     for module in model.modules():
         if id(module) not in encoder:
-            for holder in (module._parameters, module._buffers, vars(module)):
+            for holder in framework.holders(module):
                 yield from ((holder, name) for name, x in holder.items() if isinstance(x, Tensor))
 
 
@@ -240,38 +240,23 @@ def _key(exported: Any) -> str:
 
 
 def loaded(exported: Any, key: str) -> Run:
-    """Loads the exported program as machine code, and compiles it if the disk does not have it.
-
-    torch has no public name for a call that takes and returns lists, which is a third faster than
-    one that looks for their structure.
-    """
-    from torch._inductor.runtime.cache_dir_utils import (
-        cache_dir,
-    )  # takes a second, as does whatever compiles
-
+    """Loads the exported program as machine code, and compiles it if the disk does not have it."""
     with tempfile.TemporaryDirectory() as temporary:
-        place = temporary if torch.compiler.config.force_disable_caches else cache_dir()
+        place = temporary if torch.compiler.config.force_disable_caches else framework.programs()
         path = Path(place, "impl_torch", f"{key}.pt2")
         if not path.exists():
             compile_to(exported, path)
-        return torch._inductor.aoti_load_package(str(path)).loader.boxed_run
+        return framework.program(path)
 
 
 def compile_to(exported: Any, path: Path) -> None:
     """Writes the program's file."""
-    from torch._inductor import lowering
-
     started, rules = time.monotonic(), _rules()
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.stem}.{os.getpid()}.pt2")
-    with (
-        patch.dict(lowering.lowerings, rules),
-        warnings.catch_warnings(),
-        torch.inference_mode(False),
-        torch.no_grad(),
-    ):
+    with warnings.catch_warnings(), torch.inference_mode(False), torch.no_grad():
         warnings.simplefilter("ignore", FutureWarning)  # of torch about itself
-        torch._inductor.aoti_compile_and_package(exported, package_path=str(temporary))
+        framework.compile_to(exported, temporary, rules)
     temporary.replace(path)
     log.info("compiling a step of decoding (once): %.1f s", time.monotonic() - started)
 
@@ -280,21 +265,12 @@ def _rules() -> dict[Any, Callable[..., Any]]:
     """Returns how a program calls products of packed kernels, in C++. Here they are inputs;
     Inductor's own rules take only constants.
     """
-    from torch._inductor import ir, lowering, mkldnn_ir
-    from torch._inductor.virtualized import V
 
     def int8(x_nd: Any, kernel: Any, scale: Any, zero: Any) -> Any:
+        inductor = framework.as_inductor_compiles()
         of_x = torch.tensor(1 / LARGEST), torch.tensor(OFFSET, dtype=torch.int32)
-        constants = [V.graph.add_tensor_constant(x) for x in of_x]
-        product: Any = mkldnn_ir.QLinearPointwisePT2E
-        return ir.TensorBox.create(
-            product.create(
-                x_nd, *constants, kernel, scale, zero, None, 1.0, 0, torch.float32, "none", [], ""
-            )
-        )
+        constants = [inductor.graph.add_tensor_constant(x) for x in of_x]
+        given = x_nd, *constants, kernel, scale, zero, None, 1.0, 0, torch.float32, "none", [], ""
+        return inductor.box(inductor.product_int8(*given))
 
-    rules: dict[Any, Callable[..., Any]] = {torch.ops.impl_torch.one_dnn_int8.default: int8}
-    if torch.backends.mkl.is_available():
-        product = torch.ops.mkl._mkl_linear.default
-        rules[product] = lowering.fallback_handler(product, add_to_fallback_set=False)
-    return rules
+    return {torch.ops.impl_torch.one_dnn_int8.default: int8, **framework.kernel_rules()}

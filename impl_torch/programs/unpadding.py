@@ -379,5 +379,5 @@ def of_any_number(x: Tensor, axis: int) -> Tensor:
     """Marks the tensor, for a graph that serves every number of tokens along the axis, whatever the
     first number is.
     """
-    torch._dynamo.mark_dynamic(x, axis, hint_override=HINT)
+    framework.mark_dynamic(x, axis, HINT)
     return x
