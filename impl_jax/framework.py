@@ -33,6 +33,7 @@ __all__ = [
 PRIVATE = {
     "jax.jit._cache_size": "nothing would count the programs of a call",
     "flax.nnx.Pytree._pytree__state": "each call would split its module again",
+    "flax.nnx.Pytree._pytree__nodes": "each call would split its module again",
 }
 
 _PRECISION = {"cpu": "highest", "cuda": "highest", "cuda-tf32": "tensorfloat32"}
@@ -91,7 +92,8 @@ def program_count(function: Callable[..., Any]) -> int:
 
 def attributes(node: nnx.Pytree) -> dict[str, Any]:
     """A module's own attributes, without those in which Flax keeps its notes."""
-    return {name: value for name, value in vars(node).items() if not name.startswith("_pytree")}
+    notes = "_pytree__state", "_pytree__nodes"
+    return {name: value for name, value in vars(node).items() if name not in notes}
 
 
 def has_explicit_axes(x: jax.Array) -> bool:

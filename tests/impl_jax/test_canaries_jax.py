@@ -1,0 +1,46 @@
+"""Each private name of JAX and Flax that impl_jax uses still does what it is used for."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import pytest
+from canaries import overridden, sing
+from flax import nnx
+
+import impl_jax
+from impl_jax import framework
+
+
+def _counted() -> None:
+    double = jax.jit(lambda x: 2 * x)
+    for size in (2, 3, 3):
+        double(jnp.ones(size))
+    assert framework.program_count(double) == 2
+
+
+def _attributes() -> None:
+    class Module(nnx.Module):
+        def __init__(self) -> None:
+            self.scale, self.size = nnx.Param(jnp.ones(2)), 2
+
+    module = Module()
+    nnx.split(module)
+    assert framework.attributes(module) == {"scale": module.scale, "size": 2}
+    assert {*vars(module)} > {*framework.attributes(module)}
+
+
+CANARIES: dict[str, Callable[[], None]] = {
+    "jax.jit._cache_size": _counted,
+    "flax.nnx.Pytree._pytree__state": _attributes,
+    "flax.nnx.Pytree._pytree__nodes": _attributes,
+}
+
+
+@pytest.mark.parametrize("name", framework.PRIVATE)
+def test_a_private_name_of_jax_or_flax_does_what_it_is_used_for(name: str) -> None:
+    sing(name, framework.PRIVATE, CANARIES[name])
+
+
+def test_only_the_framework_file_overrides_private_names_of_jax_and_flax() -> None:
+    assert not [*overridden(impl_jax)]
