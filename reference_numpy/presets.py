@@ -97,8 +97,9 @@ PRESETS: dict[str, TransformerConfig] = {
         encoder_layers=2,
         decoder_layers=2,
     ),
-    # The choices of five tutorials, at the paper's sizes.
-    "semillero": _PAPER_BASE.replace(
+    # Choices of tutorials, at the paper's sizes. As torch.nn.Transformer: biases, a norm after the
+    # last layer, its epsilon; source, target and logits with tables of their own.
+    "nn_transformer": _PAPER_BASE.replace(
         share_embeddings=False,
         tie_logits=False,
         attention_bias=True,
@@ -106,12 +107,16 @@ PRESETS: dict[str, TransformerConfig] = {
         final_norm=True,
         epsilon=1e-5,
     ),
-    "guide": _PAPER_BASE.replace(
+    "separate_tables": _PAPER_BASE.replace(
         share_embeddings=False, tie_logits=False, attention_bias=True, output_bias=True
     ),
-    "keras_lab": _PAPER_BASE.replace(scale_embedding=False),
-    "sapiens": _PAPER_BASE.replace(attention_bias=True, epsilon=1e-5, hidden_dropout_rate=0.1),
-    "ict1022": _PAPER_BASE.replace(
+    # Embeddings are not multiplied by sqrt(d).
+    "unscaled_embedding": _PAPER_BASE.replace(scale_embedding=False),
+    # Dropout also between the two projections of the feed-forward; biases in attention.
+    "feed_forward_dropout": _PAPER_BASE.replace(
+        attention_bias=True, epsilon=1e-5, hidden_dropout_rate=0.1
+    ),
+    "one_encoder_layer": _PAPER_BASE.replace(
         encoder_layers=1,
         decoder_layers=0,
         attention_bias=True,

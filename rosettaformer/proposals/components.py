@@ -64,7 +64,7 @@ def _share(component: str, found: Match, sizes: Mapping[str, Any]) -> float:
     if len(set(names)) < len(names) or (component == "decoder_layer" and not crosses(found.root)):
         return 0.0
     shown = {name: found.shown[name] for name in SHOWN if name in found.shown}
-    wanted = parameters.axes(preset("semillero", **(dict(sizes) | shown)), component)
+    wanted = parameters.axes(preset("nn_transformer", **(dict(sizes) | shown)), component)
     return len(wanted.keys() & {*names}) / len(wanted)
 
 

@@ -207,7 +207,7 @@ def canonical(draft: Draft) -> dict[str, str]:
     """Returns the axes of the component's parameters, by canonical name; empty if it has none."""
     found = draft.config(draft.selection)
     learned = {} if found.get("positions", "learned") == "learned" else {"max_positions": 0}
-    config = preset("semillero", **{**draft.sizes, **learned, **found})
+    config = preset("nn_transformer", **{**draft.sizes, **learned, **found})
     try:
         return dict(parameters.axes(config, model_of(draft.component)))
     except ValueError:

@@ -21,7 +21,7 @@ QUIET, FIRST = 0.01, 3  # the size to which a row is reduced, and the first id t
 def example(component: str, sizes: dict[str, Any]) -> dict[str, Any]:
     """Returns inputs of the component, without masks."""
     build = Builder(sizes)
-    config = build.config("semillero", **sizes)
+    config = build.config("nn_transformer", **sizes)
     found = dict(build.make(component, "example", config, **next(_inputs(component, config, ""))[1]).inputs)
     segmented = is_model(component) and "target" not in found
     return found | ({"segment_bs": np.zeros((B, S), np.int64)} if segmented else {})
@@ -31,7 +31,7 @@ def trial_cases(draft: Draft, selection: Selection, group: str) -> list[Case]:
     """Returns small cases in which everything that does not show the group is silent: the outputs of the other sub-layers are zero."""
     fixed = draft.free() | draft.config(selection)
     build = Builder(fixed, draft.shared)
-    config = build.config("semillero", **fixed)
+    config = build.config("nn_transformer", **fixed)
     given = list(_inputs(draft.component, config, group))
     if "if" in draft.call.given:  # its causal mask is built in
         given = [(name, {**inputs, "causal": True}) for name, inputs in given]

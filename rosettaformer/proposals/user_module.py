@@ -49,7 +49,7 @@ class Subject:
         return BACKENDS[self.framework]
 
     def _build(self, component: str, wanted: str) -> None:
-        self.module = self.plan.make(preset("semillero", **self.sizes))
+        self.module = self.plan.make(preset("nn_transformer", **self.sizes))
         self.framework = framework_of(self.module)
         if not self.framework or wanted not in ("", self.framework, self.adapter):
             must = f"{self.source.name} must give a module of {wanted or 'torch, Keras or Flax'}"
@@ -162,6 +162,6 @@ def letters(sizes: Mapping[str, Any]) -> dict[str, int]:
     """Returns the size of every letter of axes; `v` and `w` of the source's and the target's vocabulary, `i` of a head's slice of the
     width.
     """
-    config = preset("semillero", **sizes)
+    config = preset("nn_transformer", **sizes)
     slice_ = config.model_width // config.heads
     return {**config.sizes, "v": config.source_vocabulary, "w": config.target_vocabulary, "i": slice_}

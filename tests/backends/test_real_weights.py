@@ -16,7 +16,7 @@ from kinds import every
 @pytest.mark.parametrize("port", every(3, PORTS))
 def test_check_runs_the_whole_model_on_the_checkpoint(port: str, tmp_path: Path) -> None:
     pytest.importorskip("torch").save(torch_model(norm_first=True).state_dict(), tmp_path / "model.pt")
-    choices = ("--preset", "semillero", "--set", "heads=3", "--set", "norm_placement=pre", "--ignore", "pe")
+    choices = ("--preset", "nn_transformer", "--set", "heads=3", "--set", "norm_placement=pre", "--ignore", "pe")
     file = tmp_path / "model.safetensors"
     succeeded("convert", tmp_path / "model.pt", file, *FROM_TORCH, *FLAGS, *choices)
     found = succeeded("check", port, "--checkpoint", file, "--dtype", "float64,float32", "--json", "-").out

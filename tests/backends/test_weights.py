@@ -15,7 +15,7 @@ CONFIGS = {
     "tied": preset("tiny", output_bias=True),
     "grouped": preset("tiny", heads=6, key_value_heads=2, key_size=5, value_size=7, attention_bias=True),
     "tied_to_target": preset("tiny", share_embeddings=False, target_vocabulary=53),
-    "encoder": preset("ict1022", model_width=24, source_vocabulary=31, target_vocabulary=31),
+    "encoder": preset("one_encoder_layer", model_width=24, source_vocabulary=31, target_vocabulary=31),
 }
 
 

@@ -22,7 +22,7 @@ def test_convert_there_and_back_with_options_of_the_config(tmp_path: Path) -> No
     original = random_parameters(CONFIG)
     checkpoints.save(tmp_path / "state.safetensors", CONFIG, original, "torch-transformer", **NAMES)
     settings = ["heads=3", "padding_id=none", "scale_embedding=false", "epsilon=1e-3", "activation=gelu_tanh", "norm_placement=pre"]
-    chosen = (*FLAGS, "--preset", "semillero", *(word for text in settings for word in ("--set", text)))
+    chosen = (*FLAGS, "--preset", "nn_transformer", *(word for text in settings for word in ("--set", text)))
     output = succeeded("convert", tmp_path / "state.safetensors", tmp_path / "a.safetensors", *TORCH, *chosen).out
     assert f"{parameters.count(CONFIG):,} parameters" in output and "float32" in output
     loaded = canonical.load(tmp_path / "a.safetensors")
@@ -69,7 +69,7 @@ def test_convert_replaces_only_by_force(tmp_path: Path) -> None:
         ((*TORCH, "--set", "head=3"), "unknown config field 'head' (nearest: heads)"),
         ((*TORCH, "--set", "heads=3", "--set", "heads=4"), "heads is set twice"),
         ((*TORCH, "--set", "heads=3", "--preset", "semilero"), "preset"),
-        ((*TORCH, "--preset", "semillero"), "heads"),
+        ((*TORCH, "--preset", "nn_transformer"), "heads"),
         (("--from", "torch-transformer", "--to", "torch-transformer"), "canonical"),
         (("--from", "canonical", "--to", "canonical", "--preset", "tiny"), "--preset means nothing from canonical to canonical"),
         (

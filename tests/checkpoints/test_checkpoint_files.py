@@ -19,7 +19,7 @@ from rosettaformer import checkpoints
 from rosettaformer.checkpoints import SHOWN, CheckpointError, canonical, container
 from rosettaformer.checkpoints.strict import DTYPES
 
-ENCODER = preset("ict1022", **SIZES | {"target_vocabulary": 37, "decoder_layers": 0})
+ENCODER = preset("one_encoder_layer", **SIZES | {"target_vocabulary": 37, "decoder_layers": 0})
 EACH = pytest.mark.parametrize("config", [CONFIG, TIED, ENCODER], ids=["untied", "tied", "encoder"])
 
 

@@ -155,10 +155,10 @@ def test_what_the_shapes_cannot_tell_must_be_told() -> None:
     assert mentions(text, "norm_placement … scale_embedding")
     assert "dropout_rate" in text and "feed_forward_width" not in text
     # the preset's eight heads are those of width 512: at width 12 they would be a guess
-    text = import_problems(state, {}, preset="semillero")
+    text = import_problems(state, {}, preset="nn_transformer")
     assert "heads" in text and "\n" not in text
-    assert imported(state, {"heads": 3}, preset="semillero").config == CONFIG
-    assert imported(state_of(torch_model(512, 8, (1, 1))), {}, preset="semillero").config.heads == 8
+    assert imported(state, {"heads": 3}, preset="nn_transformer").config == CONFIG
+    assert imported(state_of(torch_model(512, 8, (1, 1))), {}, preset="nn_transformer").config.heads == 8
 
 
 def test_contradictions_are_listed_at_once() -> None:
@@ -254,7 +254,7 @@ def test_state_dict_files(tmp_path: Path, suffix: str, dtype: str) -> None:
     path = tmp_path / f"state{suffix}"
     checkpoints.save(path, TIED, arrays, "torch-transformer", **NAMES)
     loaded = checkpoints.load(
-        path, "torch-transformer", preset="sapiens", settings={"heads": 3}, **NAMES | {"logits": None}, ignore=["generator.weight"]
+        path, "torch-transformer", preset="feed_forward_dropout", settings={"heads": 3}, **NAMES | {"logits": None}, ignore=["generator.weight"]
     )
     assert loaded.config == TIED and os.listdir(tmp_path) == [path.name]
     assert_same_bits(loaded.parameters, arrays)
@@ -296,4 +296,4 @@ def test_a_missing_torch_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert os.listdir(tmp_path) == ["a.pt"]
     path = tmp_path / "a.safetensors"
     torch_transformer.save(path, CONFIG, random_parameters(CONFIG))
-    assert torch_transformer.view(path, preset="semillero", settings={"heads": 3}).config == CONFIG
+    assert torch_transformer.view(path, preset="nn_transformer", settings={"heads": 3}).config == CONFIG

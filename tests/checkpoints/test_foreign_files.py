@@ -30,9 +30,9 @@ ELSE = "rosettaformer compare transformers:DIR OTHER"
 LISTED = json.loads(LISTS.read_text())
 CANONICAL = "convert FILE new --from canonical --to canonical"
 ALONE = ("inspect FILE", CANONICAL, "check numpy_port.py --checkpoint FILE", "compare-training FILE")
-CONVERT = "convert FILE new --from torch-transformer --to canonical --preset semillero --set heads=3"
+CONVERT = "convert FILE new --from torch-transformer --to canonical --preset nn_transformer --set heads=3"
 COMMANDS = (*ALONE, CONVERT)
-GIVEN: dict[str, Any] = {"settings": {"heads": 3}, "preset": "semillero", "ignore": ["pe"], **NAMES}
+GIVEN: dict[str, Any] = {"settings": {"heads": 3}, "preset": "nn_transformer", "ignore": ["pe"], **NAMES}
 
 
 def zipped(*members: str) -> bytes:
@@ -329,7 +329,7 @@ def test_no_model_of_ours_or_of_torch_is_taken_for_another(tmp_path: Path) -> No
     state = dict(container.read(tmp_path / "a.safetensors").tensors)
     state["tagger.encoder.layer.0.attention.self.query.weight"] = np.ones((2, 2), np.float32)
     container.write(tmp_path / "b.safetensors", state, {})
-    given = {"preset": "semillero", "settings": {"heads": 3}}
+    given = {"preset": "nn_transformer", "settings": {"heads": 3}}
     with pytest.raises(checkpoints.CheckpointError, match="unexpected tagger"):
         checkpoints.load(tmp_path / "b.safetensors", "torch-transformer", **given)
     ignored = [name for name in state if name.startswith("tagger")]
@@ -340,7 +340,7 @@ def test_names_without_a_norm_are_no_size_0(tmp_path: Path) -> None:
     names = ["encoder.layers.0.self_attn.in_proj_weight", "encoder.layers.0.linear1.weight", "source_embedding.weight"]
     path = write_named(tmp_path / "a.safetensors", names)
     with pytest.raises(checkpoints.CheckpointError, match=r"encoder\.layers\.0\.norm1\.weight"):
-        checkpoints.load(path, "torch-transformer", preset="semillero")
+        checkpoints.load(path, "torch-transformer", preset="nn_transformer")
 
 
 @pytest.mark.conformance

@@ -28,7 +28,7 @@ from rosettaformer.conformance.report.matrix import render_backward, render_tree
 from rosettaformer.conformance.runner import open_worker
 
 FRAMEWORK = {"torch": "torch", "tf": "tensorflow", "jax": "flax", "handwritten": "torch"}
-WHOLE, STACK = "transformer/semillero", "encoder/final_norm"
+WHOLE, STACK = "transformer/nn_transformer", "encoder/final_norm"
 # A model of torch under other names, and an encoder of our own ports, each with a mistake of choice.
 PORTS = {
     "handwritten": f"""
@@ -295,9 +295,9 @@ def _backward(port: str, name: str, dtype: str) -> Backward:
     ("port", "case", "dtype"),
     [
         ("torch", WHOLE, "float32"),
-        ("tf", "transformer/keras_lab", "float32"),
-        *(("torch", "transformer/keras_lab", dtype) for dtype in ("float64", "bfloat16")),
-        ("jax", "transformer/keras_lab", "float64"),
+        ("tf", "transformer/unscaled_embedding", "float32"),
+        *(("torch", "transformer/unscaled_embedding", dtype) for dtype in ("float64", "bfloat16")),
+        ("jax", "transformer/unscaled_embedding", "float64"),
     ],
 )
 def test_the_gradients_of_our_own_ports_do_not_diverge(port: str, case: str, dtype: str) -> None:

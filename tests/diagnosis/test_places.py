@@ -16,7 +16,7 @@ from rosettaformer.conformance.diagnosis.search import Search
 from rosettaformer.conformance.reference import trace
 
 DEFECTS = all_defects()
-MODEL = all_by_id()["transformer/semillero"].at("float64")
+MODEL = all_by_id()["transformer/nn_transformer"].at("float64")
 ATTENTION = "attention.scaled_dot_product_attention"
 
 
@@ -72,7 +72,7 @@ def _search(cases: list[Case], alterations: list[Alteration], *planted: Alterati
 
 def test_a_place_is_no_narrower_than_the_answers_that_fail_show() -> None:
     """Padding of the target is in models of one decoder layer alone: nothing says that it is the last one's mask."""
-    names = ("ragged", "left_padding", "semillero")
+    names = ("ragged", "left_padding", "nn_transformer")
     cases = [all_by_id()[f"transformer/{name}"].at("float64") for name in names]
     assert {case.config.decoder_layers for case in cases} == {1, 2}
     one = replace(DEFECTS["ATT27"], variants={})

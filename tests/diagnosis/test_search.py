@@ -135,7 +135,7 @@ def test_pairs_are_tried_and_named_in_one_order_and_never_of_one_number() -> Non
     assert all(search.explains(each) for each in (pair, pair[::-1]))
     assert search.pairs() == [pair]
     pair = DEFECTS["LOS1"], mutation.larger("embedding.logits", 1.25)
-    losses = [case.at("float64") for case in suite() if case.id in ("training_loss/guide", "training_loss/sapiens")]
+    losses = [case.at("float64") for case in suite() if case.id in ("training_loss/separate_tables", "training_loss/feed_forward_dropout")]
     for cases, named in ((losses, [pair]), (losses[:1], [])):
         search = Search(Hypotheses(cases, pair), mutation.as_port(pair, cases))
         assert search.explains(pair)

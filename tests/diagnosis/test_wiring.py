@@ -72,7 +72,7 @@ def test_a_correct_layer_fails_nowhere_and_noise_gets_no_wiring() -> None:
 
 @pytest.mark.conformance
 def test_a_wiring_of_one_layer_is_found_at_its_place() -> None:
-    case = all_by_id()["transformer/semillero"].at("float64")
+    case = all_by_id()["transformer/nn_transformer"].at("float64")
     true, calls = normalization.layer_norm, []
 
     def last_but_one(p: Any, x: np.ndarray, *options: Any) -> np.ndarray:

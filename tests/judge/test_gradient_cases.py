@@ -121,7 +121,7 @@ def test_other_seeds_give_the_same_statistics(case_id: str, dtype: str) -> None:
 
 
 def _initialised(change: object) -> float:
-    case = CASES["initialise/semillero"].at("float64")
+    case = CASES["initialise/nn_transformer"].at("float64")
     expected = expect(case)
     values = change(components.module_of("parameters").initialise(case.config, 5))  # type: ignore[operator]
     got = statistics.measured(case.component, case.inputs, values)

@@ -53,7 +53,7 @@ def divergence() -> Divergence:
         Row("encoder", "encoder", 1, bad, good, True),
         Row("encoder.layers.0", "encoder_layer", 2, bad, bad, True, first=True, message="error 1 at [0, 0]"),
     )
-    return Divergence(PORT, "transformer/sapiens", "float32", "encoder.layers.0: the first that fails", rows, [[0.1, 22.5]])
+    return Divergence(PORT, "transformer/feed_forward_dropout", "float32", "encoder.layers.0: the first that fails", rows, [[0.1, 22.5]])
 
 
 DIAGNOSIS = "layer_norm: <computes> E[x²] − E[x]² (NRM4)"

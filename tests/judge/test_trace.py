@@ -33,7 +33,7 @@ def test_every_call_is_a_case_of_the_same_output_and_every_subtree_of_parameters
 
 
 def test_calls_finish_in_order_each_within_its_parent_under_canonical_paths() -> None:
-    record = trace.record(CASES["transformer/semillero"])
+    record = trace.record(CASES["transformer/nn_transformer"])
     order = list(record)
     assert next(path for path in order if "_embedding" in path) == "source_embedding"
     assert order[-1] == ""
@@ -54,7 +54,7 @@ def test_calls_finish_in_order_each_within_its_parent_under_canonical_paths() ->
 
 
 def test_shared_tables_and_equal_layers_keep_their_paths_and_embeddings_their_vocabulary() -> None:
-    case = CASES["transformer/keras_lab"]
+    case = CASES["transformer/unscaled_embedding"]
     record = trace.record(case)
     assert np.array_equal(record["source_embedding"].inputs["token"], case.inputs["source"])
     assert np.array_equal(record["target_embedding"].inputs["token"], case.inputs["target"])
@@ -68,7 +68,7 @@ def test_shared_tables_and_equal_layers_keep_their_paths_and_embeddings_their_vo
     first, second = record["layers.0.self_attention"], record["layers.1.self_attention"]
     assert np.array_equal(first.inputs["query_btd"], case.inputs["x_bsd"])
     assert np.array_equal(second.inputs["query_btd"], record["layers.0"].output)
-    call = trace.record(CASES["transformer/semillero"])["target_embedding"]
+    call = trace.record(CASES["transformer/nn_transformer"])["target_embedding"]
     assert parameters.shapes(call.config, "embedding") == {"table": call.parameters["table"].shape}
     record = trace.record(CASES["encoder_layer/post"].at("bfloat16"))
     assert str(record["self_attention"].output.dtype) == "bfloat16"

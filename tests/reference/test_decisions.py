@@ -286,7 +286,7 @@ def test_INIT_xavier_uniform_with_the_fans_of_the_unfused_projection() -> None:
 
 
 def test_INIT_tables_normal_biases_zero_scales_one_all_by_the_seed() -> None:
-    config = preset("semillero", source_vocabulary=2000, target_vocabulary=2000, encoder_layers=1, decoder_layers=1)
+    config = preset("nn_transformer", source_vocabulary=2000, target_vocabulary=2000, encoder_layers=1, decoder_layers=1)
     fresh = parameters.initialise(config, 1, np.float32)
     table = fresh["target_embedding.table"].astype(float)
     assert table.std() == pytest.approx(512**-0.5, rel=0.01)
@@ -298,7 +298,7 @@ def test_INIT_tables_normal_biases_zero_scales_one_all_by_the_seed() -> None:
     assert all((first[name] != other[name]).any() for name in first if name.endswith(("kernel", "table")))
 
 
-@pytest.mark.parametrize("name", ["tiny", "semillero"])
+@pytest.mark.parametrize("name", ["tiny", "nn_transformer"])
 def test_INIT_every_parameter_learns_from_the_first_step(name: str) -> None:
     """But for a key's bias, which adds the same number to every logit of a query and so changes nothing."""
     config = preset(name, source_vocabulary=7, target_vocabulary=7, model_width=6, heads=2, key_value_heads=2, key_size=3, value_size=3,

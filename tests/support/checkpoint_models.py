@@ -23,8 +23,8 @@ SIZES = {
     "encoder_layers": 2,
     "decoder_layers": 1,
 }
-CONFIG = preset("semillero", **SIZES)
-TIED = preset("sapiens", **SIZES | {"target_vocabulary": 37})
+CONFIG = preset("nn_transformer", **SIZES)
+TIED = preset("feed_forward_dropout", **SIZES | {"target_vocabulary": 37})
 BIAS = "logits.bias"
 QUERY = "encoder.layers.1.self_attention.query.kernel"
 

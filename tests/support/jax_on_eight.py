@@ -36,7 +36,7 @@ SIZES: dict[str, Any] = STILL | {
 ALONE = {"encoder_layers": 0, "key_value_heads": 2, "epsilon": 1e-3}
 MODELS = {
     "paper": preset("tiny", **SIZES).replace(**RATES),
-    "untied": preset("semillero", **SIZES | {"target_vocabulary": 41, "key_value_heads": 2}),
+    "untied": preset("nn_transformer", **SIZES | {"target_vocabulary": 41, "key_value_heads": 2}),
     "bert": preset("bert_base", **SIZES | {"decoder_layers": 0, "max_positions": 11, "classes": 3, "masked_language_head": False}),
     "gpt2": preset("gpt2_small", **SIZES | {"encoder_layers": 0, "max_positions": 11}).replace(**RATES),
     "llama": preset("llama2_7b", **SIZES | ALONE | {"rotary_base": 500.0}),

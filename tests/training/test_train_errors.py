@@ -200,7 +200,7 @@ def test_bad_choices(tmp_path: Path, arguments: tuple[str, ...], message: str) -
 
 def test_a_model_without_a_decoder_is_refused() -> None:
     with pytest.raises(ValueError, match=naming("decoder_layers … 1 … 0")):
-        options.config(options.FIXED | {"preset": "ict1022"}, 300)
+        options.config(options.FIXED | {"preset": "one_encoder_layer"}, 300)
 
 
 def test_heads_follow_from_width_and_number_unless_they_are_set() -> None:

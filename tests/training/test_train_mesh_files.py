@@ -27,7 +27,7 @@ from rosettaformer.training import checkpoint_files
 from rosettaformer.training.checkpoint_store import Store
 from rosettaformer.training.progress import Progress
 
-CONFIG = preset("sapiens", **SIZES | {"target_vocabulary": 37, "encoder_layers": 1})
+CONFIG = preset("feed_forward_dropout", **SIZES | {"target_vocabulary": 37, "encoder_layers": 1})
 TENSORS = len(parameters.shapes(CONFIG))
 PARTS = ("parameters", "first_moment", "second_moment")
 

@@ -362,7 +362,7 @@ def test_a_missing_framework_is_missing_and_not_together(tmp_path: Path, monkeyp
         (("--set", "dropout=0.2"), "unknown config field 'dropout'"),
         (("--recipe", "warm_up=3"), "unknown recipe field 'warm_up' (nearest: warmup)"),
         (("--recipe", "warmup"), "a setting must be FIELD=VALUE; got 'warmup'"),
-        (("--preset", "ict1022"), "encoder-only … classes=0 … masked_language_head=False"),
+        (("--preset", "one_encoder_layer"), "encoder-only … classes=0 … masked_language_head=False"),
         (("--picture", "curves.txt"), ".png … .svg … .pdf … curves.txt"),
         (("--json", "nowhere/x.json"), "the folder nowhere does not exist"),
         (("no_such_file.safetensors",), "no_such_file.safetensors"),

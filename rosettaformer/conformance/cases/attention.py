@@ -141,7 +141,7 @@ def _multi_head_cases(build: Builder) -> Iterator[Case]:
     yield _multi_head(build, "ragged", "ATT5 ATT6 ATT7", mask_bhts=ragged(B, S)[:, None, None])
     yield _multi_head(build, "left_padding", "ATT7 ATT13", mask_bhts=left_padding(B, S)[:, None, None])
     yield _multi_head(build, "per_head_weights", "ATT5 ATT6 ATT15", mask_bhts=_masks(build.config().heads)["per_head"], return_weights=True)
-    yield _multi_head(build, "no_bias", "MHA1 MHA2 MHA4", build.config("keras_lab"))
+    yield _multi_head(build, "no_bias", "MHA1 MHA2 MHA4", build.config("unscaled_embedding"))
     yield _multi_head(build, "causal", "CAU1 CAU2 MHA17 MHA19", memory_bsd="b t d", causal=True)
     yield _multi_head(build, "causal_cached", "CAU1 CAU2 CAU3", causal=True)
     yield _multi_head(build, "grouped_heads", "MHA10", build.config(**GROUPED))

@@ -40,7 +40,7 @@ def _step_cases(build: Builder) -> Iterator[Case]:
     grouped = build.config("paper_base", heads=6, key_value_heads=2, activation="gelu_erf", **ONE_LAYER)
     yield _steps(build, "grouped_heads", grouped, (2, 1, 2), "MHA10 CAU3")
     yield _steps(build, "pre_norm", build.config(norm_placement="pre", **ONE_LAYER), (2, 1, 2), "NRM8 CAU3")
-    for dialect in ("paper_base", "guide", "keras_lab", "sapiens"):
+    for dialect in ("paper_base", "separate_tables", "unscaled_embedding", "feed_forward_dropout"):
         yield _steps(build, f"dialect_{dialect}", build.config(dialect, **ONE_LAYER), (2, 1, 2), "CAU3 PE13", dtypes=DTYPES)
     yield _steps(build, "one_token", even, (1,), "PE9", target_mask=np.ones((1, 1), bool), source_mask=np.ones((1, 1), bool))
     yield _steps(build, "long", even, (120, 1, 1, 64, 14), "CAU3", target_mask=ragged(2, 200), source_mask=ragged(2, 190))

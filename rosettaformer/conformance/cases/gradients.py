@@ -20,17 +20,17 @@ CATCHES = {
         self_attention_vjp/empty_row
     """,
     "EMB4": """
-        transformer_vjp/ragged transformer_vjp/left_padding transformer_vjp/keep_sapiens transformer_vjp/gpt2_padding_id
+        transformer_vjp/ragged transformer_vjp/left_padding transformer_vjp/keep_feed_forward_dropout transformer_vjp/gpt2_padding_id
         training_loss_vjp/left_padding
     """,
     "EMB5": """
-        transformer_vjp/paper_base transformer_vjp/keras_lab transformer_vjp/sapiens transformer_vjp/keep_sapiens
-        transformer_vjp/gpt2 masked_language_logits_vjp/bert training_loss_vjp/sapiens training_loss_vjp/gpt2
+        transformer_vjp/paper_base transformer_vjp/unscaled_embedding transformer_vjp/feed_forward_dropout transformer_vjp/keep_feed_forward_dropout
+        transformer_vjp/gpt2 masked_language_logits_vjp/bert training_loss_vjp/feed_forward_dropout training_loss_vjp/gpt2
     """,
     "NRM11": "layer_norm_vjp/constant_rows",
     "STR3": """
-        encoder_vjp/final_norm decoder_vjp/final_norm decoder_vjp/alone transformer_vjp/semillero transformer_vjp/gpt2
-        classify_vjp/bert training_loss_vjp/semillero classification_loss_vjp/bert
+        encoder_vjp/final_norm decoder_vjp/final_norm decoder_vjp/alone transformer_vjp/nn_transformer transformer_vjp/gpt2
+        classify_vjp/bert training_loss_vjp/nn_transformer classification_loss_vjp/bert
     """,
 }
 WITHOUT = ("transformer/long_text",)  # whose gradient says no more than those of far positions, and takes a minute in every order

@@ -27,7 +27,7 @@ def cases(build: Builder) -> Iterator[Case]:
 
 def _embedding_cases(build: Builder) -> Iterator[Case]:
     """Yields ids and soft one-hot rows, scaled and not; the padding id among the tokens; one position."""
-    scaled, plain = build.config(), build.config("keras_lab")
+    scaled, plain = build.config(), build.config("unscaled_embedding")
     vocabulary = scaled.source_vocabulary
     ids = rng("embedding ids").integers(0, vocabulary, (B, T))
     ids[0, :2] = 2  # the padding id
@@ -71,7 +71,7 @@ def _feed_forward_cases(build: Builder) -> Iterator[Case]:
         yield build.make("activation", name, build.config(activation=name), gelu, x=sweep)
         yield build.make("feed_forward", name, build.config(activation=name), f"{gelu} FFN3 FFN5 FFN6 FFN7 PRC1", x_btd="b t d")
     yield build.make("feed_forward", "one_position", build.config(), "FFN3", x_btd="1 1 d")
-    yield build.make("feed_forward", "hidden_dropout", build.config("sapiens"), x_btd="b t d")
+    yield build.make("feed_forward", "hidden_dropout", build.config("feed_forward_dropout"), x_btd="b t d")
 
 
 def _normalization_cases(build: Builder) -> Iterator[Case]:
@@ -120,8 +120,8 @@ def _whole_layer_cases(build: Builder) -> Iterator[Case]:
     dialects = {
         "post": build.config(),
         "pre": build.config(norm_placement="pre"),
-        "keras_lab": build.config("keras_lab"),
-        "gelu": build.config("sapiens", activation="gelu_tanh", heads=6, key_value_heads=2),
+        "unscaled_embedding": build.config("unscaled_embedding"),
+        "gelu": build.config("feed_forward_dropout", activation="gelu_tanh", heads=6, key_value_heads=2),
     }
     x: dict[str, Any] = {"x_btd": "b t d"}
     memory: dict[str, Any] = {"memory_bsd": "b s d"}
@@ -145,7 +145,7 @@ def _whole_layer_cases(build: Builder) -> Iterator[Case]:
     yield build.make("decoder_layer", "left_padding", build.config(), "ATT11 ATT13 CAU4", x_btd="b t d", memory_bsd="b s d", **masks)
     square: dict[str, Any] = {"self_mask_bhts": ragged(B, S)[::-1, None, None], "cross_mask_bhts": ragged(B, S)[:, None, None]}
     yield build.make("decoder_layer", "same_length", build.config(), "ATT16 ATT17 ATT21 ATT30", x_btd="b s d", memory_bsd="b s d", **square)
-    yield build.make("encoder_layer", "ict1022", build.config("ict1022"), x_btd="b t d")
+    yield build.make("encoder_layer", "one_encoder_layer", build.config("one_encoder_layer"), x_btd="b t d")
     dropped = build.config(attention_dropout_rate=0.2)
     yield build.make("encoder_layer", "attention_dropout", dropped, "DRP2", x_btd="b t d")
     yield build.make("decoder_layer", "one_position", build.config(), x_btd="b 1 d", memory_bsd="b s d")

@@ -44,7 +44,7 @@ def models(build: Builder) -> dict[str, TransformerConfig]:
     bert: dict[str, Any] = {"decoder_layers": 0, "max_positions": 11, "segments": 3, "epsilon": 1e-3}
     return {
         "paper": _config(build, "paper_base"),
-        "untied": _config(build, "semillero", target_vocabulary=41, **GROUPS),
+        "untied": _config(build, "nn_transformer", target_vocabulary=41, **GROUPS),
         "bert": _config(build, "bert_base", classes=3, masked_language_head=False, **bert),
         "bert_words": _config(build, "bert_base", pooler=False, **bert),
         "gpt2": _config(build, "gpt2_small", encoder_layers=0, max_positions=11, decoder_layers=2),

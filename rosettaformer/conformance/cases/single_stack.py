@@ -273,5 +273,5 @@ def _state_cases(build: Builder) -> Iterator[Case]:
     own = {"source_mask_bs": masks["source_mask_bs"], "segment_bs": segments}
     yield build.make("states", "bert", encoder, f"{known} SEG1 NRM13", source=source, **own)
     yield build.make("states", "gpt2", decoder, f"{known} CAU1 CAU6 PE11", target=target, target_mask_bt=masks["target_mask_bt"])
-    paper = build.config("guide", **ONE_LAYER)
+    paper = build.config("separate_tables", **ONE_LAYER)
     yield build.make("states", "paper", paper, "EMB1 PE1 PE11 ATT3 NRM8 CAU1", source=source, target=target, **masks)

@@ -55,18 +55,18 @@ def _cross_entropy_cases(build: Builder) -> Iterator[Case]:
 def _training_loss_cases(build: Builder) -> Iterator[Case]:
     """Yields every dialect, few tokens, part of a batch, padding on the left, keep masks."""
     model = "LOS2 LOS4 LOS5 LOS6"
-    for dialect in ("paper_base", "semillero", "guide", "keras_lab", "sapiens"):
+    for dialect in ("paper_base", "nn_transformer", "separate_tables", "unscaled_embedding", "feed_forward_dropout"):
         config = build.config(dialect, **ONE_LAYER)
         yield _loss(build, dialect, config, f"LOS1 LOS7 LOS8 {model}", smoothing=0.1)
     tiny = build.config("paper_base", source_vocabulary=V, target_vocabulary=V, **ONE_LAYER)
     yield _loss(build, "few_tokens", tiny, f"LOS1 LOS9 LOS10 {model}", smoothing=0.1)
     yield _loss(build, "unsmoothed", build.config(**ONE_LAYER), model)
-    yield _loss(build, "part_of_a_batch", build.config("sapiens", **ONE_LAYER), f"LOS1 {model} LOS3", smoothing=0.1, total=31)
+    yield _loss(build, "part_of_a_batch", build.config("feed_forward_dropout", **ONE_LAYER), f"LOS1 {model} LOS3", smoothing=0.1, total=31)
     without: dict[str, Any] = {"target": np.full((B, T), 2), "total": 31}
     yield _loss(build, "part_without_a_label", build.config(padding_id=2, **ONE_LAYER), "LOS2", **without)
     yield _loss(build, "left_padding", build.config(model_width=12, **ONE_LAYER), model, left_padding(B, S), left_padding(B, T))
     every: dict[str, Any] = {"dropout_rate": 0.3, "attention_dropout_rate": 0.2, "hidden_dropout_rate": 0.4}
-    config = build.config("sapiens", **every, **ONE_LAYER)
+    config = build.config("feed_forward_dropout", **every, **ONE_LAYER)
     masks = parameters.flatten(sites.draw(config, B, S, T - 1, rng("keep training loss")))
     keep: dict[str, Any] = {f"keep.{name}": mask for name, mask in masks.items()}
     yield _loss(build, "keep", config, "LOS1 LOS2 DRP3 DRP4", smoothing=0.1, **keep)
@@ -140,7 +140,7 @@ SIZES = {"model_width": 48, "key_size": 16, "value_size": 24, "feed_forward_widt
 
 def _random_cases(build: Builder) -> Iterator[Case]:
     """Yields a fresh model of each kind of head; dropout of vectors and of attention weights."""
-    for dialect in ("semillero", "keras_lab"):
+    for dialect in ("nn_transformer", "unscaled_embedding"):
         config = build.config(dialect, source_vocabulary=97, target_vocabulary=97, **SIZES)
         yield build.make("initialise", dialect, config, "INI1 INI2", dtypes=PRECISE, seed=1007)
     alone: dict[str, Any] = {"max_positions": 32, "source_vocabulary": 97, "target_vocabulary": 97}

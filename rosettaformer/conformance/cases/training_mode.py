@@ -89,7 +89,7 @@ def _attention_cases(build: Builder) -> Iterator[Case]:
     dropped = build.config(attention_dropout_rate=0.3)
     x: dict[str, Any] = {"query_btd": "b t d", "memory_bsd": "b s d"}
     yield build.make("multi_head_attention", "keep", dropped, f"{CATCHES} DRP6", **x, keep_bhts=keep, mask_bhts=ragged(B, S)[:, None, None])
-    hidden = build.config("sapiens", hidden_dropout_rate=0.4)
+    hidden = build.config("feed_forward_dropout", hidden_dropout_rate=0.4)
     keep_btf = rng("keep hidden").random((B, T, hidden.feed_forward_width)) >= 0.4
     yield build.make("feed_forward", "keep", hidden, CATCHES, x_btd="b t d", keep_btf=keep_btf)
 
@@ -121,7 +121,7 @@ def _model_cases(build: Builder) -> Iterator[Case]:
         prefix = f"{stack}."
         masks = {name.removeprefix(prefix): mask for name, mask in _draw(config, stack).items() if name.startswith(f"{prefix}layers.")}
         yield build.make(stack, "keep", config, CATCHES, **(inputs | _named(masks)))
-    for dialect in ("paper_base", "semillero", "guide", "keras_lab", "sapiens"):
+    for dialect in ("paper_base", "nn_transformer", "separate_tables", "unscaled_embedding", "feed_forward_dropout"):
         yield _kept(build, f"keep_{dialect}", build.config(dialect, **ONE_LAYER), ragged(B, S), ragged(B, T))
     yield _kept(build, "keep_all_sites", build.config(model_width=12, **RATES), left_padding(B, S), left_padding(B, T))
     normed = _kept(build, "keep_embedding_norm", build.config(embedding_norm=True, **RATES, **ONE_LAYER), ragged(B, S), ragged(B, T))

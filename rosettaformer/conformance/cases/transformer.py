@@ -27,9 +27,9 @@ PADDED = "PE19 PE22 PAD1 PAD2 ATT36 ATT22 ATT25 ATT26 ATT27 EMB3 ATT5 ATT6 ATT7 
 def cases(build: Builder) -> Iterator[Case]:
     """Yields every dialect, ragged and left-padded; soft rows; explicit masks; one position, and 200."""
     yield from _stack_cases(build)
-    for dialect in ("paper_base", "semillero", "guide", "keras_lab", "sapiens"):
-        catches = ANY_INPUT if dialect == "semillero" else UNTIED if dialect == "guide" else TIED
-        layers = {} if dialect == "semillero" else ONE_LAYER
+    for dialect in ("paper_base", "nn_transformer", "separate_tables", "unscaled_embedding", "feed_forward_dropout"):
+        catches = ANY_INPUT if dialect == "nn_transformer" else UNTIED if dialect == "separate_tables" else TIED
+        layers = {} if dialect == "nn_transformer" else ONE_LAYER
         yield _model(build, dialect, build.config(dialect, **layers), catches)
     yield _model(build, "pre_norm", build.config(norm_placement="pre", **ONE_LAYER), "NRM8 NRM10 NRM19 RES3 RES5 DRP1")
     grouped = build.config("paper_base", activation="gelu_erf", heads=6, key_value_heads=2, **ONE_LAYER)
@@ -45,7 +45,7 @@ def cases(build: Builder) -> Iterator[Case]:
     yield _model(build, "equal_vocabularies", build.config(target_vocabulary=29, **ONE_LAYER), "EMB10 EMB11 SEQ2")
     masks: dict[str, Any] = {"source_mask_bs": left_padding(B, S), "target_mask_bt": ragged(B, T)}
     yield _model(build, "explicit_masks", build.config(padding_id=None, **ONE_LAYER), "ATT16 ATT18 PE11", **masks)
-    mixed = build.config("keras_lab", **ONE_LAYER)
+    mixed = build.config("unscaled_embedding", **ONE_LAYER)
     soft = rng("transformer soft").dirichlet(np.ones(mixed.source_vocabulary), (B, S))
     hard = rng("transformer hard").integers(0, mixed.target_vocabulary, (B, T))
     yield _model(build, "soft_rows", mixed, source=soft, target=np.eye(mixed.target_vocabulary)[hard])
@@ -92,9 +92,9 @@ def ids(name: str, vocabulary: int, padding_id: int | None, mask: np.ndarray) ->
 def _stack_cases(build: Builder) -> Iterator[Case]:
     for name, case_config in (
         ("final_norm", build.config()),
-        ("no_final_norm", build.config("guide")),
+        ("no_final_norm", build.config("separate_tables")),
         ("pre_norm", build.config(norm_placement="pre")),
-        ("pre_norm_no_final_norm", build.config("guide", norm_placement="pre")),
+        ("pre_norm_no_final_norm", build.config("separate_tables", norm_placement="pre")),
     ):
         norms = " NRM22" if case_config.final_norm else ""
         x: dict[str, Any] = {"x_bsd": "b s d", "mask_bhts": ragged(B, S)[:, None, None]}
@@ -110,7 +110,7 @@ def _stack_cases(build: Builder) -> Iterator[Case]:
         )
     x = {"x_bsd": "b s d", "mask_bhts": padded_columns(B, S)[:, None, None]}
     yield build.make("encoder", "padded_columns", build.config(), "ATT18", **x)
-    yield build.make("encoder", "ict1022", build.config("ict1022"), "NRM10", x_bsd="b s d")
+    yield build.make("encoder", "one_encoder_layer", build.config("one_encoder_layer"), "NRM10", x_bsd="b s d")
     grouped = build.config(heads=6, key_value_heads=2, activation="gelu_tanh", attention_bias=False)
     x = {"x_bsd": "b s d", "mask_bhts": ragged(B, S)[:, None, None]}
     yield build.make("encoder", "grouped_heads_gelu_no_bias", grouped, "ATT18 FFN1 MHA10", **x)

@@ -51,7 +51,7 @@ with tempfile.TemporaryDirectory() as folder:
     torch.save(library.state_dict(), Path(folder, "model.pt"))
     checkpoint = checkpoints.load(
         Path(folder, "model.pt"),
-        preset="semillero",  # the choices that no shape shows: post-norm, ReLU, epsilon 1e-5, biases
+        preset="nn_transformer",  # the choices that no shape shows: post-norm, ReLU, epsilon 1e-5, biases
         settings={"heads": 4},
         source_embedding="source_table",
         target_embedding="target_table",
