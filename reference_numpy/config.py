@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from textwrap import fill, indent
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 from . import fields
@@ -19,6 +20,7 @@ __all__ = [
     "QUERY_KEY_NORMS",
     "ROTARY_LAYOUTS",
     "SINUSOID_LAYOUTS",
+    "Group",
     "LayerKind",
     "TransformerConfig",
 ]
@@ -73,6 +75,10 @@ class LayerKind(NamedTuple):
     scaling: RotaryScaling
 
 
+class Group(str):
+    """The heading of the fields that follow it in a config."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class TransformerConfig(fields.Fields):
     """Sizes and choices of a Transformer.
@@ -93,6 +99,7 @@ class TransformerConfig(fields.Fields):
         "attention_bias": ("query_key_value_bias", "attention_output_bias")
     }
 
+    SIZES: ClassVar = Group("sizes")
     source_vocabulary: _Size  # v of the encoder's embedding and of the masked-language logits
     target_vocabulary: _Size  # v of the decoder's embedding and of its logits
     model_width: _Size  # d, the length of a token's vector
@@ -103,11 +110,23 @@ class TransformerConfig(fields.Fields):
     feed_forward_width: _Size  # f, of the hidden layer
     encoder_layers: _Count  # 0: decoder-only, without source embedding and cross-attention
     decoder_layers: _Count  # 0: encoder-only, without target embedding and its logits
+
+    EMBEDDING: ClassVar = Group("embedding")
+    scale_embedding: _Flag  # multiply embeddings by sqrt(d)
+    round_embedding_scale: _Flag  # sqrt(d) is rounded to the embedding's dtype before
+    share_embeddings: _Flag  # one table for source and target
+    segments: _Count  # rows of the table of segments, added to the source's tokens; 0: no table
+    embedding_norm: _Flag  # a norm after the sum of embedding, position and segment
+    padding_id: _Id  # the token that may not be attended to; None: every token is real
+
+    POSITIONS: ClassVar = Group("positions")
     positions: _Positions  # sinusoidal, learned: added to the embedding; rotary: queries and keys
     sinusoid_layout: _SinusoidLayout  # sines and cosines in turn, or sines, then cosines
     max_positions: _Count  # the length that a learned table serves; 0: others, without a limit
     position_offset: _Count  # the row of a learned table for position 0; those before it are unused
     position_start: _Start  # what has position 0: the first real token, or the first of the row
+
+    ROTARY: ClassVar = Group("rotary")
     rotary_layout: _RotaryLayout  # pairs (i, i + n/2) of the n features that rotate, or (2i, 2i+1)
     rotary_fraction: _Fraction  # the share of a head that rotates, its first features
     rotary_base: _Positive  # the angle per position falls from 1 to nearly 1 / base
@@ -115,12 +134,22 @@ class TransformerConfig(fields.Fields):
     local_rotary_base: _Positive  # of local layers
     local_rotary_scaling: _Scaling  # of local layers
     rotary_pattern: _Flags  # which layers rotate, in turn
+
+    ATTENTION: ClassVar = Group("attention")
     layer_pattern: _Kinds  # which layers attend to all keys, and which to a window, in turn
     window: _Count  # keys of a local layer's query, itself included; 0: there are no local layers
-    segments: _Count  # rows of the table of segments, added to the source's tokens; 0: no table
-    embedding_norm: _Flag  # a norm after the sum of embedding, position and segment
+    query_key_norm: _QueryKeyNorm  # of queries and keys, over a head or all; before they rotate
+    score_scale: _PositiveOrNone  # multiplies the attention logits; None: k ** -0.5
+    score_cap: _PositiveOrNone  # attention logits become cap tanh(logits / cap)
+    query_key_value_bias: _Flag  # biases on query, key and value projections
+    attention_output_bias: _Flag  # bias on the output projection of attention
+
+    FEED_FORWARD: ClassVar = Group("feed-forward")
     activation: _Activation  # of the feed-forward and the masked-language head
     gated_feed_forward: _Flag  # the hidden layer is multiplied by activation(x W_g)
+    feed_forward_bias: _Flag  # biases on the projections of the feed-forward
+
+    NORM: ClassVar = Group("norm")
     norm: _Norm  # divides by the standard deviation (layer) or the root mean square (rms)
     norm_offset: _Flag  # norms add an offset after their scale
     norm_one_plus_scale: _Flag  # norms multiply by 1 + scale
@@ -128,16 +157,9 @@ class TransformerConfig(fields.Fields):
     norm_placement: _Placement  # of x + f(x): pre norm(x), post norm(x + f(x)), after norm(f(x))
     final_norm: _Flag  # another norm after the last layer of the encoder and of the decoder
     epsilon: _Positive  # added to the variance or mean square inside the root
-    query_key_norm: _QueryKeyNorm  # of queries and keys, over a head or all; before they rotate
-    score_scale: _PositiveOrNone  # multiplies the attention logits; None: k ** -0.5
-    score_cap: _PositiveOrNone  # attention logits become cap tanh(logits / cap)
-    scale_embedding: _Flag  # multiply embeddings by sqrt(d)
-    round_embedding_scale: _Flag  # sqrt(d) is rounded to the embedding's dtype before
-    share_embeddings: _Flag  # one table for source and target
+
+    OUTPUT: ClassVar = Group("output")
     tie_logits: _Flag  # the logits kernel is the transposed target table
-    query_key_value_bias: _Flag  # biases on query, key and value projections
-    attention_output_bias: _Flag  # bias on the output projection of attention
-    feed_forward_bias: _Flag  # biases on the projections of the feed-forward
     output_bias: _Flag  # bias on the logits
     logit_scale: _Positive  # multiplies the logits
     logit_cap: _PositiveOrNone  # logits become cap tanh(logits / cap)
@@ -145,7 +167,8 @@ class TransformerConfig(fields.Fields):
     pooler_activation: _PoolerActivation  # of the pooler
     classes: _Count  # c, the logits of a classification head on the pooled token; 0: no head
     masked_language_head: _Flag  # of an encoder-only model: dense, activation, norm and logits
-    padding_id: _Id  # the token that may not be attended to; None: every token is real
+
+    DROPOUT: ClassVar = Group("dropout")
     dropout_rate: _Rate  # on the embedded tokens, after their norm, and each sub-layer's output
     attention_dropout_rate: _Rate  # on the attention weights
     hidden_dropout_rate: _Rate  # on the feed-forward's hidden layer
@@ -163,6 +186,25 @@ class TransformerConfig(fields.Fields):
             if isinstance(value := getattr(self, name), list):
                 object.__setattr__(self, name, tuple(value))
         super().__post_init__()
+
+    @classmethod
+    def groups(cls) -> dict[str, list[str]]:
+        """The fields under their headings: every field once, in their order."""
+        found, group = dict[str, list[str]](), list[str]()
+        for name in TransformerConfig.__annotations__:
+            if isinstance(heading := getattr(TransformerConfig, name, None), Group):
+                found[heading] = group = []
+            else:
+                group.append(name)
+        return found
+
+    def __repr__(self) -> str:
+        """Python that makes this config, a paragraph for each group."""
+        lines = [f"{type(self).__name__}("]
+        for heading, names in self.groups().items():
+            values = "".join(f"{name}={getattr(self, name)!r}, " for name in names)
+            lines += [f"    # {heading}", indent(fill(values, 96, break_on_hyphens=False), "    ")]
+        return "\n".join([*lines, ")"])
 
     def to_dict(self) -> dict[str, Any]:
         scalings = {

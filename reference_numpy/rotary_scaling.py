@@ -106,6 +106,10 @@ class RotaryScaling(fields.Fields):
             if short != long:
                 yield f"short_factors and long_factors must be equally many; got {short}, {long}"
 
+    def __repr__(self) -> str:
+        values = ((name, getattr(self, name)) for name in ("kind", *SCALINGS.get(self.kind, ())))
+        return f"RotaryScaling({', '.join(f'{name}={value!r}' for name, value in values)})"
+
     def to_dict(self) -> dict[str, Any]:
         """The kind and the parameters that it needs, as JSON can hold them."""
         values = super().to_dict()

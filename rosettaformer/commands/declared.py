@@ -124,13 +124,13 @@ class _Seen(TransformerConfig):
         return _Seen.of(plain.replace(**changes), values["seen"])
 
 
-def config_lines() -> Iterator[str]:
-    """Returns the fields of the config: name, required value, and meaning."""
+def config_lines() -> dict[str, str]:
+    """Returns the group of each field of the config, by the field's line: name, required value, and meaning."""
     about = dict(re.findall(r"^    (\w+): .*?  # (.*)$", inspect.getsource(TransformerConfig), re.MULTILINE))
     rows = [(field.name, _wanted(field.type), about.get(field.name, "")) for field in dataclasses.fields(TransformerConfig)]
     widths = [max(map(len, column)) for column in itertools.islice(zip(*rows, strict=True), 2)]
-    for name, wanted, text in rows:
-        yield f"{name:{widths[0]}}  {wanted:{widths[1]}}  {text}".rstrip()
+    groups = {name: group for group, names in TransformerConfig.groups().items() for name in names}
+    return {f"{name:{widths[0]}}  {wanted:{widths[1]}}  {text}".rstrip(): groups[name] for name, wanted, text in rows}
 
 
 def _wanted(annotation: Any) -> str:

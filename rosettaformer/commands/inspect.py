@@ -12,7 +12,7 @@ import click
 import numpy as np
 from rich.table import Column, Table
 
-from reference_numpy import parameters
+from reference_numpy import TransformerConfig, parameters
 
 from ..checkpoints import Checkpoint, CheckpointError, canonical, hugging_face, pickled, recognise
 from .options import ignore_option, wide_console
@@ -131,8 +131,10 @@ def _print(description: Mapping[str, Any], listed: bool) -> None:
     if not foreign:
         summary["ties"] = ", ".join(f"{name} is {stored}" for name, stored in description["ties"].items()) or "none"
     console.print(_pairs(description["file"], (summary | {"problems": "; ".join(description["problems"]) or "none"}).items()))
-    more = "metadata" if foreign else "config"
-    console.print(_pairs(more, description[more].items()))
+    if foreign:
+        console.print(_pairs("metadata", description["metadata"].items()))
+    for group, names in {} if foreign else TransformerConfig.groups().items():
+        console.print(_pairs(f"config: {group}", ((name, description["config"][name]) for name in names)))
     if listed:
         console.print(_tensors(tensors, ("name", "dtype" if foreign else "axes", "shape")))
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import itertools
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from importlib.metadata import entry_points
@@ -144,7 +145,11 @@ def _ports(expression: str | None) -> Iterable[str]:
 
 
 def _config(expression: str | None) -> Iterable[str]:
-    return _chosen(config_lines(), str, expression)
+    """Prints fields under their groups, whose names choose all their fields."""
+    lines = config_lines()
+    for group, chosen in itertools.groupby(_chosen(lines, lambda line: f"{lines[line]} {line}", expression), lines.__getitem__):
+        yield group
+        yield from (f"    {line}" for line in chosen)
 
 
 def _chosen(things: Iterable[Thing], name: Callable[[Thing], str], expression: str | None) -> Iterable[Thing]:

@@ -254,7 +254,12 @@ def test_state_dict_files(tmp_path: Path, suffix: str, dtype: str) -> None:
     path = tmp_path / f"state{suffix}"
     checkpoints.save(path, TIED, arrays, "torch-transformer", **NAMES)
     loaded = checkpoints.load(
-        path, "torch-transformer", preset="feed_forward_dropout", settings={"heads": 3}, **NAMES | {"logits": None}, ignore=["generator.weight"]
+        path,
+        "torch-transformer",
+        preset="feed_forward_dropout",
+        settings={"heads": 3},
+        **NAMES | {"logits": None},
+        ignore=["generator.weight"],
     )
     assert loaded.config == TIED and os.listdir(tmp_path) == [path.name]
     assert_same_bits(loaded.parameters, arrays)

@@ -1,6 +1,5 @@
 """The command, as a user calls it."""
 
-import dataclasses
 import json
 import os
 import re
@@ -170,9 +169,12 @@ def test_the_help_of_what_takes_a_family_lists_them_and_imports_them_for_that_al
 
 
 def test_list_says_of_every_field_what_it_is() -> None:
-    lines = invoke("list", "config").out.splitlines()
-    assert [line.split()[0] for line in lines] == [field.name for field in dataclasses.fields(TransformerConfig)]
-    assert all(len(re.split("  +", line)) == 3 for line in lines)
+    lines, groups = invoke("list", "config").out.splitlines(), TransformerConfig.groups()
+    assert [line.split()[0] for line in lines] == [name for group, names in groups.items() for name in (group, *names)]
+    assert all(len(re.split("  +", line.strip())) == 3 for line in lines if line not in groups)
+    assert [line.split()[0] for line in invoke("list", "config", "-k", "dropout and not attention").out.splitlines()] == [
+        "dropout", "dropout_rate", "hidden_dropout_rate", "classifier_dropout_rate",
+    ]  # fmt: skip
 
 
 def test_list_names_every_parameter_of_every_model() -> None:

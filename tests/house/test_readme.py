@@ -19,6 +19,7 @@ from kinds import conformance
 from model_folders import bert, gpt2
 from session import prepared
 
+from reference_numpy import TransformerConfig
 from rosettaformer.cli import COMMANDS
 from rosettaformer.conformance.ports.port import PORTS
 
@@ -84,6 +85,11 @@ def printed_by(program: str) -> str:
     with contextlib.redirect_stdout(io.StringIO()) as out:
         exec(program, {})
     return out.getvalue()
+
+
+def test_the_page_of_the_models_lists_every_field_of_the_config_in_its_group() -> None:
+    items = re.findall(r"^- ([\w-]+): ((?:`\w+`,?\s+)+)", TEXTS["docs/models.md"], re.MULTILINE)
+    assert {group: re.findall(r"\w+", names) for group, names in items} == TransformerConfig.groups()
 
 
 @pytest.mark.parametrize("full", [False, conformance(True)])

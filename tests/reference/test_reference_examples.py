@@ -15,6 +15,7 @@ from strategies import DTYPES, configs, draw_parameters
 
 from reference_numpy import TransformerConfig, layout, parameters, preset
 from reference_numpy.presets import PRESETS
+from reference_numpy.rotary_scaling import RotaryScaling
 
 seeded = settings(max_examples=30, deadline=None, derandomize=True)
 
@@ -56,7 +57,10 @@ def test_count_differs_between_rows_of_table_3_as_printed(changes: dict[str, int
         assert abs(difference / 1e6 - (millions - other_millions)) <= 1
 
 
-PAPER = ["paper_base", "paper_big", "tiny", "nn_transformer", "separate_tables", "unscaled_embedding", "feed_forward_dropout", "one_encoder_layer"]
+PAPER = [
+    "paper_base", "paper_big", "tiny",
+    "nn_transformer", "separate_tables", "unscaled_embedding", "feed_forward_dropout", "one_encoder_layer",
+]  # fmt: skip
 DECODERS = ["llama2_7b", "llama31_8b", "mistral_7b", "qwen3_600m", "gemma2_2b", "gemma3_1b"]
 
 
@@ -67,6 +71,17 @@ def test_presets_are_the_named_ones_and_one_encoder_layer_has_no_decoder() -> No
     assert (c.dropout_rate, c.attention_dropout_rate, c.hidden_dropout_rate) == (0, 0, 0)
     assert {name.split(".")[0] for name in parameters.axes(c)} == {"source_embedding", "encoder"}
     assert all(field.default is field.default_factory is dataclasses.MISSING for field in dataclasses.fields(TransformerConfig))
+
+
+def test_every_field_is_in_one_group_in_its_order_and_a_config_prints_as_python_that_makes_it() -> None:
+    groups = TransformerConfig.groups()
+    assert [name for names in groups.values() for name in names] == [field.name for field in dataclasses.fields(TransformerConfig)]
+    assert max(map(len, groups.values())) <= 10 and list(preset("tiny").to_dict()) == [name for names in groups.values() for name in names]
+    names = {"TransformerConfig": TransformerConfig, "RotaryScaling": RotaryScaling}
+    for config in (*PRESETS.values(), preset("llama2_7b", rotary_scaling={"kind": "linear", "factor": 2.0})):
+        text = str(config)
+        assert eval(text, names) == config and max(map(len, text.splitlines())) <= 100
+        assert [line.strip("# ") for line in text.splitlines() if line.startswith("    #")] == list(groups)
 
 
 def test_the_big_model_of_the_paper_has_its_sizes_and_its_dropout() -> None:

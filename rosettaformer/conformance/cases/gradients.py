@@ -20,12 +20,13 @@ CATCHES = {
         self_attention_vjp/empty_row
     """,
     "EMB4": """
-        transformer_vjp/ragged transformer_vjp/left_padding transformer_vjp/keep_feed_forward_dropout transformer_vjp/gpt2_padding_id
-        training_loss_vjp/left_padding
+        transformer_vjp/ragged transformer_vjp/left_padding transformer_vjp/keep_feed_forward_dropout
+        transformer_vjp/gpt2_padding_id training_loss_vjp/left_padding
     """,
     "EMB5": """
-        transformer_vjp/paper_base transformer_vjp/unscaled_embedding transformer_vjp/feed_forward_dropout transformer_vjp/keep_feed_forward_dropout
-        transformer_vjp/gpt2 masked_language_logits_vjp/bert training_loss_vjp/feed_forward_dropout training_loss_vjp/gpt2
+        transformer_vjp/paper_base transformer_vjp/unscaled_embedding transformer_vjp/feed_forward_dropout
+        transformer_vjp/keep_feed_forward_dropout transformer_vjp/gpt2 masked_language_logits_vjp/bert
+        training_loss_vjp/feed_forward_dropout training_loss_vjp/gpt2
     """,
     "NRM11": "layer_norm_vjp/constant_rows",
     "STR3": """

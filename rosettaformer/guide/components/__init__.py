@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
+from reference_numpy import TransformerConfig
+
 from ...conformance.reference.components import OWN, VJP, WHOLE, takes_config
 from ..code import Code
 from ..figures import figures as drawings
@@ -79,7 +81,8 @@ def _config() -> Page:
     """Returns the page of the config: every field, and the components that read it."""
     parts = [component for component in ORDER if component not in (*WHOLE, "initialise")]
     readers = {name: [one for one in parts if fields()[name] in fields_of(one)] for name in fields()}
-    values = {"fields": fields().values(), "readers": readers, "say": _said}
+    groups = {group: [fields()[name] for name in names] for group, names in TransformerConfig.groups().items()}
+    values = {"groups": groups, "readers": readers, "say": _said}
     summary = "Every field of a TransformerConfig: what it means, what its values are, which components read it."
     return Page(
         "components/config.html",

@@ -48,10 +48,13 @@ class Model:
         """Its published sizes and choices."""
         return preset(self.preset)
 
-    def choices(self) -> list[Choice]:
-        """Every field of the config."""
+    def choices(self) -> dict[str, list[Choice]]:
+        """Every field of the config, by group."""
         own, paper = vars(self.config), vars(preset("paper_base"))
-        return [Choice(field, _shown(own[field]), "" if own[field] == paper[field] else _shown(paper[field])) for field in own]
+        return {
+            group: [Choice(field, _shown(own[field]), "" if own[field] == paper[field] else _shown(paper[field])) for field in fields]
+            for group, fields in TransformerConfig.groups().items()
+        }
 
 
 def _shown(value: Any) -> str:
