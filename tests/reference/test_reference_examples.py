@@ -174,7 +174,7 @@ def test_config_names_all_problems_at_once_and_unknown_and_missing_names() -> No
     assert mentions(str(caught.value), bad)
     with pytest.raises(ValueError) as caught:
         preset("tiny", heads="four", final_norm="no", padding_id="0")
-    assert mentions(str(caught.value), "heads … 'four' … final_norm … 'no' … padding_id … '0'")
+    assert mentions(str(caught.value), "heads … 'four' … padding_id … '0' … final_norm … 'no'")
     with pytest.raises(ValueError, match=r"^unknown config field 'head' \(nearest: heads\); unknown config field 'zzz'$"):
         preset("tiny", head=4, zzz=1)
     with pytest.raises(ValueError, match=r"paper_base, paper_big, tiny, .*; got 'paper' \(nearest: paper_big\)$"):
