@@ -201,11 +201,11 @@ def test_what_hides_a_number_hides_the_finding():
         ("opaque", "vendor.Attention", []),
         ("opaque", "com.microsoft.SkipLayerNormalization", ["window", "score_scale", "score_cap"]),
         ("rounded", True, []),
-        ("scales_fold", True, ["window", "epsilon", "score_cap"]),
-        ("from_shapes", True, ["window", "epsilon", "score_cap"]),
-        ("longest", 24, ["epsilon", "score_scale", "score_cap"]),
-        ("longest", 25, ["window", "epsilon", "score_scale", "score_cap"]),
-        ("sides", {24}, ["epsilon", "score_scale", "score_cap"]),
+        ("scales_fold", True, ["window", "score_cap", "epsilon"]),
+        ("from_shapes", True, ["window", "score_cap", "epsilon"]),
+        ("longest", 24, ["score_scale", "score_cap", "epsilon"]),
+        ("longest", 25, ["window", "score_scale", "score_cap", "epsilon"]),
+        ("sides", {24}, ["score_scale", "score_cap", "epsilon"]),
         ("reason", "compiled", []),
     ):
         found = graph(**lacking)
