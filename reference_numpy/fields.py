@@ -46,12 +46,12 @@ class Rule(NamedTuple):
     wanted: str
 
 
-def is_integer(value: Any) -> bool:
+def is_integer(value: object) -> bool:
     """Whether a value is an integer, which True is not."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def is_number(value: Any) -> bool:
+def is_number(value: object) -> bool:
     """Whether a value is a finite number of float64, which True is not."""
     return (
         isinstance(value, (int, float))

@@ -1,12 +1,11 @@
 """The update of the parameters: Adam with decoupled weight decay, and gradient clipping (ADAM)."""
 
 import math
-from typing import Any
 
 import numpy as np
 
 from . import arithmetic
-from .arrays import Tree
+from .arrays import Array, Tree
 from .parameters import flatten, nest
 
 __all__ = ["adam", "clip_global_norm", "decay_mask"]
@@ -23,7 +22,7 @@ def adam(
     beta_2: float,
     epsilon: float,
     weight_decay: float = 0.0,
-) -> dict[str, Any]:
+) -> dict[str, Tree]:
     """`p = p - rate (m_hat / (sqrt(v_hat) + epsilon) + decay p)`, one step.
 
     `m = b1 m + (1 - b1) g`, `m_hat = m / (1 - b1^n)` and `v = b2 v + (1 - b2) g^2`, `v_hat = v / (1
@@ -36,7 +35,8 @@ def adam(
         raise ValueError(f"step must be at least 1; got {step}")
     decays = flatten(decay_mask(parameters))
     flat = [flatten(tree) for tree in (parameters, gradients, first_moment, second_moment)]
-    updated: dict[str, Any] = {"parameters": {}, "first_moment": {}, "second_moment": {}}
+    names = "parameters", "first_moment", "second_moment"
+    updated = {name: dict[str, Array]() for name in names}
     for name in flat[0]:
         p, g, m, v = (tree[name] for tree in flat)
         number = p.dtype.type
@@ -54,7 +54,7 @@ def adam(
     return {name: nest(tree) for name, tree in updated.items()}
 
 
-def clip_global_norm(gradients: Tree, limit: float) -> dict[str, Any]:
+def clip_global_norm(gradients: Tree, limit: float) -> Tree:
     """`g = g min(1, limit / norm)`, `norm = sqrt(sum g^2)` over all tensors.
 
     The direction stays, the length is at most limit. A tied tensor counts once. Raises ValueError
@@ -68,7 +68,7 @@ def clip_global_norm(gradients: Tree, limit: float) -> dict[str, Any]:
     return nest({name: g * g.dtype.type(factor) for name, g in flat.items()})
 
 
-def decay_mask(parameters: Tree) -> dict[str, Any]:
+def decay_mask(parameters: Tree) -> Tree:
     """Which parameters decay: kernels and tables; not biases, scales and offsets."""
     return nest(
         {name: name.rpartition(".")[2] in ("kernel", "table") for name in flatten(parameters)}

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from .arrays import Array, Tree
 from .config import TransformerConfig as Config
@@ -72,7 +73,7 @@ def ties(config: Config) -> dict[str, str]:
     return result
 
 
-def initialise(config: Config, seed: int, dtype: Any = np.float64) -> dict[str, Array]:
+def initialise(config: Config, seed: int, dtype: DTypeLike = np.float64) -> dict[str, Array]:
     """Fresh parameters by canonical name (INIT).
 
     Kernels are uniform between -a and a, where `a = sqrt(6 / (fan_in + fan_out))` with the fans of

@@ -1,8 +1,7 @@
 """Positions, sinusoidal and learned (POSITION)."""
 
-from typing import Any
-
 import numpy as np
+from numpy.typing import DTypeLike
 
 from . import arithmetic, checks
 from .arrays import Array, Gradients, Tree
@@ -30,7 +29,7 @@ def token_positions(mask_bt: Array, start: str = "first_token") -> Array:
 
 
 def positional_encoding(
-    position_bt: Array, width: int, dtype: Any = np.float64, layout: str = "interleaved"
+    position_bt: Array, width: int, dtype: DTypeLike = np.float64, layout: str = "interleaved"
 ) -> Array:
     """`PE(p, 2i) = sin(p / 10000^(2i/d))`, `PE(p, 2i+1) = cos(p / 10000^(2i/d))`, `b t d`.
 

@@ -92,7 +92,7 @@ class RotaryScaling(fields.Fields):
     def _conflicts(self) -> Iterator[str]:
         needed = SCALINGS.get(self.kind, ())
         for field in fields_of(self)[1:]:
-            value: Any = getattr(self, field.name)
+            value: object = getattr(self, field.name)
             if field.name in needed and value is None:
                 yield f"{self.kind} scaling needs {field.name}; got None"
             if field.name not in needed and value is not None:

@@ -1,15 +1,14 @@
 """The learning rate of every step."""
 
-from typing import Any
-
 import numpy as np
+from numpy.typing import DTypeLike
 
 from .arrays import Array
 
 __all__ = ["noam"]
 
 
-def noam(step: Any, width: int, warmup: int, dtype: Any = np.float64) -> Array:
+def noam(step: int | Array, width: int, warmup: int, dtype: DTypeLike = np.float64) -> Array:
     """`rate(n) = d^-1/2 min(n^-1/2, n warmup^-3/2)` (NOAM).
 
     Linear until n = warmup, then falling with the root of n. step: integers n, counted from 1;

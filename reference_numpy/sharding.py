@@ -31,7 +31,8 @@ __all__ = [
 ]
 
 OVER_MODEL = ("h", "g", "f", "v")  # the axes of parameters that `model` splits
-Split = tuple[Any, ...]  # for each axis: None, the axis of the mesh, or both, `("model", "data")`
+Place = str | tuple[str, ...] | None
+Split = tuple[Place, ...]  # for each axis: None, the axis of the mesh, or both, `("model", "data")`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,7 +151,7 @@ def splits(config: Config, mesh: Mesh, component: str = "transformer") -> dict[s
     }
 
 
-def _places(sizes: Mapping[str, int], mesh: Mesh) -> Iterator[Any]:
+def _places(sizes: Mapping[str, int], mesh: Mesh) -> Iterator[Place]:
     over_model = {
         letter
         for letter in sizes

@@ -1,9 +1,8 @@
 """Every dropout site of the model: its canonical name and its shape, declared once; keep masks."""
 
-from typing import Any
-
 import numpy as np
 
+from .arrays import Tree
 from .config import TransformerConfig as Config
 from .parameters import nest
 
@@ -49,7 +48,7 @@ def shapes(config: Config, batch: int, source_length: int, target_length: int) -
 
 def draw(
     config: Config, batch: int, source_length: int, target_length: int, rng: np.random.Generator
-) -> dict[str, Any]:
+) -> Tree:
     """Random keep masks of all sites, as a tree: each entry is True with probability 1 - rate."""
     sites = shapes(config, batch, source_length, target_length)
     return nest(
