@@ -203,7 +203,7 @@ def test_modules_know_nothing_of_the_reference_nor_of_the_judge() -> None:
 
 @pytest.mark.parametrize("package", PORTS)
 def test_files_that_hold_the_model_use_no_private_name_of_another_object(package: str) -> None:
-    """Neither of their framework: what needs one lies in `kernels`, `programs` or `framework`, with the reason."""
+    """Those of frameworks are in `framework` alone: test_private_names.py."""
     for path in {*(HOUSE / package).glob("*.py")} - {HOUSE / package / "framework.py"}:
         tree = tree_of(path)
         names = {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute) and _is_private(node.attr)}
