@@ -152,7 +152,7 @@ def test_a_damaged_state_dict(name: str, change: Callable[[Any], np.ndarray] | N
 def test_what_the_shapes_cannot_tell_must_be_told() -> None:
     state = state_of(torch_model())
     text = import_problems(state, {})
-    assert mentions(text, "norm_placement … scale_embedding")
+    assert mentions(text, "scale_embedding … norm_placement")
     assert "dropout_rate" in text and "feed_forward_width" not in text
     # the preset's eight heads are those of width 512: at width 12 they would be a guess
     text = import_problems(state, {}, preset="nn_transformer")
