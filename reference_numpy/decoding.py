@@ -9,6 +9,7 @@ from . import arithmetic, beams, cache, checks, mask, sampling, transformer
 from .arrays import Array, Mask, Tree
 from .config import TransformerConfig as Config
 from .strategy import Strategy
+from .values import Text
 
 __all__ = ["beam_search", "greedy_search", "sample"]
 
@@ -155,7 +156,8 @@ class _Model:
                 if source_mask_bs is None
                 else source_mask_bs
             )
-            memory_bsd = transformer.encode(parameters, config, source, source_mask_bs)[row_b]
+            text = Text(source, source_mask_bs)
+            memory_bsd = transformer.encode(parameters, config, text)[row_b]
             source_mask_bs = source_mask_bs[row_b]
         self._memory = memory_bsd, source_mask_bs, len(row_b)
         self._cache = cache.start_cache(parameters, config, *self._memory)

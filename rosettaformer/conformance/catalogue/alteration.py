@@ -18,7 +18,8 @@ import numpy as np
 from ..case import Case
 from ..reference import components
 from ..reference.components import COMPONENTS
-from ..reference.patching import Paths, Replaces, patched
+from ..reference.patching import Replaces, patched
+from ..reference.paths import Paths
 
 LAST = "last"
 

@@ -10,6 +10,7 @@ from reference_numpy import TransformerConfig, arithmetic, loss, mask, transform
 from reference_numpy.parameters import flatten, nest
 from reference_numpy.recipe import Recipe
 from reference_numpy.training import Trainer
+from reference_numpy.values import Text
 
 Tree = Mapping[str, Any]
 SHORTEST = 1e-12  # length by which a vector is divided at least
@@ -52,7 +53,7 @@ def training(
     """
     real_bt = np.ones(target.shape, bool) if target_mask_bt is None else target_mask_bt
     input_bt, label_bt = loss.teacher_forcing(target)
-    model: Any = parameters, config, source, input_bt, None, real_bt[:, :-1]
+    model: Any = parameters, config, source, Text(input_bt, real_bt[:, :-1])
     labels = label_bt, real_bt[:, :-1] & real_bt[:, 1:]
     logits_btv = transformer.transformer(*model)
     value = loss.cross_entropy(logits_btv, *labels)
