@@ -315,7 +315,7 @@ def unfolded(given: Mapping[str, Any]) -> Given:
         if isinstance(value, VALUES):
             names = FIELDS.get(name, {})
             found |= {names.get(field, field): part for field, part in value._asdict().items()}
-        else:
+        elif name != "memory":  # without one there is none of its fields
             found[name] = value
     return found
 
@@ -328,7 +328,7 @@ def folded(given: Mapping[str, Any], changed: Mapping[str, Any]) -> Given:
             names = FIELDS.get(name, {})
             found[name] = type(value)(**{field: changed[names.get(field, field)] for field in value._fields})
         else:
-            found[name] = changed[name]
+            found[name] = changed.get(name)
     return found
 
 

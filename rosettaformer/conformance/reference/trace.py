@@ -61,7 +61,9 @@ def record(case: Case, instead: Callable[[TracedCall], np.ndarray | None] = lamb
     """
     recorder = _Recorder(case, instead)
     with watched(recorder.run, rotated=recorder.paths.rotated):
-        components.answer(case)
+        outputs = components.answer(case)
+    if case.inputs.get("skip_padding"):  # which the whole answer applies to what the model gives
+        recorder.calls[""] = replace(recorder.calls[""], output=outputs["output"])
     return recorder.calls
 
 
@@ -74,7 +76,7 @@ class _Recorder:
         """Calls the function of a component, and records the call; a scope only says which embedding is meant."""
         parent = self.paths.parent
         path, result = self.paths.run(component, function, args, options)
-        if component in SCOPES:
+        if component in SCOPES or (not path and path in self.calls):
             return result
         given = inspect.signature(function).bind(*args, **options).arguments
         call = self._call(path, component, parent, given, result)
@@ -109,7 +111,8 @@ class _Recorder:
 
     def _inputs(self, path: str, component: str, given: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the arguments that have a value and that a case does not take from its config."""
-        flat = calls.as_of_case(component, given, self._place(path, given))
+        whole = not path and component == self._case.component  # the case's own call
+        flat = parameters.nest(self._case.inputs) if whole else calls.as_of_case(component, given, self._place(path, given))
         no_inputs = {"parameters", "config", "return_weights", *components.config_arguments(component, self._case.config, self._case.dtype)}
         found = {name: value for name, value in flat.items() if name not in no_inputs}
         if not any(name.startswith("keep") and value is not None for name, value in found.items()):
@@ -123,9 +126,9 @@ class _Recorder:
         if (rotation := given.get("rotation")) is not None:
             return self.paths.rotations[id(rotation)]
         if not path:
-            return {name: self._case.inputs[name] for name in ("layer", "position_bt") if name in self._case.inputs}
-        index = re.search(r"\blayers\.(\d+)(?!.*cross_attention)", path)
-        return {"layer": int(index[1]) if index else None}
+            return {"layer": 0}
+        index = re.search(r"\blayers\.(\d+)", path)
+        return {"layer": None if "cross_attention" in path else int(index[1]) if index else 0}
 
     def _stored_head(self, stored: Stored, flat: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
         """Returns the head's parameters as they are stored: what the reference is given holds the
