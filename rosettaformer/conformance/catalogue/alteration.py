@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..case import Case
-from ..reference import components
+from ..reference import calls, components
 from ..reference.components import COMPONENTS
 from ..reference.patching import Replaces, patched
 from ..reference.paths import Paths
@@ -237,20 +237,29 @@ def injected(*alterations: Alteration) -> Iterator[None]:
 
 
 def bound(original: Callable, *args: Any, **options: Any) -> dict[str, Any]:
-    """The arguments of a call by name, including defaults."""
+    """The arguments of a call by name, including defaults; the fields of its values by themselves, as `calls.unfolded`."""
+    return calls.unfolded(_bound(original, *args, **options))
+
+
+def called(original: Callable, given: Mapping[str, Any]) -> Any:
+    """Calls the function with what `bound` returns, changed or not."""
+    declared = {name: one.default for name, one in inspect.signature(original).parameters.items()}
+    return original(**calls.folded(declared, given))
+
+
+def _bound(original: Callable, *args: Any, **options: Any) -> dict[str, Any]:
     given = inspect.signature(original).bind(*args, **options)
     given.apply_defaults()
     return dict(given.arguments)
 
 
 def on_call(change: Callable[..., Mapping[str, Any]]) -> Callable:
-    """Changes arguments: `change` takes all by name, including defaults, and returns the new ones by name."""
+    """Changes arguments: `change` takes all by name, as `bound`, and returns the new ones by name."""
 
     def altered(original: Callable, *args: Any, **options: Any) -> Any:
-        given = inspect.signature(original).bind(*args, **options)
-        given.apply_defaults()
-        given.arguments |= change(**given.arguments)
-        return original(*given.args, **given.kwargs)
+        given = _bound(original, *args, **options)
+        flat = calls.unfolded(given)
+        return original(**calls.folded(given, flat | dict(change(**flat))))
 
     return altered
 

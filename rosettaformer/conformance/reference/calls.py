@@ -6,7 +6,7 @@ function here has the inputs of a component's cases as its arguments, and return
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -299,51 +299,55 @@ def with_weights(function: Callable[..., Any], values: Given) -> tuple[Array, Ar
 
 
 # the names that a case has for the fields of a value, by the argument that holds it; others keep their own
-FIELDS = {
+FIELDS: Mapping[str, Mapping[str, str]] = {
     "source": {"ids": "source", "mask_bt": "source_mask_bs", "segment_bt": "segment_bs"},
-    "target": {"ids": "target", "mask_bt": "target_mask_bt"},
+    "target": {"ids": "target", "mask_bt": "target_mask_bt", "segment_bt": "target_segment_bt"},
     "memory": {"vectors_bsd": "memory_bsd", "mask_bhts": "cross_mask_bhts"},
     "drop": {"rate": "dropout_rate"},
 }
-VALUES = (Heads, Drop, Memory, Text)
+KINDS: Mapping[str, type] = {"heads": Heads, "scores": Scores, "drop": Drop, "memory": Memory, "source": Text, "target": Text}
+
+
+def _fields(given: Mapping[str, Any]) -> Iterator[tuple[str, type, Mapping[str, str]]]:
+    """The arguments that are values: name, class, and the name of each field."""
+    for name, kind in KINDS.items():
+        own = {field: FIELDS.get(name, {}).get(field, field) for field in kind._fields}  # type: ignore[attr-defined]
+        if name in given and not any(other in given for other in own.values() if other != name):
+            yield name, kind, own
 
 
 def unfolded(given: Mapping[str, Any]) -> Given:
     """The arguments of a reference's function with the fields of its values beside the others, by the names that a case has for them."""
-    found: Given = {}
-    for name, value in given.items():
-        if isinstance(value, VALUES):
-            names = FIELDS.get(name, {})
-            found |= {names.get(field, field): part for field, part in value._asdict().items()}
-        elif name != "memory":  # without one there is none of its fields
-            found[name] = value
+    found = dict(given)
+    for name, kind, own in _fields(given):
+        value = found.pop(name)
+        if not isinstance(value, kind):  # no memory, a text without a mask
+            value = {**dict.fromkeys(own), next(iter(own)): value}
+        else:
+            value = value._asdict()  # type: ignore[attr-defined]
+        found |= {own[field]: part for field, part in value.items()}
     return found
 
 
 def folded(given: Mapping[str, Any], changed: Mapping[str, Any]) -> Given:
     """The arguments again, with what has changed of their `unfolded`."""
-    found: Given = {}
-    for name, value in given.items():
-        if isinstance(value, VALUES):
-            names = FIELDS.get(name, {})
-            found[name] = type(value)(**{field: changed[names.get(field, field)] for field in value._fields})
-        else:
-            found[name] = changed.get(name)
+    found = {name: changed[name] for name in given if name in changed}
+    for name, kind, own in _fields(given):
+        first, *others = (changed[wanted] for wanted in own.values())
+        alone = kind in (Memory, Text) and all(other is None for other in others) and not isinstance(given[name], kind)
+        found[name] = first if alone else kind(first, *others)
     return found
 
 
 def as_of_case(component: str, given: Mapping[str, Any], place: Mapping[str, Any]) -> Given:
     """The inputs of the case that the call of a reference's function is. place: layer and position_bt, where the call is of one layer."""
     found = unfolded(given)
-    scores, rotation = found.pop("scores", None), found.pop("rotation", None)
-    mask_bhts = found.get("mask_bhts")
+    rotation, mask_bhts = found.pop("rotation", None), found.get("mask_bhts")
     if isinstance(mask_bhts, np.ndarray) and mask_bhts.dtype != bool:
         found |= {"mask_bhts": None, "bias_bhts": mask_bhts}
-    if component == "scaled_dot_product_attention":
-        return found | scores._asdict()
-    if component == "multi_head_attention":
-        found["causal"] = scores.causal
-    if scores is not None:
+    if component != "scaled_dot_product_attention" and "scores" in given:
+        for name in ("scale", "cap", "window", *(() if component == "multi_head_attention" else ("causal",))):
+            del found[name]
         found["layer"] = place.get("layer", 0)
         found["position_bt"] = place.get("position_bt") if rotation is not None else None
-    return found
+    return {name: value for name, value in found.items() if name != "target_segment_bt"}
