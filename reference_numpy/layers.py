@@ -56,8 +56,7 @@ def encoder_layer_vjp(
 ) -> Gradients:
     """Backwards through the sub-layers; parameters and x_btd."""
     attend = _self_attention_pair(parameters, config, mask_bhts, scores, rotation, keep)
-    network = _feed_forward_pair(parameters, config, keep)
-    sublayers = {"self_attention": attend, "feed_forward": network}
+    sublayers = {"self_attention": attend, "feed_forward": _network_pair(parameters, config, keep)}
     return run_vjp(parameters, config, x_btd, sublayers, keep, cotangent=cotangent)
 
 
@@ -115,7 +114,7 @@ def decoder_layer_vjp(
     }
     if memory is not None:
         sublayers["cross_attention"] = _cross_attention_pair(parameters, config, memory, keep)
-    sublayers["feed_forward"] = _feed_forward_pair(parameters, config, keep)
+    sublayers["feed_forward"] = _network_pair(parameters, config, keep)
     return run_vjp(parameters, config, x_btd, sublayers, keep, cotangent=cotangent)
 
 
@@ -135,10 +134,10 @@ def run(
     if attend_to_memory is not None:
         x_btd = residual(parameters, config, "cross_attention", x_btd, attend_to_memory, keep)
 
-    def network(y_btd: Array) -> Array:
-        return _feed_forward(parameters, config, y_btd, keep)
+    def transform(y_btd: Array) -> Array:
+        return network(parameters, config, y_btd, keep)
 
-    return residual(parameters, config, "feed_forward", x_btd, network, keep)
+    return residual(parameters, config, "feed_forward", x_btd, transform, keep)
 
 
 def residual(
@@ -339,26 +338,26 @@ def _cross_attention_pair(parameters: Tree, config: Config, memory: Memory, keep
     return sublayer, vjp
 
 
-def _feed_forward(parameters: Tree, config: Config, x_btd: Array, keep: Keep) -> Array:
+def network(parameters: Tree, config: Config, x_btd: Array, keep: Keep = None) -> Array:
     """The feed-forward network, with the dropout mask of its hidden layer."""
-    settings = _feed_forward_settings(config, keep)
+    settings = _network_settings(config, keep)
     return feed_forward.feed_forward(parameters["feed_forward"], x_btd, **settings)
 
 
-def _feed_forward_settings(config: Config, keep: Keep) -> dict[str, Any]:
+def _network_settings(config: Config, keep: Keep) -> dict[str, Any]:
     keep_btf = dropout.part(keep, "feed_forward", "hidden_dropout")
     rate = config.hidden_dropout_rate
     return {"activation_name": config.activation, "keep_btf": keep_btf, "dropout_rate": rate}
 
 
-def _feed_forward_pair(parameters: Tree, config: Config, keep: Keep) -> Pair:
-    """`_feed_forward` as a sub-layer, and its vjp."""
+def _network_pair(parameters: Tree, config: Config, keep: Keep) -> Pair:
+    """`network` as a sub-layer, and its vjp."""
 
     def sublayer(y_btd: Array) -> Array:
-        return _feed_forward(parameters, config, y_btd, keep)
+        return network(parameters, config, y_btd, keep)
 
     def vjp(y_btd: Array, *, cotangent: Array) -> Gradients:
-        settings = _feed_forward_settings(config, keep)
+        settings = _network_settings(config, keep)
         return feed_forward.feed_forward_vjp(
             parameters["feed_forward"], y_btd, **settings, cotangent=cotangent
         )

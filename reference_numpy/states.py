@@ -67,10 +67,11 @@ def _stack(
         scores: Scores,
         rotation: Rotation | None = None,
     ) -> Array:
+        given = memory.mask_bhts, scores
         heads = attention.project(own[name], config, x_btd, memory.vectors_bsd, rotation)
-        weights_bhts = attention.attention_weights(*heads[:2], memory.mask_bhts, scores)
-        weights[name].append(weights_bhts)
-        return attention.attend(own[name], config, heads, memory.mask_bhts, scores)
+        weights[name].append(attention.attention_weights(*heads[:2], *given))
+        vectors = x_btd, memory.vectors_bsd
+        return attention.multi_head_attention(own[name], config, *vectors, *given, rotation)
 
     def layer(index: int, own: Tree, y_btd: Array) -> Array:
         scores = config.scores(index, causal)

@@ -7,6 +7,7 @@ import numpy as np
 
 from reference_numpy import beams
 from reference_numpy.beams import Beam
+from reference_numpy.cache import KeyValues
 
 from ..reference.patching import patched
 from .alteration import Alteration, Array, setting, settings
@@ -125,9 +126,9 @@ def _partly(key: bool, value: bool, layers: Callable[[int], bool] = lambda index
     def altered(original: Callable, given: Any, row_b: Array) -> Any:
         moved = original(given, row_b)
 
-        def pair(index: int, name: str) -> tuple[Array, Array]:
+        def pair(index: int, name: str) -> KeyValues:
             old, new = given["layers"][index][name], moved["layers"][index][name]
-            return (new[0] if key and layers(index) else old[0]), (new[1] if value and layers(index) else old[1])
+            return KeyValues((new if key and layers(index) else old)[0], (new if value and layers(index) else old)[1])
 
         chosen = [{name: pair(index, name) for name in layer} for index, layer in enumerate(given["layers"])]
         return {**moved, "layers": chosen}

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from reference_numpy import beams, softmax
+from reference_numpy.cache import KeyValues
 
 from .alteration import Alteration, Altered, Array, Variants, on_arguments, on_call, on_result, setting, settings
 from .beam_settings import ends_among, penalised_by
@@ -43,11 +44,10 @@ def seeing(keys: Chosen, values: Chosen | None = None) -> Callable:
         chosen = keys(count), (values or keys)(count)
         if self_mask_bhts is not None:
             self_mask_bhts = self_mask_bhts[..., np.concatenate([chosen[0], count + own])]
-        read = tuple(array[:, index] for array, index in zip(old, chosen, strict=True))
+        read = KeyValues(*(array[:, index] for array, index in zip(old, chosen, strict=True)))
         y_btd, new = original(parameters, config, x_btd, {**cache, "self_attention": read}, self_mask_bhts, *rest)
         last = (array[:, len(index) :] for array, index in zip(new["self_attention"], chosen, strict=True))
-        kept = tuple(np.concatenate(pair, axis=1) for pair in zip(old, last, strict=True))
-        return y_btd, {**new, "self_attention": kept}
+        return y_btd, {**new, "self_attention": old.update(*last)}
 
     return altered
 

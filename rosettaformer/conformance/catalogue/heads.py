@@ -7,16 +7,15 @@ from typing import Any
 import numpy as np
 
 from reference_numpy import arithmetic, embedding, feed_forward, mask, normalization, transformer
+from reference_numpy.values import Text
 
 from .alteration import Altered, Array, Replaces, Variants, on_arguments
 
 
-def _mean_of_tokens(
-    original: Callable, parameters: Any, config: Any, source: Array, source_mask_bs: Any = None, keep: Any = None, segment_bs: Any = None
-) -> Array:
+def _mean_of_tokens(original: Callable, parameters: Any, config: Any, source: Text | Array, keep: Any = None) -> Array:
     config.need("pooler")
-    x_bsd = transformer.encode(parameters, config, source, source_mask_bs, keep, segment_bs)
-    real_bs = mask.token_mask(source, config.padding_id) if source_mask_bs is None else source_mask_bs
+    x_bsd, text = transformer.encode(parameters, config, source, keep), Text.of(source)
+    real_bs = mask.token_mask(text.ids, config.padding_id) if text.mask_bt is None else text.mask_bt
     real_bs = real_bs.astype(x_bsd.dtype)
     return arithmetic.einsum("bsd,bs->bd", x_bsd, real_bs) / np.maximum(arithmetic.sum(real_bs, -1), real_bs.dtype.type(1))
 

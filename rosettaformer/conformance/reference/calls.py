@@ -197,16 +197,25 @@ def states(
     return {name: value for name, value in given.items() if name != "keep"}
 
 
-def joined(mask_bhts: Mask, bias_bhts: Array | None, scores: tuple[int, ...]) -> Mask:
+def joined(mask_bhts: Mask, bias_bhts: Array | None, scores: tuple[int, ...] | None = None) -> Mask:
     """The mask with the bias in it: floating, at least float32, -inf where the mask hides a key."""
     if bias_bhts is None:
         return mask_bhts
     bias_bhts = arithmetic.upcast_half(bias_bhts)
     if mask_bhts is None:
         return bias_bhts
-    checks.check_mask(mask_bhts.shape, str(mask_bhts.dtype), scores)
-    checks.check_bias(bias_bhts.shape, str(bias_bhts.dtype), scores)
+    if scores is not None:
+        checks.check_mask(mask_bhts.shape, str(mask_bhts.dtype), scores)
+        checks.check_bias(bias_bhts.shape, str(bias_bhts.dtype), scores)
     return np.where(mask_bhts, bias_bhts, bias_bhts.dtype.type(-np.inf))
+
+
+def parted(mask_bhts: Mask) -> tuple[Mask, Array | None]:
+    """The boolean mask and the bias that a mask is."""
+    if mask_bhts is None or mask_bhts.dtype == bool:
+        return mask_bhts, None
+    hidden_bhts = np.isneginf(mask_bhts)
+    return (~hidden_bhts, np.where(hidden_bhts, mask_bhts.dtype.type(0), mask_bhts)) if hidden_bhts.any() else (None, mask_bhts)
 
 
 def remembered(config: TransformerConfig, memory_bsd: Array | None, mask_bhts: Mask) -> Memory | None:
@@ -264,16 +273,14 @@ def of_case(component: str, function: Callable[..., Any]) -> Callable[..., Any]:
 def _answered(arguments: Callable[..., Given], function: Callable[..., Any], given: Given) -> Any:
     own = {name: value for name, value in given.items() if name != "cotangent"}
     values = arguments(**own)
-    if given.get("skip_padding"):
-        real = functools.partial(transformer.real_rows, config=given["config"], target=given["target"])
-        real = functools.partial(real, target_mask_bt=given.get("target_mask_bt"))
-    else:
-        real = _itself
     if "cotangent" not in given:
         if given.get("return_weights"):
             return with_weights(function, values)
-        return real(function(**values))
-    result = function(**values, cotangent=real(given["cotangent"]))
+        return real_logits(function, values) if given.get("skip_padding") else function(**values)
+    cotangent = given["cotangent"]
+    if given.get("skip_padding"):
+        cotangent = transformer.real_rows(cotangent, given["config"], given["target"], given.get("target_mask_bt"))
+    result = function(**values, cotangent=cotangent)
     gradient, bias_bhts = result.pop("mask_bhts", None), given.get("bias_bhts")
     if gradient is not None and bias_bhts is not None:
         gradient = arithmetic.unbroadcast(gradient, bias_bhts.shape).astype(bias_bhts.dtype, copy=False)
@@ -281,21 +288,23 @@ def _answered(arguments: Callable[..., Given], function: Callable[..., Any], giv
     return result
 
 
-def _itself(x: Array) -> Array:
-    return x
+def real_logits(function: Callable[..., Array], values: Given) -> Array:
+    """The model's logits, and zeros where the target is padding."""
+    target = Text.of(values["target"])
+    return transformer.real_rows(function(**values), values["config"], target.ids, target.mask_bt)
 
 
 def with_weights(function: Callable[..., Any], values: Given) -> tuple[Array, Array]:
     """The output, and the attention weights that it was computed with."""
     found = []
 
-    def kept(original: Callable[..., Array], *args: Any, **options: Any) -> Array:
-        found.append(original(*args, **options))
-        return found[-1]
+    def kept(original: Callable[..., Array], weights_bhts: Array, *drop: Any) -> Array:
+        found.append(weights_bhts)
+        return original(weights_bhts, *drop)
 
-    with patched({"attention.attention_weights": kept}):
+    with patched({"dropout.dropout": kept}):
         output = function(**values)
-    return output, found[-1]
+    return output, found[0]
 
 
 # the names that a case has for the fields of a value, by the argument that holds it; others keep their own
@@ -321,11 +330,8 @@ def unfolded(given: Mapping[str, Any]) -> Given:
     found = dict(given)
     for name, kind, own in _fields(given):
         value = found.pop(name)
-        if not isinstance(value, kind):  # no memory, a text without a mask
-            value = {**dict.fromkeys(own), next(iter(own)): value}
-        else:
-            value = value._asdict()  # type: ignore[attr-defined]
-        found |= {own[field]: part for field, part in value.items()}
+        parts: Any = value if isinstance(value, kind) else (value, *[None] * (len(own) - 1))  # no memory, a text without a mask
+        found |= dict(zip(own.values(), parts, strict=True))
     return found
 
 
@@ -334,8 +340,8 @@ def folded(given: Mapping[str, Any], changed: Mapping[str, Any]) -> Given:
     found = {name: changed[name] for name in given if name in changed}
     for name, kind, own in _fields(given):
         first, *others = (changed[wanted] for wanted in own.values())
-        alone = kind in (Memory, Text) and all(other is None for other in others) and not isinstance(given[name], kind)
-        found[name] = first if alone else kind(first, *others)
+        alone = kind is Text and all(other is None for other in others)
+        found[name] = first if alone or (first is None and kind in (Memory, Text)) else kind(first, *others)
     return found
 
 

@@ -69,7 +69,7 @@ def mean(
     segment_bs: np.ndarray | None = None,
 ) -> np.ndarray:
     """`y = sum_s m_s x_s / sum_s m_s`, the mean vector `b d` of the real tokens; x of `encode`, m 1 at real tokens and 0 at padding."""
-    x_bsd = transformer.encode(parameters, config, source, source_mask_bs, segment_bs=segment_bs)
+    x_bsd = transformer.encode(parameters, config, Text(source, source_mask_bs, segment_bs))
     real_bs = mask.token_mask(source, config.padding_id) if source_mask_bs is None else source_mask_bs
     weight_bs = real_bs.astype(x_bsd.dtype)
     count_b1 = arithmetic.sum(weight_bs, axis=1).clip(1)
