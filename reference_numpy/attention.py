@@ -119,8 +119,7 @@ def masked(
     """
     if mask_bhts is not None and mask_bhts.dtype != bool:
         checks.check_bias(mask_bhts.shape, str(mask_bhts.dtype), scores_bhts.shape)
-        scores_bhts = scores_bhts + arithmetic.upcast_half(mask_bhts)
-        mask_bhts = ~np.isneginf(mask_bhts)
+        scores_bhts, mask_bhts = scores_bhts + arithmetic.upcast_half(mask_bhts), None
     if mask_bhts is not None:
         checks.check_mask(mask_bhts.shape, str(mask_bhts.dtype), scores_bhts.shape)
     target, source = scores_bhts.shape[2:]

@@ -6,6 +6,7 @@ function here has the inputs of a component's cases as its arguments, and return
 
 import functools
 import inspect
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -197,25 +198,38 @@ def states(
     return {name: value for name, value in given.items() if name != "keep"}
 
 
+_parts: dict[int, tuple[Mask, Array]] = {}  # the boolean mask and the bias that `joined` has made one, by the identity of that one
+
+
 def joined(mask_bhts: Mask, bias_bhts: Array | None, scores: tuple[int, ...] | None = None) -> Mask:
     """The mask with the bias in it: floating, at least float32, -inf where the mask hides a key."""
     if bias_bhts is None:
         return mask_bhts
-    bias_bhts = arithmetic.upcast_half(bias_bhts)
-    if mask_bhts is None:
-        return bias_bhts
     if scores is not None:
-        checks.check_mask(mask_bhts.shape, str(mask_bhts.dtype), scores)
         checks.check_bias(bias_bhts.shape, str(bias_bhts.dtype), scores)
-    return np.where(mask_bhts, bias_bhts, bias_bhts.dtype.type(-np.inf))
+    result = np.array(arithmetic.upcast_half(bias_bhts))
+    if mask_bhts is not None:
+        if scores is not None:
+            checks.check_mask(mask_bhts.shape, str(mask_bhts.dtype), scores)
+        result = np.where(mask_bhts, result, result.dtype.type(-np.inf))
+    _parts[id(result)] = mask_bhts, bias_bhts
+    weakref.finalize(result, _parts.pop, id(result))
+    return result
 
 
 def parted(mask_bhts: Mask) -> tuple[Mask, Array | None]:
-    """The boolean mask and the bias that a mask is."""
+    """The boolean mask and the bias that a mask is, or has been made of."""
     if mask_bhts is None or mask_bhts.dtype == bool:
         return mask_bhts, None
-    hidden_bhts = np.isneginf(mask_bhts)
-    return (~hidden_bhts, np.where(hidden_bhts, mask_bhts.dtype.type(0), mask_bhts)) if hidden_bhts.any() else (None, mask_bhts)
+    return _parts.get(id(mask_bhts), (None, mask_bhts))
+
+
+def _masked(original: Callable, scores_bhts: Array, mask_bhts: Mask, scores: Scores) -> tuple[Array, Mask]:
+    """`attention.masked`, with mask and bias one after the other: so does a port that is given both."""
+    mask_bhts, bias_bhts = parted(mask_bhts)
+    if bias_bhts is not None:
+        scores_bhts = scores_bhts + arithmetic.upcast_half(bias_bhts)
+    return original(scores_bhts, mask_bhts, scores)
 
 
 def remembered(config: TransformerConfig, memory_bsd: Array | None, mask_bhts: Mask) -> Memory | None:
@@ -271,6 +285,11 @@ def of_case(component: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _answered(arguments: Callable[..., Given], function: Callable[..., Any], given: Given) -> Any:
+    with patched({"attention.masked": _masked} if given.get("bias_bhts") is not None else {}):
+        return _called(arguments, function, given)
+
+
+def _called(arguments: Callable[..., Given], function: Callable[..., Any], given: Given) -> Any:
     own = {name: value for name, value in given.items() if name != "cotangent"}
     values = arguments(**own)
     if "cotangent" not in given:
