@@ -68,7 +68,7 @@ def multi_head_attention(
     2017, section 3.2.2; query-key norm: Henry et al. 2020, its place before the rotation: Yang et al. 2025, Qwen 3.
     """
     assert config is not None
-    scores = (query_btd.shape[0], config.heads, query_btd.shape[1], memory_bsd.shape[1])
+    scores = (query_btd.shape[0], parameters["query"]["kernel"].shape[1], query_btd.shape[1], memory_bsd.shape[1])
     return {
         "parameters": parameters,
         "config": config,
@@ -367,9 +367,9 @@ def folded(given: Mapping[str, Any], changed: Mapping[str, Any]) -> Given:
 def as_of_case(component: str, given: Mapping[str, Any], place: Mapping[str, Any]) -> Given:
     """The inputs of the case that the call of a reference's function is. place: layer and position_bt, where the call is of one layer."""
     found = unfolded(given)
-    rotation, mask_bhts = found.pop("rotation", None), found.get("mask_bhts")
-    if isinstance(mask_bhts, np.ndarray) and mask_bhts.dtype != bool:
-        found |= {"mask_bhts": None, "bias_bhts": mask_bhts}
+    rotation = found.pop("rotation", None)
+    if component in ("scaled_dot_product_attention", "multi_head_attention"):
+        found["mask_bhts"], found["bias_bhts"] = parted(found.get("mask_bhts"))
     if component != "scaled_dot_product_attention" and "scores" in given:
         for name in ("scale", "cap", "window", *(() if component == "multi_head_attention" else ("causal",))):
             del found[name]
