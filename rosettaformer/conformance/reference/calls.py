@@ -52,8 +52,8 @@ def scaled_dot_product_attention(
 
 def multi_head_attention(
     parameters: Tree, query_btd: Array, memory_bsd: Array, mask_bhts: Mask = None, bias_bhts: Array | None = None, causal: bool = False,
-    return_weights: bool = False, keep_bhts: Mask = None, config: TransformerConfig | None = None, layer: int | None = 0,
-    position_bt: Array | None = None,
+    return_weights: bool = False, keep_bhts: Mask = None, dropout_rate: float = 0.0, config: TransformerConfig | None = None,
+    layer: int | None = 0, position_bt: Array | None = None,
 ) -> Given:  # fmt: skip
     """`head_i = attention(x W_i^Q + b_i^Q, m W_i^K + b_i^K, m W_i^V + b_i^V)`, `output = sum_i head_i W_i^O + b^O`.
 
@@ -71,7 +71,7 @@ def multi_head_attention(
     scores = (query_btd.shape[0], parameters["query"]["kernel"].shape[1], query_btd.shape[1], memory_bsd.shape[1])
     return {
         "parameters": parameters,
-        "config": config,
+        "config": config if keep_bhts is None else config.replace(attention_dropout_rate=dropout_rate),
         "query_btd": query_btd,
         "memory_bsd": memory_bsd,
         "mask_bhts": joined(mask_bhts, bias_bhts, scores),
@@ -154,6 +154,10 @@ def the_model(
     the logits are zero where the target is padding (PADDING). Raises ValueError on ids, masks and shapes that do not fit; an encoder-only
     model with both heads also raises ValueError. Source: Vaswani et al. 2017, figure 1.
     """
+    if target is None:  # a mask or segments without ids are no text
+        checks.check_target_given(config.decoder_layers, None, target_mask_bt=target_mask_bt)
+    if source is None:
+        checks.check_source_given(config.encoder_layers, None, source_mask_bs=source_mask_bs, segment_bs=segment_bs)
     return {
         "parameters": parameters,
         "config": config,
@@ -167,7 +171,9 @@ def _of_source(
     parameters: Tree, config: TransformerConfig, source: Array, source_mask_bs: Mask = None, keep: Tree | None = None,
     segment_bs: Array | None = None,
 ) -> Given:  # fmt: skip
-    # no docstring: the components of encoder-only models have their own
+    """source_mask_bs: boolean, True = real token; without it, every id but the padding id. segment_bs: the segment of every token;
+    without it, 0.
+    """
     return {"parameters": parameters, "config": config, "source": text(source, source_mask_bs, segment_bs), "keep": keep}
 
 
@@ -279,8 +285,9 @@ def of_case(component: str, function: Callable[..., Any]) -> Callable[..., Any]:
         return _answered(arguments, function, given)
 
     call.__signature__ = signature  # type: ignore[attr-defined]
-    if arguments.__doc__ and not component.endswith(VJP):
-        call.__doc__ = arguments.__doc__
+    if not component.endswith(VJP):
+        own = [function.__doc__] if arguments is _of_source else []
+        call.__doc__ = "\n\n".join(inspect.cleandoc(text or "") for text in (*own, arguments.__doc__))
     return call
 
 

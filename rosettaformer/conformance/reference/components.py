@@ -35,7 +35,7 @@ FORWARD: Rows = {
     "soft_cap": ("softmax", {}),
     "softmax": ("softmax", {}),
     "scaled_dot_product_attention": ("attention", {}),
-    "multi_head_attention": ("attention", {}),
+    "multi_head_attention": ("attention", {"dropout_rate": "attention_dropout_rate"}),
     "self_attention": (layouts.__name__, {}),
     "activation": ("feed_forward", {"name": "activation"}),
     "feed_forward": ("feed_forward", {"activation_name": "activation", "dropout_rate": "hidden_dropout_rate"}),
