@@ -286,8 +286,10 @@ def of_case(component: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
     call.__signature__ = signature  # type: ignore[attr-defined]
     if not component.endswith(VJP):
-        own = [function.__doc__] if arguments is _of_source else []
-        call.__doc__ = "\n\n".join(inspect.cleandoc(text or "") for text in (*own, arguments.__doc__))
+        call.__doc__ = arguments.__doc__
+        if arguments is _of_source:  # what the function says, and its arguments before the source
+            what, _, source = inspect.cleandoc(function.__doc__ or "").partition("Source: ")
+            call.__doc__ = f"{what}{inspect.cleandoc(arguments.__doc__ or '')}\nSource: {source}"
     return call
 
 
