@@ -102,7 +102,7 @@ def decode_step(
         "target mask", target_mask_bt.shape, str(target_mask_bt.dtype), target.shape[:2]
     )
     read_bt = np.concatenate([past_bt, target_mask_bt], axis=1)
-    position_bt = _positions(config, read_bt, target.shape[1])
+    position_bt = positions(config, read_bt, target.shape[1])
     x_btd = inputs.embed(parameters, config, "target", target, position_bt)
     memory_mask_bhts = None if source_mask_bs is None else mask.padding_mask(source_mask_bs)
     caches = list(cache["layers"])
@@ -200,7 +200,7 @@ def reorder(cache: Cache, row_b: Array) -> Cache:
     }
 
 
-def _positions(config: Config, read_bt: Array, length: int) -> Array:
+def positions(config: Config, read_bt: Array, length: int) -> Array:
     """The positions of the last tokens that have been read."""
     return positional_encoding.token_positions(read_bt, config.position_start)[:, -length:]
 
@@ -209,4 +209,4 @@ def length(config: Config, read_bt: Array) -> int:
     """The largest position of what has been read and 1; 0 before the first token."""
     if not read_bt.shape[1]:
         return 0
-    return int(_positions(config, read_bt, 1).max(initial=0)) + 1
+    return int(positions(config, read_bt, 1).max(initial=0)) + 1

@@ -24,7 +24,7 @@ def pooler(parameters: Tree, x_bsd: Array, activation_name: str = "tanh") -> Arr
     dtypes compute in float32, or relu. Raises ValueError where x is not `b s d`, s at least 1.
     Source: Devlin et al. 2019, section 3.1 ([CLS]).
     """
-    return _active(_first(parameters, x_bsd), activation_name)
+    return active(_first(parameters, x_bsd), activation_name)
 
 
 def pooler_vjp(
@@ -36,7 +36,7 @@ def pooler_vjp(
     if activation_name == "relu":
         g_br = feed_forward.activation_vjp(u_br, "relu", cotangent=cotangent)["x"]
     else:
-        wide_br = _active(arithmetic.upcast_half(u_br), activation_name)
+        wide_br = active(arithmetic.upcast_half(u_br), activation_name)
         slope_br = wide_br.dtype.type(1) - wide_br * wide_br
         g_br = (arithmetic.upcast_half(cotangent) * slope_br).astype(x_bsd.dtype, copy=False)
     first_bd, gradients = arithmetic.affine_vjp("bd,dr->br", x_bsd[:, 0], parameters, g_br)
@@ -181,7 +181,7 @@ def _first(parameters: Tree, x_bsd: Array) -> Array:
     return arithmetic.affine("bd,dr->br", x_bsd[:, 0], parameters)
 
 
-def _active(x: Array, name: str) -> Array:
+def active(x: Array, name: str) -> Array:
     if name == "relu":
         return feed_forward.activation(x, "relu")
     return arithmetic.tanh(arithmetic.upcast_half(x)).astype(x.dtype, copy=False)

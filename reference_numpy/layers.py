@@ -204,7 +204,7 @@ def residual_out(
     `x + dropout(norm(y))` (sandwich, after).
     """
     keep_btd = dropout.part(keep, f"{name}_dropout")
-    if of_output := _norm_of_output(config, name):
+    if of_output := norm_of_output(config, name):
         y_btd = normalization.norm(parameters[of_output], config, y_btd)
     sum_btd = x_btd + dropout.dropout(y_btd, keep_btd, config.dropout_rate)
     if config.norm_placement != "post":
@@ -224,7 +224,7 @@ def residual_out_vjp(
 ) -> Gradients:
     """norms, the gradients of the norm that stands here, by its name, x_btd and y_btd."""
     dropped = dropout.part(keep, f"{name}_dropout"), config.dropout_rate
-    raw_btd, of_output = y_btd, _norm_of_output(config, name)
+    raw_btd, of_output = y_btd, norm_of_output(config, name)
     if of_output:
         y_btd = normalization.norm(parameters[of_output], config, y_btd)
     result: Gradients = {"norms": {}, "x_btd": cotangent}
@@ -238,7 +238,7 @@ def residual_out_vjp(
     return result | {"norms": inner["norms"], "y_btd": inner["x_btd"]}
 
 
-def _norm_of_output(config: Config, name: str) -> str:
+def norm_of_output(config: Config, name: str) -> str:
     """The name of the norm of a sub-layer's output; empty without one."""
     return {"sandwich": f"{name}_output_norm", "after": f"{name}_norm"}.get(
         config.norm_placement, ""

@@ -30,7 +30,7 @@ def encode(parameters: Tree, config: Config, source: Text | Array, keep: Keep = 
     """
     config.need_encoder()
     keep = dropout.part(keep, "encoder")
-    x_bsd, mask_bs, position_bs = _embed(parameters, config, "source", Text.of(source), keep)
+    x_bsd, mask_bs, position_bs = embed(parameters, config, "source", Text.of(source), keep)
     given = mask.padding_mask(mask_bs), keep, position_bs
     return stacks.encoder(parameters["encoder"], config, x_bsd, *given)
 
@@ -41,10 +41,10 @@ def encode_vjp(
     """Backwards through the encoder and the embedding; parameters, and source where it is soft."""
     config.need_encoder()
     keep, text = dropout.part(keep, "encoder"), Text.of(source)
-    x_bsd, mask_bs, position_bs = _embed(parameters, config, "source", text, keep)
+    x_bsd, mask_bs, position_bs = embed(parameters, config, "source", text, keep)
     given = mask.padding_mask(mask_bs), keep, position_bs
     inner = stacks.encoder_vjp(parameters["encoder"], config, x_bsd, *given, cotangent=cotangent)
-    embedded = _embed_vjp(parameters, config, "source", text, keep, cotangent=inner["x_bsd"])
+    embedded = embed_vjp(parameters, config, "source", text, keep, cotangent=inner["x_bsd"])
     return embedded | {"parameters": {**embedded["parameters"], "encoder": inner["parameters"]}}
 
 
@@ -66,7 +66,7 @@ def decode(
     """
     memory = _memory(config, memory_bsd, source_mask_bs, target)
     keep = dropout.part(keep, "decoder")
-    x_btd, mask_bt, position_bt = _embed(parameters, config, "target", Text.of(target), keep)
+    x_btd, mask_bt, position_bt = embed(parameters, config, "target", Text.of(target), keep)
     given = memory, mask.padding_mask(mask_bt), keep, position_bt
     return logits(parameters, config, stacks.decoder(parameters["decoder"], config, x_btd, *given))
 
@@ -88,7 +88,7 @@ def decode_vjp(
     """
     memory = _memory(config, memory_bsd, source_mask_bs, target)
     keep, text = dropout.part(keep, "decoder"), Text.of(target)
-    x_btd, mask_bt, position_bt = _embed(parameters, config, "target", text, keep)
+    x_btd, mask_bt, position_bt = embed(parameters, config, "target", text, keep)
     given = memory, mask.padding_mask(mask_bt), keep, position_bt
     y_btd = stacks.decoder(parameters["decoder"], config, x_btd, *given)
     scaled = config.logit_scale, config.logit_cap
@@ -96,7 +96,7 @@ def decode_vjp(
     inner = stacks.decoder_vjp(
         parameters["decoder"], config, x_btd, *given, cotangent=last["x_btd"]
     )
-    embedded = _embed_vjp(parameters, config, "target", text, keep, cotangent=inner["x_btd"])
+    embedded = embed_vjp(parameters, config, "target", text, keep, cotangent=inner["x_btd"])
     gradients = {**embedded["parameters"], "decoder": inner["parameters"]}
     own = last["parameters"]
     if config.tie_logits:
@@ -261,7 +261,7 @@ def _real(config: Config, text: Text) -> Array:
     return mask.token_mask(text.ids, config.padding_id) if text.mask_bt is None else text.mask_bt
 
 
-def _embed(
+def embed(
     parameters: Tree, config: Config, side: str, text: Text, keep: Keep
 ) -> tuple[Array, Array, Array]:
     """The input of the first layer, and mask and positions of the tokens."""
@@ -271,7 +271,7 @@ def _embed(
     return dropout.dropout(x_btd, keep_btd, config.dropout_rate), mask_bt, position_bt
 
 
-def _embed_vjp(
+def embed_vjp(
     parameters: Tree, config: Config, side: str, text: Text, keep: Keep, *, cotangent: Array
 ) -> Gradients:
     dropped = dropout.part(keep, "embedding_dropout"), config.dropout_rate

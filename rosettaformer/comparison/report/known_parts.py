@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from reference_numpy import attention, feed_forward, rotary
-from reference_numpy.scores import Scores
-from reference_numpy.values import Heads
 from reference_numpy.config import ACTIVATIONS
 from reference_numpy.rotary_scaling import RotaryScaling
+from reference_numpy.scores import Scores
+from reference_numpy.values import Heads
 
 PROJECTIONS = ("query", "key", "value")
 BASES = (1e4, 1e6, 5e5, 1e5, 1e3)  # of rotary positions, those of published models first

@@ -22,7 +22,7 @@ def numbered(number: Callable[[Array, int], Array]) -> Mapping[str, Callable]:
     def altered(original: Callable, config: Any, read_bt: Array, length: int) -> Array:
         return number(original(config, read_bt, length), read_bt.shape[1] - length)
 
-    return {"cache._positions": altered}
+    return {"cache.positions": altered}
 
 
 def with_mask(change: Callable[[Array, int], Array]) -> Mapping[str, Callable]:
@@ -126,7 +126,7 @@ def _places_after_the_first(original: Callable, config: Any, read_bt: np.ndarray
 
 
 ALTERED: Altered = {
-    "PE13": {"cache._positions": on_call(lambda read_bt, length, **others: {"read_bt": read_bt[:, -length:]})},
+    "PE13": {"cache.positions": on_call(lambda read_bt, length, **others: {"read_bt": read_bt[:, -length:]})},
     "GEN1": penalised_by(lambda n, alpha: n**alpha),
     "GEN2": {"beams.stops": _bound_of_this_length},
     "GEN3": {"sampling.truncate": _temperature_last},
@@ -142,7 +142,7 @@ VARIANTS: Variants = {
     "PE13": {
         "the positions of the later steps are one too small": numbered(lambda position_bt, past: np.maximum(position_bt - (past > 0), 0)),
         "the positions of the later steps are one too large": numbered(lambda position_bt, past: position_bt + (past > 0)),
-        "the later steps count the padding on the left as positions, the first one does not": {"cache._positions": _places_after_the_first},
+        "the later steps count the padding on the left as positions, the first one does not": {"cache.positions": _places_after_the_first},
         "the tokens of a step have the position of its first": numbered(
             lambda position_bt, past: np.broadcast_to(position_bt[:, :1], position_bt.shape)
         ),

@@ -63,7 +63,7 @@ def _untracked(gradients: Tree) -> Tree:
 ALTERED: Altered = {
     "ATT14": {"attention.scaled_dot_product_attention_vjp": _masked_row_poisons},
     "NRM11": {"normalization.layer_norm_vjp": _deviation_of_a_constant_row},
-    "EMB4": {"transformer._embed_vjp": _padding_row_without},
+    "EMB4": {"transformer.embed_vjp": _padding_row_without},
     "EMB5": dict.fromkeys(("transformer.decode_vjp", "heads.output_vjp"), _copied_head),
     "STR3": dict.fromkeys(("stacks.encoder_vjp", "stacks.decoder_vjp"), on_result(_untracked)),
 }

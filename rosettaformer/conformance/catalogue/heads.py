@@ -39,7 +39,7 @@ def _between(steps: Callable[..., Array]) -> Replaces:
 ALTERED: Altered = {
     "HED1": {"heads.pooler": on_arguments(x_bsd=lambda x_bsd: x_bsd[:, -1:])},
     "HED2": {"encoder_only.pool": _mean_of_tokens},
-    "HED3": {"heads._active": lambda original, x, name: x},
+    "HED3": {"heads.active": lambda original, x, name: x},
     "HED4": {"heads.pooler": lambda original, parameters, x_bsd, activation_name: x_bsd[:, 0]},
     "HED5": {"heads.masked_language_head": _without_transform},
     "HED6": _between(lambda hidden_bsr, active, norm: active(hidden_bsr)),
@@ -54,8 +54,8 @@ VARIANTS: Variants = {
         },
     },
     "HED3": {
-        "the pooler has a ReLU for its tanh": {"heads._active": lambda original, x, name: original(x, "relu")},
-        "the pooler has a GELU for its activation": {"heads._active": lambda original, x, name: feed_forward.activation(x, "gelu_erf")},
+        "the pooler has a ReLU for its tanh": {"heads.active": lambda original, x, name: original(x, "relu")},
+        "the pooler has a GELU for its activation": {"heads.active": lambda original, x, name: feed_forward.activation(x, "gelu_erf")},
     },
     "HED5": {
         "the masked-language head lacks its activation": _between(lambda hidden_bsr, active, norm: norm(hidden_bsr)),

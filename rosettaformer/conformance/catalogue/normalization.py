@@ -66,7 +66,7 @@ def _normalised_over(axes: tuple[int, ...], mean: bool) -> Callable:
             return original(parameters, x_btd, epsilon, one_plus_scale, cast_before_scale)
         centred = wide - np.sum(wide, axis=axes, keepdims=True) / wide.dtype.type(size) if mean else wide
         deviation = np.sqrt(np.sum(centred * centred, axis=axes, keepdims=True) / wide.dtype.type(size) + wide.dtype.type(epsilon))
-        return normalization._scaled(parameters, centred / deviation, x_btd.dtype, one_plus_scale, cast_before_scale)
+        return normalization.scaled(parameters, centred / deviation, x_btd.dtype, one_plus_scale, cast_before_scale)
 
     return altered
 

@@ -227,7 +227,7 @@ ALTERED: Altered = {
     "PAD8": _within(_in_one_row, "source"),
     "PAD9": _within(_counted, "source"),
     "PAD1": _taken(0),
-    "PAD2": {"inputs._summed": _zero_embedding},
+    "PAD2": {"inputs.summed": _zero_embedding},
     "PAD3": _logit(-np.inf),
 }
 VARIANTS: Variants = {

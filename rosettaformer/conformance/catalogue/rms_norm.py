@@ -24,7 +24,7 @@ def _in_half_precision(
         square_bt1 = arithmetic.mean((x_btd * x_btd).astype(np.float32), -1).astype(x_btd.dtype)
         root_bt1 = np.sqrt((square_bt1 + x_btd.dtype.type(epsilon)).astype(x_btd.dtype)).astype(x_btd.dtype)
         normalised_btd = (x_btd / root_bt1).astype(x_btd.dtype)
-    return normalization._scaled(parameters, normalised_btd, x_btd.dtype, one_plus_scale, cast_before_scale)
+    return normalization.scaled(parameters, normalised_btd, x_btd.dtype, one_plus_scale, cast_before_scale)
 
 
 def _divided(deviation: Callable[[Array, Any], Array], mean: bool = False) -> dict[str, Callable]:

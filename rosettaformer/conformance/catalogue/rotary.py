@@ -116,7 +116,7 @@ def _turned(change: Callable[[Array, Array], tuple[Array, Array]]) -> Replaces:
 
 def _without_minus(original: Callable, x_bthk: Array, turned: Any, layout: str) -> Array:
     y_bthk, back_bthk = original(x_bthk, turned, layout), original(x_bthk, turned._replace(sine_btj=-turned.sine_btj), layout)
-    first, _ = rotary._pairs(layout, turned.cosine_btj.shape[-1])
+    first, _ = rotary.pairs(layout, turned.cosine_btj.shape[-1])
     y_bthk[..., first] = back_bthk[..., first]
     return y_bthk
 

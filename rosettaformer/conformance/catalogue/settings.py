@@ -295,4 +295,4 @@ def inputs() -> Iterator[Alteration]:
     title, fix = "no segment is added", "add the segment embedding, of segment 0 where no segments are given"
     yield setting("segments=none", "segment_embedding", title, fix, on_result(np.zeros_like))
     title, fix = "without segments every token is of segment 1", "take segment 0 for every token where no segments are given"
-    yield setting("segments=1 by default", "segment_embedding", title, fix, _default_segment(1), "inputs._segments")
+    yield setting("segments=1 by default", "segment_embedding", title, fix, _default_segment(1), "inputs.segments")

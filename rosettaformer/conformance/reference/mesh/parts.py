@@ -267,7 +267,7 @@ def cross_entropy_vjp(
     if log_z_btv is None:
         return found
     counts_bt = (np.ones(label_bt.shape, bool) if mask_bt is None else mask_bt) * share
-    exact = losses._log_softmax(logits_btv)  # its normaliser is exchanged for the device's
+    exact = losses.log_softmax(logits_btv)  # its normaliser is exchanged for the device's
     other_btv = np.exp(logits_btv - log_z_btv) - np.exp(exact)
     return {"logits_btv": found["logits_btv"] + counts_bt[..., None] * other_btv}
 
