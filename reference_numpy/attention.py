@@ -30,6 +30,7 @@ def attention_weights(
     hold scores and softmax in float32 and round the weights. Raises ValueError on shapes that do
     not fit. Source: Vaswani et al. 2017, eq. 1; grouped heads: Ainslie et al. 2023.
     """
+    checks.check_attention(query_bthk.shape, key_bsgk.shape, key_bsgk.shape)
     scores_bhts = scaled_scores(query_bthk, key_bsgk, scores)
     if scores.cap is not None:
         scores_bhts = softmax.soft_cap(scores_bhts, scores.cap)
@@ -117,11 +118,10 @@ def masked(
     """The scores with a floating mask added, and the boolean mask with causality (CAUSAL) and
     window (WINDOW) in it.
     """
-    if mask_bhts is not None and mask_bhts.dtype != bool:
-        checks.check_bias(mask_bhts.shape, str(mask_bhts.dtype), scores_bhts.shape)
-        scores_bhts, mask_bhts = scores_bhts + arithmetic.upcast_half(mask_bhts), None
     if mask_bhts is not None:
-        checks.check_mask(mask_bhts.shape, str(mask_bhts.dtype), scores_bhts.shape)
+        checks.check_attention_mask(mask_bhts.shape, str(mask_bhts.dtype), scores_bhts.shape)
+        if mask_bhts.dtype != bool:
+            scores_bhts, mask_bhts = scores_bhts + arithmetic.upcast_half(mask_bhts), None
     target, source = scores_bhts.shape[2:]
     if scores.causal:
         mask_bhts = mask.combine_masks(mask_bhts, mask.causal_mask(target, source))

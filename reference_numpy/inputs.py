@@ -97,7 +97,7 @@ def summed(
     segment_bt: Array | None,
 ) -> Array:
     """`embedding(token) + position + segment`."""
-    if segment_bt is not None and not config.segments:
+    if segment_bt is not None and not (config.segments and side == "source"):
         checks.check_segments(0, segment_bt.shape, str(segment_bt.dtype), token.shape)
     scale = config.scale_embedding, config.round_embedding_scale
     x_btd = embedding.embedding(parameters[table(config, side)], token, *scale)

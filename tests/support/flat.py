@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from reference_numpy import preset, transformer
+from reference_numpy import preset
+from reference_numpy import transformer as whole
 from rosettaformer.conformance.reference import calls, components
 
 PLAIN = preset("tiny", attention_dropout_rate=0.0)  # neither rotates nor norms queries and keys
@@ -17,14 +18,14 @@ def multi_head_attention_vjp(parameters: Any, query_btd: Any, memory_bsd: Any, *
 
 
 def encode(parameters: Any, config: Any, source: Any, source_mask_bs: Any = None, keep: Any = None, segment_bs: Any = None) -> Any:
-    return transformer.encode(parameters, config, calls.text(source, source_mask_bs, segment_bs), keep)
+    return whole.encode(parameters, config, calls.text(source, source_mask_bs, segment_bs), keep)
 
 
 def decode(
     parameters: Any, config: Any, target: Any, memory_bsd: Any = None, source_mask_bs: Any = None, target_mask_bt: Any = None,
     keep: Any = None,
 ) -> Any:  # fmt: skip
-    return transformer.decode(parameters, config, calls.text(target, target_mask_bt), memory_bsd, source_mask_bs, keep)
+    return whole.decode(parameters, config, calls.text(target, target_mask_bt), memory_bsd, source_mask_bs, keep)
 
 
 def __getattr__(name: str) -> Any:
