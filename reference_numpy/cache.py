@@ -1,7 +1,7 @@
 """Decoding in steps: a cache of keys and values, so that a step computes only its own tokens."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,10 +17,31 @@ from . import (
 )
 from .arrays import Array, Mask, Tree
 from .config import TransformerConfig as Config
+from .rotary import Rotation
+from .scores import Scores
+from .values import Heads
 
 __all__ = ["decode_in_steps", "decode_step", "reorder", "start_cache"]
 
-# source_mask_bs; target_mask_bt of the tokens read; layers: keys and values of both attentions
+
+class KeyValues(NamedTuple):
+    """The keys and values that an attention has read; the keys are normed and rotated."""
+
+    key_bsgk: Array
+    value_bsge: Array
+
+    def update(self, key_btgk: Array, value_btge: Array) -> "KeyValues":
+        """All keys and values: those of before, then those of the next tokens."""
+        key_bsgk = np.concatenate([self.key_bsgk, key_btgk], axis=1)
+        return KeyValues(key_bsgk, np.concatenate([self.value_bsge, value_btge], axis=1))
+
+    def last(self, window: int) -> "KeyValues":
+        """Those of the last tokens, as many as the window has; 0: of all."""
+        first = max(0, self.key_bsgk.shape[1] - window) if window else 0
+        return KeyValues(self.key_bsgk[:, first:], self.value_bsge[:, first:])
+
+
+# source_mask_bs; target_mask_bt of the tokens read; layers: the KeyValues of both attentions
 Cache = Mapping[str, Any]
 
 
@@ -48,13 +69,14 @@ def start_cache(
     rows: Any = batch if memory is None else memory[0]
     dtype = parameters[inputs.table(config, "target")]["table"].dtype
     sizes = config.key_size, config.value_size
-    nothing = tuple(np.zeros((rows, 0, config.key_value_heads, size), dtype) for size in sizes)
+    nothing = KeyValues(*(np.zeros((rows, 0, config.key_value_heads, n), dtype) for n in sizes))
     caches: list[dict[str, Any]] = []
     for index in range(config.decoder_layers):
         caches.append({"self_attention": nothing})
         if memory_bsd is not None:
             layer = parameters["decoder"]["layers"][str(index)]["cross_attention"]
-            caches[-1]["cross_attention"] = attention.keys_and_values(layer, memory_bsd, config)
+            pair = attention.keys_and_values(layer, config, memory_bsd)
+            caches[-1]["cross_attention"] = KeyValues(*pair)
     read_bt = np.zeros((rows, 0), bool)
     return {"source_mask_bs": source_mask_bs, "target_mask_bt": read_bt, "layers": caches}
 
@@ -80,17 +102,19 @@ def decode_step(
         "target mask", target_mask_bt.shape, str(target_mask_bt.dtype), target.shape[:2]
     )
     read_bt = np.concatenate([past_bt, target_mask_bt], axis=1)
-    position_bt = _positions(config, read_bt, target.shape[1])
+    position_bt = positions(config, read_bt, target.shape[1])
     x_btd = inputs.embed(parameters, config, "target", target, position_bt)
-    self_mask_bhts = mask.padding_mask(read_bt)
-    cross_mask_bhts = None if source_mask_bs is None else mask.padding_mask(source_mask_bs)
-    caches = []
-    for index, layer_cache in enumerate(cache["layers"]):
-        layer = parameters["decoder"]["layers"][str(index)]
-        given = layer_cache, self_mask_bhts, cross_mask_bhts, position_bt, index
-        x_btd, layer_cache = decoder_layer_step(layer, config, x_btd, *given)
-        caches.append(layer_cache)
-    x_btd = stacks.final_norm(parameters["decoder"], config, x_btd)
+    memory_mask_bhts = None if source_mask_bs is None else mask.padding_mask(source_mask_bs)
+    caches = list(cache["layers"])
+
+    def layer(index: int, own: Tree, y_btd: Array) -> Array:
+        scores = config.scores(index, causal=True)
+        rotation = stacks.rotation(config, index, y_btd, position_bt)
+        given = mask.padding_mask(read_bt), memory_mask_bhts, scores, rotation
+        y_btd, caches[index] = decoder_layer_step(own, config, y_btd, caches[index], *given)
+        return y_btd
+
+    x_btd = stacks.walk(parameters["decoder"], config, x_btd, layer)
     logits_btv = transformer.logits(parameters, config, x_btd)
     return logits_btv, {**cache, "target_mask_bt": read_bt, "layers": caches}
 
@@ -99,36 +123,34 @@ def decoder_layer_step(
     parameters: Tree,
     config: Config,
     x_btd: Array,
-    cache: Cache,
+    cache: Mapping[str, KeyValues],
     self_mask_bhts: Mask = None,
     cross_mask_bhts: Mask = None,
-    position_bt: Array | None = None,
-    layer: int = 0,
-) -> tuple[Array, dict[str, Any]]:
+    scores: Scores = Scores(causal=True),
+    rotation: Rotation | None = None,
+) -> tuple[Array, dict[str, KeyValues]]:
     """`layers.decoder_layer` on the next tokens of a target, and the layer's cache after them.
 
-    cache: self_attention, keys and values of the tokens before, to which those of x are appended;
-    cross_attention, keys and values of the memory, if there is one. self_mask_bhts: over all tokens
-    that were read, those of x among them. position_bt, layer: as `layers.decoder_layer`.
+    cache: self_attention, of the tokens before, to which those of x are appended; cross_attention,
+    of the memory, if there is one. self_mask_bhts: over all tokens that were read, those of x among
+    them. scores, rotation: as `layers.decoder_layer`.
     """
-    after, window = dict(cache), config.layer_kind(layer).window
+    after = dict(cache)
 
     def attend(y_btd: Array) -> Array:
         own = parameters["self_attention"]
-        query_bthk, *new = attention.project(own, y_btd, config, layer, position_bt)
-        pairs = zip(cache["self_attention"], new, strict=True)
-        key_bsgk, value_bsge = (np.concatenate(pair, axis=1) for pair in pairs)
-        unseen = max(0, key_bsgk.shape[1] - window) if window else 0
-        after["self_attention"] = key_bsgk[:, unseen:], value_bsge[:, unseen:]
-        mask_bhts = None if self_mask_bhts is None else self_mask_bhts[..., -key_bsgk.shape[1] :]
-        given = query_bthk, key_bsgk, value_bsge, mask_bhts
-        return attention.attend(own, *given, causal=True, config=config, layer=layer)
+        query_bthk, *new = attention.project(own, config, y_btd, y_btd, rotation)
+        read = cache["self_attention"].update(*new)
+        after["self_attention"] = read.last(scores.window)
+        mask_bhts = (
+            None if self_mask_bhts is None else self_mask_bhts[..., -read.key_bsgk.shape[1] :]
+        )
+        return attention.attend(own, config, Heads(query_bthk, *read), mask_bhts, scores)
 
     def attend_to_memory(y_btd: Array) -> Array:
-        own, (key_bsgk, value_bsge) = parameters["cross_attention"], cache["cross_attention"]
-        query_bthk = attention.queries(own, y_btd, config)
-        given = query_bthk, key_bsgk, value_bsge, cross_mask_bhts
-        return attention.attend(own, *given, config=config, layer=None)
+        own, memory = parameters["cross_attention"], cache["cross_attention"]
+        heads = Heads(attention.queries(own, config, y_btd), *memory)
+        return attention.attend(own, config, heads, cross_mask_bhts, config.scores(None))
 
     crossing = attend_to_memory if "cross_attention" in cache else None
     return layers.run(parameters, config, x_btd, attend, crossing), after
@@ -168,7 +190,7 @@ def reorder(cache: Cache, row_b: Array) -> Cache:
     """The cache whose row i is what row `row_b[i]` was: beams that live on keep their past."""
     source_mask_bs = cache["source_mask_bs"]
     caches = [
-        {name: (key[row_b], value[row_b]) for name, (key, value) in layer.items()}
+        {name: KeyValues(key[row_b], value[row_b]) for name, (key, value) in layer.items()}
         for layer in cache["layers"]
     ]
     return {
@@ -178,7 +200,7 @@ def reorder(cache: Cache, row_b: Array) -> Cache:
     }
 
 
-def _positions(config: Config, read_bt: Array, length: int) -> Array:
+def positions(config: Config, read_bt: Array, length: int) -> Array:
     """The positions of the last tokens that have been read."""
     return positional_encoding.token_positions(read_bt, config.position_start)[:, -length:]
 
@@ -187,4 +209,4 @@ def length(config: Config, read_bt: Array) -> int:
     """The largest position of what has been read and 1; 0 before the first token."""
     if not read_bt.shape[1]:
         return 0
-    return int(_positions(config, read_bt, 1).max(initial=0)) + 1
+    return int(positions(config, read_bt, 1).max(initial=0)) + 1

@@ -257,6 +257,14 @@ def check_mask(shape: Shape, dtype: str, scores: Shape, axes: str = "b h t s") -
     _check_broadcast("mask", shape, scores, axes)
 
 
+def check_attention_mask(shape: Shape, dtype: str, scores: Shape) -> None:
+    """The mask of an attention is boolean or floating, and broadcasts to `b h t s`."""
+    if dtype != "bool" and "float" not in dtype:
+        wanted = "boolean, True = may attend, or floating, added to the scores"
+        raise ValueError(f"mask must be {wanted}; got {dtype}")
+    _check_broadcast("mask", shape, scores, "b h t s")
+
+
 def check_token_mask(name: str, shape: Shape, dtype: str, tokens: Shape | None = None) -> None:
     """A mask of tokens is boolean, True = real, and has exactly the tokens' axes `b t`."""
     if dtype != "bool":

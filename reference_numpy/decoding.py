@@ -9,6 +9,7 @@ from . import arithmetic, beams, cache, checks, mask, sampling, transformer
 from .arrays import Array, Mask, Tree
 from .config import TransformerConfig as Config
 from .strategy import Strategy
+from .values import Text
 
 __all__ = ["beam_search", "greedy_search", "sample"]
 
@@ -38,7 +39,7 @@ def greedy_search(
     is 0. Half-precision dtypes compute `log p` in float32. Raises ValueError on ids and options
     that do not fit, and if a logit is inf or NaN.
     """
-    model = _Model(
+    model = Model(
         parameters,
         config,
         Strategy.of(strategy, config),
@@ -47,7 +48,7 @@ def greedy_search(
         source_mask_bs,
         prefix_mask_bp,
     )
-    return _one_by_one(model, lambda scores_bv, _: scores_bv.argmax(axis=1))
+    return one_by_one(model, lambda scores_bv, _: scores_bv.argmax(axis=1))
 
 
 def sample(
@@ -67,7 +68,7 @@ def sample(
     drawn; others are refused. Temperature 0 takes the likeliest token.
     """
     strategy = Strategy.of(strategy, config)
-    model = _Model(parameters, config, strategy, source, prefix, source_mask_bs, prefix_mask_bp)
+    model = Model(parameters, config, strategy, source, prefix, source_mask_bs, prefix_mask_bp)
     shape = len(model.target_bt), strategy.max_new_tokens
     checks.check_uniform(
         uniform_bn.shape, shape, uniform_bn.min(initial=0), uniform_bn.max(initial=0)
@@ -79,7 +80,7 @@ def sample(
         kept_bv = sampling.truncate(scores_bv, strategy.temperature, strategy.top_k, strategy.top_p)
         return sampling.draw(kept_bv, uniform_bn[:, step])
 
-    return _one_by_one(model, choose)
+    return one_by_one(model, choose)
 
 
 def beam_search(
@@ -104,7 +105,7 @@ def beam_search(
     Missing ones are padding, with the score -inf. Source: Wu et al. 2016, eq. 14.
     """
     strategy = Strategy.of(strategy, config)
-    model = _Model(
+    model = Model(
         parameters,
         config,
         strategy,
@@ -122,11 +123,11 @@ def beam_search(
             row.advance(scores_wv)
         if all(row.done for row in rows):
             break
-        model.read(*_continued(rows, strategy.beam_size))
-    return _n_best(rows, strategy, strategy.pad_id(config), scores_bwv.dtype)
+        model.read(*continued(rows, strategy.beam_size))
+    return n_best(rows, strategy, strategy.pad_id(config), scores_bwv.dtype)
 
 
-class _Model:
+class Model:
     """The model after it has read a target, with a copy of each row for every beam."""
 
     def __init__(
@@ -155,7 +156,8 @@ class _Model:
                 if source_mask_bs is None
                 else source_mask_bs
             )
-            memory_bsd = transformer.encode(parameters, config, source, source_mask_bs)[row_b]
+            text = Text(source, source_mask_bs)
+            memory_bsd = transformer.encode(parameters, config, text)[row_b]
             source_mask_bs = source_mask_bs[row_b]
         self._memory = memory_bsd, source_mask_bs, len(row_b)
         self._cache = cache.start_cache(parameters, config, *self._memory)
@@ -224,7 +226,7 @@ def _prefix(
     return prefix, mask.token_mask(prefix, config.padding_id) if mask_bp is None else mask_bp
 
 
-def _one_by_one(model: _Model, choose: Callable[[Array, int], Array]) -> dict[str, Array]:
+def one_by_one(model: Model, choose: Callable[[Array, int], Array]) -> dict[str, Array]:
     """One answer for each row, token by token. choose: (scores `b v`, step) -> tokens `b`."""
     strategy, pad_id = model.strategy, model.strategy.pad_id(model.config)
     shape = len(model.logits_bv), strategy.max_new_tokens
@@ -245,7 +247,7 @@ def _one_by_one(model: _Model, choose: Callable[[Array, int], Array]) -> dict[st
     return {"token_bn": token_bn, "log_p_bn": log_p_bn}
 
 
-def _continued(rows: list[beams.Row], size: int) -> tuple[Array, Array]:
+def continued(rows: list[beams.Row], size: int) -> tuple[Array, Array]:
     """What the model reads next: the last token of every beam, shape (b w, 1), and the row of the
     model that each continues, shape (b w). Without a live beam both are arbitrary.
     """
@@ -257,7 +259,7 @@ def _continued(rows: list[beams.Row], size: int) -> tuple[Array, Array]:
     return token.reshape(-1, 1), row_b.reshape(-1)
 
 
-def _n_best(
+def n_best(
     rows: list[beams.Row], strategy: Strategy, pad_id: int, dtype: np.dtype
 ) -> dict[str, Array]:
     token_bwn = np.full((len(rows), strategy.n_best, strategy.max_new_tokens), pad_id)

@@ -81,7 +81,7 @@ def feed_forward(
     2; gated: Shazeer 2020, eq. 6.
     """
     checks.check_features("x", x_btd.shape, parameters["hidden"]["kernel"].shape[0])
-    hidden_btf, _ = _hidden(parameters, x_btd, activation_name)
+    hidden_btf, _ = hidden_layer(parameters, x_btd, activation_name)
     dropped_btf = dropout.dropout(hidden_btf, keep_btf, dropout_rate)
     return arithmetic.affine("btf,fd->btd", dropped_btf, parameters["output"])
 
@@ -98,7 +98,7 @@ def feed_forward_vjp(
     """Backwards through `output`, dropout, the activation and `hidden`, and `gate` where there is
     one; parameters and x_btd.
     """
-    hidden_btf, (linear_btf, gate_btf) = _hidden(parameters, x_btd, activation_name)
+    hidden_btf, (linear_btf, gate_btf) = hidden_layer(parameters, x_btd, activation_name)
     dropped = keep_btf, dropout_rate
     g_btf, output = arithmetic.affine_vjp(
         "btf,fd->btd", dropout.dropout(hidden_btf, *dropped), parameters["output"], cotangent
@@ -122,7 +122,7 @@ def feed_forward_vjp(
     return {"parameters": gradients, "x_btd": gradient_btd}
 
 
-def _hidden(
+def hidden_layer(
     parameters: Tree, x_btd: Array, activation_name: str
 ) -> tuple[Array, tuple[Array, Array | None]]:
     """The hidden layer, and what it is made of before the activation: `hidden`, and `gate`."""

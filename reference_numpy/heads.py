@@ -3,7 +3,7 @@
 import numpy as np
 
 from . import arithmetic, checks, dropout, embedding, feed_forward, normalization
-from .arrays import Array, Gradients, Mask, Tree
+from .arrays import Array, Gradients, Keep, Mask, Tree
 from .config import TransformerConfig as Config
 
 __all__ = [
@@ -24,7 +24,7 @@ def pooler(parameters: Tree, x_bsd: Array, activation_name: str = "tanh") -> Arr
     dtypes compute in float32, or relu. Raises ValueError where x is not `b s d`, s at least 1.
     Source: Devlin et al. 2019, section 3.1 ([CLS]).
     """
-    return _active(_first(parameters, x_bsd), activation_name)
+    return active(_first(parameters, x_bsd), activation_name)
 
 
 def pooler_vjp(
@@ -36,7 +36,7 @@ def pooler_vjp(
     if activation_name == "relu":
         g_br = feed_forward.activation_vjp(u_br, "relu", cotangent=cotangent)["x"]
     else:
-        wide_br = _active(arithmetic.upcast_half(u_br), activation_name)
+        wide_br = active(arithmetic.upcast_half(u_br), activation_name)
         slope_br = wide_br.dtype.type(1) - wide_br * wide_br
         g_br = (arithmetic.upcast_half(cotangent) * slope_br).astype(x_bsd.dtype, copy=False)
     first_bd, gradients = arithmetic.affine_vjp("bd,dr->br", x_bsd[:, 0], parameters, g_br)
@@ -116,6 +116,64 @@ def masked_language_head_vjp(
     }
 
 
+def output(parameters: Tree, config: Config, head: str, x_bsd: Array, keep: Keep = None) -> Array:
+    """What a head makes of the encoder's output: `b r`, `b c` or `b s v`.
+
+    parameters: of the whole model. head: the field of the config that adds it, "pooler", "classes"
+    or "masked_language_head". Raises ValueError if the config lacks it.
+    """
+    config.need(head)
+    if head == "masked_language_head":
+        return masked_language_head(_untied(parameters, config), x_bsd, config)
+    pooled_br = pooler(parameters["pooler"], x_bsd, config.pooler_activation)
+    if head == "pooler":
+        return pooled_br
+    dropped = dropout.part(keep, "classifier_dropout"), config.classifier_dropout_rate
+    return classifier(parameters["classifier"], pooled_br, *dropped)
+
+
+def output_vjp(
+    parameters: Tree,
+    config: Config,
+    head: str,
+    x_bsd: Array,
+    keep: Keep = None,
+    *,
+    cotangent: Array,
+) -> Gradients:
+    """parameters and x_bsd. A kernel that is the transposed table passes its gradient to the
+    table.
+    """
+    if head == "masked_language_head":
+        inner = masked_language_head_vjp(
+            _untied(parameters, config), x_bsd, config, cotangent=cotangent
+        )
+        own, tied = inner["parameters"], {}
+        if config.tie_logits:
+            tied = {"source_embedding": {"table": own["logits"].pop("kernel").T}}
+        own = {name: part for name, part in own.items() if part}
+        return {"parameters": {**tied, head: own}, "x_bsd": inner["x_bsd"]}
+    found, activation_name = {}, config.pooler_activation
+    if head == "classes":
+        pooled_br = pooler(parameters["pooler"], x_bsd, activation_name)
+        dropped = dropout.part(keep, "classifier_dropout"), config.classifier_dropout_rate
+        last = classifier_vjp(parameters["classifier"], pooled_br, *dropped, cotangent=cotangent)
+        found["classifier"], cotangent = last["parameters"], last["pooled_br"]
+    first = pooler_vjp(parameters["pooler"], x_bsd, activation_name, cotangent=cotangent)
+    return {"parameters": {"pooler": first["parameters"], **found}, "x_bsd": first["x_bsd"]}
+
+
+def _untied(parameters: Tree, config: Config) -> Tree:
+    """The masked-language head's parameters; tied, the kernel of its logits is the transposed
+    table.
+    """
+    head = parameters["masked_language_head"]
+    if not config.tie_logits:
+        return head
+    kernel_dv = parameters["source_embedding"]["table"].T
+    return {**head, "logits": {**head.get("logits", {}), "kernel": kernel_dv}}
+
+
 def _first(parameters: Tree, x_bsd: Array) -> Array:
     """`x_0 W + b`."""
     checks.check_features("x", x_bsd.shape, parameters["kernel"].shape[0])
@@ -123,7 +181,7 @@ def _first(parameters: Tree, x_bsd: Array) -> Array:
     return arithmetic.affine("bd,dr->br", x_bsd[:, 0], parameters)
 
 
-def _active(x: Array, name: str) -> Array:
+def active(x: Array, name: str) -> Array:
     if name == "relu":
         return feed_forward.activation(x, "relu")
     return arithmetic.tanh(arithmetic.upcast_half(x)).astype(x.dtype, copy=False)

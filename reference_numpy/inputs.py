@@ -44,7 +44,7 @@ def embed(
     The input of the first layer of the encoder (side: "source") or the decoder ("target"), before
     dropout. segment_bt: without it, 0.
     """
-    x_btd = _summed(parameters, config, side, token, position_bt, segment_bt)
+    x_btd = summed(parameters, config, side, token, position_bt, segment_bt)
     return (
         normalization.norm(parameters[f"{side}_embedding_norm"], config, x_btd)
         if config.embedding_norm
@@ -65,7 +65,7 @@ def embed_vjp(
     """parameters, and token where it is soft. Sinusoidal positions are constants."""
     g_btd, gradients = cotangent, {}
     if config.embedding_norm:
-        x_btd = _summed(parameters, config, side, token, position_bt, segment_bt)
+        x_btd = summed(parameters, config, side, token, position_bt, segment_bt)
         normed = normalization.norm_vjp(
             parameters[f"{side}_embedding_norm"], config, x_btd, cotangent=g_btd
         )
@@ -81,14 +81,14 @@ def embed_vjp(
         )
         gradients[name] = inner["parameters"]
     if config.segments and side == "source":
-        name, segment_bt = "source_segment_embedding", _segments(config, token, segment_bt)
+        name, segment_bt = "source_segment_embedding", segments(config, token, segment_bt)
         gradients[name] = embedding.segment_embedding_vjp(
             parameters[name], segment_bt, cotangent=g_btd
         )["parameters"]
     return {"parameters": gradients} | ({side: embedded["token"]} if "token" in embedded else {})
 
 
-def _summed(
+def summed(
     parameters: Tree,
     config: Config,
     side: str,
@@ -97,7 +97,7 @@ def _summed(
     segment_bt: Array | None,
 ) -> Array:
     """`embedding(token) + position + segment`."""
-    if segment_bt is not None and not config.segments:
+    if segment_bt is not None and not (config.segments and side == "source"):
         checks.check_segments(0, segment_bt.shape, str(segment_bt.dtype), token.shape)
     scale = config.scale_embedding, config.round_embedding_scale
     x_btd = embedding.embedding(parameters[table(config, side)], token, *scale)
@@ -112,12 +112,12 @@ def _summed(
         )
     if config.segments and side == "source":
         x_btd = x_btd + embedding.segment_embedding(
-            parameters["source_segment_embedding"], _segments(config, token, segment_bt)
+            parameters["source_segment_embedding"], segments(config, token, segment_bt)
         )
     return x_btd
 
 
-def _segments(config: Config, token: Array, segment_bt: Array | None) -> Array:
+def segments(config: Config, token: Array, segment_bt: Array | None) -> Array:
     """The segment of every token: without any, 0."""
     if segment_bt is None:
         return np.zeros(token.shape[:2], np.int64)

@@ -6,6 +6,9 @@ from typing import Any
 from . import attention, checks, dropout, feed_forward, normalization
 from .arrays import Array, Gradients, Keep, Mask, Tree
 from .config import TransformerConfig as Config
+from .rotary import Rotation
+from .scores import Scores
+from .values import Memory
 
 __all__ = ["decoder_layer", "decoder_layer_vjp", "encoder_layer", "encoder_layer_vjp"]
 
@@ -18,26 +21,24 @@ def encoder_layer(
     config: Config,
     x_btd: Array,
     mask_bhts: Mask = None,
+    scores: Scores = Scores(),
+    rotation: Rotation | None = None,
     keep: Keep = None,
-    position_bt: Array | None = None,
-    layer: int = 0,
 ) -> Array:
     """Self-attention, then feed-forward, each as a residual sub-layer: `b t d`.
 
     post: `x = norm(x + dropout(sublayer(x)))`; pre: `x = x + dropout(sublayer(norm(x)))`; after:
     `x = x + dropout(norm(sublayer(x)))`; sandwich: `x = x + dropout(norm(sublayer(norm(x))))`.
     parameters: self_attention, self_attention_norm, feed_forward, feed_forward_norm; sandwich also
-    self_attention_output_norm and feed_forward_output_norm. keep: masks of self_attention_dropout,
-    self_attention.weights_dropout, feed_forward_dropout and feed_forward.hidden_dropout; None
-    evaluates. position_bt, layer: as `attention.multi_head_attention`. Raises ValueError on shapes
-    that do not fit. Source: Vaswani et al. 2017, section 3.1; pre: Xiong et al. 2020; sandwich:
-    Ding et al. 2021, Gemma Team 2024; after: Liu et al. 2022, OLMo Team 2024.
+    self_attention_output_norm and feed_forward_output_norm. mask_bhts, scores, rotation: of the
+    self-attention. keep: masks of self_attention_dropout, self_attention.weights_dropout,
+    feed_forward_dropout and feed_forward.hidden_dropout; None evaluates. Raises ValueError on
+    shapes that do not fit. Source: Vaswani et al. 2017, section 3.1; pre: Xiong et al. 2020;
+    sandwich: Ding et al. 2021, Gemma Team 2024; after: Liu et al. 2022, OLMo Team 2024.
     """
-    place = {"layer": layer, "position_bt": position_bt}
 
     def attend(y_btd: Array) -> Array:
-        settings = _attention_settings(config, "self_attention", False, keep, place)
-        return _attend(parameters, config, "self_attention", y_btd, y_btd, mask_bhts, settings)
+        return self_attention(parameters, config, y_btd, mask_bhts, scores, rotation, keep)
 
     return run(parameters, config, x_btd, attend, keep=keep)
 
@@ -47,21 +48,15 @@ def encoder_layer_vjp(
     config: Config,
     x_btd: Array,
     mask_bhts: Mask = None,
+    scores: Scores = Scores(),
+    rotation: Rotation | None = None,
     keep: Keep = None,
-    position_bt: Array | None = None,
-    layer: int = 0,
     *,
     cotangent: Array,
 ) -> Gradients:
     """Backwards through the sub-layers; parameters and x_btd."""
-    place = {"layer": layer, "position_bt": position_bt}
-    settings = _attention_settings(config, "self_attention", False, keep, place)
-    sublayers = {
-        "self_attention": _attention_pair(
-            parameters, config, "self_attention", None, mask_bhts, settings
-        ),
-        "feed_forward": _feed_forward_pair(parameters, config, keep),
-    }
+    attend = _self_attention_pair(parameters, config, mask_bhts, scores, rotation, keep)
+    sublayers = {"self_attention": attend, "feed_forward": _network_pair(parameters, config, keep)}
     return run_vjp(parameters, config, x_btd, sublayers, keep, cotangent=cotangent)
 
 
@@ -69,69 +64,57 @@ def decoder_layer(
     parameters: Tree,
     config: Config,
     x_btd: Array,
-    memory_bsd: Array | None = None,
+    memory: Memory | None = None,
     self_mask_bhts: Mask = None,
-    cross_mask_bhts: Mask = None,
+    scores: Scores = Scores(causal=True),
+    rotation: Rotation | None = None,
     keep: Keep = None,
-    position_bt: Array | None = None,
-    layer: int = 0,
 ) -> Array:
     """Causal self-attention, cross-attention to the memory, then feed-forward: `b t d`.
 
     Each is a residual sub-layer, as in `encoder_layer`; the memory is not normalised here. A
     decoder-only model has neither cross-attention nor memory. parameters and keep: also those of
-    cross_attention. position_bt, layer: of the self-attention. Raises ValueError on shapes that do
-    not fit. Source: Vaswani et al. 2017, section 3.1.
+    cross_attention. self_mask_bhts, scores, rotation: of the self-attention. Raises ValueError on
+    shapes that do not fit. Source: Vaswani et al. 2017, section 3.1.
     """
-    memory: Any = memory_bsd
-    shape = None if memory is None else memory.shape
-    checks.check_memory(config.cross_attention, config.model_width, shape, cross_mask_bhts)
-    if memory is not None:
-        checks.check_same_batch(x=x_btd.shape, memory=memory.shape)
-
-    place = {"layer": layer, "position_bt": position_bt}
+    shape = None if memory is None else memory.vectors_bsd.shape
+    checks.check_memory(config.cross_attention, config.model_width, shape)
+    if shape is not None:
+        checks.check_same_batch(x=x_btd.shape, memory=shape)
 
     def attend(y_btd: Array) -> Array:
-        settings = _attention_settings(config, "self_attention", True, keep, place)
-        return _attend(parameters, config, "self_attention", y_btd, y_btd, self_mask_bhts, settings)
+        return self_attention(parameters, config, y_btd, self_mask_bhts, scores, rotation, keep)
+
+    if memory is None:
+        return run(parameters, config, x_btd, attend, keep=keep)
 
     def attend_to_memory(y_btd: Array) -> Array:
-        settings = _attention_settings(config, "cross_attention", False, keep)
-        return _attend(
-            parameters, config, "cross_attention", y_btd, memory, cross_mask_bhts, settings
-        )
+        return cross_attention(parameters, config, y_btd, memory, keep)
 
-    crossing = None if memory is None else attend_to_memory
-    return run(parameters, config, x_btd, attend, crossing, keep)
+    return run(parameters, config, x_btd, attend, attend_to_memory, keep)
 
 
 def decoder_layer_vjp(
     parameters: Tree,
     config: Config,
     x_btd: Array,
-    memory_bsd: Array | None = None,
+    memory: Memory | None = None,
     self_mask_bhts: Mask = None,
-    cross_mask_bhts: Mask = None,
+    scores: Scores = Scores(causal=True),
+    rotation: Rotation | None = None,
     keep: Keep = None,
-    position_bt: Array | None = None,
-    layer: int = 0,
     *,
     cotangent: Array,
 ) -> Gradients:
     """Backwards through the sub-layers; parameters, x_btd, and memory_bsd if there is a memory."""
-    place = {"layer": layer, "position_bt": position_bt}
-    settings = _attention_settings(config, "self_attention", True, keep, place)
     sublayers = {
-        "self_attention": _attention_pair(
-            parameters, config, "self_attention", None, self_mask_bhts, settings
+        "self_attention": _self_attention_pair(
+            parameters, config, self_mask_bhts, scores, rotation, keep
         )
     }
-    if memory_bsd is not None:
-        settings = _attention_settings(config, "cross_attention", False, keep)
-        sublayers["cross_attention"] = _attention_pair(
-            parameters, config, "cross_attention", memory_bsd, cross_mask_bhts, settings
-        )
-    sublayers["feed_forward"] = _feed_forward_pair(parameters, config, keep)
+    if memory is not None:
+        sublayers["cross_attention"] = _cross_attention_pair(parameters, config, memory, keep)
+    sublayers["feed_forward"] = _network_pair(parameters, config, keep)
     return run_vjp(parameters, config, x_btd, sublayers, keep, cotangent=cotangent)
 
 
@@ -151,10 +134,10 @@ def run(
     if attend_to_memory is not None:
         x_btd = residual(parameters, config, "cross_attention", x_btd, attend_to_memory, keep)
 
-    def network(y_btd: Array) -> Array:
-        return _feed_forward(parameters, config, y_btd, keep)
+    def transform(y_btd: Array) -> Array:
+        return network(parameters, config, y_btd, keep)
 
-    return residual(parameters, config, "feed_forward", x_btd, network, keep)
+    return residual(parameters, config, "feed_forward", x_btd, transform, keep)
 
 
 def residual(
@@ -221,7 +204,7 @@ def residual_out(
     `x + dropout(norm(y))` (sandwich, after).
     """
     keep_btd = dropout.part(keep, f"{name}_dropout")
-    if of_output := _norm_of_output(config, name):
+    if of_output := norm_of_output(config, name):
         y_btd = normalization.norm(parameters[of_output], config, y_btd)
     sum_btd = x_btd + dropout.dropout(y_btd, keep_btd, config.dropout_rate)
     if config.norm_placement != "post":
@@ -241,7 +224,7 @@ def residual_out_vjp(
 ) -> Gradients:
     """norms, the gradients of the norm that stands here, by its name, x_btd and y_btd."""
     dropped = dropout.part(keep, f"{name}_dropout"), config.dropout_rate
-    raw_btd, of_output = y_btd, _norm_of_output(config, name)
+    raw_btd, of_output = y_btd, norm_of_output(config, name)
     if of_output:
         y_btd = normalization.norm(parameters[of_output], config, y_btd)
     result: Gradients = {"norms": {}, "x_btd": cotangent}
@@ -255,7 +238,7 @@ def residual_out_vjp(
     return result | {"norms": inner["norms"], "y_btd": inner["x_btd"]}
 
 
-def _norm_of_output(config: Config, name: str) -> str:
+def norm_of_output(config: Config, name: str) -> str:
     """The name of the norm of a sub-layer's output; empty without one."""
     return {"sandwich": f"{name}_output_norm", "after": f"{name}_norm"}.get(
         config.norm_placement, ""
@@ -269,79 +252,112 @@ def _norm_vjp(
     return {"norms": {name: inner["parameters"]}, "x_btd": inner["x_btd"]}
 
 
-def _attend(
+def self_attention(
     parameters: Tree,
     config: Config,
-    name: str,
-    query_btd: Array,
-    memory_bsd: Array,
-    mask_bhts: Mask,
-    settings: Mapping[str, Any],
+    x_btd: Array,
+    mask_bhts: Mask = None,
+    scores: Scores = Scores(),
+    rotation: Rotation | None = None,
+    keep: Keep = None,
 ) -> Array:
-    """The attention of that name."""
+    """The attention of x to itself, without norm and residual connection: `b t d`."""
+    keep_bhts = dropout.part(keep, "self_attention", "weights_dropout")
     return attention.multi_head_attention(
-        parameters[name], query_btd, memory_bsd, mask_bhts, **settings
+        parameters["self_attention"], config, x_btd, x_btd, mask_bhts, scores, rotation, keep_bhts
     )
 
 
-def _attention_settings(
-    config: Config, name: str, causal: bool, keep: Keep, place: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
-    """What an attention is given beside parameters and mask. place: layer and position_bt of a
-    self-attention.
-    """
-    keep_bhts, rate = dropout.part(keep, name, "weights_dropout"), config.attention_dropout_rate
-    dropped = {"keep_bhts": keep_bhts, "dropout_rate": rate}
-    return {"causal": causal, "config": config, **dropped, **(place or {"layer": None})}
+def cross_attention(
+    parameters: Tree, config: Config, x_btd: Array, memory: Memory, keep: Keep = None
+) -> Array:
+    """The attention of x to the memory, without norm and residual connection: `b t d`."""
+    own, (memory_bsd, mask_bhts) = parameters["cross_attention"], memory
+    keep_bhts = dropout.part(keep, "cross_attention", "weights_dropout")
+    return attention.multi_head_attention(
+        own, config, x_btd, memory_bsd, mask_bhts, config.scores(None), keep_bhts=keep_bhts
+    )
 
 
-def _attention_pair(
+def _self_attention_pair(
     parameters: Tree,
     config: Config,
-    name: str,
-    memory_bsd: Array | None,
     mask_bhts: Mask,
-    settings: Mapping[str, Any],
+    scores: Scores,
+    rotation: Rotation | None,
+    keep: Keep,
 ) -> Pair:
-    """`_attend` as a sub-layer, and its vjp; without a memory its argument attends to itself."""
+    """`self_attention` as a sub-layer, and its vjp."""
+    keep_bhts = dropout.part(keep, "self_attention", "weights_dropout")
 
     def sublayer(y_btd: Array) -> Array:
-        memory = y_btd if memory_bsd is None else memory_bsd
-        return _attend(parameters, config, name, y_btd, memory, mask_bhts, settings)
+        return self_attention(parameters, config, y_btd, mask_bhts, scores, rotation, keep)
 
     def vjp(y_btd: Array, *, cotangent: Array) -> Gradients:
-        memory = y_btd if memory_bsd is None else memory_bsd
         inner = attention.multi_head_attention_vjp(
-            parameters[name], y_btd, memory, mask_bhts, **settings, cotangent=cotangent
+            parameters["self_attention"],
+            config,
+            y_btd,
+            y_btd,
+            mask_bhts,
+            scores,
+            rotation,
+            keep_bhts,
+            cotangent=cotangent,
         )
-        x_btd = inner.pop("query_btd")
-        if memory_bsd is None:
-            x_btd = x_btd + inner.pop("memory_bsd")
-        return {**inner, "x_btd": x_btd}
+        return {
+            "parameters": inner["parameters"],
+            "x_btd": inner["query_btd"] + inner["memory_bsd"],
+        }
 
     return sublayer, vjp
 
 
-def _feed_forward(parameters: Tree, config: Config, x_btd: Array, keep: Keep) -> Array:
+def _cross_attention_pair(parameters: Tree, config: Config, memory: Memory, keep: Keep) -> Pair:
+    """`cross_attention` as a sub-layer, and its vjp."""
+    own, (memory_bsd, mask_bhts) = parameters["cross_attention"], memory
+    keep_bhts = dropout.part(keep, "cross_attention", "weights_dropout")
+
+    def sublayer(y_btd: Array) -> Array:
+        return cross_attention(parameters, config, y_btd, memory, keep)
+
+    def vjp(y_btd: Array, *, cotangent: Array) -> Gradients:
+        inner = attention.multi_head_attention_vjp(
+            own,
+            config,
+            y_btd,
+            memory_bsd,
+            mask_bhts,
+            config.scores(None),
+            keep_bhts=keep_bhts,
+            cotangent=cotangent,
+        )
+        names = {"parameters": "parameters", "x_btd": "query_btd", "memory_bsd": "memory_bsd"}
+        return {name: inner[of] for name, of in names.items()}
+
+    return sublayer, vjp
+
+
+def network(parameters: Tree, config: Config, x_btd: Array, keep: Keep = None) -> Array:
     """The feed-forward network, with the dropout mask of its hidden layer."""
-    settings = _feed_forward_settings(config, keep)
+    settings = _network_settings(config, keep)
     return feed_forward.feed_forward(parameters["feed_forward"], x_btd, **settings)
 
 
-def _feed_forward_settings(config: Config, keep: Keep) -> dict[str, Any]:
+def _network_settings(config: Config, keep: Keep) -> dict[str, Any]:
     keep_btf = dropout.part(keep, "feed_forward", "hidden_dropout")
     rate = config.hidden_dropout_rate
     return {"activation_name": config.activation, "keep_btf": keep_btf, "dropout_rate": rate}
 
 
-def _feed_forward_pair(parameters: Tree, config: Config, keep: Keep) -> Pair:
-    """`_feed_forward` as a sub-layer, and its vjp."""
+def _network_pair(parameters: Tree, config: Config, keep: Keep) -> Pair:
+    """`network` as a sub-layer, and its vjp."""
 
     def sublayer(y_btd: Array) -> Array:
-        return _feed_forward(parameters, config, y_btd, keep)
+        return network(parameters, config, y_btd, keep)
 
     def vjp(y_btd: Array, *, cotangent: Array) -> Gradients:
-        settings = _feed_forward_settings(config, keep)
+        settings = _network_settings(config, keep)
         return feed_forward.feed_forward_vjp(
             parameters["feed_forward"], y_btd, **settings, cotangent=cotangent
         )

@@ -37,7 +37,7 @@ def cross_entropy(
     section 7; Vaswani et al. 2017, section 5.4.
     """
     weight_bt = _weight(logits_btv, label_bt, mask_bt, smoothing, total)
-    log_p_btv = _log_softmax(arithmetic.upcast_half(logits_btv))
+    log_p_btv = log_softmax(arithmetic.upcast_half(logits_btv))
     number = log_p_btv.dtype.type
     loss_bt = (
         -number(1 - smoothing) * np.take_along_axis(log_p_btv, label_bt[..., None], axis=-1)[..., 0]
@@ -91,6 +91,6 @@ def _weight(
     return mask_bt / arithmetic.upcast_half(logits_btv).dtype.type(max(count, 1))
 
 
-def _log_softmax(x_btv: Array) -> Array:
+def log_softmax(x_btv: Array) -> Array:
     shifted_btv = x_btv - np.max(x_btv, axis=-1, keepdims=True)
     return shifted_btv - np.log(arithmetic.sum(arithmetic.exp(shifted_btv), axis=-1))

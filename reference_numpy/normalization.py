@@ -27,7 +27,7 @@ def layer_norm(
     """
     checks.check_features("x", x_btd.shape, parameters["scale"].size)
     normalised_btd, _ = _normalise(x_btd, epsilon)
-    return _scaled(parameters, normalised_btd, x_btd.dtype, one_plus_scale, cast_before_scale)
+    return scaled(parameters, normalised_btd, x_btd.dtype, one_plus_scale, cast_before_scale)
 
 
 def layer_norm_vjp(
@@ -71,7 +71,7 @@ def rms_norm(
     """
     checks.check_features("x", x_btd.shape, parameters["scale"].size)
     normalised_btd, _ = _divide_by_rms(x_btd, epsilon)
-    return _scaled(parameters, normalised_btd, x_btd.dtype, one_plus_scale, cast_before_scale)
+    return scaled(parameters, normalised_btd, x_btd.dtype, one_plus_scale, cast_before_scale)
 
 
 def rms_norm_vjp(
@@ -124,7 +124,7 @@ def _divide_by_rms(x_btd: Array, epsilon: float) -> tuple[Array, Array]:
     return arithmetic.divide(wide_btd, root_bt1), root_bt1
 
 
-def _scaled(
+def scaled(
     parameters: Tree, normalised_btd: Array, dtype: np.dtype, one_plus: bool, cast: bool
 ) -> Array:
     """`scale n + offset` in the dtype of n, or with cast in the dtype of the result."""

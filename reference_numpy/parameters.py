@@ -84,14 +84,14 @@ def initialise(config: Config, seed: int, dtype: DTypeLike = np.float64) -> dict
     rng, letters = np.random.default_rng(seed), axes(config)
     scale = float(not config.norm_one_plus_scale)
     return {
-        name: _initial_value(
+        name: initial_value(
             rng, name.rpartition(".")[2], letters[name].split(), shape, config.model_width, scale
         ).astype(dtype)
         for name, shape in shapes(config).items()
     }
 
 
-def _initial_value(
+def initial_value(
     rng: np.random.Generator,
     kind: str,
     letters: list[str],

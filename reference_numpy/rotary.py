@@ -78,13 +78,13 @@ def rotary_frequencies(
         factors = scaling.long_factors if long else scaling.short_factors
         return arithmetic.divide(frequency_j, np.asarray(factors, dtype))
     if scaling.kind in ("llama3", "yarn"):
-        kept_j = _kept(size, base, scaling, frequency_j)
+        kept_j = kept(size, base, scaling, frequency_j)
         scaled_j = arithmetic.divide(frequency_j, number(scaling.factor))
         return scaled_j * (number(1) - kept_j) + frequency_j * kept_j
     return frequency_j
 
 
-def _kept(size: int, base: float, scaling: Any, frequency_j: Array) -> Array:
+def kept(size: int, base: float, scaling: Any, frequency_j: Array) -> Array:
     """How much of each frequency is kept, from 0, all scaled, to 1."""
     number, length = frequency_j.dtype.type, scaling.original_length
     if scaling.kind == "llama3":
@@ -120,7 +120,7 @@ def rotated(x_bthk: Array, turned: Rotation, layout: str) -> Array:
     """The first features of every head rotated in their pairs, the others as they are."""
     cosine_bt1j, sine_bt1j = (part[:, :, None] for part in turned)
     y_bthk = arithmetic.upcast_half(x_bthk).copy()
-    first, second = _pairs(layout, cosine_bt1j.shape[-1])
+    first, second = pairs(layout, cosine_bt1j.shape[-1])
     one, other = y_bthk[..., first].copy(), y_bthk[..., second].copy()
     y_bthk[..., first] = one * cosine_bt1j - other * sine_bt1j
     y_bthk[..., second] = other * cosine_bt1j + one * sine_bt1j
@@ -132,7 +132,7 @@ def rotated_vjp(turned: Rotation, layout: str, *, cotangent: Array) -> Array:
     return rotated(cotangent, Rotation(turned.cosine_btj, -turned.sine_btj), layout)
 
 
-def _pairs(layout: str, pairs: int) -> tuple[slice, slice]:
+def pairs(layout: str, pairs: int) -> tuple[slice, slice]:
     """The first and the second feature of every pair."""
     if layout == "halves":
         return slice(0, pairs), slice(pairs, 2 * pairs)

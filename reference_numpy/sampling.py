@@ -37,11 +37,11 @@ def penalise(
         score = scores_bv[row, held]
         result[row, held] = np.where(score > 0, arithmetic.divide(score, penalty), score * penalty)
         if no_repeat_ngram:
-            result[row, _endings(tokens, real, no_repeat_ngram)] = -np.inf
+            result[row, endings(tokens, real, no_repeat_ngram)] = -np.inf
     return result
 
 
-def _endings(tokens: Array, real: Array, size: int) -> list[int]:
+def endings(tokens: Array, real: Array, size: int) -> list[int]:
     """The tokens that followed, somewhere in the target, the size - 1 tokens that it ends in."""
     if len(tokens) < size:
         return []

@@ -1,12 +1,13 @@
 """The vectors between a model's layers, and its attention weights."""
 
-from typing import Any
-
 import numpy as np
 
-from . import attention, checks, inputs, layers, mask, stacks
+from . import attention, inputs, layers, mask, stacks, transformer
 from .arrays import Array, Mask, Tree
 from .config import TransformerConfig as Config
+from .rotary import Rotation
+from .scores import Scores
+from .values import Memory, Text
 
 __all__ = ["states"]
 
@@ -14,12 +15,9 @@ __all__ = ["states"]
 def states(
     parameters: Tree,
     config: Config,
-    source: Array | None = None,
-    target: Array | None = None,
-    source_mask_bs: Mask = None,
-    target_mask_bt: Mask = None,
-    segment_bs: Array | None = None,
-) -> dict[str, Any]:
+    source: Text | Array | None = None,
+    target: Text | Array | None = None,
+) -> dict[str, dict[str, Array]]:
     """The vectors before the first and after every layer, and the attention weights of every layer.
 
     Both stacks give `hidden_lbtd` and `self_attention_lbhts`, and a decoder with an encoder also
@@ -28,90 +26,68 @@ def states(
     errors match `transformer.transformer`. Each stack that the config has needs its tokens.
     Source: the outputs `hidden_states` and `attentions` of the library transformers.
     """
-    of_source = {"source_mask_bs": source_mask_bs, "segment_bs": segment_bs}
-    checks.check_source_given(config.encoder_layers, source, **of_source)
-    checks.check_target_given(config.decoder_layers, target, target_mask_bt=target_mask_bt)
-    result: dict[str, Any] = {}
-    memory_bsd, cross_mask_bhts = None, None
+    source, target = transformer.sides(config, source, target)
+    result: dict[str, dict[str, Array]] = {}
+    memory = None
     if source is not None:
-        x_bsd, self_mask_bhts, position_bs = _inputs(
-            parameters, config, "source", source, source_mask_bs, segment_bs
-        )
-        given = self_mask_bhts, position_bs, False
-        result["encoder"] = _stack(parameters["encoder"], config, x_bsd, *given)
-        memory_bsd, cross_mask_bhts = result["encoder"]["hidden_lbtd"][-1], self_mask_bhts
+        given = _inputs(parameters, config, "source", source)
+        result["encoder"] = _stack(parameters["encoder"], config, *given, memory)
+        memory = Memory(result["encoder"]["hidden_lbtd"][-1], given[1])
     if target is not None:
-        x_btd, self_mask_bhts, position_bt = _inputs(
-            parameters, config, "target", target, target_mask_bt, None
-        )
-        of_memory = memory_bsd, cross_mask_bhts
-        given = self_mask_bhts, position_bt, True
-        result["decoder"] = _stack(parameters["decoder"], config, x_btd, *given, *of_memory)
+        given = _inputs(parameters, config, "target", target)
+        result["decoder"] = _stack(parameters["decoder"], config, *given, memory, causal=True)
     return result
 
 
-def _inputs(
-    parameters: Tree, config: Config, side: str, token: Array, mask_bt: Mask, segment_bt: Any
-) -> tuple[Array, Array, Array]:
+def _inputs(parameters: Tree, config: Config, side: str, text: Text) -> tuple[Array, Array, Array]:
     """The input of the first layer, the mask of its self-attention, and the positions."""
-    mask_bt, position_bt = inputs.masked_positions(config, side, token, mask_bt)
-    x_btd = inputs.embed(parameters, config, side, token, position_bt, segment_bt)
+    mask_bt, position_bt = inputs.masked_positions(config, side, text.ids, text.mask_bt)
+    x_btd = inputs.embed(parameters, config, side, text.ids, position_bt, text.segment_bt)
     return x_btd, mask.padding_mask(mask_bt), position_bt
 
 
-def _stack(parameters: Tree, config: Config, x_btd: Array, *given: Any) -> dict[str, Array]:
-    """The states of `stacks.encoder` or `stacks.decoder`. given: as `_layer`."""
-    hidden, weights = [x_btd], list[dict[str, Array]]()
-    for index in range(len(parameters["layers"])):
-        layer = parameters["layers"][str(index)]
-        x_btd, layer_weights = _layer(layer, config, index, x_btd, *given)
-        hidden.append(x_btd)
-        weights.append(layer_weights)
-    hidden[-1] = stacks.final_norm(parameters, config, x_btd)
-    maps = {f"{name}_lbhts": np.stack([layer[name] for layer in weights]) for name in weights[0]}
-    return {"hidden_lbtd": np.stack(hidden), **maps}
-
-
-def _layer(
+def _stack(
     parameters: Tree,
     config: Config,
-    index: int,
     x_btd: Array,
-    self_mask_bhts: Array,
+    mask_bhts: Mask,
     position_bt: Array,
-    causal: bool,
-    memory_bsd: Any = None,
-    cross_mask_bhts: Mask = None,
-) -> tuple[Array, dict[str, Array]]:
-    """The layer's output, and the weights of each of its attentions."""
-    weights: dict[str, Array] = {}
+    memory: Memory | None,
+    causal: bool = False,
+) -> dict[str, Array]:
+    """The states of `stacks.encoder` or `stacks.decoder`."""
+    hidden = [x_btd]
+    weights: dict[str, list[Array]] = {"self_attention": [], "cross_attention": []}
 
-    def attend(y_btd: Array) -> Array:
-        y_btd, weights["self_attention"] = attention.multi_head_attention(
-            parameters["self_attention"],
-            y_btd,
-            y_btd,
-            self_mask_bhts,
-            None,
-            causal,
-            True,
-            config=config,
-            layer=index,
-            position_bt=position_bt,
-        )
-        return y_btd
+    def recorded(
+        name: str,
+        own: Tree,
+        x_btd: Array,
+        memory: Memory,
+        scores: Scores,
+        rotation: Rotation | None = None,
+    ) -> Array:
+        given = memory.mask_bhts, scores
+        heads = attention.project(own[name], config, x_btd, memory.vectors_bsd, rotation)
+        weights[name].append(attention.attention_weights(*heads[:2], *given))
+        vectors = x_btd, memory.vectors_bsd
+        return attention.multi_head_attention(own[name], config, *vectors, *given, rotation)
 
-    def attend_to_memory(y_btd: Array) -> Array:
-        y_btd, weights["cross_attention"] = attention.multi_head_attention(
-            parameters["cross_attention"],
-            y_btd,
-            memory_bsd,
-            cross_mask_bhts,
-            return_weights=True,
-            config=config,
-            layer=None,
-        )
-        return y_btd
+    def layer(index: int, own: Tree, y_btd: Array) -> Array:
+        scores = config.scores(index, causal)
+        rotation = stacks.rotation(config, index, y_btd, position_bt)
 
-    crossing = None if memory_bsd is None else attend_to_memory
-    return layers.run(parameters, config, x_btd, attend, crossing), weights
+        def attend(z_btd: Array) -> Array:
+            itself = Memory(z_btd, mask_bhts)
+            return recorded("self_attention", own, z_btd, itself, scores, rotation)
+
+        crossing = None
+        if memory is not None:
+            given = memory, config.scores(None)
+            crossing = lambda z_btd: recorded("cross_attention", own, z_btd, *given)  # noqa: E731
+        hidden.append(layers.run(own, config, y_btd, attend, crossing))
+        return hidden[-1]
+
+    hidden[-1] = stacks.walk(parameters, config, x_btd, layer)
+    maps = {f"{name}_lbhts": np.stack(one) for name, one in weights.items() if one}
+    return {"hidden_lbtd": np.stack(hidden), **maps}

@@ -23,7 +23,7 @@ from ..conformance.cases.meshes import mesh_cases
 from ..conformance.catalogue import all_defects
 from ..conformance.ports.adapters.call_mapping import stands_for
 from ..conformance.ports.port import ENTRY_POINTS, PORTS, how_to_install
-from ..conformance.reference.components import COMPONENTS, VJP, forward_of, model_of, module_of
+from ..conformance.reference.components import COMPONENTS, VJP, forward_of, function_of, model_of
 from ..extras import installed
 from . import completion
 from .declared import config_lines, field_names, is_encoder_alone, parameter_lines
@@ -43,7 +43,7 @@ def _components(expression: str | None) -> Iterable[str]:
     """Prints each component as the reference calls it, and what it computes; for chosen ones everything there is to know."""
     every = all_cases(grad=True)
     for name in _chosen(COMPONENTS, str, expression):
-        function = getattr(module_of(COMPONENTS[name][0]), name)
+        function = function_of(name)
         text = inspect.getdoc(function) or ""
         yield f"{name}({', '.join(inspect.signature(function).parameters)})"
         if expression is None:

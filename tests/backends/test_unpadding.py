@@ -11,6 +11,7 @@ from kinds import conformance
 from test_training import CONFIG, FULL, RECIPE, STILL, UNTIED, batch, begin, bits, equals_the_reference
 
 from reference_numpy import TransformerConfig, parameters, sites, transformer
+from rosettaformer.conformance.reference.components import function_of
 
 ROWS, SOURCE, TARGET = 5, 9, 8  # more positions than there are flat lengths, so that some end with the filler
 SMOOTHING = 0.1
@@ -99,7 +100,7 @@ def equals(backend: Backend, config: TransformerConfig, source: Any, target: Any
     tree, masks = parameters.nest(arrays(config)), {} if keep is None else {"keep": keep}
     inputs = given(backend, source=source, target=target, **masks)
     for skip in (True,) if backend.name == "jax" else (True, False):
-        expected = transformer.transformer(tree, config, source, target, skip_padding=skip, **masks)
+        expected = function_of("transformer")(tree, config, source, target, skip_padding=skip, **masks)
         close(backend.weights.to_numpy(models(backend.name, config)[1](**inputs, skip_padding=skip)), expected)
 
     target = np.concatenate([target[:, :1], target], axis=1)  # the masks of the sites are those of all but its last token
@@ -160,9 +161,9 @@ def test_masks_that_are_given_say_what_lies_flat(backend: Backend) -> None:
     inputs, run = given(backend, target=target, **masks), models(backend.name, OTHERS)[1]
     logits, (gradient,) = backend.gradients(lambda soft: run(soft, **inputs, skip_padding=True), soft)
     wanted: dict[str, Any] = {"source": soft, "target": target, **masks, "skip_padding": True}
-    expected = transformer.transformer(parameters.nest(arrays(OTHERS)), OTHERS, **wanted)
+    expected = function_of("transformer")(parameters.nest(arrays(OTHERS)), OTHERS, **wanted)
     close(logits, expected)
-    pulled = transformer.transformer_vjp(parameters.nest(arrays(OTHERS)), OTHERS, **wanted, cotangent=2 * expected)
+    pulled = function_of("transformer_vjp")(parameters.nest(arrays(OTHERS)), OTHERS, **wanted, cotangent=2 * expected)
     close(gradient, pulled["source"])
     with pytest.raises(ValueError, match="source mask must have"):
         run(**given(backend, source=soft, target=target, source_mask_bs=mask_bs[:, 1:]))

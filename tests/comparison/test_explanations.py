@@ -3,13 +3,13 @@
 from typing import Any
 from unittest import mock
 
+import flat
 import numpy as np
 import pytest
 from kinds import conformance
 from published_pairs import MODELS
 from sides_in_process import sides_in_process
 
-from reference_numpy import attention
 from rosettaformer.comparison import run
 from rosettaformer.comparison.explaining import Explaining
 from rosettaformer.comparison.matching import fusing, variable_matching
@@ -75,7 +75,7 @@ def test_attention_is_read_whichever_axes_have_one_size(b: int, t: int, h: int, 
     """Queries and keys that are normed by head come as `b h t k`, and values as `b t d`."""
     rng = np.random.default_rng(0)
     q, key, value = (rng.standard_normal((b, t, count, k)) for count in (h, g, g))
-    both = [attention.scaled_dot_product_attention(q, key, value, causal=True, scale=scale) for scale in (1.0, k**-0.5)]
+    both = [flat.scaled_dot_product_attention(q, key, value, causal=True, scale=scale) for scale in (1.0, k**-0.5)]
     turned = [array.swapaxes(1, 2) if axes != "bthk" else array for array in (q, key, value)]
     turned[2] = value.reshape(b, t, -1) if axes == "bhtk for q and k" else turned[2]
     given = dict(zip(("query", "key", "value"), turned, strict=True))

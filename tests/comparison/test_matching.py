@@ -3,13 +3,14 @@
 from pathlib import Path
 from typing import Any
 
+import flat
 import numpy as np
 import pytest
 from invoke import invoke
 from messages import mentions
 from published_pairs import MODELS
 
-from reference_numpy import attention, feed_forward, rotary
+from reference_numpy import feed_forward, rotary
 from reference_numpy.rotary_scaling import RotaryScaling
 from rosettaformer.comparison.explaining import Explaining
 from rosettaformer.comparison.matching import fusing, layer_matching, rename_table, value_matching, weight_layout
@@ -242,7 +243,7 @@ def _attended(given: dict[str, np.ndarray], heads: int, scale: float, layout: st
         query, key = (rotary.rotated(array, turned, layout) for array in (query, key))
     if groups:
         key, value = (np.tile(array, (1, 1, heads // array.shape[2], 1)) for array in (key, value))
-    return attention.scaled_dot_product_attention(query, key, value, causal=True, scale=scale).reshape(2, 5, -1)
+    return flat.scaled_dot_product_attention(query, key, value, causal=True, scale=scale).reshape(2, 5, -1)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import flat
 import numpy as np
 import pytest
 from browser import names_nothing_outside, offline, opened, wide
@@ -18,7 +19,6 @@ from model_folders import bert, edit, gpt2, modern
 from training_runs import log, train
 
 from reference_numpy import TransformerConfig, parameters
-from reference_numpy.states import states
 from rosettaformer.checkpoints import canonical, load
 from rosettaformer.conformance.case import DTYPES, Case
 from rosettaformer.conformance.reference import components, tolerance
@@ -105,7 +105,7 @@ def test_attention_and_layers_are_those_of_transformers_and_their_errors_plain_n
     np.testing.assert_allclose([row["largest"] for row in rows], np.abs(hidden).max(axis=(1, 2)), rtol=1e-12)
     values = {name: value.astype(np.float32) for name, value in load(folder).parameters.items()}
     inputs = {name: np.array(value) for name, value in numbers["inputs"].items()}
-    found = states(parameters.nest(values), TransformerConfig.from_dict(numbers["config"]), **inputs)["encoder"]["hidden_lbtd"][:, 0]
+    found = flat.states(parameters.nest(values), TransformerConfig.from_dict(numbers["config"]), **inputs)["encoder"]["hidden_lbtd"][:, 0]
     errors = np.abs(found - hidden).max(axis=(1, 2))
     np.testing.assert_allclose([row["found"]["numpy"]["error"] for row in rows], errors, rtol=1e-6)
     assert all(set(row["found"]) == ALL for row in rows)

@@ -4,13 +4,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from unittest import mock
 
+import flat
 import numpy as np
 import pytest
 from expectations import all_by_id
 from kinds import conformance, every
 from messages import each_mentions
 
-from reference_numpy import inputs, transformer
+from reference_numpy import inputs, stacks
 from reference_numpy.parameters import flatten, nest
 from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.catalogue import all_defects
@@ -170,12 +171,12 @@ class _Naive:
         self.strategy, self.source = given["strategy"], given["source"][row : row + 1]
         real = given["source"] != case.config.padding_id if "source_mask_bs" not in given else given["source_mask_bs"]
         self.real = real[row : row + 1]
-        self.memory = transformer.encode(self.parameters, self.config, self.source, self.real)
+        self.memory = flat.encode(self.parameters, self.config, self.source, self.real)
         self.prefix = list(given["prefix"][row]) if "prefix" in given else [self.strategy["start_id"]]
 
     def logits(self, tokens: list[int]) -> np.ndarray:
         target = np.array([[*self.prefix, *tokens]])
-        logits = transformer.decode(self.parameters, self.config, target, self.memory, self.real)[0, -1].copy()
+        logits = flat.decode(self.parameters, self.config, target, self.memory, self.real)[0, -1].copy()
         barred = {self.config.padding_id, self.strategy["start_id"]} - {None, self.strategy["end_id"]}
         logits[sorted(barred)] = -np.inf
         return logits
@@ -293,9 +294,8 @@ def _with(module: Any, name: str, wrong: Callable[[Callable[..., Any]], Callable
 def _rows_of_the_mask(true: Callable[..., Any]) -> Callable[..., Any]:
     """The decoder's own mask as `b 1 t 1`: `(target != pad).unsqueeze(1).unsqueeze(3)`."""
 
-    def wrong(*given: Any) -> Any:
-        x_btd, mask_bt, (own_bhts, *rest) = true(*given)
-        return x_btd, mask_bt, (own_bhts.swapaxes(2, 3), *rest)
+    def wrong(own: Any, config: Any, x_btd: np.ndarray, memory: Any, mask_bhts: np.ndarray, *rest: Any) -> np.ndarray:
+        return true(own, config, x_btd, memory, mask_bhts.swapaxes(2, 3), *rest)
 
     return wrong
 
@@ -312,7 +312,7 @@ def _tokens_alone(true: Callable[..., Any]) -> Callable[..., Any]:
 PADDED = ("transformer", ("ragged", "left_padding", "same_length"))
 ATTENTION, FEED_FORWARD = "scaled_dot_product_attention", "feed_forward"
 MODELS: dict[str, tuple[str, tuple[str, ...], str, Plain]] = {
-    "the target's mask by query": (*PADDED, "ATT27", _with(transformer, "_decoder_inputs", _rows_of_the_mask)),
+    "the target's mask by query": (*PADDED, "ATT27", _with(stacks, "decoder", _rows_of_the_mask)),
     "the target without positions": (
         "transformer", ("plain", "ragged"), "positions=none of the target", _with(inputs, "embed", _tokens_alone),
     ),

@@ -29,9 +29,9 @@ from rosettaformer.ports import CLASSIC
 
 TESTS = Path(__file__).parents[1]
 IMPORTS = """import numpy as np
-from reference_numpy import attention, layers, normalization, parameters, softmax as s
-from rosettaformer.ports import CLASSIC
-config = CLASSIC
+from reference_numpy import attention, normalization, parameters, softmax as s
+from rosettaformer.conformance.reference.components import function_of
+from rosettaformer.ports import CLASSIC as config
 """
 Write = Callable[[str], str]
 
@@ -75,7 +75,7 @@ def wrong(logits, mask=None):
 def scaled_dot_product_attention(case):
     s.softmax = wrong
     try:
-        return attention.scaled_dot_product_attention(**case.inputs)
+        return function_of("scaled_dot_product_attention")(**case.inputs)
     finally:
         s.softmax = true
 """
@@ -86,13 +86,13 @@ def scaled_dot_product_attention(case):
 
 FILL = """
 from unittest import mock
-true = s.softmax
+true, attend = s.softmax, function_of("multi_head_attention")
 def filled(logits, mask=None):
     return true(logits if mask is None else np.where(mask, logits, {}))
 def multi_head_attention(case):
     with mock.patch.object(s, "softmax", filled):
         rate = case.config.attention_dropout_rate
-        return attention.multi_head_attention(parameters.nest(case.parameters), **case.inputs, dropout_rate=rate)
+        return attend(parameters.nest(case.parameters), **case.inputs, dropout_rate=rate, config=case.config)
 dtypes = ("float64",)
 """
 SEARCH = """
@@ -120,7 +120,7 @@ def drawing(rate: str, factor: str) -> str:
     """A layer that multiplies by what it draws where this rate is not 0 and no masks are given."""
     return f"""
 def encoder_layer(case):
-    y = layers.encoder_layer(parameters.nest(case.parameters), case.config, **parameters.nest(case.inputs))
+    y = function_of("encoder_layer")(parameters.nest(case.parameters), case.config, **parameters.nest(case.inputs))
     given = any(name.startswith("keep") for name in case.inputs)
     return y * {factor} if case.config.{rate} and not given else y
 {FLOAT64}"""
@@ -182,7 +182,8 @@ def multi_head_attention(case):
     inputs = dict(case.inputs)
     if case.dtype == "float32":
         inputs["query_btd"] = inputs["query_btd"] * np.float32(1 + 1e-5)
-    return attention.multi_head_attention(parameters.nest(case.parameters), **inputs, dropout_rate=case.config.attention_dropout_rate)
+    rate = case.config.attention_dropout_rate
+    return function_of("multi_head_attention")(parameters.nest(case.parameters), **inputs, dropout_rate=rate, config=case.config)
 """),
     "randomness in evaluation": (
         "unstable", (), [], ["dropout"], norm("y * (np.random.default_rng().random(y.shape) > 0.1)"),
@@ -191,7 +192,7 @@ def multi_head_attention(case):
 from rosettaformer.conformance.catalogue import all_defects, injected
 def encoder_layer(case):
     with injected(all_defects()["DRP2"]):
-        return layers.encoder_layer(parameters.nest(case.parameters), case.config, **case.inputs)
+        return function_of("encoder_layer")(parameters.nest(case.parameters), case.config, **case.inputs)
 """),
     "other rows": ("unexplained", (), ["other rows"], [], norm("y + 0.1 * y.sum(0, keepdims=True)")),
     "what an earlier call was given": ("described", (), ["calls before"], ["other rows"], """
@@ -201,10 +202,9 @@ def layer_norm(case):
     return normalization.layer_norm(case.parameters, kept.setdefault((x.shape, x.dtype), x), case.config.epsilon)
 """),
     "how much padding there is": ("unexplained", (), ["padding"], ["other rows"], """
-from reference_numpy import transformer as t
 dtypes = ("float64",)
 def transformer(case):
-    logits = t.transformer(parameters.nest(case.parameters), case.config, **case.inputs)
+    logits = function_of("transformer")(parameters.nest(case.parameters), case.config, **case.inputs)
     return logits * (1 + 0.01 * case.inputs["target"].shape[1])
 """),
     "half-precision dtypes where the others conform": ("explained", (("NRM7",),), [], [], """
@@ -246,11 +246,11 @@ dtypes = ("float64",)
 import contextlib
 from unittest import mock
 attend = attention.multi_head_attention
-def wrong(p, query, memory, *rest, **options):
-    return attend(p, query if query is memory else np.roll(query, 1, axis=1), memory, *rest, **options)
+def wrong(p, own, query, memory, *rest, **options):
+    return attend(p, own, query if query is memory else np.roll(query, 1, axis=1), memory, *rest, **options)
 def decoder_layer(case):
     with mock.patch.object(attention, "multi_head_attention", wrong):
-        return layers.decoder_layer(parameters.nest(case.parameters), case.config, **parameters.nest(case.inputs))
+        return function_of("decoder_layer")(parameters.nest(case.parameters), case.config, **parameters.nest(case.inputs))
 """),
     "a name and another constant": (
         "explained", (("NRM1", "gelu_tanh.cubic=0.04475"),), ["fix of gelu_tanh.cubic=0.04475: use 0.044715"], [], """
@@ -264,23 +264,24 @@ def wrong(p, x, epsilon):
     return (y * p["scale"] + p["offset"]).astype(x.dtype)
 def encoder_layer(case):
     with mock.patch.object(feed_forward, "activation", curve), mock.patch.object(normalization, "layer_norm", wrong):
-        return layers.encoder_layer(parameters.nest(case.parameters), case.config, **parameters.nest(case.inputs))
+        return function_of("encoder_layer")(parameters.nest(case.parameters), case.config, **parameters.nest(case.inputs))
 dtypes, config = ("float64",), {"activation": "gelu_tanh"}
 """),
     "a mistake at one place": ("explained", (("ATT3",),), ["cross_attention alone"], [], """
 from unittest import mock
 true = attention.scaled_dot_product_attention
-def unscaled(query, *rest, **options):
-    return true(query * query.shape[-1] ** 0.5, *rest, **options)
+def unscaled(heads, *rest, **options):
+    query = heads.query_bthk
+    return true(heads._replace(query_bthk=query * query.shape[-1] ** 0.5), *rest, **options)
 def decoder_layer(case):
     seen = []
-    def attend(parameters_, query, memory, *rest, **options):
-        seen.append(memory)
+    def attend(*given, **options):
+        seen.append(given)
         with mock.patch.object(attention, "scaled_dot_product_attention", unscaled if len(seen) == 2 else true):
-            return multi_head(parameters_, query, memory, *rest, **options)
+            return multi_head(*given, **options)
     multi_head = attention.multi_head_attention
     with mock.patch.object(attention, "multi_head_attention", attend):
-        return layers.decoder_layer(parameters.nest(case.parameters), case.config, **parameters.nest(case.inputs))
+        return function_of("decoder_layer")(parameters.nest(case.parameters), case.config, **parameters.nest(case.inputs))
 dtypes = ("float64",)
 """),
     "what float64 does not explain is explained in float32": (
@@ -343,7 +344,7 @@ def test_a_model_that_fails_in_most_cases_is_told_so_first_and_its_answers_are_s
     text = """
 def encoder_layer(case):
     mask_bhts = case.inputs["mask_bhts"]
-    return layers.encoder_layer(parameters.nest(case.parameters), case.config, **parameters.nest(case.inputs)) + 0.3
+    return function_of("encoder_layer")(parameters.nest(case.parameters), case.config, **parameters.nest(case.inputs)) + 0.3
 """
     crash, rest = diagnose(port(text), pairs=False).findings
     assert (crash.verdict, crash.explanations) == ("error", ())
@@ -404,16 +405,16 @@ def test_the_limit_is_of_the_searchs_own_processor_time() -> None:
 
 WITHOUT_CAUSAL_MASK = """
 from unittest import mock
-from reference_numpy import mask as masks, stacks
+from reference_numpy import mask as masks
 def answered(function, case):
     if MASKED and "self_mask_bhts" not in case.inputs:
         raise ValueError("a mask is required")
     with mock.patch.object(masks, "causal_mask", lambda *lengths: np.ones((1, 1, *lengths), bool)):
         return function(parameters.nest(case.parameters), case.config, **parameters.nest(case.inputs))
 def decoder_layer(case):
-    return answered(layers.decoder_layer, case)
+    return answered(function_of("decoder_layer"), case)
 def decoder(case):
-    return answered(stacks.decoder, case)
+    return answered(function_of("decoder"), case)
 dtypes = ("float64",)
 """
 
@@ -448,7 +449,7 @@ def layer_norm(case):
     return wrong(case.parameters, case.inputs["x_btd"], case.config.epsilon)
 def encoder_layer(case):
     with mock.patch.object(normalization, "layer_norm", wrong):
-        x = layers.encoder_layer(parameters.nest(case.parameters), case.config, **parameters.nest(case.inputs))
+        x = function_of("encoder_layer")(parameters.nest(case.parameters), case.config, **parameters.nest(case.inputs))
     x = x - x.max(-1, keepdims=True)
     return x - np.log(np.exp(x).sum(-1, keepdims=True))
 dtypes = ("float64",)
@@ -525,7 +526,7 @@ def layer_norm(case):
 def encoder_layer(case):
     normalization.layer_norm = wrong
     try:
-        return FACTOR * layers.encoder_layer(parameters.nest(case.parameters), case.config, **parameters.nest(case.inputs))
+        return FACTOR * function_of("encoder_layer")(parameters.nest(case.parameters), case.config, **parameters.nest(case.inputs))
     finally:
         normalization.layer_norm = true
 dtypes = ("float64",)
@@ -549,7 +550,7 @@ def without_guard(logits, mask=None):
 def decoder_layer(case):
     p = parameters.nest(case.parameters)
     with mock.patch.object(s, "softmax", without_guard):
-        return layers.decoder_layer(p | {"cross_attention": p["self_attention"]}, case.config, **parameters.nest(case.inputs))
+        return function_of("decoder_layer")(p | {"cross_attention": p["self_attention"]}, case.config, **parameters.nest(case.inputs))
 dtypes = ("float64",)
 """
     (finding,) = diagnose(port(text), pairs=False, gradients=False).findings

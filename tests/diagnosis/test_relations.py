@@ -17,6 +17,7 @@ from messages import mentions
 from random_cases import COMPONENTS, random_case
 
 from reference_numpy import attention, feed_forward, stacks
+from reference_numpy.values import Heads
 from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.diagnosis.symptoms import Symptom, axes, describe
 from rosettaformer.conformance.reference import components, tolerance
@@ -166,8 +167,9 @@ def test_activations_and_steps_are_named() -> None:
     found = _with("transformer", stacks, "decoder", lambda parameters, config, x, *rest: x)
     assert "`decoder` is left out" in found[0].sentence
 
-    def unscaled(query: np.ndarray, *rest: Any, **options: Any) -> Any:
-        return original(query * query.shape[3] ** 0.5, *rest, **options)
+    def unscaled(heads: Heads, *rest: Any, **options: Any) -> Any:
+        query_bthk = heads.query_bthk
+        return original(heads._replace(query_bthk=query_bthk * query_bthk.shape[3] ** 0.5), *rest, **options)
 
     original = attention.scaled_dot_product_attention
     found = _with("multi_head_attention", attention, "scaled_dot_product_attention", unscaled)
@@ -175,9 +177,9 @@ def test_activations_and_steps_are_named() -> None:
 
 
 def test_heads_weights_masks_and_axes_are_named() -> None:
-    def merged(query: np.ndarray, *rest: Any, **options: Any) -> Any:
-        output, weights = original(query, *rest, **options)
-        return output.transpose(0, 2, 1, 3).reshape(output.shape), weights
+    def merged(*given: Any, **options: Any) -> Any:
+        output = original(*given, **options)
+        return output.transpose(0, 2, 1, 3).reshape(output.shape)
 
     original = attention.scaled_dot_product_attention
     found = _with("multi_head_attention", attention, "scaled_dot_product_attention", merged)

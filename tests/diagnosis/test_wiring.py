@@ -4,12 +4,13 @@ from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
+import flat
 import numpy as np
 import pytest
 from expectations import all_by_id
 from kinds import every
 
-from reference_numpy import attention, feed_forward, normalization
+from reference_numpy import feed_forward, normalization
 from reference_numpy.parameters import nest
 from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.diagnosis.hypotheses import Hypotheses
@@ -32,11 +33,11 @@ def _layer(case: Case, wrong: str) -> np.ndarray:
     def ffn(y: np.ndarray) -> np.ndarray:
         return feed_forward.feed_forward(p["feed_forward"], y, c.activation)
 
-    y = attention.multi_head_attention(p["self_attention"], x, x, masks[0], causal=True)
+    y = flat.multi_head_attention(p["self_attention"], x, x, masks[0], causal=True)
     h = norm("self_attention_norm", y if wrong == "residual" else x + y)
     query = x if wrong == "query" else h
     memory = norm("cross_attention_norm", memory) if wrong == "memory" else memory
-    y = attention.multi_head_attention(p["cross_attention"], query, memory, None if wrong == "mask" else masks[1])
+    y = flat.multi_head_attention(p["cross_attention"], query, memory, None if wrong == "mask" else masks[1])
     added = h + y
     h = norm("self_attention_norm" if wrong == "norm" else "cross_attention_norm", added)
     y = ffn(ffn(h)) if wrong == "twice" else ffn(h)

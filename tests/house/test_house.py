@@ -323,3 +323,13 @@ def test_no_test_replaces_a_private_name() -> None:
             if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in ("setattr", "patch", "object", "delattr"):
                 names = [argument.value for argument in node.args if isinstance(argument, ast.Constant) and isinstance(argument.value, str)]
                 assert not [name for name in names if private.search(name)], f"{path.relative_to(HOUSE)}:{node.lineno}"
+
+
+def test_the_catalogue_alters_and_calls_public_functions_of_the_reference_alone() -> None:
+    modules = {path.stem for path in files("reference_numpy")}
+    for path in files("rosettaformer/conformance/catalogue"):
+        tree = tree_of(path)
+        named = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+        called = [ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+        private = [name for name in (*named, *called) if name.partition(".")[0] in modules and any(map(_is_private, name.split(".")))]
+        assert not [name for name in private if not name.endswith(("_replace", "_asdict", "_fields"))], path.name

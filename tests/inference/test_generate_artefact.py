@@ -15,6 +15,7 @@ from model_folders import NUMPY, bert, edit, gpt2, modern
 from onnx_exports import export_with_cache
 
 from reference_numpy import TransformerConfig, parameters, transformer
+from reference_numpy.values import Text
 from rosettaformer import checkpoints
 from rosettaformer.artefacts import export as exporting
 from rosettaformer.artefacts.export.functions import of_config
@@ -71,7 +72,7 @@ class Stub:
         if name == "step":
             before = inputs["keys_lbsgk"].shape[2]
             target = np.concatenate([inputs["keys_lbsgk"][0, :, :, 0, 0].astype(int), target], axis=1)
-        logits = transformer.transformer(self._tree, self.config, None, target, None, mask)
+        logits = transformer.transformer(self._tree, self.config, None, Text(target, mask))
         kept = np.zeros((1, *target.shape, self.config.key_value_heads, self.config.key_size), np.float32)
         kept[0, :, :, 0, 0] = target
         return {"logits_btv": logits[:, before:], "keys_lbsgk": kept, "values_lbsge": kept}

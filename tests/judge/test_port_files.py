@@ -181,11 +181,11 @@ def test_a_function_that_does_not_look_at_skip_padding_does_not_cover_it(tmp_pat
     differs = TAKES[given]
     path = tmp_path / f"skip_padding_{differs}.py"
     path.write_text(f"""from reference_numpy.parameters import nest
-from reference_numpy.transformer import transformer as model
+from rosettaformer.conformance.reference.components import function_of
 
 def transformer(case):
     i = case.inputs
-    return model(nest(case.parameters), case.config, **({given}))
+    return function_of("transformer")(nest(case.parameters), case.config, **({given}))
 """)
     case, port = CASES["transformer/skip_padding_left_padding"].at("float64"), Port(str(path))
     if differs is None:

@@ -26,7 +26,9 @@ from reference_numpy import (
     stacks,
     transformer,
 )
+from reference_numpy.scores import Scores
 from reference_numpy.softmax import softmax
+from reference_numpy.values import Drop, Heads, Text
 
 CONFIG = preset("tiny", target_vocabulary=101, model_width=5, heads=2, key_value_heads=1, key_size=3, value_size=4, attention_bias=True)
 
@@ -34,8 +36,8 @@ CONFIG = preset("tiny", target_vocabulary=101, model_width=5, heads=2, key_value
 def attend(dtype: Any = np.float64, keys: int = 3, queries: int = 1, **arguments: Any) -> tuple[np.ndarray, np.ndarray]:
     """Attention of one head whose logits are all 0 and whose values are the one-hot rows, so that output = weights."""
     query, key = np.zeros((1, queries, 1, 2), dtype), np.ones((1, keys, 1, 2), dtype)
-    value = np.eye(keys, dtype=dtype)[None, :, None]
-    return attention.scaled_dot_product_attention(query, key, value, **arguments, return_weights=True)
+    heads = Heads(query, key, np.eye(keys, dtype=dtype)[None, :, None])
+    return attention.scaled_dot_product_attention(heads, **arguments), attention.attention_weights(query, key, **arguments)
 
 
 @every_dtype
@@ -51,8 +53,10 @@ def test_MASK_is_broadcast_to_b_h_t_s(shape: tuple[int, ...]) -> None:
     query, key, value = rng.normal(size=(2, 4, 3, 2)), rng.normal(size=(2, 5, 3, 2)), rng.normal(size=(2, 5, 3, 6))
     small = rng.random(shape) < 0.7
     full = np.ascontiguousarray(np.broadcast_to(small, (2, 3, 4, 5)))
-    expected = attention.scaled_dot_product_attention(query, key, value, full)
-    assert_array_equal(attention.scaled_dot_product_attention(query, key, value, small), expected)
+    expected = attention.scaled_dot_product_attention(Heads(query, key, value), full)
+    assert_array_equal(attention.scaled_dot_product_attention(Heads(query, key, value), small), expected)
+    hidden = np.where(small, 0, -np.inf)
+    assert_array_equal(attention.scaled_dot_product_attention(Heads(query, key, value), hidden), expected)
     for b, h, t in np.ndindex(2, 3, 4):
         seen = full[b, h, t]
         weights = np.exp(key[b, seen, h] @ query[b, t, h] / math.sqrt(2))
@@ -60,11 +64,33 @@ def test_MASK_is_broadcast_to_b_h_t_s(shape: tuple[int, ...]) -> None:
         assert_allclose(expected[b, t, h], by_hand, rtol=1e-13, atol=1e-15)
 
 
-def test_MASK_additive_bias_is_another_argument() -> None:
+def test_MASK_that_is_floating_is_added_and_one_of_integers_is_refused() -> None:
     bias = np.array([math.log(3), 0.0])[None, None, None]
-    assert_allclose(attend(keys=2, bias_bhts=bias)[1].ravel(), [0.75, 0.25], rtol=1e-15)
-    with pytest.raises(ValueError, match=r"True =.*float64$"):
-        attend(keys=2, mask_bhts=bias)
+    for found in attend(keys=2, mask_bhts=bias):
+        assert_allclose(found.ravel(), [0.75, 0.25], rtol=1e-15)
+    bias = np.array([math.log(3), -np.inf, 0.0])[None, None, None]
+    for found in attend(keys=3, mask_bhts=bias):
+        assert_allclose(found.ravel(), [0.75, 0, 0.25], rtol=1e-15)
+    for number in (np.ones((1, 1, 1, 2), int), np.ones((1, 1, 1, 2), np.uint8)):
+        with pytest.raises(ValueError, match=f"{number.dtype}$"):
+            attend(keys=2, mask_bhts=number)
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 4, 5), (1, 3, 1, 5), (2, 1, 4, 1), (1, 1, 1, 1)])
+def test_MASK_that_is_floating_is_added_to_the_scores_that_the_weights_are_the_softmax_of(shape: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(0)
+    query, key, value = rng.normal(size=(2, 4, 6, 2)), rng.normal(size=(2, 5, 3, 2)), rng.normal(size=(2, 5, 3, 6))
+    bias = np.where(rng.random(shape) < 0.7, rng.normal(size=shape), -np.inf)
+    if shape[1] == 3:
+        bias = bias.repeat(2, axis=1)
+    weights = attention.attention_weights(query, key, bias)
+    output = attention.scaled_dot_product_attention(Heads(query, key, value), bias)
+    full = np.broadcast_to(bias, (2, 6, 4, 5))
+    for b, h, t in np.ndindex(2, 6, 4):
+        by_hand = np.exp(key[b, :, h // 2] @ query[b, t, h] / math.sqrt(2) + full[b, h, t])
+        by_hand = by_hand / by_hand.sum() if by_hand.any() else by_hand
+        assert_allclose(weights[b, h, t], by_hand, rtol=1e-13, atol=1e-15)
+        assert_allclose(output[b, t, h], by_hand @ value[b, :, h // 2], rtol=1e-13, atol=1e-15)
 
 
 @every_dtype
@@ -74,12 +100,18 @@ def test_EMPTY_query_without_a_key_returns_zeros_and_its_attention_the_output_bi
     assert_array_equal(weights[0, 0].astype(float), [[0.5, 0.5], [0, 0], [0, 1]])
     assert_array_equal(output[0, :, 0].astype(float), [[0.5, 0.5], [0, 0], [0, 1]])
     assert_array_equal(softmax(np.array([[1, 9], [-9, 1]], dtype), np.zeros((1, 1), bool)).astype(float), np.zeros((2, 2)))
-    output, weights = attend(dtype, 2, 3, causal=True, bias_bhts=np.full((1, 1, 1, 1), 6e4, dtype))
+    output, weights = attend(dtype, 2, 3, scores=Scores(causal=True), mask_bhts=np.full((1, 1, 1, 1), 6e4, dtype))
     assert_array_equal(weights[0, 0].astype(float), [[0, 0], [1, 0], [0.5, 0.5]])
     assert_array_equal(output[0, 0].astype(float), [[0, 0]])
+    output, weights = attend(dtype, 2, 3, mask_bhts=np.where(seen, 0, -np.inf).astype(dtype))
+    assert_array_equal(weights[0, 0].astype(float), [[0.5, 0.5], [0, 0], [0, 1]])
+    assert_array_equal(output[0, :, 0].astype(float), [[0.5, 0.5], [0, 0], [0, 1]])
     part = tree(CONFIG, 1, "multi_head_attention", dtype)
     x = np.random.default_rng(2).normal(size=(1, 2, 5)).astype(dtype)
-    output, weights = attention.multi_head_attention(part, x, x, np.array([[False], [True]])[None, None], return_weights=True)
+    seen = np.array([[False], [True]])[None, None]
+    output = attention.multi_head_attention(part, CONFIG, x, x, seen)
+    query, key, _ = attention.project(part, CONFIG, x, x)
+    weights = attention.attention_weights(query, key, seen)
     assert_array_equal(output[0, 0], part["output"]["bias"])
     assert_array_equal(weights[0, :, 0].astype(float), np.zeros((2, 2)))
 
@@ -106,8 +138,8 @@ def test_CAUSAL_is_aligned_bottom_right() -> None:
 def test_CAUSAL_cached_step_equals_the_row_of_the_full_run(dtype: Any, steps: int) -> None:
     part = tree(CONFIG, 4, "multi_head_attention", dtype)
     x = np.random.default_rng(5).normal(size=(2, 6, 5)).astype(dtype)
-    full = attention.multi_head_attention(part, x, x, causal=True)
-    step = attention.multi_head_attention(part, x[:, -steps:], x, causal=True)
+    full = attention.multi_head_attention(part, CONFIG, x, x, scores=Scores(causal=True))
+    step = attention.multi_head_attention(part, CONFIG, x[:, -steps:], x, scores=Scores(causal=True))
     tolerance = {np.float64: 1e-14, np.float32: 1e-5}.get(dtype, 0.03)
     assert step.dtype == dtype
     assert_allclose(step.astype(float), full[:, -steps:].astype(float), rtol=tolerance, atol=tolerance)
@@ -127,7 +159,7 @@ def test_SOFTMAX_half_precision_takes_float32_logits(dtype: Any) -> None:
     query = np.array([2, 1, 0, 0], dtype).reshape(1, 1, 1, 4)
     key = np.array([[large, 1, 0, 0], [large - 1, 0, 0, 0]], dtype).reshape(1, 2, 1, 4)  # logits large + 1/2 and large - 1
     bias = np.array([0.25, 0.0], dtype).reshape(1, 1, 1, 2)
-    _, weights = attention.scaled_dot_product_attention(query, key, np.ones((1, 2, 1, 1), dtype), bias_bhts=bias, return_weights=True)
+    weights = attention.attention_weights(query, key, bias)
     expected = 1 / (1 + math.exp(-1.75))
     assert_array_equal(weights.ravel(), np.array([expected, 1 - expected], dtype))
 
@@ -192,7 +224,7 @@ def test_EMBED_scales_by_the_config_and_padding_is_masked_not_zeroed() -> None:
     source, target = np.array([[5, 6, 0]]), np.array([[7, 8]])
     logits = transformer.transformer(part, CONFIG, source, target)
     assert_allclose(logits, transformer.transformer(part, CONFIG, source[:, :2], target), rtol=1e-12)
-    kept = transformer.transformer(part, CONFIG, source, target, np.ones((1, 3), bool))
+    kept = transformer.transformer(part, CONFIG, Text(source, np.ones((1, 3), bool)), target)
     assert np.abs(kept - logits).max() > 1e-3
 
 
@@ -227,6 +259,17 @@ def test_DROPOUT_is_inverted_forward_and_backward_and_the_identity_in_evaluation
     gradient = dropout.dropout_vjp(np.ones(4, dtype), np.array([True, False, True, False]), 0.5, cotangent=g)["x"]
     assert_array_equal(gradient.astype(float), [2, 0, 6, 0])
     assert_array_equal(dropout.dropout_vjp(np.ones(4, dtype), None, 0.5, cotangent=g)["x"], g)
+
+
+def test_DROPOUT_of_the_weights_comes_after_their_softmax() -> None:
+    keep = np.array([True, False, True, True])[None, None, None]
+    output, weights = attend(keys=4, mask_bhts=np.array([True, True, True, False])[None, None, None])
+    heads = Heads(np.zeros((1, 1, 1, 2)), np.ones((1, 4, 1, 2)), np.eye(4)[None, :, None])
+    dropped = attention.scaled_dot_product_attention(heads, np.array([0, 0, 0, -np.inf])[None, None, None], drop=Drop(keep, 0.25))
+    assert_allclose(weights.ravel(), [1 / 3, 1 / 3, 1 / 3, 0], rtol=1e-15)
+    assert_allclose(output.ravel(), weights.ravel(), rtol=1e-15)
+    assert_allclose(dropped.ravel(), [4 / 9, 0, 4 / 9, 0], rtol=1e-15)
+    assert_array_equal(attention.scaled_dot_product_attention(heads, drop=Drop(None, 0.25)).ravel(), [0.25] * 4)
 
 
 DROPOUT_SITES = {

@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+import flat
 import ml_dtypes
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from strategies import draw_parameters, tree
 
 from reference_numpy import (
+    TransformerConfig,
     attention,
     cache,
     decoding,
@@ -27,6 +29,8 @@ from reference_numpy import (
     transformer,
 )
 from reference_numpy.rotary_scaling import RotaryScaling
+from reference_numpy.scores import Scores
+from reference_numpy.values import Heads, Memory
 
 SIZES: dict[str, Any] = {"source_vocabulary": 9, "target_vocabulary": 9, "model_width": 6, "heads": 4, "key_value_heads": 2, "key_size": 4,
                          "value_size": 3, "feed_forward_width": 5, "decoder_layers": 1, "padding_id": None}  # fmt: skip
@@ -52,19 +56,25 @@ def test_ROTARY_turns_pairs_by_position_times_a_power_of_the_base() -> None:
     assert_allclose(y[..., 0], x[..., 0] * np.cos(position)[..., None] - x[..., 1] * np.sin(position)[..., None], rtol=1e-12)
 
 
+def attended(part: Any, config: TransformerConfig, x: np.ndarray, position: np.ndarray | None = None, layer: int = 0) -> np.ndarray:
+    """The self-attention of a decoder's layer."""
+    scores, rotation = config.scores(layer, causal=True), stacks.rotation(config, layer, x, position)
+    return attention.multi_head_attention(part, config, x, x, scores=scores, rotation=rotation)
+
+
 def test_ROTARY_scores_depend_on_distances_alone_and_values_do_not_rotate() -> None:
     rng = np.random.default_rng(1)
     part, x = parameters.nest(draw_parameters(LLAMA, 1, "multi_head_attention")), rng.normal(size=(1, 5, 6))
-    given: dict[str, Any] = {"causal": True, "config": LLAMA}
-    here = attention.multi_head_attention(part, x, x, **given, position_bt=np.arange(5)[None])
-    assert_allclose(attention.multi_head_attention(part, x, x, **given, position_bt=np.arange(5)[None] + 300), here, rtol=1e-9)
-    assert_array_equal(attention.multi_head_attention(part, x, x, **given), here)
-    one = attention.multi_head_attention(part, x[:, :1], x[:, :1], **given, position_bt=np.array([[77]]))
-    assert_allclose(one, attention.multi_head_attention(part, x[:, :1], x[:, :1]), rtol=1e-12)
-    crossed = attention.multi_head_attention(part, x, x[:, :3], config=LLAMA, layer=None)
-    assert_array_equal(crossed, attention.multi_head_attention(part, x, x[:, :3]))
+    here = attended(part, LLAMA, x, np.arange(5)[None])
+    assert_allclose(attended(part, LLAMA, x, np.arange(5)[None] + 300), here, rtol=1e-9)
+    assert_array_equal(attended(part, LLAMA, x), here)
+    one = attended(part, LLAMA, x[:, :1], np.array([[77]]))
+    assert_allclose(one, attention.multi_head_attention(part, LLAMA, x[:, :1], x[:, :1]), rtol=1e-12)
+    crossed = layers.cross_attention({"cross_attention": part}, LLAMA, x, Memory(x[:, :3]))
+    assert_array_equal(crossed, attention.multi_head_attention(part, LLAMA, x, x[:, :3]))
+    assert_array_equal(crossed, flat.multi_head_attention(part, x, x[:, :3], config=LLAMA, layer=None))
     with pytest.raises(ValueError, match=r"rotary positions.*self-attention.*lengths 5 and 3"):
-        attention.multi_head_attention(part, x, x[:, :3], config=LLAMA)
+        attention.multi_head_attention(part, LLAMA, x, x[:, :3], rotation=stacks.rotation(LLAMA, 0, x))
 
 
 def test_ROTARY_scalings_change_the_frequencies_as_published() -> None:
@@ -104,8 +114,9 @@ def test_ROTARY_base_and_scaling_are_of_the_kind_of_layer_and_some_layers_do_not
     assert [kind.scaling.kind for kind in kinds] == ["none", "linear"] * 3
     assert [kind.rotary for kind in kinds] == [True, True, False] * 2
     part, x = parameters.nest(draw_parameters(config, 1, "multi_head_attention")), np.random.default_rng(4).normal(size=(1, 2, 6))
-    still = attention.multi_head_attention(part, x, x, config=config.replace(positions="none"), layer=2)
-    assert_array_equal(attention.multi_head_attention(part, x, x, config=config, layer=2), still)
+    still = attended(part, config.replace(positions="none"), x, layer=2)
+    assert_array_equal(attended(part, config, x, layer=2), still)
+    assert np.abs(attended(part, config, x, layer=0) - still).max() > 1e-6
 
 
 def test_ROTARY_a_search_reads_its_target_anew_where_it_grows_beyond_the_original_length() -> None:
@@ -147,17 +158,30 @@ def test_WINDOW_a_cache_keeps_no_more_than_the_window() -> None:
     assert sizes == [[3, 3], [9, 9]]
 
 
+def test_WINDOW_keys_and_values_are_appended_in_order_and_the_last_of_them_are_kept() -> None:
+    key, value = np.arange(24.0).reshape(2, 3, 2, 2), np.arange(36.0).reshape(2, 3, 2, 3)
+    read = cache.KeyValues(key[:, :1], value[:, :1])
+    every = read.update(key[:, 1:], value[:, 1:])
+    assert_array_equal(every.key_bsgk, key)
+    assert_array_equal(every.value_bsge, value)
+    assert_array_equal(read.key_bsgk, key[:, :1])
+    for window, first in ((2, 1), (3, 0), (4, 0), (0, 0)):
+        last = every.last(window)
+        assert_array_equal(last.key_bsgk, key[:, first:])
+        assert_array_equal(last.value_bsge, value[:, first:])
+
+
 def test_SOFTCAP_is_between_scale_and_mask_and_bends_the_logits_of_tokens() -> None:
     assert_allclose(softmax.soft_cap(np.array([-1e9, -1.0, 0.0, 1.0, 1e9]), 2.0), [-2, -2 * math.tanh(0.5), 0, 2 * math.tanh(0.5), 2])
     with pytest.raises(ValueError, match=r"cap.*0; got 0"):
         softmax.soft_cap(np.zeros(1), 0)
     rng = np.random.default_rng(8)
-    query, key, value = (rng.normal(size=(1, 3, 2, 4)) for _ in range(3))
+    query, key, _ = (rng.normal(size=(1, 3, 2, 4)) for _ in range(3))
     hidden, bias = np.array([[True, True, False]])[None, None], rng.normal(size=(1, 2, 3, 3))
     logits = 1.5 * np.tanh(0.7 * np.einsum("bthk,bshk->bhts", query, key) / 1.5) + bias
     weights = softmax.softmax(logits, hidden)
-    found = attention.scaled_dot_product_attention(query, key, value, hidden, bias, return_weights=True, scale=0.7, cap=1.5)
-    assert_allclose(found[1], weights, rtol=1e-12)
+    found = attention.attention_weights(query, key, np.where(hidden, bias, -np.inf), Scores(scale=0.7, cap=1.5))
+    assert_allclose(found, weights, rtol=1e-12)
     part, x = {"kernel": rng.normal(size=(4, 5)), "bias": rng.normal(size=5)}, rng.normal(size=(1, 3, 4))
     plain = embedding.logits(part, x)
     assert_allclose(embedding.logits(part, x, 0.3, 2.0), 2 * np.tanh(0.3 * plain / 2), rtol=1e-12)
@@ -165,10 +189,10 @@ def test_SOFTCAP_is_between_scale_and_mask_and_bends_the_logits_of_tokens() -> N
 
 def test_SCALE_is_a_number_of_its_own() -> None:
     rng = np.random.default_rng(9)
-    query, key, value = (rng.normal(size=(1, 3, 2, 4)) for _ in range(3))
-    plain = attention.scaled_dot_product_attention(query, key, value)
-    assert_allclose(attention.scaled_dot_product_attention(query, key, value, scale=0.5), plain, rtol=1e-12)
-    assert np.abs(attention.scaled_dot_product_attention(query, key, value, scale=1.0) - plain).max() > 0.01
+    heads = Heads(*(rng.normal(size=(1, 3, 2, 4)) for _ in range(3)))
+    plain = attention.scaled_dot_product_attention(heads)
+    assert_allclose(attention.scaled_dot_product_attention(heads, scores=Scores(scale=0.5)), plain, rtol=1e-12)
+    assert np.abs(attention.scaled_dot_product_attention(heads, scores=Scores(scale=1.0)) - plain).max() > 0.01
 
 
 @pytest.mark.parametrize("kind", ["head", "width"])
@@ -178,8 +202,8 @@ def test_QKNORM_norms_each_head_or_all_before_the_rotation(kind: str) -> None:
     raw = np.einsum("btd,dhk->bthk", x, part["query"]["kernel"])
     axes = (3,) if kind == "head" else (2, 3)
     normed = raw / np.sqrt((raw**2).mean(axis=axes, keepdims=True) + config.epsilon) * part["query_norm"]["scale"]
-    assert_allclose(attention.queries(part, x, config), normed, rtol=1e-12)
-    query, _, _ = attention.project(part, x, config, 0, np.arange(3)[None] + 5)
+    assert_allclose(attention.queries(part, config, x), normed, rtol=1e-12)
+    query, _, _ = attention.project(part, config, x, x, stacks.rotation(config, 0, x, np.arange(3)[None] + 5))
     assert_allclose(query, rotary.rotary_embedding(normed, np.arange(3)[None] + 5, config), rtol=1e-12)
     assert part["key_norm"]["scale"].shape == ((4,) if kind == "head" else (2, 4))
 
@@ -220,7 +244,7 @@ def test_RESIDUAL_sandwich_and_after_norm_what_is_added() -> None:
         for name in ("self_attention", "feed_forward"):
             y = normed(f"{name}_norm", expected) if placement == "sandwich" else expected
             if name == "self_attention":
-                y = attention.multi_head_attention(part[name], y, y, causal=True)
+                y = attention.multi_head_attention(part[name], config, y, y, scores=Scores(causal=True))
             else:
                 y = feed_forward.feed_forward(part[name], y, "silu")
             expected = expected + normed(f"{name}_output_norm" if placement == "sandwich" else f"{name}_norm", y)

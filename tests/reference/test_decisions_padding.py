@@ -2,12 +2,14 @@
 
 from typing import Any
 
+import flat
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from strategies import DTYPES, tree
 
 from reference_numpy import TransformerConfig, parameters, preset, transformer
+from reference_numpy.values import Text
 
 SIZES = {"model_width": 6, "heads": 2, "key_value_heads": 2, "key_size": 3, "value_size": 3, "feed_forward_width": 5}
 CONFIG = preset("tiny", **SIZES, source_vocabulary=9, target_vocabulary=9, encoder_layers=1, decoder_layers=1, padding_id=0)
@@ -18,9 +20,13 @@ REAL = TARGET != 0
 OTHER = np.array([[True, True, False, True, False], [True] * 5, [False] * 5])
 
 
-def _logits(target: np.ndarray = TARGET, config: TransformerConfig = CONFIG, dtype: Any = np.float64, **options: Any) -> np.ndarray:
+def _logits(
+    target: np.ndarray = TARGET, config: TransformerConfig = CONFIG, dtype: Any = np.float64, target_mask_bt: Any = None,
+    skip_padding: bool = False,
+) -> np.ndarray:  # fmt: skip
     source = SOURCE if config.encoder_layers else None
-    return transformer.transformer(tree(config, 0, dtype=dtype), config, source, target, **options)
+    rows = transformer.transformer(tree(config, 0, dtype=dtype), config, source, Text(target, target_mask_bt))
+    return transformer.real_rows(rows, config, target, target_mask_bt) if skip_padding else rows
 
 
 @pytest.mark.parametrize("config", [CONFIG, GPT2], ids=["both stacks", "decoder alone"])
@@ -58,13 +64,13 @@ def test_PADDING_passes_zero_gradient(config: TransformerConfig) -> None:
     for mask_bt in (None, OTHER):
         real = REAL if mask_bt is None else mask_bt
         given = {"target_mask_bt": mask_bt, "cotangent": g}
-        skipped = transformer.transformer_vjp(part, config, source, TARGET, skip_padding=True, **given)
-        by_hand = transformer.transformer_vjp(part, config, source, TARGET, **(given | {"cotangent": g * real[..., None]}))
-        every = transformer.transformer_vjp(part, config, source, TARGET, **given)
-        flat, other, rows = (parameters.flatten(gradients) for gradients in (skipped, by_hand, every))
-        for name, gradient in flat.items():
+        skipped = flat.transformer_vjp(part, config, source, TARGET, skip_padding=True, **given)
+        by_hand = flat.transformer_vjp(part, config, source, TARGET, **(given | {"cotangent": g * real[..., None]}))
+        every = flat.transformer_vjp(part, config, source, TARGET, **given)
+        found, other, rows = (parameters.flatten(gradients) for gradients in (skipped, by_hand, every))
+        for name, gradient in found.items():
             assert_allclose(gradient, other[name], rtol=1e-12, atol=1e-12)
-        assert any(np.abs(gradient - rows[name]).max() > 1e-3 for name, gradient in flat.items())
+        assert any(np.abs(gradient - rows[name]).max() > 1e-3 for name, gradient in found.items())
 
 
 def test_PADDING_of_the_source_changes_no_logits() -> None:
@@ -72,9 +78,9 @@ def test_PADDING_of_the_source_changes_no_logits() -> None:
     config = CONFIG.replace(share_embeddings=False, tie_logits=False)
     part = tree(config, 0)
     rows = transformer.transformer(part, config, SOURCE, TARGET)
-    flat = parameters.flatten(part)
-    flat["source_embedding.table"] = np.where(np.arange(9)[:, None] == config.padding_id, 1e3, flat["source_embedding.table"])
-    other = parameters.nest(flat)
+    values = parameters.flatten(part)
+    values["source_embedding.table"] = np.where(np.arange(9)[:, None] == config.padding_id, 1e3, values["source_embedding.table"])
+    other = parameters.nest(values)
     assert_array_equal(transformer.transformer(other, config, SOURCE, TARGET), rows)
     memory, changed = (transformer.encode(one, config, SOURCE) for one in (part, other))
     assert memory.shape == changed.shape == (3, 4, 6)

@@ -8,7 +8,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 from strategies import tree
 
 from reference_numpy import encoder_only, feed_forward, heads, inputs, normalization, parameters, preset, sites, stacks, transformer
+from reference_numpy.mask import padding_mask
 from reference_numpy.positional_encoding import position_embedding, token_positions
+from reference_numpy.values import Text
 
 SIZES = {"source_vocabulary": 9, "target_vocabulary": 9, "model_width": 6, "heads": 2, "key_value_heads": 2, "key_size": 3, "value_size": 3}
 BERT = preset("bert_base", **SIZES, feed_forward_width=5, encoder_layers=1, max_positions=8, padding_id=None, classes=3)
@@ -35,8 +37,18 @@ def test_EMBED_adds_position_and_segment_then_normalises_then_drops() -> None:
     assert_allclose(inputs.embed(part, BERT, "source", IDS, np.arange(5)[None], segment), normed, rtol=1e-14)
     keep = np.ones((1, 5, 6), bool)
     keep[0, 1] = False
-    one = transformer.encode(part, BERT, IDS, keep={"encoder": {"embedding_dropout": keep}}, segment_bs=segment)
+    one = transformer.encode(part, BERT, Text(IDS, segment_bt=segment), {"encoder": {"embedding_dropout": keep}})
     assert_allclose(one, _encoded(part, np.where(keep, normed / (1 - BERT.dropout_rate), 0)), rtol=1e-12)
+
+
+def test_EMBED_a_text_has_its_mask_and_its_segments_beside_its_ids() -> None:
+    part, segment = tree(BERT, 1), np.array([[0, 1, 1, 0, 1]])
+    x = inputs.embed(part, BERT, "source", IDS, np.arange(5)[None], segment)
+    expected = stacks.encoder(part["encoder"], BERT, x, padding_mask(MASK))
+    assert_array_equal(transformer.encode(part, BERT, Text(IDS, MASK, segment)), expected)
+    assert_array_equal(transformer.encode(part, BERT, Text(IDS)), transformer.encode(part, BERT, IDS))
+    assert np.abs(transformer.encode(part, BERT, Text(IDS, MASK)) - expected).max() > 1e-3
+    assert np.abs(transformer.encode(part, BERT, Text(IDS, None, segment)) - expected).max() > 1e-3
 
 
 def _encoded(part: dict, x_btd: np.ndarray) -> np.ndarray:
@@ -45,7 +57,7 @@ def _encoded(part: dict, x_btd: np.ndarray) -> np.ndarray:
 
 def test_EMBED_without_segments_every_token_is_of_segment_0() -> None:
     part = tree(BERT, 2)
-    assert_array_equal(transformer.encode(part, BERT, IDS), transformer.encode(part, BERT, IDS, segment_bs=ZERO))
+    assert_array_equal(transformer.encode(part, BERT, IDS), transformer.encode(part, BERT, Text(IDS, segment_bt=ZERO)))
 
 
 def test_GELU_has_a_name_for_each_of_its_forms() -> None:
@@ -75,9 +87,9 @@ def test_ALONE_a_stack_has_nothing_of_the_other() -> None:
 
 def test_HEADS_the_pooler_takes_the_first_token_though_it_is_padding_and_classes_a_dense_layer_after_dropout() -> None:
     part = tree(BERT, 3)
-    x = transformer.encode(part, BERT, IDS, MASK)
+    x = transformer.encode(part, BERT, Text(IDS, MASK))
     kernel, bias = part["pooler"]["kernel"], part["pooler"]["bias"]
-    assert_allclose(encoder_only.pool(part, BERT, IDS, MASK), np.tanh(x[:, 0] @ kernel + bias), rtol=1e-13)
+    assert_allclose(encoder_only.pool(part, BERT, Text(IDS, MASK)), np.tanh(x[:, 0] @ kernel + bias), rtol=1e-13)
     part, keep = tree(BERT, 4), np.array([[True, False, True, True, False, True]])
     pooled = encoder_only.pool(part, BERT, IDS)
     dropped = np.where(keep, pooled / (1 - BERT.classifier_dropout_rate), 0)

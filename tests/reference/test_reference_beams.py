@@ -40,7 +40,7 @@ def search(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[list[tuple[tup
 
     def run(logits: Callable, source: list[int], limit: int, width: int, alpha: float) -> list[list[tuple[tuple[int, ...], float]]]:
         monkeypatch.setattr(decoding, "cache", Table(logits))
-        monkeypatch.setattr(decoding.transformer, "encode", lambda tree, config, source, mask: source[:, 0])
+        monkeypatch.setattr(decoding.transformer, "encode", lambda tree, config, source: source.ids[:, 0])
         options = OPTIONS | {"max_new_tokens": limit, "beam_size": width, "n_best": width, "alpha": alpha}
         found = decoding.beam_search({}, CONFIG, np.array(source)[:, None], options)
         return [

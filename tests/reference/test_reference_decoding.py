@@ -51,7 +51,9 @@ def test_keys_and_values_of_the_memory_are_computed_once(monkeypatch: pytest.Mon
     tree, source = _parameters(config), _source()
     memory = transformer.encode(tree, config, source)
     original = cache.attention.keys_and_values
-    monkeypatch.setattr(cache.attention, "keys_and_values", lambda tree, x, *config: calls.append(x.shape[1]) or original(tree, x, *config))
+    monkeypatch.setattr(
+        cache.attention, "keys_and_values", lambda tree, config, x, *turned: calls.append(x.shape[1]) or original(tree, config, x, *turned)
+    )
     cache.decode_in_steps(tree, config, np.full((3, 4), 4), memory, (1, 1, 2))
     assert calls.count(4) == config.decoder_layers
     assert sum(calls) == 2 * 4 * config.decoder_layers

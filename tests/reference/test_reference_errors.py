@@ -24,7 +24,9 @@ from reference_numpy import (
     schedule,
     transformer,
 )
+from reference_numpy.scores import Scores
 from reference_numpy.softmax import softmax
+from reference_numpy.values import Heads
 
 CONFIG = preset("tiny", source_vocabulary=7, target_vocabulary=7, model_width=6, heads=4, key_value_heads=2, key_size=3, value_size=5)
 MODEL = tree(CONFIG, 0)
@@ -40,7 +42,7 @@ def true(*shape: int) -> np.ndarray:
 
 
 def attend(query: np.ndarray = QUERY, key: np.ndarray = KEY, value: np.ndarray = VALUE, **arguments: Any) -> Any:
-    return attention.scaled_dot_product_attention(query, key, value, **arguments)
+    return attention.scaled_dot_product_attention(Heads(query, key, value), **arguments)
 
 
 def embed(token: np.ndarray) -> np.ndarray:
@@ -61,7 +63,7 @@ BAD_INPUT: list[tuple[Callable[[], Any], str]] = [
     # heads and widths
     (lambda: attend(QUERY[0]), "query … shape (3, 4, 3)"),
     (lambda: positional_encoding.positional_encoding(IDS, 0), "width … 1; got 0"),
-    (lambda: attention.multi_head_attention(MHA, X[..., :5], X), "query … b t d … d=6; got shape (2, 3, 5)"),
+    (lambda: attention.multi_head_attention(MHA, CONFIG, X[..., :5], X), "query … b t d … d=6; got shape (2, 3, 5)"),
     (lambda: feed_forward.activation(X, "gelu"), "activation … gelu_erf, gelu_tanh, gelu_sigmoid … 'gelu'"),
     (lambda: embedding.logits({"kernel": np.ones((6, 7))}, X[0]), "x … b t d … d=6; got shape (3, 6)"),
     (lambda: transformer.decode(MODEL, CONFIG, IDS, X[..., :5]), "memory … b t d … d=6; got shape (2, 3, 5)"),
@@ -81,7 +83,7 @@ BAD_INPUT: list[tuple[Callable[[], Any], str]] = [
     (lambda: loss.cross_entropy(LOGITS, IDS, IDS), "mask must be boolean, True = real token; got int64"),
     # gradients
     (lambda: feed_forward.activation_vjp(X, "gelu", cotangent=X), "activation … gelu_erf … 'gelu'"),
-    (lambda: attention.scaled_dot_product_attention_vjp(QUERY[:, :, :3], KEY, VALUE, cotangent=X), "g=2"),
+    (lambda: attention.scaled_dot_product_attention_vjp(Heads(QUERY[:, :, :3], KEY, VALUE), cotangent=X), "g=2"),
     # update
     (lambda: optimizer.adam(*[{"kernel": X}] * 4, 0, 0.1, 0.9, 0.98, 1e-9), "step … 1; got 0"),
     (lambda: optimizer.clip_global_norm({"kernel": X}, 0.0), "limit … 0; got 0.0"),
@@ -102,14 +104,15 @@ def test_bad_input_is_refused_with_a_clear_message(call: Callable[[], Any], mess
 
 def test_the_good_input_beside_the_bad_is_accepted_and_a_batch_of_0_of_masks_and_positions() -> None:
     assert transformer.transformer(MODEL, CONFIG, IDS, IDS).shape == (2, 3, 7)
-    assert attend(mask_bhts=true(2, 1, 3, 5), bias_bhts=np.zeros((1, 4, 1, 5)), causal=True).shape == (2, 3, 4, 5)
+    for mask_bhts in (true(2, 1, 3, 5), np.zeros((1, 4, 1, 5))):
+        assert attend(mask_bhts=mask_bhts, scores=Scores(causal=True)).shape == (2, 3, 4, 5)
     assert embed(IDS.astype(np.uint8)).shape == (2, 3, 6)
     assert mask.token_mask(IDS[:0], 0).shape == (0, 3)
     assert mask.padding_mask(true(0, 3)).shape == (0, 1, 1, 3)
     assert mask.combine_masks(true(0, 1, 1, 3), mask.causal_mask(2, 3)).shape == (0, 1, 2, 3)  # type: ignore[union-attr]
     assert positional_encoding.token_positions(true(0, 3)).shape == (0, 3)
-    _, weights = attend(QUERY[:0], KEY[:0], VALUE[:0], return_weights=True)
-    assert weights.shape == (0, 4, 3, 5)
+    assert attend(QUERY[:0], KEY[:0], VALUE[:0]).shape == (0, 3, 4, 5)
+    assert attention.attention_weights(QUERY[:0], KEY[:0]).shape == (0, 4, 3, 5)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -25,7 +25,9 @@ from test_reference_precision import (
 )
 
 from reference_numpy import attention, feed_forward, loss, normalization, optimizer, parameters, schedule
+from reference_numpy.scores import Scores
 from reference_numpy.softmax import softmax_vjp
+from reference_numpy.values import Heads
 
 __all__ = ["fifty_digits"]  # the fixture holds here too
 
@@ -86,7 +88,8 @@ def test_layer_norm(rows: str, epsilon: float) -> None:
 def test_attention_with_mask_bias_and_a_shared_head(causal: bool) -> None:
     inputs = normal(1, 2, 2, 2), normal(1, 3, 1, 2, seed=1), normal(1, 3, 1, 2, seed=2), normal(1, 2, 2, 3, seed=3)
     g, mask = normal(1, 2, 2, 2, seed=4), np.array([[1, 0, 1], [1, 1, 1]], bool)[None, None]
-    gradients = attention.scaled_dot_product_attention_vjp(*inputs[:3], mask, inputs[3], causal, cotangent=g)
+    given = Heads(*inputs[:3]), np.where(mask, inputs[3], -np.inf), Scores(causal=causal)
+    gradients = attention.scaled_dot_product_attention_vjp(*given, cotangent=g)
     seen = [[bool(mask[0, 0, t, s]) and (s <= t + 1 or not causal) for s in range(3)] for t in range(2)]
 
     def oracle(q: Rows, k: Rows, v: Rows, b: Rows) -> Rows:

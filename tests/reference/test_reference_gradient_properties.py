@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 from strategies import DTYPES, configs, draw_heads, draw_pairs, draw_parameters, seeds, tree
 
 from reference_numpy import TransformerConfig, attention, parameters, preset, sites, transformer
 from reference_numpy.config import ACTIVATIONS
+from reference_numpy.scores import Scores
+from reference_numpy.values import Heads
 
 seeded = settings(max_examples=15, deadline=None, derandomize=True)
 # As for the forward function: sums in another order, enlarged by the norm of an almost constant row.
@@ -86,10 +88,10 @@ def test_hidden_keys_and_empty_queries_have_zero_gradient(config: TransformerCon
     mask = rng.random((BATCH, config.heads, TARGET, SOURCE)) < 0.4
     mask[0, :, :, 2], mask[1, :, 1], mask[2] = False, False, False
     bias = np.where(rng.random(mask.shape) < 0.1, -np.inf, rng.normal(size=mask.shape)).astype(dtype)
-    heads, g = draw_heads(config, rng, dtype), rng.normal(size=(BATCH, TARGET, config.heads, config.value_size)).astype(dtype)
-    query, key, value = heads
-    gradients = attention.scaled_dot_product_attention_vjp(query, key, value, mask, bias, causal, cotangent=g)
-    for gradient, argument in zip(gradients.values(), (*heads, bias), strict=True):
+    heads, g = Heads(*draw_heads(config, rng, dtype)), rng.normal(size=(BATCH, TARGET, config.heads, config.value_size)).astype(dtype)
+    hidden = np.where(mask, bias, dtype(-np.inf))
+    gradients = attention.scaled_dot_product_attention_vjp(heads, hidden, Scores(causal=causal), cotangent=g)
+    for gradient, argument in zip(gradients.values(), (*heads, hidden), strict=True):
         assert (gradient.shape, gradient.dtype) == (argument.shape, dtype)
         assert np.isfinite(gradient.astype(float)).all()
     wide = {name: value.astype(float) for name, value in gradients.items()}
@@ -97,7 +99,13 @@ def test_hidden_keys_and_empty_queries_have_zero_gradient(config: TransformerCon
     assert not wide["value_bsge"][0, 2].any()
     assert not wide["query_bthk"][1, 1].any()
     assert not any(value[2].any() for value in wide.values())
-    assert not wide["bias_bhts"][~mask | np.isneginf(bias.astype(float))].any()
+    assert not wide["mask_bhts"][np.isneginf(hidden.astype(float))].any()
+    boolean = attention.scaled_dot_product_attention_vjp(heads, mask, Scores(causal=causal), cotangent=g)
+    assert boolean.keys() == {"query_bthk", "key_bsgk", "value_bsge"}
+    bias = np.where(mask, 0, -np.inf).astype(dtype)
+    floating = attention.scaled_dot_product_attention_vjp(heads, bias, Scores(causal=causal), cotangent=g)
+    for name, gradient in boolean.items():
+        assert_array_equal(floating[name].astype(float), gradient.astype(float))
 
 
 @seeded

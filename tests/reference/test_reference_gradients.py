@@ -8,11 +8,13 @@ whose error is of order h^4.
 from collections.abc import Callable
 from typing import Any
 
+import flat
 import numpy as np
 import pytest
 from strategies import tree
 
-from reference_numpy import attention, parameters, preset, sites, transformer
+from reference_numpy import parameters, preset, sites, transformer
+from reference_numpy.values import Text
 
 RELATIVE = 1e-7  # of the largest element of a gradient
 STEP = 2e-4  # its fourth power is less than a rounding, and so small a step seldom meets the corner of a ReLU
@@ -42,12 +44,12 @@ def differences(scalar: Callable[[], float], array: np.ndarray) -> np.ndarray:
 
 def prove(forward: Callable, vjp: Callable, **inputs: Any) -> dict[str, np.ndarray]:
     """Asserts that vjp returns the gradient of forward for every floating argument; returns the gradients by dotted name."""
-    flat = {name: np.array(value) if isinstance(value, np.ndarray) else value for name, value in parameters.flatten(inputs).items()}
-    inputs = parameters.nest(flat)
+    values = {name: np.array(value) if isinstance(value, np.ndarray) else value for name, value in parameters.flatten(inputs).items()}
+    inputs = parameters.nest(values)
     output = forward(**inputs)
     cotangent = np.random.default_rng(99).normal(size=output.shape)
     gradients = parameters.flatten(vjp(**inputs, cotangent=cotangent))
-    floating = {name: value for name, value in flat.items() if isinstance(value, np.ndarray) and value.dtype.kind == "f"}
+    floating = {name: value for name, value in values.items() if isinstance(value, np.ndarray) and value.dtype.kind == "f"}
     assert set(gradients) == set(floating)
     rounding = ROUNDINGS * EPS * np.abs(cotangent * output).sum() / STEP
     for name, value in floating.items():
@@ -75,12 +77,12 @@ HEADS = {
 
 @pytest.mark.parametrize("shape", [(1, 1, 1, SOURCE), (BATCH, 1, TARGET, 1), (1, 2, 1, 1), (1, 1, 1, 1), (1, 2, TARGET, SOURCE)])
 def test_attention_with_a_bias_that_is_broadcast(shape: tuple[int, ...]) -> None:
-    both = attention.scaled_dot_product_attention, attention.scaled_dot_product_attention_vjp
+    both = flat.scaled_dot_product_attention, flat.scaled_dot_product_attention_vjp
     prove(*both, **HEADS, bias_bhts=normal(*shape), mask_bhts=chance(1, 1, TARGET, SOURCE))
 
 
 def test_attention_with_more_queries_than_keys_leaves_the_first_without_one() -> None:
-    both = attention.scaled_dot_product_attention, attention.scaled_dot_product_attention_vjp
+    both = flat.scaled_dot_product_attention, flat.scaled_dot_product_attention_vjp
     inputs = HEADS | {"query_bthk": normal(BATCH, SOURCE + 2, 2, 1)}
     gradients = prove(*both, **inputs, causal=True)
     assert not gradients["query_bthk"][:, :2].any()
@@ -94,5 +96,14 @@ def test_transformer_of_soft_tokens_and_given_masks(tie: bool) -> None:
     masks: dict[str, Any] = {"source_mask_bs": np.array([[1, 1, 0, 0], [0, 1, 1, 1]], bool), "target_mask_bt": chance(BATCH, TARGET)}
     inputs = {"source": source, "target": target[:, :TARGET]}
     inputs["keep"] = sites.draw(config, BATCH, SOURCE, TARGET, np.random.default_rng(3))
-    both = transformer.transformer, transformer.transformer_vjp
-    prove(*both, parameters=tree(config, 9), config=config, **inputs, **masks)
+
+    def texts(source: np.ndarray, target: np.ndarray, **others: Any) -> dict[str, Any]:
+        return others | {"source": Text(source, masks["source_mask_bs"]), "target": Text(target, masks["target_mask_bt"])}
+
+    def forward(**given: Any) -> np.ndarray:
+        return transformer.transformer(**texts(**given))
+
+    def vjp(**given: Any) -> dict[str, Any]:
+        return transformer.transformer_vjp(**texts(**given))
+
+    prove(forward, vjp, parameters=tree(config, 9), config=config, **inputs)

@@ -26,7 +26,9 @@ from reference_numpy import (
     transformer,
 )
 from reference_numpy.dropout import dropout
+from reference_numpy.scores import Scores
 from reference_numpy.softmax import softmax
+from reference_numpy.values import Heads
 
 EPS = float(np.finfo(np.float64).eps)
 # Sums here have at most 7 terms, so at most 7 roundings in series; as roundings are of random sign, about sqrt(7) of them remain, and the
@@ -217,7 +219,8 @@ def test_attention_with_mask_bias_causal_and_shared_heads() -> None:
     query, key, value, bias = normal(1, 3, 4, 2), normal(1, 5, 2, 2, seed=1), normal(1, 5, 2, 3, seed=2), normal(1, 4, 3, 5, seed=3)
     mask = np.random.default_rng(4).random((1, 4, 3, 5)) < 0.6
     mask[0, 1, 2] = False
-    result = attention.scaled_dot_product_attention(query, key, value, mask, bias, causal=True, return_weights=True)
+    given = np.where(mask, bias, -np.inf), Scores(causal=True)
+    result = attention.scaled_dot_product_attention(Heads(query, key, value), *given), attention.attention_weights(query, key, *given)
     seen = [[[bool(mask[0, h, t, s]) and s <= t + 2 for s in range(5)] for t in range(3)] for h in range(4)]
 
     def oracle(which: int, q: Rows, k: Rows, v: Rows, b: Rows) -> Rows:

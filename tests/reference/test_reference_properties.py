@@ -2,13 +2,16 @@
 
 from typing import Any
 
+import flat
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from strategies import DTYPES, configs, draw_heads, draw_parameters, draw_tokens, seeds, tree
 
-from reference_numpy import TransformerConfig, attention, layers, parameters, stacks, transformer
+from reference_numpy import TransformerConfig, attention, parameters, stacks, transformer
+from reference_numpy.scores import Scores
+from reference_numpy.values import Heads, Memory, Text
 
 seeded = settings(max_examples=40, deadline=None, derandomize=True)
 # Sums of another length or batch may add up in another order; the norm of an almost constant row enlarges that by up to 1/sqrt(epsilon).
@@ -35,6 +38,11 @@ def draw_batch(config: TransformerConfig, rng: np.random.Generator) -> dict[str,
     }
 
 
+def logits_of(part: Any, config: TransformerConfig, batch: dict[str, Any]) -> np.ndarray:
+    source, target = Text(batch["source"], batch["source_mask_bs"]), Text(batch["target"], batch["target_mask_bt"])
+    return transformer.transformer(part, config, source, target)
+
+
 def take(batch: dict[str, Any], rows: Any) -> dict[str, Any]:
     return {name: value[rows] for name, value in batch.items()}
 
@@ -43,7 +51,7 @@ def take(batch: dict[str, Any], rows: Any) -> dict[str, Any]:
 @given(configs(model_width=8, layer_pattern=("global",), window=0), seeds)
 def test_a_position_sees_itself_and_every_earlier_one(config: TransformerConfig, seed: int) -> None:
     part, rng = tree(config, seed, "decoder"), np.random.default_rng(seed)
-    x, memory = rng.normal(size=(1, TARGET, 8)), rng.normal(size=(1, SOURCE, 8))
+    x, memory = rng.normal(size=(1, TARGET, 8)), Memory(rng.normal(size=(1, SOURCE, 8)))
     y = stacks.decoder(part, config, x, memory)
     for t in range(TARGET):
         moved = x.copy()
@@ -58,12 +66,12 @@ def test_a_position_sees_itself_and_every_earlier_one(config: TransformerConfig,
 def test_ids_under_the_mask_cannot_matter(config: TransformerConfig, seed: int) -> None:
     rng = np.random.default_rng(seed)
     part, batch = tree(config, seed), draw_batch(config, rng)
-    logits, real = transformer.transformer(part, config, **batch), batch["target_mask_bt"]
+    logits, real = logits_of(part, config, batch), batch["target_mask_bt"]
     sides = ("source", "source_mask_bs", config.source_vocabulary), ("target", "target_mask_bt", config.target_vocabulary)
     for name, mask, vocabulary in sides:
         other = draw_tokens(rng, vocabulary, batch[name].shape)
         batch[name] = np.where(batch[mask], batch[name], other)
-    assert_allclose(transformer.transformer(part, config, **batch)[real], logits[real], **SAME)
+    assert_allclose(logits_of(part, config, batch)[real], logits[real], **SAME)
 
 
 @seeded
@@ -83,9 +91,9 @@ def test_more_padding_changes_nothing_at_real_positions(config: TransformerConfi
 def test_rows_of_a_batch_are_independent(config: TransformerConfig, seed: int) -> None:
     rng = np.random.default_rng(seed)
     part, batch = tree(config, seed), draw_batch(config, rng)
-    logits = transformer.transformer(part, config, **batch)
+    logits = logits_of(part, config, batch)
     for row in range(BATCH):
-        assert_allclose(transformer.transformer(part, config, **take(batch, [row])), logits[[row]], **SAME)
+        assert_allclose(logits_of(part, config, take(batch, [row])), logits[[row]], **SAME)
 
 
 @seeded
@@ -96,11 +104,11 @@ def test_stacks_are_their_own_layers_in_turn(config: TransformerConfig, seed: in
     x, y = rng.normal(size=(BATCH, SOURCE, config.model_width)), rng.normal(size=(BATCH, TARGET, config.model_width))
     memory, output = stacks.encoder(part["encoder"], config, x, real), y
     for layer in (0, 1):
-        x = layers.encoder_layer(part["encoder"]["layers"][str(layer)], config, x, real, layer=layer)
+        x = flat.encoder_layer(part["encoder"]["layers"][str(layer)], config, x, real, layer=layer)
     for layer in (0, 1):
-        output = layers.decoder_layer(part["decoder"]["layers"][str(layer)], config, output, x, None, real, layer=layer)
+        output = flat.decoder_layer(part["decoder"]["layers"][str(layer)], config, output, x, None, real, layer=layer)
     assert_array_equal(memory, x)
-    assert_array_equal(stacks.decoder(part["decoder"], config, y, memory, None, real), output)
+    assert_array_equal(stacks.decoder(part["decoder"], config, y, Memory(memory, real)), output)
 
 
 @seeded
@@ -120,7 +128,9 @@ def test_weights_sum_to_one_and_an_empty_mask_gives_zeros(config: TransformerCon
     rng = np.random.default_rng(seed)
     mask = rng.random((BATCH, config.heads, TARGET, SOURCE)) < 0.4
     query, key, value = draw_heads(config, rng, dtype)
-    output, weights = attention.scaled_dot_product_attention(query, key, value, mask, causal=causal, return_weights=True)
+    scores = Scores(causal=causal)
+    output = attention.scaled_dot_product_attention(Heads(query, key, value), mask, scores)
+    weights = attention.attention_weights(query, key, mask, scores)
     weights, output = weights.astype(float), output.astype(float)
     seen = mask & np.tri(TARGET, SOURCE, SOURCE - TARGET, dtype=bool) if causal else mask
     assert (weights[~seen] == 0).all()
@@ -134,12 +144,12 @@ def test_weights_sum_to_one_and_an_empty_mask_gives_zeros(config: TransformerCon
 def test_every_dtype_returns_its_own(config: TransformerConfig, seed: int, dtype: Any) -> None:
     rng = np.random.default_rng(seed)
     part, batch = tree(config, seed, dtype=dtype), draw_batch(config, rng)
-    logits = transformer.transformer(part, config, **batch)
+    logits = logits_of(part, config, batch)
     assert logits.dtype == dtype
     assert logits.shape == (BATCH, TARGET, config.target_vocabulary)
     assert np.isfinite(logits.astype(float)).all()
     query, key, value = draw_heads(config, rng, dtype)
-    output, weights = attention.scaled_dot_product_attention(query, key, value, return_weights=True)
+    output, weights = attention.scaled_dot_product_attention(Heads(query, key, value)), attention.attention_weights(query, key)
     assert (output.dtype, weights.dtype) == (dtype, dtype)
 
 
@@ -149,14 +159,15 @@ def test_shared_key_heads_equal_repeated_ones(config: TransformerConfig, seed: i
     rng = np.random.default_rng(seed)
     query, key, value = draw_heads(config, rng)
     heads = [h * config.key_value_heads // config.heads for h in range(config.heads)]
-    shared = attention.scaled_dot_product_attention(query, key, value, causal=causal)
-    repeated = attention.scaled_dot_product_attention(query, key[:, :, heads], value[:, :, heads], causal=causal)
+    scores, given = Scores(causal=causal), Heads(query, key, value)
+    shared = attention.scaled_dot_product_attention(given, scores=scores)
+    repeated = attention.scaled_dot_product_attention(Heads(query, key[:, :, heads], value[:, :, heads]), scores=scores)
     assert_allclose(repeated, shared, **SAME)
     part, x = draw_parameters(config, seed, "multi_head_attention"), rng.normal(size=(BATCH, TARGET, config.model_width))
     # the heads' axis stands before the last one of a kernel and of a bias alike
     full = {name: value[..., heads, :] if name.startswith(("key.", "value.")) else value for name, value in part.items()}
-    expected = attention.multi_head_attention(parameters.nest(part), x, x)
-    assert_allclose(attention.multi_head_attention(parameters.nest(full), x, x), expected, **SAME)
+    expected = flat.multi_head_attention(parameters.nest(part), x, x)
+    assert_allclose(flat.multi_head_attention(parameters.nest(full), x, x), expected, **SAME)
 
 
 @seeded
@@ -166,4 +177,4 @@ def test_one_hot_rows_equal_ids(config: TransformerConfig, seed: int) -> None:
     part, batch = tree(config, seed), draw_batch(config, rng)
     sides = {"source": config.source_vocabulary, "target": config.target_vocabulary}
     soft = batch | {side: np.eye(vocabulary)[batch[side]] for side, vocabulary in sides.items()}
-    assert_allclose(transformer.transformer(part, config, **soft), transformer.transformer(part, config, **batch), **SAME)
+    assert_allclose(logits_of(part, config, soft), logits_of(part, config, batch), **SAME)

@@ -5,6 +5,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import flat
 import numpy as np
 import pytest
 from hypothesis import assume, given
@@ -29,6 +30,7 @@ from reference_numpy import (
 from reference_numpy.positional_encoding import position_embedding, token_positions
 from reference_numpy.recipe import PAPER
 from reference_numpy.training import Trainer
+from reference_numpy.values import Text
 
 ROWS, LENGTH = 4, 5
 
@@ -58,9 +60,9 @@ def test_the_gradient_of_an_encoder_is_the_derivative(component: str, config: Tr
     inputs = read(config, rng) | {"keep": sites.draw(config, ROWS, LENGTH, 0, rng)}
     if component == "classification_loss":
         inputs |= {"label_b": rng.integers(0, 3, ROWS), "smoothing": 0.1, "total": 7}
-    forward, backward = getattr(encoder_only, component), getattr(encoder_only, f"{component}_vjp")
-    flat = draw_parameters(config, seed)
-    prove_gradient(lambda p: forward(p, config, **inputs), lambda p, g: backward(p, config, **inputs, cotangent=g), flat, seed)
+    forward, backward = getattr(flat, component), getattr(flat, f"{component}_vjp")
+    values = draw_parameters(config, seed)
+    prove_gradient(lambda p: forward(p, config, **inputs), lambda p, g: backward(p, config, **inputs, cotangent=g), values, seed)
 
 
 @seeded
@@ -73,7 +75,7 @@ def test_steps_give_what_a_decoder_gives_at_once(config: TransformerConfig, seed
     memory, source_mask = rng.normal(size=(ROWS, LENGTH, 6)), rng.random((ROWS, LENGTH)) < 0.7
     read = (memory, source_mask) if config.encoder_layers else (None, None)
     mask = rng.random(target.shape) < 0.7
-    whole = transformer.decode(part, config, target, *read, mask)
+    whole = transformer.decode(part, config, Text(target, mask), *read)
     found = cache.decode_in_steps(part, config, target, read[0], splits, read[1], mask)
     assert_allclose(found, whole, **SAME)
 
@@ -88,8 +90,8 @@ def test_padding_on_the_left_moves_a_prompt_only_where_positions_count_from_the_
     padded, mask = (np.pad(value, ((0, 0), (more, 0))) for value in (target, np.ones(target.shape, bool)))
     first, row = (config.replace(position_start=start) for start in ("first_token", "row"))
     expected = transformer.decode(part, config, target)
-    assert_allclose(transformer.decode(part, first, padded, target_mask_bt=mask)[:, more:], expected, **SAME)
-    shifted = transformer.decode(part, row, padded, target_mask_bt=mask)[:, more:]
+    assert_allclose(transformer.decode(part, first, Text(padded, mask))[:, more:], expected, **SAME)
+    shifted = transformer.decode(part, row, Text(padded, mask))[:, more:]
     if config.positions not in ("sinusoidal", "learned"):  # others are relative, or there are none
         return
     moved = np.abs(shifted - expected).max() > 1e-6
@@ -100,9 +102,9 @@ def test_padding_on_the_left_moves_a_prompt_only_where_positions_count_from_the_
 @given(encoders, seeds)
 def test_states_end_in_what_the_encoder_returns(config: TransformerConfig, seed: int) -> None:
     part, inputs = tree(config, seed), read(config, np.random.default_rng(seed))
-    found = states.states(part, config, **inputs)["encoder"]
+    found = flat.states(part, config, **inputs)["encoder"]
     assert found["hidden_lbtd"].shape[0] == config.encoder_layers + 1
-    assert_allclose(found["hidden_lbtd"][-1], transformer.encode(part, config, **inputs), **SAME)
+    assert_allclose(found["hidden_lbtd"][-1], flat.encode(part, config, **inputs), **SAME)
     sums_lbht = found["self_attention_lbhts"].sum(axis=-1)
     assert_allclose(sums_lbht[sums_lbht != 0], 1, rtol=1e-12)  # a window of padding has none
     assert (sums_lbht[..., 0, 0] != 0).any()
@@ -114,11 +116,11 @@ def test_states_end_in_what_the_encoder_returns(config: TransformerConfig, seed:
 def test_states_of_both_stacks_end_in_memory_and_logits(config: TransformerConfig, seed: int) -> None:
     part, rng = tree(config, seed), np.random.default_rng(seed)
     source, target = (draw_tokens(rng, v, (ROWS, LENGTH), config.padding_id) for v in (config.source_vocabulary, config.target_vocabulary))
-    segments = rng.integers(0, 2, source.shape)
-    found = states.states(part, config, source, target, segment_bs=segments)
-    assert_allclose(found["encoder"]["hidden_lbtd"][-1], transformer.encode(part, config, source, segment_bs=segments), **SAME)
+    text = Text(source, segment_bt=rng.integers(0, 2, source.shape))
+    found = states.states(part, config, text, target)
+    assert_allclose(found["encoder"]["hidden_lbtd"][-1], transformer.encode(part, config, text), **SAME)
     logits = transformer.logits(part, config, found["decoder"]["hidden_lbtd"][-1])
-    assert_allclose(logits, transformer.transformer(part, config, source, target, segment_bs=segments), **SAME)
+    assert_allclose(logits, transformer.transformer(part, config, text, target), **SAME)
     assert found["decoder"]["cross_attention_lbhts"].shape == (config.decoder_layers, ROWS, config.heads, LENGTH, LENGTH)
 
 
@@ -158,14 +160,13 @@ STRATEGY = {"start_id": None, "end_id": 1, "max_new_tokens": 2}
 )
 def test_an_encoder_alone_that_is_called_gives_what_its_head_gives_forward_and_backward(called: Any, heads: dict[str, Any]) -> None:
     config = BERT.replace(max_positions=LENGTH, pooler=heads["classes"] > 0, **{"masked_language_head": False} | heads)
-    given, flat = read(config, np.random.default_rng(0)), draw_parameters(config, 0)
-    assert_allclose(
-        transformer.transformer(parameters.nest(flat), config, **given), called(parameters.nest(flat), config, **given), rtol=0, atol=0
-    )
+    given, values = read(config, np.random.default_rng(0)), draw_parameters(config, 0)
+    part, text = parameters.nest(values), Text(given["source"], given["source_mask_bs"], given.get("segment_bs"))
+    assert_allclose(transformer.transformer(part, config, text), called(part, config, text), rtol=0, atol=0)
     prove_gradient(
-        lambda tree: transformer.transformer(tree, config, **given),
-        lambda tree, g: transformer.transformer_vjp(tree, config, **given, cotangent=g),
-        flat,
+        lambda tree: transformer.transformer(tree, config, text),
+        lambda tree, g: transformer.transformer_vjp(tree, config, text, cotangent=g),
+        values,
         0,
     )
 
@@ -179,9 +180,10 @@ def gpt2(call: Any, *given: Any, **named: Any) -> Callable[[], Any]:
 
 
 BAD: list[tuple[Callable[[], Any], str]] = [
-    (bert(transformer.encode, BERT, IDS, segment_bs=IDS * 1.0), "segment … b t; got float64 of shape (2, 3)"),
+    (bert(transformer.encode, BERT, Text(IDS, segment_bt=IDS * 1.0)), "segment … b t; got float64 of shape (2, 3)"),
     (bert(transformer.decode, BERT, IDS), "decoder_layers=0"),
-    (bert(transformer.transformer, BERT, IDS, target_mask_bt=IDS > 0), "encoder-only … target_mask_bt"),
+    (bert(transformer.transformer, BERT, IDS, Text(IDS, IDS > 0)), "encoder-only … target"),
+    (bert(transformer.transformer, BERT, IDS, IDS), "encoder-only … target"),
     (gpt2(transformer.transformer, GPT2, None), "None"),
     (
         bert(transformer.transformer, BERT.replace(masked_language_head=True), IDS),

@@ -8,6 +8,8 @@ from numpy.testing import assert_allclose
 from test_reference_stock_layers import EXACT, pair_mask
 
 from reference_numpy import attention, loss, normalization, optimizer
+from reference_numpy.scores import Scores
+from reference_numpy.values import Heads
 
 
 def torch_backward(function: Any, g: np.ndarray, *inputs: np.ndarray, **options: Any) -> tuple[Any, list[np.ndarray]]:
@@ -28,20 +30,20 @@ def test_torch_scaled_dot_product_attention(hidden: str) -> None:
     g, mask, bias = rng.normal(size=(2, 5, 6, 3)), pair_mask(2, 6, 5, 5), rng.normal(size=(1, 6, 5, 5))
     swapped = [x.swapaxes(1, 2) for x in (query, key, value)]
     options: dict[str, Any] = {"enable_gqa": True, "is_causal": hidden == "causal"}
-    attend, ours = torch.nn.functional.scaled_dot_product_attention, (query, key, value)
+    attend, ours = torch.nn.functional.scaled_dot_product_attention, Heads(query, key, value)
     if hidden == "bias":
-        settings: dict[str, Any] = {"bias_bhts": bias}
+        settings: dict[str, Any] = {"mask_bhts": bias}
         output, (*expected, of_bias) = torch_backward(
             lambda q, k, v, b: attend(q, k, v, attn_mask=b, **options), g.swapaxes(1, 2), *swapped, bias
         )
     else:
-        settings = {"mask_bhts": mask if hidden == "mask" else None, "causal": hidden == "causal"}
+        settings = {"mask_bhts": mask if hidden == "mask" else None, "scores": Scores(causal=hidden == "causal")}
         options |= {"attn_mask": mask} if hidden == "mask" else {}
         output, expected = torch_backward(attend, g.swapaxes(1, 2), *swapped, **options)
-    assert_allclose(attention.scaled_dot_product_attention(*ours, **settings), output.detach().swapaxes(1, 2), **EXACT)
-    gradients = attention.scaled_dot_product_attention_vjp(*ours, **settings, cotangent=g)
+    assert_allclose(attention.scaled_dot_product_attention(ours, **settings), output.detach().swapaxes(1, 2), **EXACT)
+    gradients = attention.scaled_dot_product_attention_vjp(ours, **settings, cotangent=g)
     if hidden == "bias":
-        assert_allclose(gradients.pop("bias_bhts"), of_bias, **EXACT)
+        assert_allclose(gradients.pop("mask_bhts"), of_bias, **EXACT)
     for actual, wanted in zip(gradients.values(), expected, strict=True):
         assert_allclose(actual, wanted.swapaxes(1, 2), **EXACT)
 

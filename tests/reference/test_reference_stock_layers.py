@@ -10,6 +10,8 @@ from numpy.testing import assert_allclose
 from strategies import tree
 
 from reference_numpy import attention, preset, stacks
+from reference_numpy.scores import Scores
+from reference_numpy.values import Heads, Memory
 
 EXACT: dict[str, Any] = {"rtol": 1e-12, "atol": 1e-13}
 CONFIG = preset("tiny", model_width=12, heads=3, key_value_heads=3, key_size=4, value_size=4, feed_forward_width=17, attention_bias=True,
@@ -75,7 +77,7 @@ def test_torch_causal_lower_right_bias(lengths: tuple[int, int]) -> None:
     swapped = (torch.tensor(x.swapaxes(1, 2)) for x in (query, key, value))
     attend = torch.nn.functional.scaled_dot_product_attention
     expected = attend(*swapped, attn_mask=causal_lower_right(*lengths))
-    found = attention.scaled_dot_product_attention(query, key, value, causal=True)
+    found = attention.scaled_dot_product_attention(Heads(query, key, value), scores=Scores(causal=True))
     assert_allclose(found.swapaxes(1, 2), expected.numpy(), **EXACT)
 
 
@@ -112,10 +114,10 @@ def test_torch_transformer(placement: str, activation: str) -> None:
     expected = module(*given, **{name: torch.tensor(mask) for name, mask in masks.items()})
     expected.backward(torch.tensor(g))
     self_mask, cross_mask = target_real[:, None, None], source_real[:, None, None]
-    memory = stacks.encoder(part["encoder"], config, source, cross_mask)
-    output = stacks.decoder(part["decoder"], config, target, memory, self_mask, cross_mask)
+    memory = Memory(stacks.encoder(part["encoder"], config, source, cross_mask), cross_mask)
+    output = stacks.decoder(part["decoder"], config, target, memory, self_mask)
     assert_allclose(output, expected.detach(), **EXACT)
-    second = stacks.decoder_vjp(part["decoder"], config, target, memory, self_mask, cross_mask, cotangent=g)
+    second = stacks.decoder_vjp(part["decoder"], config, target, memory, self_mask, cotangent=g)
     first = stacks.encoder_vjp(part["encoder"], config, source, cross_mask, cotangent=second["memory_bsd"])
     # relayouts are linear, so they carry gradients as they carry weights
     gradients = state({"encoder": first["parameters"], "decoder": second["parameters"]})
@@ -140,10 +142,15 @@ def test_keras_multi_head_attention(value_size: int, use_bias: bool) -> None:
     sides = ("query", "key", "value", "output")
     layer.set_weights([part[side][kind] for side in sides for kind in ("kernel", "bias")[: 1 + use_bias]])
     expected = layer(x, memory, attention_mask=mask, return_attention_scores=True)
-    output, weights = attention.multi_head_attention(part, x, memory, mask[:, None], return_weights=True)
+    query, key, _ = attention.project(part, config, x, memory)
+    output, weights = (
+        attention.multi_head_attention(part, config, x, memory, mask[:, None]),
+        attention.attention_weights(query, key, mask[:, None]),
+    )
     assert_allclose(output, expected[0].numpy(), **EXACT)
     assert_allclose(weights, expected[1].numpy(), **EXACT)
-    assert_allclose(attention.multi_head_attention(part, x, x, causal=True), layer(x, x, use_causal_mask=True).numpy(), **EXACT)
+    causal = attention.multi_head_attention(part, config, x, x, scores=Scores(causal=True))
+    assert_allclose(causal, layer(x, x, use_causal_mask=True).numpy(), **EXACT)
 
 
 def test_keras_grouped_query_attention() -> None:
@@ -154,7 +161,7 @@ def test_keras_grouped_query_attention() -> None:
     layer = keras.layers.GroupQueryAttention(4, 6, 2, dtype="float64")
     layer.build(x.shape, memory.shape)
     layer.set_weights([part[side][kind] for side in ("query", "key", "value", "output") for kind in ("kernel", "bias")])
-    assert_allclose(attention.multi_head_attention(part, x, memory), layer(x, memory).numpy(), **EXACT)
+    assert_allclose(attention.multi_head_attention(part, config, x, memory), layer(x, memory).numpy(), **EXACT)
 
 
 @pytest.mark.parametrize("use_bias", [True, False])
@@ -177,4 +184,4 @@ def test_flax_multi_head_attention(groups: int, use_bias: bool) -> None:
         inputs = (jax.numpy.asarray(x), jax.numpy.asarray(memory))
         expected = np.asarray(module(*inputs, mask=jax.numpy.asarray(mask), deterministic=True))
     assert expected.dtype == np.float64
-    assert_allclose(attention.multi_head_attention(part, x, memory, mask), expected, **EXACT)
+    assert_allclose(attention.multi_head_attention(part, config, x, memory, mask), expected, **EXACT)

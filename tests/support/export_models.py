@@ -5,11 +5,13 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
+import flat
 import numpy as np
 from backends import random_parameters
 
-from reference_numpy import TransformerConfig, cache, encoder_only, parameters, preset, transformer
+from reference_numpy import TransformerConfig, cache, parameters, preset
 from reference_numpy.rotary_scaling import RotaryScaling
+from rosettaformer.conformance.reference import components
 
 __all__ = ["LENGTH", "MODELS", "SPLITS", "inputs", "stepped", "values", "wanted", "wanted_steps"]
 
@@ -64,20 +66,20 @@ def wanted(name: str, given: Arrays) -> dict[str, np.ndarray]:
     config, nested = MODELS[name], parameters.nest(values(name))
     if config.decoder_layers:
         own = (given.get(one) for one in ("source", "target", "source_mask_bs", "target_mask_bt"))
-        return {"logits_btv": transformer.transformer(nested, config, *own)}
+        return {"logits_btv": components.function_of("transformer")(nested, config, *own)}
     own = {one: given[one] for one in ("source", "source_mask_bs", "segment_bs")}
     return {
-        "hidden_bsd": transformer.encode(nested, config, **own),
-        "pooled_bd": encoder_only.pool(nested, config, **own),
-        "classes_bc": encoder_only.classify(nested, config, **own),
-        "logits_bsv": encoder_only.masked_language_logits(nested, config, **own),
+        "hidden_bsd": flat.encode(nested, config, **own),
+        "pooled_bd": flat.pool(nested, config, **own),
+        "classes_bc": flat.classify(nested, config, **own),
+        "logits_bsv": flat.masked_language_logits(nested, config, **own),
     }
 
 
 def wanted_steps(name: str, given: Arrays, splits: Sequence[int]) -> np.ndarray:
     """The logits of the reference's steps, whose rotations go by the length of what was read."""
     config, nested = MODELS[name], parameters.nest(values(name))
-    memory = transformer.encode(nested, config, given["source"], given["source_mask_bs"]) if "source" in given else None
+    memory = flat.encode(nested, config, given["source"], given["source_mask_bs"]) if "source" in given else None
     return cache.decode_in_steps(nested, config, given["target"], memory, splits, given.get("source_mask_bs"), given["target_mask_bt"])
 
 

@@ -13,6 +13,8 @@ import numpy as np
 from reference_numpy import attention, feed_forward, rotary
 from reference_numpy.config import ACTIVATIONS
 from reference_numpy.rotary_scaling import RotaryScaling
+from reference_numpy.scores import Scores
+from reference_numpy.values import Heads
 
 PROJECTIONS = ("query", "key", "value")
 BASES = (1e4, 1e6, 5e5, 1e5, 1e3)  # of rotary positions, those of published models first
@@ -78,8 +80,8 @@ def _attention(
         for (placed, turned), (shared, spread) in itertools.product(_positions(q_bthk, k_bsgk, bases), _groups(heads, groups)):
             for causal, (scale, scaled) in itertools.product((True, False), _scales(size, heads)):
                 told = {"positions": placed, "groups": shared, "mask": "a causal mask" if causal else "no mask", "scale": scaled}
-                keys, values = spread(turned[1]), spread(v_bsge)
-                found = attention.scaled_dot_product_attention(turned[0], keys, values, causal=causal, scale=scale)
+                own = Heads(turned[0], spread(turned[1]), spread(v_bsge))
+                found = attention.scaled_dot_product_attention(own, scores=Scores(scale, causal=causal))
                 yield {name: text for name, text in told.items() if text}, found
 
 

@@ -16,11 +16,13 @@ from typing import Any
 import numpy as np
 
 from ..case import Case
-from ..reference import components
+from ..reference import calls, components
 from ..reference.components import COMPONENTS
-from ..reference.patching import Paths, Replaces, patched
+from ..reference.patching import Replaces, patched
+from ..reference.paths import Paths
 
 LAST = "last"
+SUBLAYERS = {"layers.self_attention": "self_attention", "layers.cross_attention": "cross_attention", "layers.network": "feed_forward"}
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ def _site(paths: Paths, function: str, args: tuple[Any, ...], options: Mapping[s
     """Where a call of `module.function` is; the paths are those of the run."""
     given = (*args, *options.values())
     name = next((value for value in given if isinstance(value, str)), "") if function.startswith("layers.") else ""
-    name = "feed_forward" if function == "layers._feed_forward" else name
+    name = SUBLAYERS.get(function, name)
     return Site(".".join(filter(None, (paths.current, name))), tuple(paths.layers.items()))
 
 
@@ -236,20 +238,31 @@ def injected(*alterations: Alteration) -> Iterator[None]:
 
 
 def bound(original: Callable, *args: Any, **options: Any) -> dict[str, Any]:
-    """The arguments of a call by name, including defaults."""
+    """The arguments of a call by name, including defaults; the fields of its values by themselves, as `calls.unfolded`, and of a mask
+    the boolean one and the bias.
+    """
     given = inspect.signature(original).bind(*args, **options)
     given.apply_defaults()
-    return dict(given.arguments)
+    found = calls.unfolded(given.arguments)
+    if "mask_bhts" in found:
+        found["mask_bhts"], found["bias_bhts"] = calls.parted(found["mask_bhts"])
+    return found
+
+
+def called(original: Callable, **given: Any) -> Any:
+    """Calls the function with the arguments that `bound` returns, changed or not."""
+    declared = {name: one.default for name, one in inspect.signature(original).parameters.items()}
+    if "bias_bhts" in given:
+        given["mask_bhts"] = calls.joined(given["mask_bhts"], given.pop("bias_bhts"))
+    return original(**calls.folded(declared, given))
 
 
 def on_call(change: Callable[..., Mapping[str, Any]]) -> Callable:
-    """Changes arguments: `change` takes all by name, including defaults, and returns the new ones by name."""
+    """Changes arguments: `change` takes all by name, as `bound`, and returns the new ones by name."""
 
     def altered(original: Callable, *args: Any, **options: Any) -> Any:
-        given = inspect.signature(original).bind(*args, **options)
-        given.apply_defaults()
-        given.arguments |= change(**given.arguments)
-        return original(*given.args, **given.kwargs)
+        given = bound(original, *args, **options)
+        return called(original, **given | dict(change(**given)))
 
     return altered
 

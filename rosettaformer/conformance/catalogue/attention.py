@@ -6,10 +6,12 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from reference_numpy import arithmetic, attention, mask, softmax
+from reference_numpy import arithmetic, mask, softmax
+from reference_numpy.scores import Scores
+from reference_numpy.values import Heads
 
 from ..reference.patching import patched, within
-from .alteration import Altered, Array, Replaces, Variants, bound, on_arguments, on_call
+from .alteration import Altered, Array, Replaces, Variants, bound, called, on_arguments, on_call
 from .dropout import drawn
 from .softmax import inverted
 
@@ -50,17 +52,21 @@ def _tiled(argument: str) -> Callable[..., dict[str, Any]]:
     return change
 
 
-def _regrouped(tiled: bool) -> Callable:
+def _regrouped(tiled: bool) -> Replaces:
     """Merges the heads group by group. tiled: the group of query head i is `i mod g`."""
 
-    def altered(original: Callable, query_bthk: Array, key_bsgk: Array, value_bsge: Array, *rest: Any, **options: Any) -> Any:
-        heads, groups = query_bthk.shape[2], key_bsgk.shape[2]
-        order = np.arange(heads).reshape(-1, groups).T.ravel() if tiled else np.arange(heads).reshape(groups, -1).T.ravel()
-        own = _tiled_heads(query_bthk, key_bsgk, value_bsge) if tiled else {"key_bsgk": key_bsgk, "value_bsge": value_bsge}
-        result = original(query_bthk, own["key_bsgk"], own["value_bsge"], *rest, **options)
-        return (result[0][:, :, order], result[1][:, order]) if isinstance(result, tuple) else result[:, :, order]
+    def altered(original: Callable, heads: Heads, *rest: Any, **options: Any) -> Array:
+        count, groups = heads.query_bthk.shape[2], heads.key_bsgk.shape[2]
+        order = np.arange(count).reshape(-1, groups).T.ravel() if tiled else np.arange(count).reshape(groups, -1).T.ravel()
+        own = heads._replace(**_tiled_heads(*heads)) if tiled else heads
 
-    return altered
+        def dropped(dropout: Callable, weights_bhts: Array, *drop: Any) -> Array:
+            return dropout(weights_bhts[:, order], *drop)[:, np.argsort(order)]
+
+        with patched({"dropout.dropout": dropped}):
+            return original(own, *rest, **options)[:, :, order]
+
+    return {ATTENTION: altered}
 
 
 def _masks_added(query_bthk: Array, key_bsgk: Array, mask_bhts: Any, bias_bhts: Any, causal: bool, **others: Any) -> dict[str, Any]:
@@ -97,22 +103,27 @@ def _curve(curve: Callable[[Array, Any], Array]) -> Replaces:
 
 def _after_the_mask(original: Callable, *args: Any, **options: Any) -> Any:
     given = bound(original, *args, **options)
-    cap = given.pop("cap")
+    cap = given["cap"]
 
     def capped(probabilities: Callable, logits: Array, mask: Any = None) -> Array:
         hidden = logits if mask is None else np.where(mask, logits, logits.dtype.type(-np.inf))
         return probabilities(hidden if cap is None else softmax.soft_cap(hidden, cap), mask if cap is None else None)
 
     with patched({"softmax.softmax": capped}):
-        return original(**given, cap=None)
+        return called(original, **given | {"cap": None})
 
 
-def _before_the_scale(original: Callable, query_bthk: Array, key_bshk: Array, bias_bhts: Any, scale: Any, cap: Any) -> Array:
-    if cap is None:
-        return original(query_bthk, key_bshk, bias_bhts, scale, cap)
-    capped = original(query_bthk, key_bshk, None, 1.0, cap)
-    scaled = capped * capped.dtype.type(attention._scale(query_bthk, scale))
-    return scaled if bias_bhts is None else scaled + arithmetic.upcast_half(bias_bhts)
+def _before_the_scale(original: Callable, query_bthk: Array, key_bsgk: Array, mask_bhts: Any, scores: Scores) -> Array:
+    if scores.cap is None:
+        return original(query_bthk, key_bsgk, mask_bhts, scores)
+    scale = query_bthk.shape[3] ** -0.5 if scores.scale is None else scores.scale
+
+    def scaled(cap: Callable, x: Array, most: float) -> Array:
+        capped = cap(x, most)
+        return capped * capped.dtype.type(scale)
+
+    with patched({CAP: scaled}):
+        return original(query_bthk, key_bsgk, mask_bhts, scores._replace(scale=1.0))
 
 
 def _score_scale(change: Callable[[float, int], float]) -> Replaces:
@@ -146,7 +157,7 @@ ALTERED: Altered = {
     "CAP1": {ATTENTION: on_arguments(cap=None)},
     "CAP2": {ATTENTION: _after_the_mask},
     "CAP3": _UNBOUND,
-    "CAP4": {"attention._logits": _before_the_scale},
+    "CAP4": {"attention.attention_weights": _before_the_scale},
     "CAP5": {HEAD: on_arguments(cap=None)},
     "CAP6": {HEAD: on_arguments(scale=1.0)},
     "ATT37": {ATTENTION: on_arguments(scale=None)},
@@ -155,8 +166,8 @@ VARIANTS: Variants = {
     "MHA10": {
         "value heads, not key heads, are tiled, not repeated, for grouped queries": {ATTENTION: on_call(_tiled("value_bsge"))},
         "key heads, not value heads, are tiled, not repeated, for grouped queries": {ATTENTION: on_call(_tiled("key_bsgk"))},
-        "query heads are split as (h/g, g) instead of (g, h/g), and merged group by group": {ATTENTION: _regrouped(True)},
-        "the outputs of grouped heads are merged as (h/g, g) instead of (g, h/g)": {ATTENTION: _regrouped(False)},
+        "query heads are split as (h/g, g) instead of (g, h/g), and merged group by group": _regrouped(True),
+        "the outputs of grouped heads are merged as (h/g, g) instead of (g, h/g)": _regrouped(False),
     },
     "ATT36": {"the mask hides keys of the first head alone": {ATTENTION: on_call(_first_head_alone)}},
     "CAP3": {

@@ -7,6 +7,7 @@ import numpy as np
 
 from reference_numpy import beams
 from reference_numpy.beams import Beam
+from reference_numpy.cache import KeyValues
 
 from ..reference.patching import patched
 from .alteration import Alteration, Array, setting, settings
@@ -125,9 +126,9 @@ def _partly(key: bool, value: bool, layers: Callable[[int], bool] = lambda index
     def altered(original: Callable, given: Any, row_b: Array) -> Any:
         moved = original(given, row_b)
 
-        def pair(index: int, name: str) -> tuple[Array, Array]:
+        def pair(index: int, name: str) -> KeyValues:
             old, new = given["layers"][index][name], moved["layers"][index][name]
-            return (new[0] if key and layers(index) else old[0]), (new[1] if value and layers(index) else old[1])
+            return KeyValues((new if key and layers(index) else old)[0], (new if value and layers(index) else old)[1])
 
         chosen = [{name: pair(index, name) for name in layer} for index, layer in enumerate(given["layers"])]
         return {**moved, "layers": chosen}
@@ -171,7 +172,7 @@ def beam_settings() -> Iterator[Alteration]:
     }
     yield from settings("beams=", "beam_search", fix, keys, "beams.keep", of=_order_of)
     ascending = _returned(lambda kept, strategy: kept[: strategy.n_best][::-1])
-    yield of("ascending", "the answers are returned worst first", fix, ascending, "decoding._n_best")
+    yield of("ascending", "the answers are returned worst first", fix, ascending, "decoding.n_best")
     fix = "stop where beam_size answers are finished and no live beam can beat the worst of them"
     stops: dict[str, tuple[str, Callable[[list[Beam], list[Beam], Any], bool]]] = {
         "first end": ("a row stops with its first finished answer", lambda live, kept, strategy: len(kept) > 0),
@@ -197,12 +198,12 @@ def beam_settings() -> Iterator[Alteration]:
     }  # fmt: skip
     yield from settings("beams=cache: ", "beam_search", fix, moves, "cache.reorder")
     fix = "row b has the beams b size .. (b + 1) size - 1"
-    yield of("of the first row", "the beams of every row continue those of the first", fix, _shifted_parents, "decoding._continued")
-    yield of("memory tiled", "the memory is laid out beam by beam, and the target row by row", fix, _tiled, "decoding._Model.__init__")
+    yield of("of the first row", "the beams of every row continue those of the first", fix, _shifted_parents, "decoding.continued")
+    yield of("memory tiled", "the memory is laid out beam by beam, and the target row by row", fix, _tiled, "decoding.Model.__init__")
     endless = _returned(lambda kept, strategy: [beam._replace(tokens=beam.tokens[:-1]) for beam in kept])
-    yield of("without the end", "the answers lack their end token", "an answer ends with its end token", endless, "decoding._n_best")
+    yield of("without the end", "the answers lack their end token", "an answer ends with its end token", endless, "decoding.n_best")
     title = "the scores that are returned are log p, not divided by the length penalty"
-    yield of("scores: log p", title, "log p / ((5 + n) / 6)^alpha", _returned(_undivided), "decoding._n_best")
+    yield of("scores: log p", title, "log p / ((5 + n) / 6)^alpha", _returned(_undivided), "decoding.n_best")
 
 
 def _returned(change: Callable[[list[Beam], Any], list[Beam]]) -> Callable:

@@ -72,7 +72,7 @@ def _penalties() -> Iterator[Alteration]:
         "first run": ("of the tokens that may not follow the first alone is forbidden", _one_ending(0)),
         "last run": ("of the tokens that may not follow the last alone is forbidden", _one_ending(-1)),
     }
-    yield from settings("ngrams=", "penalise", fix, rows, "sampling._endings")
+    yield from settings("ngrams=", "penalise", fix, rows, "sampling.endings")
 
 
 def _penalised_of(part: Callable[[Array], Array]) -> Callable:

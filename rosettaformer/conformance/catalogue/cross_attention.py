@@ -7,14 +7,16 @@ import numpy as np
 
 from reference_numpy import arithmetic, mask, stacks
 
-from ..reference.patching import patched
+from ..reference.patching import patched, within
 from .alteration import Altered, Array, Replaces, Variants, on_call
 from .mask import top_left
+
+MULTI_HEAD = "attention.multi_head_attention"
 
 
 def _crossing(change: Callable[..., Mapping[str, Any]]) -> Replaces:
     """Changes the arguments of the cross-attention."""
-    return {"layers._attend": on_call(lambda name, **given: change(**given) if name == "cross_attention" else {})}
+    return {"layers.cross_attention": within({MULTI_HEAD: on_call(change)})}
 
 
 def _slice(kept: slice) -> Replaces:
@@ -43,12 +45,8 @@ def _mean_of_real(memory_bsd: Array, real_bs1: Array) -> Array:
     return arithmetic.divide(arithmetic.sum(memory_bsd * real_bs1.astype(memory_bsd.dtype), 1), count)
 
 
-def _of_decoder_causal(query_btd: Array, settings: Mapping[str, Any], **others: Any) -> dict[str, Any]:
-    return {"memory_bsd": query_btd, "mask_bhts": None, **_causal(settings)}
-
-
-def _causal(settings: Mapping[str, Any], **others: Any) -> dict[str, Any]:
-    return {"settings": {**settings, "causal": True}}
+def _of_decoder_causal(query_btd: Array, **others: Any) -> dict[str, Any]:
+    return {"memory_bsd": query_btd, "mask_bhts": None, "causal": True}
 
 
 def _causal_top_left(query_btd: Array, memory_bsd: Array, mask_bhts: Any, **others: Any) -> dict[str, Any]:
@@ -63,18 +61,18 @@ def _exchanged(query_btd: Array, memory_bsd: Array, **others: Any) -> dict[str, 
 def _one_from_decoder(index: int) -> Replaces:
     """Makes the keys (0) or the values (1) of the cross-attention from the decoder's vectors, if the lengths fit."""
 
-    def altered(original: Callable, parameters: Any, config: Any, name: str, query_btd: Array, memory_bsd: Array, *rest: Any) -> Array:
-        if name != "cross_attention" or query_btd.shape != memory_bsd.shape:
-            return original(parameters, config, name, query_btd, memory_bsd, *rest)
+    def altered(original: Callable, parameters: Any, config: Any, query_btd: Array, memory_bsd: Array, *rest: Any, **options: Any) -> Array:
+        if query_btd.shape != memory_bsd.shape:
+            return original(parameters, config, query_btd, memory_bsd, *rest, **options)
 
-        def mixed(both: Callable, parameters: Any, memory_bsd: Array, *config: Any) -> tuple[Array, Array]:
-            own, others = both(parameters, memory_bsd, *config), both(parameters, query_btd, *config)
+        def mixed(both: Callable, parameters: Any, config: Any, memory_bsd: Array, *rotation: Any) -> tuple[Array, Array]:
+            own, others = (both(parameters, config, x, *rotation) for x in (memory_bsd, query_btd))
             return (others[0], own[1]) if index == 0 else (own[0], others[1])
 
         with patched({"attention.keys_and_values": mixed}):
-            return original(parameters, config, name, query_btd, memory_bsd, *rest)
+            return original(parameters, config, query_btd, memory_bsd, *rest, **options)
 
-    return {"layers._attend": altered}
+    return {"layers.cross_attention": within({MULTI_HEAD: altered})}
 
 
 def _same_depth(original: Callable, *args: Any, **options: Any) -> Array:
@@ -85,9 +83,9 @@ def _same_depth(original: Callable, *args: Any, **options: Any) -> Array:
         outputs.append(encoder_layer(*given))
         return outputs[-1]
 
-    def reading(decoder_layer: Callable, parameters: Any, config: Any, x_btd: Array, memory_bsd: Any, *rest: Any) -> Array:
-        own_bsd = outputs.pop(0) if len(outputs) > 1 else memory_bsd
-        return decoder_layer(parameters, config, x_btd, own_bsd, *rest)
+    def reading(decoder_layer: Callable, parameters: Any, config: Any, x_btd: Array, memory: Any, *rest: Any) -> Array:
+        own = memory._replace(vectors_bsd=outputs.pop(0)) if len(outputs) > 1 else memory
+        return decoder_layer(parameters, config, x_btd, own, *rest)
 
     with patched({"layers.encoder_layer": kept, "layers.decoder_layer": reading}):
         return original(*args, **options)
@@ -112,7 +110,7 @@ VARIANTS: Variants = {
         "the cross-attention's keys come from the decoder": _one_from_decoder(0),
         "the cross-attention's query is the memory, its keys and values come from the decoder": _crossing(_exchanged),
     },
-    "CAU7": {"the cross-attention is causal, aligned bottom-right": _crossing(_causal)},
+    "CAU7": {"the cross-attention is causal, aligned bottom-right": _crossing(lambda **others: {"causal": True})},
     "STR9": {"the memory is the source's embedding, without a final norm": _encoded(lambda parameters, config, x_bsd: x_bsd)},
     "ATT35": {
         "the memory is one vector, the mean of its real positions": _one_vector(_mean_of_real),

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from reference_numpy import beams, softmax
+from reference_numpy.cache import KeyValues
 
 from .alteration import Alteration, Altered, Array, Variants, on_arguments, on_call, on_result, setting, settings
 from .beam_settings import ends_among, penalised_by
@@ -21,7 +22,7 @@ def numbered(number: Callable[[Array, int], Array]) -> Mapping[str, Callable]:
     def altered(original: Callable, config: Any, read_bt: Array, length: int) -> Array:
         return number(original(config, read_bt, length), read_bt.shape[1] - length)
 
-    return {"cache._positions": altered}
+    return {"cache.positions": altered}
 
 
 def with_mask(change: Callable[[Array, int], Array]) -> Mapping[str, Callable]:
@@ -43,11 +44,10 @@ def seeing(keys: Chosen, values: Chosen | None = None) -> Callable:
         chosen = keys(count), (values or keys)(count)
         if self_mask_bhts is not None:
             self_mask_bhts = self_mask_bhts[..., np.concatenate([chosen[0], count + own])]
-        read = tuple(array[:, index] for array, index in zip(old, chosen, strict=True))
+        read = KeyValues(*(array[:, index] for array, index in zip(old, chosen, strict=True)))
         y_btd, new = original(parameters, config, x_btd, {**cache, "self_attention": read}, self_mask_bhts, *rest)
         last = (array[:, len(index) :] for array, index in zip(new["self_attention"], chosen, strict=True))
-        kept = tuple(np.concatenate(pair, axis=1) for pair in zip(old, last, strict=True))
-        return y_btd, {**new, "self_attention": kept}
+        return y_btd, {**new, "self_attention": old.update(*last)}
 
     return altered
 
@@ -126,7 +126,7 @@ def _places_after_the_first(original: Callable, config: Any, read_bt: np.ndarray
 
 
 ALTERED: Altered = {
-    "PE13": {"cache._positions": on_call(lambda read_bt, length, **others: {"read_bt": read_bt[:, -length:]})},
+    "PE13": {"cache.positions": on_call(lambda read_bt, length, **others: {"read_bt": read_bt[:, -length:]})},
     "GEN1": penalised_by(lambda n, alpha: n**alpha),
     "GEN2": {"beams.stops": _bound_of_this_length},
     "GEN3": {"sampling.truncate": _temperature_last},
@@ -142,7 +142,7 @@ VARIANTS: Variants = {
     "PE13": {
         "the positions of the later steps are one too small": numbered(lambda position_bt, past: np.maximum(position_bt - (past > 0), 0)),
         "the positions of the later steps are one too large": numbered(lambda position_bt, past: position_bt + (past > 0)),
-        "the later steps count the padding on the left as positions, the first one does not": {"cache._positions": _places_after_the_first},
+        "the later steps count the padding on the left as positions, the first one does not": {"cache.positions": _places_after_the_first},
         "the tokens of a step have the position of its first": numbered(
             lambda position_bt, past: np.broadcast_to(position_bt[:, :1], position_bt.shape)
         ),

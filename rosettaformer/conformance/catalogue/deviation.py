@@ -21,7 +21,7 @@ def normalised(deviation: Callable[[Array, Any], Array], axis: int = -1, mean: b
         wide = arithmetic.upcast_half(x_btd)
         centred_btd = wide - arithmetic.mean(wide, axis) if mean else wide
         normalised_btd = arithmetic.divide(centred_btd, deviation(wide, wide.dtype.type(epsilon)))
-        return normalization._scaled(parameters, normalised_btd, x_btd.dtype, one_plus_scale, cast_before_scale)
+        return normalization.scaled(parameters, normalised_btd, x_btd.dtype, one_plus_scale, cast_before_scale)
 
     return altered
 

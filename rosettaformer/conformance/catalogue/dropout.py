@@ -8,7 +8,7 @@ import numpy as np
 from reference_numpy import dropout
 
 from ..reference.patching import patched
-from .alteration import Altered, Variants, bound, on_arguments, on_call
+from .alteration import Altered, Variants, bound, called, on_arguments, on_call
 
 
 def drawn(shape: tuple[int, ...], rate: float) -> np.ndarray:
@@ -60,21 +60,21 @@ def _dropped(site: str, array: str) -> Callable:
 def _of_logits(original: Callable, *args: Any, **options: Any) -> Any:
     """Drops the logits of the attention: they become 0, or are divided by 1 - rate."""
     given = bound(original, *args, **options)
-    keep_bhts, rate = given.pop("keep_bhts"), given["dropout_rate"]
+    keep_bhts, rate = given["keep_bhts"], given["dropout_rate"]
     if keep_bhts is None:
         return original(*args, **options)
     with patched({"softmax.softmax": on_arguments(logits=lambda logits: dropout.dropout(logits, keep_bhts, rate))}):
-        return original(**given)
+        return called(original, **given | {"keep_bhts": None})
 
 
 def _renormalised(original: Callable, *args: Any, **options: Any) -> Any:
     """Divides the dropped weights of the attention by their sum."""
     given = bound(original, *args, **options)
-    keep_bhts = given.pop("keep_bhts")
+    keep_bhts = given["keep_bhts"]
     if keep_bhts is None:
         return original(*args, **options)
     with patched({"softmax.softmax": on_arguments(mask=lambda mask: keep_bhts if mask is None else keep_bhts & mask)}):
-        return original(**given)
+        return called(original, **given | {"keep_bhts": None})
 
 
 ALTERED: Altered = {

@@ -46,7 +46,7 @@ def _combined(combine: Callable[[Array, Array, Callable[[Array], Array]], Array]
             hidden_btf = combine(gate_btf, linear_btf, lambda x: feed_forward.activation(x, activation_name))
         return hidden_btf, (linear_btf, gate_btf)
 
-    return {"feed_forward._hidden": altered}
+    return {"feed_forward.hidden_layer": altered}
 
 
 def _sigmoid(x: Array) -> Array:

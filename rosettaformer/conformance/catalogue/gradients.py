@@ -1,5 +1,6 @@
 """Defects that no output shows: the forward pass is right and its gradient is not."""
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -14,11 +15,12 @@ from .embedding import without_padding_row
 Tree = dict[str, Any]
 
 
-def _masked_row_poisons(original: Callable, query_bthk: np.ndarray, key_bsgk: np.ndarray, *rest: Any, **options: Any) -> Tree:
-    gradients = original(query_bthk, key_bsgk, *rest, **options)
-    forward = {name: value for name, value in options.items() if name != "cotangent"} | {"return_weights": True}
-    _, weights_bhts = attention.scaled_dot_product_attention(query_bthk, key_bsgk, *rest, **forward)
-    empty_bht = ~(weights_bhts > 0).any(axis=-1)
+def _masked_row_poisons(original: Callable, *args: Any, **options: Any) -> Tree:
+    gradients, given = original(*args, **options), inspect.signature(original).bind(*args, **options)
+    given.apply_defaults()
+    (query_bthk, key_bsgk, _), mask_bhts, scores, _ = given.args
+    weights_bhts = attention.attention_weights(query_bthk, key_bsgk, mask_bhts, scores)
+    empty_bht = weights_bhts.max(axis=-1, initial=0) <= 0
     poison = query_bthk.dtype.type(np.nan)
     # The NaN of the row's logits reaches its query, and through the product with the query every key of its head.
     grouped_bgrt = empty_bht.reshape(len(empty_bht), key_bsgk.shape[2], -1, empty_bht.shape[-1])
@@ -61,7 +63,7 @@ def _untracked(gradients: Tree) -> Tree:
 ALTERED: Altered = {
     "ATT14": {"attention.scaled_dot_product_attention_vjp": _masked_row_poisons},
     "NRM11": {"normalization.layer_norm_vjp": _deviation_of_a_constant_row},
-    "EMB4": {"transformer._embed_vjp": _padding_row_without},
-    "EMB5": dict.fromkeys(("transformer.decode_vjp", "encoder_only.masked_language_logits_vjp"), _copied_head),
+    "EMB4": {"transformer.embed_vjp": _padding_row_without},
+    "EMB5": dict.fromkeys(("transformer.decode_vjp", "heads.output_vjp"), _copied_head),
     "STR3": dict.fromkeys(("stacks.encoder_vjp", "stacks.decoder_vjp"), on_result(_untracked)),
 }

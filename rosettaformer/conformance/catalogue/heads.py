@@ -7,16 +7,15 @@ from typing import Any
 import numpy as np
 
 from reference_numpy import arithmetic, embedding, feed_forward, mask, normalization, transformer
+from reference_numpy.values import Text
 
 from .alteration import Altered, Array, Replaces, Variants, on_arguments
 
 
-def _mean_of_tokens(
-    original: Callable, parameters: Any, config: Any, source: Array, source_mask_bs: Any = None, keep: Any = None, segment_bs: Any = None
-) -> Array:
+def _mean_of_tokens(original: Callable, parameters: Any, config: Any, source: Text | Array, keep: Any = None) -> Array:
     config.need("pooler")
-    x_bsd = transformer.encode(parameters, config, source, source_mask_bs, keep, segment_bs)
-    real_bs = mask.token_mask(source, config.padding_id) if source_mask_bs is None else source_mask_bs
+    x_bsd, text = transformer.encode(parameters, config, source, keep), Text.of(source)
+    real_bs = mask.token_mask(text.ids, config.padding_id) if text.mask_bt is None else text.mask_bt
     real_bs = real_bs.astype(x_bsd.dtype)
     return arithmetic.einsum("bsd,bs->bd", x_bsd, real_bs) / np.maximum(arithmetic.sum(real_bs, -1), real_bs.dtype.type(1))
 
@@ -40,7 +39,7 @@ def _between(steps: Callable[..., Array]) -> Replaces:
 ALTERED: Altered = {
     "HED1": {"heads.pooler": on_arguments(x_bsd=lambda x_bsd: x_bsd[:, -1:])},
     "HED2": {"encoder_only.pool": _mean_of_tokens},
-    "HED3": {"heads._active": lambda original, x, name: x},
+    "HED3": {"heads.active": lambda original, x, name: x},
     "HED4": {"heads.pooler": lambda original, parameters, x_bsd, activation_name: x_bsd[:, 0]},
     "HED5": {"heads.masked_language_head": _without_transform},
     "HED6": _between(lambda hidden_bsr, active, norm: active(hidden_bsr)),
@@ -55,8 +54,8 @@ VARIANTS: Variants = {
         },
     },
     "HED3": {
-        "the pooler has a ReLU for its tanh": {"heads._active": lambda original, x, name: original(x, "relu")},
-        "the pooler has a GELU for its activation": {"heads._active": lambda original, x, name: feed_forward.activation(x, "gelu_erf")},
+        "the pooler has a ReLU for its tanh": {"heads.active": lambda original, x, name: original(x, "relu")},
+        "the pooler has a GELU for its activation": {"heads.active": lambda original, x, name: feed_forward.activation(x, "gelu_erf")},
     },
     "HED5": {
         "the masked-language head lacks its activation": _between(lambda hidden_bsr, active, norm: norm(hidden_bsr)),

@@ -62,7 +62,7 @@ ALTERED: Altered = {
     "PE17": {"positional_encoding.position_embedding": _sinusoidal},
     "NRM12": {"inputs.embed": _other_norm},
     "NRM13": {"inputs.embed": _after_the_norm(*POSITIONS, _SEGMENTS)},
-    "NRM14": {"transformer._embed": _norm_of_dropped},
+    "NRM14": {"transformer.embed": _norm_of_dropped},
 }
 VARIANTS: Variants = {
     "NRM13": {

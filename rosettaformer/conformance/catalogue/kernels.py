@@ -12,7 +12,7 @@ Tree = Mapping[str, Any]
 OUTPUT = "bthe,hed->btd"
 PROJECTIONS = {"query": "btd,dhk->bthk", "key": "bsd,dgk->bsgk", "value": "bsd,dge->bsge", "output": OUTPUT}  # by their contractions
 FUSED = ("query", "key", "value")
-SITES = ("attention.multi_head_attention", "attention.project")  # where their parameters are given: in a pass, and in a step
+SITES = ("attention.project", "attention.attend")  # where their parameters are given
 
 
 def of_projection(change: Callable[..., Tree], *names: str) -> Callable:
@@ -107,11 +107,11 @@ def _by_groups(parameters: Tree) -> Tree:
 
 ALTERED: Altered = {
     "MHA3": dict.fromkeys(SITES, on_arguments(parameters=_interleaved_by_head)),
-    "MHA4": {"attention._projection": of_projection(interleaved)},
-    "MHA5": {"attention._projection": of_projection(_transposed_if_square)},
+    "MHA4": {"attention.projection": of_projection(interleaved)},
+    "MHA5": {"attention.projection": of_projection(_transposed_if_square)},
     "MHA6": dict.fromkeys(SITES, exchanged(("key", "value"), ("value", "key"))),
-    "MHA8": {"attention._projection": of_projection(without_bias)},
-    "MHA12": {"attention._projection": of_projection(without_bias, "key")},
+    "MHA8": {"attention.projection": of_projection(without_bias)},
+    "MHA12": {"attention.projection": of_projection(without_bias, "key")},
 }
 VARIANTS: Variants = {
     "MHA3": {

@@ -42,13 +42,16 @@ def _causal(x_btd: np.ndarray, mask_bhts: Any, **others: Any) -> dict[str, Any]:
 
 def _cross_query_from_attention(original: Callable, *args: Any, **options: Any) -> np.ndarray:
     """Queries the cross-attention with the self-attention's output, before residual and norm."""
-    outputs = dict[str, np.ndarray]()
+    outputs: list[np.ndarray] = []
 
-    def of_output(attend: Callable, parameters: Any, config: Any, name: str, query_btd: np.ndarray, *others: Any) -> np.ndarray:
-        outputs[name] = attend(parameters, config, name, outputs["self_attention"] if name == "cross_attention" else query_btd, *others)
-        return outputs[name]
+    def kept(attend: Callable, *given: Any) -> np.ndarray:
+        outputs.append(attend(*given))
+        return outputs[-1]
 
-    with patched({"layers._attend": of_output}):
+    def of_output(attend: Callable, parameters: Any, config: Any, x_btd: np.ndarray, *others: Any) -> np.ndarray:
+        return attend(parameters, config, outputs[-1], *others)
+
+    with patched({"layers.self_attention": kept, "layers.cross_attention": of_output}):
         return original(*args, **options)
 
 
@@ -56,12 +59,12 @@ _RESIDUAL = ("layers.residual_in", "layers.residual_out", "layers.residual_in_vj
 ALTERED: Altered = {
     "NRM8": dict.fromkeys(_RESIDUAL, on_arguments(config=_other_placement)),
     "NRM9": {"layers.residual_out": _norm_before_residual},
-    "ATT16": {"layers._attend": on_call(lambda name, **others: {"mask_bhts": None} if name == "cross_attention" else {})},
+    "ATT16": {"layers.cross_attention": on_arguments(cross_mask_bhts=None)},
     "ATT17": {"layers.decoder_layer": on_call(_target_mask_for_cross)},
     "ATT30": {"layers.decoder_layer": on_call(_source_mask_for_target)},
     "CAU10": {"layers.encoder_layer": on_call(_causal)},
     "ATT18": {"layers.encoder_layer": on_arguments(mask_bhts=None)},
-    "MHA11": {"layers.decoder_layer": from_input("layers._attend", "query_btd", "cross_attention")},
+    "MHA11": {"layers.decoder_layer": from_input("layers.cross_attention", "x_btd")},
 }
 VARIANTS: Variants = {
     "MHA11": {

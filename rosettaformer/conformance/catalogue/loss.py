@@ -46,7 +46,7 @@ def scored(
         counted_bt = np.ones(label_bt.shape, bool) if mask_bt is None else mask_bt
         count = max(int(counted_bt.sum()) if total is None else total, 1)
         q_btv = target((label_bt[..., None] == np.arange(size)).astype(x_btv.dtype), smoothing, size)
-        weight_bt, log_p_btv = weight(counted_bt, count).astype(x_btv.dtype), loss._log_softmax(x_btv)
+        weight_bt, log_p_btv = weight(counted_bt, count).astype(x_btv.dtype), loss.log_softmax(x_btv)
         value, slope = curve
         if cotangent is not None:
             score_btv = -q_btv * slope(log_p_btv)

@@ -34,11 +34,6 @@ def _permuted(order: Callable[[int], Array]) -> Callable[[Array], Array]:
     return lambda x: x[:, :, order(x.shape[2])]
 
 
-def _first(change: Callable[[Array], Array]) -> Callable[[Any], Any]:
-    """Changes the output, also of a pair of output and weights."""
-    return lambda result: (change(result[0]), *result[1:]) if isinstance(result, tuple) else change(result)
-
-
 def _exchanged(weights_bhts: Array) -> Array:
     return weights_bhts.swapaxes(2, 3) if weights_bhts.shape[2] == weights_bhts.shape[3] else weights_bhts
 
@@ -55,7 +50,7 @@ def orders() -> Iterator[Alteration]:
         for what, altered in (
             ("queries", on_arguments(query_bthk=change)),
             ("values", on_arguments(value_bsge=change)),
-            ("output", on_result(_first(change))),
+            ("output", on_result(change)),
         ):
             title = f"the heads of the {what} are in another order: {name}"
             yield setting(f"heads of {what}={name}", component, title, fix, altered, elsewhere=LOADED)
@@ -65,7 +60,7 @@ def orders() -> Iterator[Alteration]:
         "the input of the feed-forward": ("feed_forward", lambda change: on_arguments(x_btd=change)),
         "the output of the feed-forward": ("feed_forward", lambda change: on_result(change)),
         "the input of the attention": ("multi_head_attention", lambda change: on_arguments(query_btd=change, memory_bsd=change)),
-        "the output of the attention": ("multi_head_attention", lambda change: on_result(_first(change))),
+        "the output of the attention": ("multi_head_attention", lambda change: on_result(change)),
         "the input of the logits": ("logits", lambda change: on_arguments(x_btd=change)),
     }
     for what, (component, altering) in rows.items():
@@ -89,7 +84,7 @@ def _split_without_transpose(*names: str) -> Mapping[str, Callable]:
         b, t, h, k = y.shape
         return y.reshape(b, h, t, k).swapaxes(1, 2)
 
-    return {"attention._projection": altered}
+    return {"attention.projection": altered}
 
 
 def _keys_reshaped(key_bsgk: Array, **others: Any) -> dict[str, Any]:
@@ -109,7 +104,7 @@ def _merged(change: Callable[[Array], Array]) -> Mapping[str, Callable]:
     def altered(original: Callable, subscripts: str, parameters: Any, x: Array) -> Array:
         return original(subscripts, parameters, change(x) if subscripts == OUTPUT else x)
 
-    return {"attention._projection": altered}
+    return {"attention.projection": altered}
 
 
 def _first_head(x_bthe: Array) -> Array:
@@ -126,7 +121,7 @@ def _bias_for_every_head(parameters: Any) -> Any:
 def _twice(*names: str) -> Mapping[str, Callable]:
     """Adds the biases of these projections twice."""
     doubled = of_projection(lambda parameters, inputs: {name: x + x if name == "bias" else x for name, x in parameters.items()}, *names)
-    return {"attention._projection": doubled}
+    return {"attention.projection": doubled}
 
 
 def _merged_without_transpose(original: Callable, subscripts: str, parameters: Any, x: Array) -> Array:
@@ -135,10 +130,8 @@ def _merged_without_transpose(original: Callable, subscripts: str, parameters: A
     return original(subscripts, parameters, x)
 
 
-def _first_of_the_batch(output: Any) -> Any:
-    """The first row's output in every row; weights, if any, unchanged."""
-    if isinstance(output, tuple):
-        return _first_of_the_batch(output[0]), output[1]
+def _first_of_the_batch(output: Array) -> Array:
+    """The first row's output in every row."""
     return np.broadcast_to(output[:1], output.shape)
 
 
@@ -152,7 +145,7 @@ def _concatenated_to_key_width(original: Callable, parameters: Any, *rest: Any, 
 
 ALTERED: Altered = {
     "MHA1": _split_without_transpose(*FUSED),
-    "MHA2": {"attention._projection": _merged_without_transpose},
+    "MHA2": {"attention.projection": _merged_without_transpose},
     "MHA7": {"attention.multi_head_attention": on_result(_first_of_the_batch)},
     "MHA9": {"attention.multi_head_attention": _concatenated_to_key_width},
     "MHA18": _merged(lambda x_bthe: x_bthe[:, :, ::-1]),

@@ -44,10 +44,10 @@ def _norm_of(original: Callable, parameters: Any, config: Any, name: str, *rest:
     return normalization.norm(parameters[f"{name}_norm"], config, y_btd) if ends else y_btd
 
 
-def _normed_memory(original: Callable, parameters: Any, config: Any, name: str, query_btd: Array, memory_bsd: Array, *rest: Any) -> Array:
-    if name == "cross_attention" and config.norm_placement == "pre":
-        memory_bsd = layers.residual_in(parameters, config, name, memory_bsd)
-    return original(parameters, config, name, query_btd, memory_bsd, *rest)
+def _normed_memory(original: Callable, parameters: Any, config: Any, x_btd: Array, memory: Any, *rest: Any) -> Array:
+    if config.norm_placement == "pre":
+        memory = memory._replace(vectors_bsd=layers.residual_in(parameters, config, "cross_attention", memory.vectors_bsd))
+    return original(parameters, config, x_btd, memory, *rest)
 
 
 def _over(*axes: int) -> Replaces:
@@ -66,7 +66,7 @@ def _normalised_over(axes: tuple[int, ...], mean: bool) -> Callable:
             return original(parameters, x_btd, epsilon, one_plus_scale, cast_before_scale)
         centred = wide - np.sum(wide, axis=axes, keepdims=True) / wide.dtype.type(size) if mean else wide
         deviation = np.sqrt(np.sum(centred * centred, axis=axes, keepdims=True) / wide.dtype.type(size) + wide.dtype.type(epsilon))
-        return normalization._scaled(parameters, centred / deviation, x_btd.dtype, one_plus_scale, cast_before_scale)
+        return normalization.scaled(parameters, centred / deviation, x_btd.dtype, one_plus_scale, cast_before_scale)
 
     return altered
 
@@ -98,7 +98,7 @@ ALTERED: Altered = {
     "NRM16": _placed("post", "pre"),
     "NRM17": _renamed(feed_forward="self_attention"),
     "NRM18": dict.fromkeys((IN, OUT), _norm_of),
-    "NRM19": dict.fromkeys(LAYERS, from_input("layers._attend", "memory_bsd", "self_attention")),
+    "NRM19": dict.fromkeys(LAYERS, from_input("attention.multi_head_attention", "memory_bsd", within="layers.self_attention")),
     "NRM2": dict.fromkeys(BOTH, on_arguments(epsilon=1e-3)),
     "NRM4": {LAYER: normalised(lambda x, epsilon: np.sqrt(_one_pass(x) + epsilon))},
     "NRM5": {
@@ -128,7 +128,7 @@ VARIANTS: Variants = {
         ),
     },
     "NRM18": {"a norm stands before and after every sub-layer": _placed("pre", "post")},
-    "NRM19": {"the memory is normed with the cross-attention's norm": {"layers._attend": _normed_memory}},
+    "NRM19": {"the memory is normed with the cross-attention's norm": {"layers.cross_attention": _normed_memory}},
     "NRM2": {"the norm has no epsilon": dict.fromkeys(BOTH, on_arguments(epsilon=0.0))},
     "NRM5": {
         "normalised over the batch": _over(0),

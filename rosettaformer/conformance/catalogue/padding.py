@@ -1,22 +1,26 @@
 """Which tokens are padding, how it is treated, and models that pack their real tokens (PADDING)."""
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from reference_numpy import mask
+from reference_numpy.scores import Scores
 
+from ..reference import calls
 from ..reference.patching import patched
-from .alteration import Altered, Array, Replaces, Variants, bound, on_arguments
+from .alteration import Altered, Array, Replaces, Variants, bound, called, on_arguments
 
 Change = Callable[[Array, Array, Any], Array]  # logits whose rows of padding are zeros, the mask, the parameters -> other logits
 MODEL, REAL = "transformer.transformer", "transformer.real_rows"
+SKIPPING = f"{calls.__name__}.real_logits"  # the call of a model whose padding of the target is left out
 
 
 def _packed(given: Mapping[str, Any], side: str) -> Array | None:
     """The tokens of this side that are packed, `b t`; None if its rows are used as they are."""
-    if given[side] is None or (side == "target" and not given["skip_padding"]):
+    if given[side] is None:
         return None
     mask_bt = given[f"{side}_mask_{'bs' if side == 'source' else 'bt'}"]
     mask_bt = mask.token_mask(given[side], given["config"].padding_id) if mask_bt is None else mask_bt
@@ -33,12 +37,11 @@ def _put(real_nv: Array, mask_bt: Array) -> Array:
 def _rows(change: Change) -> Replaces:
     """Puts the rows of the logits back otherwise."""
 
-    def altered(original: Callable, *args: Any, **options: Any) -> Array:
-        given = bound(original, *args, **options)
-        logits_btv, mask_bt = original(**given), _packed(given, "target")
-        return logits_btv if mask_bt is None else change(logits_btv, mask_bt, given["parameters"])
+    def altered(original: Callable, function: Callable, values: Mapping[str, Any]) -> Array:
+        logits_btv, mask_bt = original(function, values), _packed(calls.unfolded(values), "target")
+        return logits_btv if mask_bt is None else change(logits_btv, mask_bt, values["parameters"])
 
-    return {MODEL: altered}
+    return {SKIPPING: altered}
 
 
 def _first_at_padding(logits_btv: Array, mask_bt: Array, parameters: Any) -> Array:
@@ -75,13 +78,20 @@ def _other_real(change: Callable[[Array], Array]) -> Replaces:
 def _within(replacement: Callable[[Mapping[str, Array]], Replaces], *sides: str) -> Replaces:
     """Runs the model with other functions in it, which depend on the masks of the sides that are packed."""
 
-    def altered(original: Callable, *args: Any, **options: Any) -> Array:
-        given = bound(original, *args, **options)
+    def packing(original: Callable, given: Mapping[str, Any], *sides: str, **values: Any) -> Array:
         packed = {side: mask_bt for side in sides if (mask_bt := _packed(given, side)) is not None}
         with patched(replacement(packed)):
-            return original(**given)
+            return original(**values)
 
-    return {MODEL: altered}
+    def source(original: Callable, *args: Any, **options: Any) -> Array:
+        given = bound(original, *args, **options)
+        return packing(functools.partial(called, original), given, "source", **given)
+
+    def target(original: Callable, function: Callable, values: Mapping[str, Any]) -> Array:
+        return packing(original, calls.unfolded(values), *sides, function=function, values=values)
+
+    own = {MODEL: source} if "source" in sides else {}
+    return own | ({SKIPPING: target} if "target" in sides else {})
 
 
 def _in_one_row(packed: Mapping[str, Array]) -> Replaces:
@@ -91,9 +101,9 @@ def _in_one_row(packed: Mapping[str, Array]) -> Replaces:
         given = bound(original, *args, **options)
         x_btd, mask_bt = given["query_btd"], packed.get("target" if given["causal"] else "source")
         if mask_bt is None or given["memory_bsd"] is not x_btd or given["keep_bhts"] is not None:
-            return original(**given)
-        packed_1nd = x_btd[mask_bt][None]
-        return _put(original(given["parameters"], packed_1nd, packed_1nd, causal=given["causal"])[0], mask_bt)
+            return original(*args, **options)
+        packed_1nd, scores = x_btd[mask_bt][None], Scores(causal=given["causal"])
+        return _put(original(given["parameters"], given["config"], packed_1nd, packed_1nd, scores=scores)[0], mask_bt)
 
     return {"attention.multi_head_attention": attention}
 
@@ -129,11 +139,11 @@ def _in_models(id_: Callable[[int], int | None], *sides: str, positions: bool = 
     def crossing(original: Callable, parameters: Any, config: Any, source: Any, *rest: Any, **options: Any) -> Array:
         given = bound(original, parameters, config, source, *rest, **options)
         if source is None or given["source_mask_bs"] is not None:
-            return original(**given)
+            return called(original, **given)
 
-        under = on_arguments(source_mask_bs=mask.token_mask(source, id_(config.source_vocabulary)))
+        under = on_arguments(source_mask_bs=mask.token_mask(given["source"], id_(config.source_vocabulary)))
         with patched({DECODE: under}):
-            return original(**given)
+            return called(original, **given)
 
     return {"inputs.masked_positions": masked} | ({"transformer.transformer": crossing} if "source" in sides else {})
 
@@ -145,10 +155,10 @@ def _at(stack: str, id_: int | None, ignoring: bool) -> Replaces:
     def altered(original: Callable, parameters: Any, config: Any, source: Any, *rest: Any, **options: Any) -> Array:
         given = bound(original, parameters, config, source, *rest, **options)
         if source is None or (given["source_mask_bs"] is not None and not ignoring):
-            return original(**given)
-        other = on_arguments(**{argument: mask.padding_mask(mask.token_mask(source, id_))})
+            return called(original, **given)
+        other = on_arguments(**{argument: mask.padding_mask(mask.token_mask(given["source"], id_))})
         with patched({f"stacks.{stack}": other}):
-            return original(**given)
+            return called(original, **given)
 
     return {"transformer.transformer": altered}
 
@@ -187,14 +197,12 @@ def _zero_where_hidden(name: str, cross: str = "") -> Callable:
     cross: the argument that is the first one itself unless the mask is of another sequence.
     """
 
-    def altered(original: Callable, *args: Any, **options: Any) -> Any:
-        result, given = original(*args, **options), bound(original, *args, **options)
-        y_btd, mask_bhts = result[0] if isinstance(result, tuple) else result, given[name]
-        other = bool(cross) and given[cross] is not given["query_btd"]
+    def altered(original: Callable, *args: Any, **options: Any) -> Array:
+        y_btd, given = original(*args, **options), bound(original, *args, **options)
+        mask_bhts, other = given[name], bool(cross) and given[cross] is not given["query_btd"]
         if other or mask_bhts is None or mask_bhts.shape[1:3] != (1, 1) or mask_bhts.shape[3] != y_btd.shape[1]:
-            return result
-        y_btd = _zero(y_btd, mask_bhts[:, 0, 0])
-        return (y_btd, result[1]) if isinstance(result, tuple) else y_btd
+            return y_btd
+        return _zero(y_btd, mask_bhts[:, 0, 0])
 
     return altered
 
@@ -219,7 +227,7 @@ ALTERED: Altered = {
     "PAD8": _within(_in_one_row, "source"),
     "PAD9": _within(_counted, "source"),
     "PAD1": _taken(0),
-    "PAD2": {"inputs._summed": _zero_embedding},
+    "PAD2": {"inputs.summed": _zero_embedding},
     "PAD3": _logit(-np.inf),
 }
 VARIANTS: Variants = {

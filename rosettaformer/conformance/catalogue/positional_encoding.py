@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from reference_numpy import arithmetic, positional_encoding
+from reference_numpy.values import Text
 
 from ..reference.patching import patched
 from .alteration import Altered, Array, Replaces, Variants, on_result
@@ -51,9 +52,11 @@ def _of_the_index(stack: str) -> Callable:
 
 
 def _after_the_source(original: Callable, parameters: Any, config: Any, source: Any, *rest: Any, **options: Any) -> Array:
+    length = 0 if source is None else Text.of(source).ids.shape[1]
+
     def going_on(numbered: Callable, config: Any, side: str, *given: Any) -> tuple[Array, Array]:
         mask_bt, position_bt = numbered(config, side, *given)
-        return mask_bt, position_bt + source.shape[1] if side == "target" and source is not None else position_bt
+        return mask_bt, position_bt + length if side == "target" else position_bt
 
     with patched({"inputs.masked_positions": going_on}):
         return original(parameters, config, source, *rest, **options)

@@ -5,10 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from .alteration import Altered, Array, Replaces, Variants, bound, on_arguments
+from reference_numpy.values import Drop, Heads
+
+from ..reference.patching import patched
+from .alteration import Altered, Array, Replaces, Variants, bound, called, on_arguments
 from .kernels import PROJECTIONS, SITES
 
-PROJECTION, ATTENTION = "attention._projection", "attention.scaled_dot_product_attention"
+PROJECTION, ATTENTION = "attention.projection", "attention.scaled_dot_product_attention"
 
 
 def _shared(**others: str) -> Replaces:
@@ -54,38 +57,36 @@ def _active(*names: str) -> Replaces:
 def _one_head(wide: bool) -> Replaces:
     """Takes the heads as one of width h k, scaled by its root (wide) or by sqrt(k), if no mask or key differs by head."""
 
-    def altered(original: Callable, query_bthk: Array, key_bsgk: Array, value_bsge: Array, *rest: Any, **options: Any) -> Any:
+    def altered(original: Callable, *args: Any, **options: Any) -> Array:
+        given = bound(original, *args, **options)
+        query_bthk = given["query_bthk"]
+        by_head = [x for name in ("mask_bhts", "bias_bhts", "keep_bhts") if (x := given[name]) is not None and x.shape[1] > 1]
         batch, target, heads, _ = query_bthk.shape
-        arguments = bound(original, query_bthk, key_bsgk, value_bsge, *rest, **options)
-        by_head = [x for x in (arguments["mask_bhts"], arguments["bias_bhts"], arguments["keep_bhts"]) if x is not None and x.shape[1] > 1]
-        if heads != key_bsgk.shape[2] or by_head or not query_bthk.size:
-            return original(query_bthk, key_bsgk, value_bsge, *rest, **options)
-        query, key, value = (x.reshape(*x.shape[:2], 1, -1) for x in (query_bthk, key_bsgk, value_bsge))
-        query = query if wide else query * query.dtype.type(heads**0.5)
-        given = arguments | {"query_bthk": query, "key_bsgk": key, "value_bsge": value, "return_weights": True}
-        output, weights = original(**given)
-        output = output.reshape(batch, target, heads, -1)
-        return (output, np.repeat(weights, heads, axis=1)) if arguments["return_weights"] else output
+        if heads != given["key_bsgk"].shape[2] or by_head or not query_bthk.size:
+            return original(*args, **options)
+        one = {name: given[name].reshape(*given[name].shape[:2], 1, -1) for name in Heads._fields}
+        if not wide:
+            one["query_bthk"] = one["query_bthk"] * query_bthk.dtype.type(heads**0.5)
+
+        def dropped(dropout: Callable, weights_bhts: Array, *drop: Any) -> Array:
+            return dropout(np.repeat(weights_bhts, heads, axis=1), *drop)[:, :1]
+
+        with patched({"dropout.dropout": dropped}):
+            return called(original, **given | one).reshape(batch, target, heads, -1)
 
     return {ATTENTION: altered}
 
 
-def _over_heads(original: Callable, query_bthk: Array, key_bsgk: Array, value_bsge: Array, *rest: Any, **options: Any) -> Any:
+def _over_heads(original: Callable, heads: Heads, mask_bhts: Any = None, scores: Any = None, drop: Drop = Drop()) -> Array:
     """Lets the heads of each position attend to each other: `b t` is the batch, `h` the positions."""
-    arguments = bound(original, query_bthk, key_bsgk, value_bsge, *rest, **options)
-    if query_bthk.shape[:3] != key_bsgk.shape[:3] or arguments["keep_bhts"] is not None:
-        return original(query_bthk, key_bsgk, value_bsge, *rest, **options)
-    one = (x.reshape(-1, *x.shape[2:])[:, :, None] for x in (query_bthk, key_bsgk, value_bsge))
-    output = original(*one).reshape(*query_bthk.shape[:3], -1)
-    if not arguments["return_weights"]:
-        return output
-    _, weights = original(query_bthk, key_bsgk, value_bsge, *rest, **options)
-    return output, weights
+    if heads.query_bthk.shape[:3] != heads.key_bsgk.shape[:3] or drop.keep_bhts is not None:
+        return original(heads, mask_bhts, scores, drop)
+    one = Heads(*(x.reshape(-1, *x.shape[2:])[:, :, None] for x in heads))
+    return original(one).reshape(*heads.query_bthk.shape[:3], -1)
 
 
-def _with_query(original: Callable, parameters: Any, query_btd: Array, *rest: Any, **options: Any) -> Any:
-    result = original(parameters, query_btd, *rest, **options)
-    return (result[0] + query_btd, result[1]) if isinstance(result, tuple) else result + query_btd
+def _with_query(original: Callable, parameters: Any, config: Any, query_btd: Array, *rest: Any, **options: Any) -> Array:
+    return original(parameters, config, query_btd, *rest, **options) + query_btd
 
 
 ALTERED: Altered = {

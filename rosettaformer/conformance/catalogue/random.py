@@ -40,6 +40,6 @@ def _as_convolution(shape: tuple[int, ...], letters: list[str]) -> float:
 
 ALTERED: Altered = {
     "DRP5": {"rosettaformer.conformance.reference.statistics.keep_mask": _one_mask_for_all_heads},
-    "INI1": {"parameters._initial_value": _scaled_kernels(_fused)},
-    "INI2": {"parameters._initial_value": _scaled_kernels(_as_convolution)},
+    "INI1": {"parameters.initial_value": _scaled_kernels(_fused)},
+    "INI2": {"parameters.initial_value": _scaled_kernels(_as_convolution)},
 }

@@ -8,6 +8,7 @@ import numpy as np
 from reference_numpy import arithmetic, layers
 
 from ..reference.patching import patched
+from ..reference.patching import within as inside
 from .alteration import Altered, Array, Replaces, Variants, on_call
 from .deviation import variance
 
@@ -88,11 +89,15 @@ def _depth(config: Any) -> int:
     return max(config.encoder_layers, config.decoder_layers)
 
 
-def from_input(function: str, argument: str, *names: str) -> Callable:
-    """A layer which gives this function, for the sub-layers of these names, the layer's own input as the argument."""
+def from_input(function: str, argument: str, *names: str, within: str = "") -> Callable:
+    """A layer which gives this function, for the sub-layers of these names or for all, the layer's own input as the argument.
+
+    within: the function in which it is called; empty: any.
+    """
 
     def altered(original: Callable, parameters: Any, config: Any, x_btd: Array, *rest: Any, **options: Any) -> Array:
-        with patched({function: on_call(lambda name, **others: {argument: x_btd} if name in names else {})}):
+        other = {function: on_call(lambda **given: {argument: x_btd} if not names or given["name"] in names else {})}
+        with patched({within: inside(other)} if within else other):
             return original(parameters, config, x_btd, *rest, **options)
 
     return altered

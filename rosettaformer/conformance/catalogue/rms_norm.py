@@ -24,16 +24,15 @@ def _in_half_precision(
         square_bt1 = arithmetic.mean((x_btd * x_btd).astype(np.float32), -1).astype(x_btd.dtype)
         root_bt1 = np.sqrt((square_bt1 + x_btd.dtype.type(epsilon)).astype(x_btd.dtype)).astype(x_btd.dtype)
         normalised_btd = (x_btd / root_bt1).astype(x_btd.dtype)
-    return normalization._scaled(parameters, normalised_btd, x_btd.dtype, one_plus_scale, cast_before_scale)
+    return normalization.scaled(parameters, normalised_btd, x_btd.dtype, one_plus_scale, cast_before_scale)
 
 
 def _divided(deviation: Callable[[Array, Any], Array], mean: bool = False) -> dict[str, Callable]:
     return {RMS: normalised(deviation, mean=mean)}
 
 
-def _of_query_and_key(original: Callable, parameters: Any, name: str, x_bthk: Array, config: Any) -> Array:
-    own = config if config is None else config.replace(norm_one_plus_scale=False)
-    return original(parameters, name, x_bthk, own)
+def _from_zero(config: Any) -> Any:
+    return config.replace(norm_one_plus_scale=False)
 
 
 ALTERED: Altered = {
@@ -48,7 +47,7 @@ VARIANTS: Variants = {
         "the RMS norm divides by the standard deviation": _divided(_deviation),
         "the mean is subtracted after the mean square is taken": _divided(root_mean_square, mean=True),
     },
-    "NRM25": {"1 is missing in the norms of queries and keys alone": {"attention.query_key_norm": _of_query_and_key}},
+    "NRM25": {"1 is missing in the norms of queries and keys alone": {"attention.query_key_norm": on_arguments(config=_from_zero)}},
     "NRM28": {
         "the RMS norm divides by the mean square, without a root": _divided(lambda x, epsilon: arithmetic.mean(x * x, -1) + epsilon),
         "the RMS norm divides by the root of the sum of squares, not of their mean": _divided(

@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 
 from reference_numpy import arithmetic, attention, rotary
+from reference_numpy.values import Heads
 
 from ..reference.patching import patched
-from .alteration import Altered, Array, Replaces, Variants, bound, on_arguments, on_call, on_result
+from .alteration import Altered, Array, Replaces, Variants, on_arguments, on_call, on_result
 
 Parts = tuple[Array, Array, Array]  # queries, keys and values
 ROTATED, ROTATION, FREQUENCIES = "rotary.rotated", "rotary.rotation", "rotary.rotary_frequencies"
@@ -16,38 +17,28 @@ LAYOUTS = {"halves": "interleaved", "interleaved": "halves"}
 
 
 def of_self_attention(parts: Callable[..., Parts]) -> Replaces:
-    """Gives self-attention that rotates other queries, keys and values: a function of the parameters, the input of the queries and that of
-    the keys, the config and the rotation."""
+    """Gives self-attention that rotates other queries, keys and values: a function of the parameters, the config, the input of the queries
+    and that of the keys, and the rotation."""
 
-    def turned(parameters: Any, query_btd: Array, memory_bsd: Array, config: Any, layer: Any, position_bt: Any) -> Parts | None:
-        shaped = attention.queries(parameters, query_btd, config), attention.keys_and_values(parameters, memory_bsd, config)[0]
-        rotation = attention._rotation(config, layer, *shaped, position_bt)
-        return parts(parameters, query_btd, memory_bsd, config, rotation) if rotation else None
+    def project(original: Callable, parameters: Any, config: Any, query_btd: Array, memory_bsd: Array, rotation: Any = None) -> Heads:
+        if rotation is None:
+            return original(parameters, config, query_btd, memory_bsd, rotation)
+        return Heads(*parts(parameters, config, query_btd, memory_bsd, rotation))
 
-    def project(original: Callable, parameters: Any, x_btd: Array, config: Any = None, layer: Any = 0, position_bt: Any = None) -> Parts:
-        found = turned(parameters, x_btd, x_btd, config, layer, position_bt)
-        return found or original(parameters, x_btd, config, layer, position_bt)
-
-    def whole(original: Callable, *args: Any, **options: Any) -> Any:
-        given = bound(original, *args, **options)
-        projected = given.pop("parameters"), given.pop("query_btd"), given.pop("memory_bsd")
-        found = turned(*projected, given["config"], given["layer"], given.pop("position_bt"))
-        return attention.attend(projected[0], *found, **given) if found else original(*args, **options)
-
-    return {"attention.project": project, "attention.multi_head_attention": whole}
+    return {"attention.project": project}
 
 
 def turned_parts(turn: Callable[[Any, Parts], Parts]) -> Replaces:
     """Rotates otherwise: a function of how an array is rotated, which takes it and changes of the rotation, and of the three parts."""
 
-    def parts(parameters: Any, query_btd: Array, memory_bsd: Array, config: Any, rotation: rotary.Rotation) -> Parts:
+    def parts(parameters: Any, config: Any, query_btd: Array, memory_bsd: Array, rotation: rotary.Rotation) -> Parts:
         def rotated(x_bthk: Array, sign: float = 1.0, factor: float = 1.0) -> Array:
             number = rotation.sine_btj.dtype.type
             own = rotary.Rotation(rotation.cosine_btj * number(factor), rotation.sine_btj * number(sign * factor))
             return rotary.rotated(x_bthk, own, config.rotary_layout)
 
-        key_bsgk, value_bsge = attention.keys_and_values(parameters, memory_bsd, config)
-        return turn(rotated, (attention.queries(parameters, query_btd, config), key_bsgk, value_bsge))
+        key_bsgk, value_bsge = attention.keys_and_values(parameters, config, memory_bsd)
+        return turn(rotated, (attention.queries(parameters, config, query_btd), key_bsgk, value_bsge))
 
     return of_self_attention(parts)
 
@@ -55,9 +46,9 @@ def turned_parts(turn: Callable[[Any, Parts], Parts]) -> Replaces:
 def _permuted(names: tuple[str, ...], inverse: bool = False, heads: bool = True) -> Replaces:
     """Stores these kernels for the other layout, or with inverse for a third one. heads: each head by itself, otherwise all as one."""
 
-    def altered(original: Callable, parameters: Any, name: str, x_bthk: Array, config: Any) -> Array:
-        if config is None or config.positions != "rotary" or name not in names:
-            return original(parameters, name, x_bthk, config)
+    def altered(original: Callable, parameters: Any, config: Any, name: str, x_bthk: Array) -> Array:
+        if config.positions != "rotary" or name not in names:
+            return original(parameters, config, name, x_bthk)
         whole = not heads and config.rotary_size == config.key_size
         flat = x_bthk.reshape(*x_bthk.shape[:2], 1, -1) if whole else x_bthk
         size = flat.shape[3] if whole else config.rotary_size
@@ -65,7 +56,7 @@ def _permuted(names: tuple[str, ...], inverse: bool = False, heads: bool = True)
         if (config.rotary_layout == "interleaved") != inverse:
             order = np.argsort(order)
         read = np.concatenate([flat[..., :size][..., order], flat[..., size:]], axis=-1).reshape(x_bthk.shape)
-        return original(parameters, name, read, config)
+        return original(parameters, config, name, read)
 
     return {"attention.query_key_norm": altered}
 
@@ -73,16 +64,16 @@ def _permuted(names: tuple[str, ...], inverse: bool = False, heads: bool = True)
 def _regrouped(name: str, heads: Callable[[Any], int]) -> Replaces:
     """Stores a kernel for the other layout as if it had as many heads as a function of the config says, and rotates by that layout."""
 
-    def altered(original: Callable, parameters: Any, own: str, x_bthk: Array, config: Any) -> Array:
-        count = heads(config) if config is not None and own == name else 0
+    def altered(original: Callable, parameters: Any, config: Any, own: str, x_bthk: Array) -> Array:
+        count = heads(config) if own == name else 0
         own_count, size = x_bthk.shape[2], x_bthk.shape[2] * x_bthk.shape[3]
         if not count or config.positions != "rotary" or config.rotary_size != config.key_size or count == own_count or size % (2 * count):
-            return original(parameters, own, x_bthk, config)
+            return original(parameters, config, own, x_bthk)
         wrong, right = (np.arange(size).reshape(number, 2, -1).swapaxes(1, 2).ravel() for number in (count, own_count))
         if config.rotary_layout == "interleaved":
             wrong, right = np.argsort(wrong), np.argsort(right)
         read = x_bthk.reshape(*x_bthk.shape[:2], size)[..., wrong][..., np.argsort(right)]
-        return original(parameters, own, read.reshape(x_bthk.shape), config)
+        return original(parameters, config, own, read.reshape(x_bthk.shape))
 
     return {"attention.query_key_norm": altered}
 
@@ -125,7 +116,7 @@ def _turned(change: Callable[[Array, Array], tuple[Array, Array]]) -> Replaces:
 
 def _without_minus(original: Callable, x_bthk: Array, turned: Any, layout: str) -> Array:
     y_bthk, back_bthk = original(x_bthk, turned, layout), original(x_bthk, turned._replace(sine_btj=-turned.sine_btj), layout)
-    first, _ = rotary._pairs(layout, turned.cosine_btj.shape[-1])
+    first, _ = rotary.pairs(layout, turned.cosine_btj.shape[-1])
     y_bthk[..., first] = back_bthk[..., first]
     return y_bthk
 
@@ -150,10 +141,10 @@ def _pattern(change: Callable[[tuple[bool, ...]], tuple[bool, ...]]) -> Replaces
     """Gives layers that rotate, and others that do not, another pattern."""
 
     def other(config: Any) -> Any:
-        differ = config is not None and len(set(config.rotary_pattern)) > 1
+        differ = len(set(config.rotary_pattern)) > 1
         return config.replace(rotary_pattern=change(config.rotary_pattern)) if differ else config
 
-    return {"attention._rotation": on_arguments(config=other)}
+    return {"stacks.rotation": on_arguments(config=other)}
 
 
 ALTERED: Altered = {

@@ -13,7 +13,7 @@ from ..reference.patching import patched
 from .alteration import Altered, Array, Replaces, Variants, on_arguments, on_call, on_result
 from .rotary import FREQUENCIES, ROTATION, exchanged, of_kind
 
-NONE, KEPT, STEP = RotaryScaling(), "rotary._kept", "cache.decode_step"
+NONE, KEPT, STEP = RotaryScaling(), "rotary.kept", "cache.decode_step"
 
 
 def _scaling(change: Callable[[Any], Any], *kinds: str) -> Replaces:

@@ -8,6 +8,7 @@ import numpy as np
 from reference_numpy import arithmetic
 
 from .alteration import Altered, Array, Replaces, Variants, on_arguments, on_call
+from .kernels import PROJECTIONS
 
 ATTENTION, QUERIES = "attention.scaled_dot_product_attention", "attention.queries"
 
@@ -15,8 +16,8 @@ ATTENTION, QUERIES = "attention.scaled_dot_product_attention", "attention.querie
 def _all_queries_times(factor: Callable[[int, int, int], float]) -> Replaces:
     """Multiplies the projected queries by a function of d, h and k."""
 
-    def times(original: Callable, parameters: Any, query_btd: Array, *rest: Any) -> Array:
-        query_bthk = original(parameters, query_btd, *rest)
+    def times(original: Callable, parameters: Any, config: Any, query_btd: Array, *rest: Any) -> Array:
+        query_bthk = original(parameters, config, query_btd, *rest)
         return query_bthk * query_bthk.dtype.type(factor(query_btd.shape[-1], *query_bthk.shape[2:]))
 
     return {QUERIES: times}
@@ -46,9 +47,11 @@ def _scaled_by_length(length: Callable[[Array, Array], int]) -> Replaces:
     return {ATTENTION: on_call(change)}
 
 
-def _bias_after_scale(original: Callable, parameters: Any, query_btd: Array, *rest: Any) -> Array:
-    query_bthk, bias = original(parameters, query_btd, *rest), parameters["query"].get("bias")
-    return query_bthk if bias is None else query_bthk + bias * bias.dtype.type(bias.shape[-1] ** 0.5 - 1)
+def _bias_after_scale(original: Callable, subscripts: str, parameters: Any, x: Array) -> Array:
+    y, bias = original(subscripts, parameters, x), parameters.get("bias")
+    if bias is None or subscripts != PROJECTIONS["query"]:
+        return y
+    return y + bias * bias.dtype.type(bias.shape[-1] ** 0.5 - 1)
 
 
 def _softmax_of(change: Callable[[Array], Array]) -> Replaces:
@@ -99,7 +102,7 @@ ALTERED: Altered = {
     "ATT2": _scaled(lambda h, k, e: (k / e) ** 0.5),
     "ATT3": _scaled(lambda h, k, e: k**0.5, always=True),
     "ATT31": _scaled_by_length(lambda query_bthk, key_bsgk: key_bsgk.shape[1]),
-    "ATT32": {QUERIES: _bias_after_scale},
+    "ATT32": {"attention.projection": _bias_after_scale},
     "ATT33": _clipped(5.0),
     "ATT34": _with_distances(top_left=False),
 }

@@ -100,7 +100,7 @@ def answers() -> Iterator[Alteration]:
             "together": ("all rows end with the first that ends", lambda done_b: np.full_like(done_b, done_b.any())),
         },
     )
-    yield from settings("end=", "greedy_search", fix, loops, "decoding._one_by_one", of=looped)
+    yield from settings("end=", "greedy_search", fix, loops, "decoding.one_by_one", of=looped)
 
 
 PLACES = tuple(f"decoding.{search}" for search in SEARCHES)
@@ -217,12 +217,12 @@ def _models() -> Iterator[Alteration]:
     }  # fmt: skip
     for name, (title, altered) in rows.items():
         component = "beam_search" if name == "logits" else "greedy_search"
-        yield setting(f"penalties of={name}", component, title, fix, altered, "decoding._Model.penalised")
+        yield setting(f"penalties of={name}", component, title, fix, altered, "decoding.Model.penalised")
     title, fix = "log p is taken over all tokens, padding and start among them", "log p of the tokens that an answer may hold"
-    yield setting("log p=of all tokens", "greedy_search", title, fix, _over_all_tokens, "decoding._Model.__init__")
+    yield setting("log p=of all tokens", "greedy_search", title, fix, _over_all_tokens, "decoding.Model.__init__")
     title, fix = "log p is taken after the penalties", "log p of the model, before any penalty"
     altered = looped(log_p=lambda model: _normalised(model.penalised(model.logits_bv)))
-    yield setting("log p=after penalties", "greedy_search", title, fix, altered, "decoding._one_by_one")
+    yield setting("log p=after penalties", "greedy_search", title, fix, altered, "decoding.one_by_one")
 
 
 def _numbers() -> Iterator[Alteration]:

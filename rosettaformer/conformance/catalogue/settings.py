@@ -54,8 +54,8 @@ def readings() -> Iterator[Alteration]:
         "the attention is scaled by 1 / sqrt(width / heads)",
         "scale by the size of a head, or by the config's query_pre_attn_scalar",
     )
-    altered = on_arguments(config=lambda config: config and config.replace(score_scale=(config.model_width // config.heads) ** -0.5))
-    yield setting("score_scale=width / heads", "multi_head_attention", title, fix, altered, "attention._settings", elsewhere=CONFIGURED)
+    place = "config.TransformerConfig.scores"
+    yield setting("score_scale=width / heads", "multi_head_attention", title, fix, _scaled_by_width, place, elsewhere=CONFIGURED)
     for name, change in WINDOWS.items():
         title, fix = f"the window is {name}", "use the config's sliding_window"
         yield setting(f"window={name}", "window_mask", title, fix, on_arguments(window=change), elsewhere=CONFIGURED)
@@ -67,6 +67,10 @@ def readings() -> Iterator[Alteration]:
             yield setting(
                 f"fused={' '.join(order)}", "multi_head_attention", title, fix, altered, *SITES, elsewhere=LOADED,
             )  # fmt: skip
+
+
+def _scaled_by_width(original: Callable, config: Any, layer: Any, causal: bool = False) -> Any:
+    return original(config, layer, causal)._replace(scale=(config.model_width // config.heads) ** -0.5)
 
 
 def _neutral(parameters: Tree) -> Tree:
@@ -198,7 +202,7 @@ def _of_layer(name: str, change: Callable[[Tree], Tree]) -> Callable:
 def _biases() -> Iterator[Alteration]:
     for name in ("query", "value", "output"):  # a bias of the keys moves all logits of a query alike, and no output
         title, altered = f"the {name} projection has no bias", of_projection(without_bias, name)
-        fix, place = f"add the {name} bias", "attention._projection"
+        fix, place = f"add the {name} bias", "attention.projection"
         yield setting(f"{name}.bias=none", "multi_head_attention", title, fix, altered, place, elsewhere=LOADED)
     fix = "add the biases with the axes h k, the head first"
     for order, change in (("read size by size, as k h", interleaved), ("flattened size by size, and read as h k", spread)):
@@ -224,7 +228,7 @@ def _layouts() -> Iterator[Alteration]:
         heads = "merge the heads as h e, the head first" if name == "output" else f"split the {name} into heads as h k, the head first"
         for layout, change in (("transposed", transposed), ("heads interleaved", interleaved), ("heads spread", spread)):
             title, altered = f"the {name} kernel is read {layout}", of_projection(change, name)
-            fix, place = applied if layout == "transposed" else heads, "attention._projection"
+            fix, place = applied if layout == "transposed" else heads, "attention.projection"
             yield setting(f"{name}.kernel={layout}", "multi_head_attention", title, fix, altered, place, elsewhere=LOADED)
     for order in ORDERS:
         title, fix = f"the fused projection is read in the order {order}", "split the fused kernel in the order query, key, value"
@@ -291,4 +295,4 @@ def inputs() -> Iterator[Alteration]:
     title, fix = "no segment is added", "add the segment embedding, of segment 0 where no segments are given"
     yield setting("segments=none", "segment_embedding", title, fix, on_result(np.zeros_like))
     title, fix = "without segments every token is of segment 1", "take segment 0 for every token where no segments are given"
-    yield setting("segments=1 by default", "segment_embedding", title, fix, _default_segment(1), "inputs._segments")
+    yield setting("segments=1 by default", "segment_embedding", title, fix, _default_segment(1), "inputs.segments")

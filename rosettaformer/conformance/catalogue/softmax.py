@@ -41,7 +41,7 @@ def _not_upcast(original: Callable, logits: np.ndarray, mask: Any = None) -> np.
     return arithmetic.divide(exponential, np.where(total == 0, number(1), total))
 
 
-def _half_logits(original: Callable, query_bthk: np.ndarray, *rest: Any, **options: Any) -> Any:
+def _half_logits(original: Callable, query_bthk: np.ndarray, *rest: Any, **options: Any) -> np.ndarray:
     """Casts the attention's logits to the query's dtype before the softmax."""
 
     def narrow(inner: Callable, logits: np.ndarray, mask: Any = None) -> np.ndarray:
@@ -54,7 +54,7 @@ def _half_logits(original: Callable, query_bthk: np.ndarray, *rest: Any, **optio
 ALTERED: Altered = {
     "ATT4": {"softmax.softmax": _over(-2)},
     "ATT8": {"softmax.softmax": on_arguments(mask=inverted)},
-    "ATT19": {"softmax.softmax": _not_upcast, "attention.scaled_dot_product_attention": _half_logits},
+    "ATT19": {"softmax.softmax": _not_upcast, "attention.attention_weights": _half_logits},
 }
 VARIANTS: Variants = {
     "ATT4": {

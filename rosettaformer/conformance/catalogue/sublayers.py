@@ -1,11 +1,13 @@
 """Defects of a layer's sub-layers: their order, one too few, one too many; and of the order of the layers."""
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from reference_numpy import layers
+from reference_numpy.scores import Scores
 
 from ..reference.patching import patched
 from .alteration import Altered, Array, Replaces, Variants, bound, on_call
@@ -19,39 +21,38 @@ PATTERNS = ("layer_pattern", "rotary_pattern")
 def _in_order(order: Callable[[list[str]], Sequence[str]], parallel: bool = False) -> Replaces:
     """Runs the sub-layers in another order, a function of the right one. parallel: each on the layer's input."""
 
-    def sublayer(parameters: Any, config: Any, name: str, x_btd: Array, memory_bsd: Any, masks: Mapping[str, Any], *place: Any) -> Array:
-        y_btd, (keep, position_bt, index) = layers.residual_in(parameters, config, name, x_btd), place
-        if name == FEED_FORWARD:
-            return layers._feed_forward(parameters, config, y_btd, keep)
-        memory_bsd = memory_bsd if name == CROSS else y_btd
-        of_self = {"layer": index, "position_bt": position_bt} if name == SELF else None
-        settings = layers._attention_settings(config, name, name == SELF and "causal" in masks, keep, of_self)
-        return layers._attend(parameters, config, name, y_btd, memory_bsd, masks[name], settings)
-
-    def layer(
-        parameters: Any, config: Any, x_btd: Array, memory_bsd: Any, masks: Mapping[str, Any], keep: Any, position_bt: Any, index: int
-    ) -> Array:
+    def layer(parameters: Any, config: Any, x_btd: Array, keep: Any, attentions: Mapping[str, Callable[[Array], Array]]) -> Array:
         first_btd, keep = x_btd, keep or {}
-        for name in order([name for name in SUBLAYERS if name != CROSS or memory_bsd is not None]):
-            given = memory_bsd, masks, keep, position_bt, index
-            y_btd = sublayer(parameters, config, name, first_btd if parallel else x_btd, *given)
+        network = {FEED_FORWARD: lambda y_btd: layers.network(parameters, config, y_btd, keep)}
+        for name in order([name for name in SUBLAYERS if name in attentions or name == FEED_FORWARD]):
+            in_btd = layers.residual_in(parameters, config, name, first_btd if parallel else x_btd)
+            y_btd = {**attentions, **network}[name](in_btd)
             x_btd = layers.residual_out(parameters, config, name, x_btd, y_btd, keep)
         return x_btd
 
     def encoder_layer(
-        original: Callable, parameters: Any, config: Any, x_btd: Array, mask_bhts: Any = None, keep: Any = None,
-        position_bt: Any = None, index: int = 0,
+        original: Callable, parameters: Any, config: Any, x_btd: Array, mask_bhts: Any = None, scores: Scores = Scores(),
+        rotation: Any = None, keep: Any = None,
     ) -> Array:  # fmt: skip
-        return layer(parameters, config, x_btd, None, {SELF: mask_bhts}, keep, position_bt, index)
+        attend = functools.partial(_self_attention, parameters, config, mask_bhts, scores, rotation, keep)
+        return layer(parameters, config, x_btd, keep, {SELF: attend})
 
     def decoder_layer(
-        original: Callable, parameters: Any, config: Any, x_btd: Array, memory_bsd: Any = None, self_mask_bhts: Any = None,
-        cross_mask_bhts: Any = None, keep: Any = None, position_bt: Any = None, index: int = 0,
+        original: Callable, parameters: Any, config: Any, x_btd: Array, memory: Any = None, self_mask_bhts: Any = None,
+        scores: Scores = Scores(causal=True), rotation: Any = None, keep: Any = None,
     ) -> Array:  # fmt: skip
-        masks = {SELF: self_mask_bhts, CROSS: cross_mask_bhts, "causal": True}
-        return layer(parameters, config, x_btd, memory_bsd, masks, keep, position_bt, index)
+        attentions: dict[str, Callable[[Array], Array]] = {
+            SELF: functools.partial(_self_attention, parameters, config, self_mask_bhts, scores, rotation, keep)
+        }
+        if memory is not None:
+            attentions[CROSS] = lambda y_btd: layers.cross_attention(parameters, config, y_btd, memory, keep)
+        return layer(parameters, config, x_btd, keep, attentions)
 
     return {"layers.encoder_layer": encoder_layer, "layers.decoder_layer": decoder_layer}
+
+
+def _self_attention(parameters: Any, config: Any, mask_bhts: Any, scores: Scores, rotation: Any, keep: Any, y_btd: Array) -> Array:
+    return layers.self_attention(parameters, config, y_btd, mask_bhts, scores, rotation, keep)
 
 
 def _without(*left_out: str) -> Replaces:
@@ -96,12 +97,10 @@ def _of_stack_input(original: Callable, *args: Any, **options: Any) -> Array:
     given = bound(original, *args, **options)
     x_btd = given["x_bsd" if "x_bsd" in given else "x_btd"]
 
-    def of_input(attend: Callable, own: Any, config: Any, name: str, query_btd: Array, memory_bsd: Array, *others: Any) -> Array:
-        if name == SELF:
-            query_btd = memory_bsd = layers.residual_in(own, config, name, x_btd)
-        return attend(own, config, name, query_btd, memory_bsd, *others)
+    def of_input(attend: Callable, own: Any, config: Any, y_btd: Array, *others: Any) -> Array:
+        return attend(own, config, layers.residual_in(own, config, SELF, x_btd), *others)
 
-    with patched({"layers._attend": of_input}):
+    with patched({"layers.self_attention": of_input}):
         return original(*args, **options)
 
 

@@ -11,7 +11,7 @@ from ..reference.patching import patched
 from .alteration import Altered, Array, Replaces, Variants, on_arguments, on_call, on_result
 from .weights import sigmoid
 
-SUM, HEAD = "inputs._summed", "transformer.head"
+SUM, HEAD = "inputs.summed", "transformer.head"
 
 
 def _of_id(change: Callable[[Array, int], Array]) -> Replaces:

@@ -129,7 +129,7 @@ def _minus_1e9_twice(query_bthk: Array, key_bsgk: Array, mask_bhts: Any, causal:
     return {"mask_bhts": hidden == hidden.min(axis=-1, keepdims=True), "causal": False}
 
 
-MASK, SETTINGS, KIND = "mask.window_mask", "attention._settings", "config.TransformerConfig.layer_kind"
+MASK, SCORES, KIND = "mask.window_mask", "config.TransformerConfig.scores", "config.TransformerConfig.layer_kind"
 OTHER = {"local": "global", "global": "local"}
 
 
@@ -152,14 +152,14 @@ def _top_left(original: Callable, target_length: int, source_length: int, window
     return original(longest, longest, window)[:, :, :target_length, :source_length]
 
 
-def _everywhere(config: Any, layer: Any) -> dict[str, Any]:
-    local = config is not None and layer is not None and "local" in config.layer_pattern
-    return {"config": config.replace(layer_pattern=("local",))} if local else {}
+def _everywhere(original: Callable, config: Any, layer: Any, causal: bool = False) -> Any:
+    local = layer is not None and "local" in config.layer_pattern
+    return original(config, layer, causal)._replace(**{"window": config.window} if local else {})
 
 
-def _across(config: Any, layer: Any) -> dict[str, Any]:
-    local = config is not None and layer is None and "local" in config.layer_pattern
-    return {"layer": config.layer_pattern.index("local")} if local else {}
+def _across(original: Callable, config: Any, layer: Any, causal: bool = False) -> Any:
+    local = layer is None and "local" in config.layer_pattern
+    return original(config, layer, causal)._replace(**{"window": config.window} if local else {})
 
 
 def _other_kind(original: Callable, config: Any, layer: int) -> Any:
@@ -181,7 +181,7 @@ ALTERED: Altered = {
     "ATT29": {ATTENTION: on_call(_minus_1e9_twice)},
     "WIN1": _of_keys(lambda window: window + 1),
     "WIN2": {MASK: on_result(np.ones_like)},
-    "WIN3": {SETTINGS: on_call(_everywhere)},
+    "WIN3": {SCORES: _everywhere},
     "WIN4": {KIND: _other_window},
     "WIN5": {MASK: _top_left},
 }
@@ -214,6 +214,6 @@ VARIANTS: Variants = {
         "in steps of decoding alone the window holds a key too many": _in_steps(lambda window: window + 1),
         "in steps of decoding alone the window holds a key too few": _in_steps(lambda window: max(window - 1, 1)),
     },
-    "WIN3": {"the cross-attention has the window, too": {SETTINGS: on_call(_across)}},
+    "WIN3": {"the cross-attention has the window, too": {SCORES: _across}},
     "WIN4": {"local and global layers are exchanged, their rotations, too": {KIND: _other_kind}},
 }

@@ -65,7 +65,7 @@ class Replay(Chooser):
 
 def chosen_by(chooser: Chooser) -> contextlib.AbstractContextManager[None]:
     """Makes the reference's searches take the chooser's choices."""
-    return patched({"decoding._one_by_one": functools.partial(_one_by_one, chooser), **_beams(chooser)})
+    return patched({"decoding.one_by_one": functools.partial(_one_by_one, chooser), **_beams(chooser)})
 
 
 def _one_by_one(chooser: Chooser, original: Callable[..., dict[str, np.ndarray]], model: Any, choose: Choose) -> dict[str, np.ndarray]:

@@ -1,10 +1,8 @@
 """How the reference runs a case: which function of `reference_numpy` answers, and which arguments the config gives."""
 
 import contextlib
-import importlib
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -13,7 +11,8 @@ from reference_numpy import TransformerConfig, arithmetic, parameters
 
 from ..case import Case, numpy_dtype
 from ..stored import nested
-from . import layouts, statistics, training
+from . import calls, layouts, statistics, training
+from .patching import module_of
 
 Rows = dict[str, tuple[str, dict[str, str]]]
 
@@ -148,11 +147,6 @@ def config_arguments(component: str, config: TransformerConfig, dtype: str) -> d
     return {argument: numpy_dtype(dtype) if field == "dtype" else getattr(config, field) for argument, field in fields}
 
 
-def module_of(name: str) -> ModuleType:
-    """Returns the module of that name in `reference_numpy`; a dotted name is a full module path."""
-    return importlib.import_module(name if "." in name else f"reference_numpy.{name}")
-
-
 def takes_config(component: str) -> bool:
     """Whether the component's function takes the whole config, as everything that contains layers does."""
     return "config" in signature_of(component).parameters
@@ -192,8 +186,8 @@ def _of_shared(gradient: np.ndarray) -> np.ndarray:
 
 
 def function_of(component: str) -> Callable[..., Any]:
-    """Returns the reference's function that answers the component's cases."""
-    return getattr(module_of(ASKED[component][0]), component)
+    """Returns the reference's function that answers the component's cases, by the inputs of a case."""
+    return calls.of_case(component, getattr(module_of(ASKED[component][0]), component))
 
 
 def named_outputs(result: Any) -> dict[str, Any]:

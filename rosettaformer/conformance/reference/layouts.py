@@ -12,6 +12,9 @@ from typing import Any
 import numpy as np
 
 from reference_numpy import TransformerConfig, attention, feed_forward, layers, transformer
+from reference_numpy.values import Text
+
+from . import calls
 
 Array = np.ndarray
 Tree = Mapping[str, Any]
@@ -49,15 +52,18 @@ def _self_attention(
 
     Its parameters and results are those of `multi_head_attention`; config and positions decide about the first layer, as there.
     """
-    own: dict[str, Any] = {"causal": causal, "config": config, "position_bt": position_bt}
+    given = calls.multi_head_attention(parameters, x_btd, x_btd, mask_bhts, None, causal, config=config, position_bt=position_bt)
+
+    def forward() -> Any:
+        if return_weights:
+            return calls.with_weights(attention.multi_head_attention, given)
+        return attention.multi_head_attention(**given)
 
     def vjp(cotangent: Array) -> dict[str, Any]:
-        given = {**own, "cotangent": cotangent}
-        inner = attention.multi_head_attention_vjp(parameters, x_btd, x_btd, mask_bhts, **given)
+        inner = attention.multi_head_attention_vjp(**given, cotangent=cotangent)
         return {"parameters": inner["parameters"], "x_btd": inner["query_btd"] + inner["memory_bsd"]}
 
-    given: Any = {**own, "return_weights": return_weights}
-    return lambda: attention.multi_head_attention(parameters, x_btd, x_btd, mask_bhts, **given), vjp
+    return forward, vjp
 
 
 def _sublayer(parameters: Tree, config: TransformerConfig, name: str, x_btd: Array, sublayer: Pair) -> Pair:
@@ -97,14 +103,13 @@ def _cross_sublayer(
 
     post: `norm(x + attention(x, memory))`; pre: `x + attention(norm(x), memory)`. parameters: cross_attention, cross_attention_norm.
     """
-    own, rest = parameters["cross_attention"], (memory_bsd, mask_bhts)
-    place: Any = {"config": config, "layer": None}
+    own, rest = parameters["cross_attention"], (memory_bsd, mask_bhts, config.scores(None))
 
     def vjp(y_btd: Array, cotangent: Array) -> dict[str, Any]:
-        inner = attention.multi_head_attention_vjp(own, y_btd, *rest, **place, cotangent=cotangent)
+        inner = attention.multi_head_attention_vjp(own, config, y_btd, *rest, cotangent=cotangent)
         return {"x_btd": inner.pop("query_btd"), **inner}
 
-    attend = (lambda y_btd: attention.multi_head_attention(own, y_btd, *rest, **place)), vjp
+    attend = (lambda y_btd: attention.multi_head_attention(own, config, y_btd, *rest)), vjp
     return _sublayer(parameters, config, "cross_attention", x_btd, attend)
 
 
@@ -133,7 +138,7 @@ def _token_encoder(
     source_mask_bs: boolean, True = real token; without it, every id but the padding id. parameters: source_embedding with what is added
     to it, and encoder.
     """
-    given: Any = parameters, config, source, source_mask_bs, None, segment_bs
+    given: Any = parameters, config, Text(source, source_mask_bs, segment_bs)
     encode, encode_vjp = transformer.encode, transformer.encode_vjp
     return lambda: encode(*given), lambda cotangent: encode_vjp(*given, cotangent=cotangent)
 
@@ -152,7 +157,7 @@ def _token_decoder(
     but the padding id. parameters: target_embedding with what is added to it, decoder, logits.
     """
     own = config.replace(share_embeddings=False)
-    given: Any = parameters, own, target, memory_bsd, source_mask_bs, target_mask_bt
+    given: Any = parameters, own, Text(target, target_mask_bt), memory_bsd, source_mask_bs
     decode, decode_vjp = transformer.decode, transformer.decode_vjp
     return lambda: decode(*given), lambda cotangent: decode_vjp(*given, cotangent=cotangent)
 

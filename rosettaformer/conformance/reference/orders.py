@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 
 from reference_numpy import arithmetic, attention
+from reference_numpy.values import Heads
 
 from .patching import patched
 
@@ -178,11 +179,11 @@ def _power_a_unit_larger(base: np.ndarray, exponent: np.ndarray) -> np.ndarray:
     return np.where(np.equal(exponent, 0), power, np.nextafter(power, np.float32(np.inf)))
 
 
-def _attention_again_vjp(query_bthk: np.ndarray, *rest: Any, cotangent: np.ndarray, **options: Any) -> dict[str, Any]:
+def _attention_again_vjp(heads: Heads, *rest: Any, cotangent: np.ndarray, **options: Any) -> dict[str, Any]:
     """Returns the gradient as fused kernels compute it: the weights again as `exp(x - logarithm of their sum)`, `sum_s P dP` as `sum_e dO
     O`, and the logits' gradient rounded to the dtype before it is multiplied.
     """
-    output_bthe = attention.scaled_dot_product_attention(query_bthk, *rest, **options)
+    output_bthe = attention.scaled_dot_product_attention(heads, *rest, **options)
     product_bthe = arithmetic.upcast_half(cotangent) * arithmetic.upcast_half(output_bthe)
     row_bht1 = arithmetic.sum(product_bthe, axis=-1).swapaxes(1, 2)
 
@@ -193,10 +194,10 @@ def _attention_again_vjp(query_bthk: np.ndarray, *rest: Any, cotangent: np.ndarr
         shifted = x - np.where(np.isneginf(largest), x.dtype.type(0), largest)
         whole = np.log(np.maximum(arithmetic.sum(arithmetic.exp(shifted), axis=-1), x.dtype.type(1)))
         gradient = arithmetic.exp(shifted - whole) * (arithmetic.upcast_half(cotangent) - row_bht1)
-        return {"logits": gradient.astype(query_bthk.dtype).astype(logits.dtype)}
+        return {"logits": gradient.astype(heads.query_bthk.dtype).astype(logits.dtype)}
 
     with patched({"softmax.softmax_vjp": softmax_vjp}):
-        return _attention_vjp(query_bthk, *rest, cotangent=cotangent, **options)
+        return _attention_vjp(heads, *rest, cotangent=cotangent, **options)
 
 
 def to_tf32(array: np.ndarray) -> np.ndarray:

@@ -1,21 +1,17 @@
-"""Replaces functions of the reference: the only way to do so; and follows where a run of it is.
+"""Replaces functions of the reference: the only way to do so.
 
 The functions of `reference_numpy` call their siblings through modules, so that each of them can be replaced from outside. An altered
 function takes the function that it replaces first, then that function's arguments. A function replaced twice is wrapped twice: the last
 replacement is called first. From the inside out these are orders of the arithmetic (`orders.order`), alterations in their order
-(`alteration.injected`), the paths that a run follows (`Paths.followed`), and the choices of a search (`choices.chosen_by`).
-Where a run is: a component with parameters is known by the identity of its subtree of the nested parameters,
-one without by the call that contains it.
+(`alteration.injected`), the paths that a run follows (`paths.Paths.followed`), and the choices of a search (`choices.chosen_by`).
 """
 
 import contextlib
 import functools
+import importlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
-
-from ..stored import branches
-from . import components
 
 Replaces = Mapping[str, Callable]  # `module.function` of reference_numpy, or `module.Class.method` -> the altered function
 
@@ -47,8 +43,8 @@ def _owner(name: str) -> tuple[Any, str]:
     path, _, attribute = name.rpartition(".")
     module, _, last = path.rpartition(".")
     if last.lstrip("_")[:1].isupper():
-        return getattr(components.module_of(module), last), attribute
-    return components.module_of(path), attribute
+        return getattr(module_of(module), last), attribute
+    return module_of(path), attribute
 
 
 def _instead(altered: Callable, original: Callable, method: bool) -> Callable:
@@ -58,109 +54,6 @@ def _instead(altered: Callable, original: Callable, method: bool) -> Callable:
     return functools.update_wrapper(call, original)
 
 
-SCOPES = {"encode": ("source_embedding", "encoder"), "decode": ("target_embedding", "decoder")}  # not components, but parts of a path
-_SUBLAYERS = ("multi_head_attention", "feed_forward")
-
-
-@dataclass(frozen=True)
-class _Frame:
-    path: str
-    component: str
-
-
-class Paths:
-    """The calls of a run that have begun and not finished, by canonical path, such as `encoder.layers.0.self_attention`.
-
-    The outermost component has an empty path. layers: the number of layers of every stack, by its path.
-    """
-
-    def __init__(self) -> None:
-        self.layers: dict[str, int] = {}
-        self._frames: list[_Frame] = []  # scopes included
-        self._subtrees: dict[int, str] = {}  # the identity of a subtree of the parameters -> its path
-        self._taken: set[str] = set()
-        self._sublayer = ""  # the path of the last finished sub-layer
-
-    @property
-    def current(self) -> str:
-        """The path of the latest call that has begun and not finished; for a scope its stack's path."""
-        return self._frames[-1].path if self._frames else ""
-
-    @property
-    def parent(self) -> str | None:
-        """The path of the component whose function is running, leaving out scopes; None if none is running."""
-        return next((path for path, _ in self.around()), None)
-
-    def around(self) -> list[tuple[str, str]]:
-        """Returns path and name of each component whose function is running, the innermost first, leaving out scopes."""
-        return [(frame.path, frame.component) for frame in reversed(self._frames) if frame.component not in SCOPES]
-
-    def run(self, component: str, function: Callable, args: tuple[Any, ...], options: Mapping[str, Any]) -> tuple[str, Any]:
-        """Calls the function of a component or a scope; returns its path and its result."""
-        tree = options.get("parameters", args[0] if args and isinstance(args[0], Mapping) else None)
-        if not self._frames:
-            self._taken = set()
-            self._index(tree or {}, "")
-        path = SCOPES[component][1] if component in SCOPES else self._path(component, tree)
-        self._frames.append(_Frame(path, component))
-        result = function(*args, **options)
-        self._frames.pop()
-        if component in _SUBLAYERS:
-            self._sublayer = path
-        return path, result
-
-    def followed(self) -> contextlib.AbstractContextManager[None]:
-        """Follows a run of the reference for as long as this context lasts."""
-        return watched(lambda component, function, *args, **options: self.run(component, function, args, options)[1])
-
-    def _index(self, tree: Mapping[str, Any], path: str) -> None:
-        self._subtrees[id(tree)] = path
-        for name, branch in branches(tree).items():
-            if name == "layers":
-                self.layers[path] = len(branch)
-            self._index(branch, joined(path, name))
-
-    def _path(self, component: str, tree: Mapping[str, Any] | None) -> str:
-        if not self._frames:
-            return ""
-        wanted = self._wanted_path(component, tree)
-        path, count = wanted, 2
-        while path in self._taken:
-            path, count = f"{wanted}_{count}", count + 1
-        self._taken.add(path)
-        return path
-
-    def _wanted_path(self, component: str, tree: Mapping[str, Any] | None) -> str:
-        frame = self._frames[-1]
-        if component == "embedding" and frame.component in SCOPES:  # a shared table is one subtree of both
-            return SCOPES[frame.component][0]
-        if component == "logits":  # its parameters are a copy, with the tied kernel in it
-            return joined("" if frame.component in SCOPES else frame.path, component)
-        if component == "dropout":
-            return self._site(frame)
-        if tree is not None and (path := self._subtrees.get(id(tree))):  # within the whole, what has all parameters is not the whole
-            return path
-        return joined(frame.path, component)
-
-    def _site(self, frame: _Frame) -> str:
-        """Returns the canonical name of the dropout that the reference applies in this call."""
-        if frame.component == "scaled_dot_product_attention":
-            return joined(frame.path.rpartition(".")[0], "weights_dropout")
-        if frame.component in SCOPES:
-            return joined(frame.path, "embedding_dropout")
-        if frame.component == "classifier":
-            return f"{frame.path or frame.component}_dropout"
-        if frame.component == "feed_forward":
-            return joined(frame.path, "hidden_dropout")
-        return f"{self._sublayer}_dropout"
-
-
-def watched(call: Callable[..., Any], scopes: bool = True) -> contextlib.AbstractContextManager[None]:
-    """Makes the reference call its components' functions, and those of scopes too, by `call(component, function, *args, **options)`."""
-    modules = {name: module for name, (module, _) in components.FORWARD.items()} | (dict.fromkeys(SCOPES, "transformer") if scopes else {})
-    return patched({f"{module}.{name}": functools.partial(call, name) for name, module in modules.items()})
-
-
-def joined(path: str, name: str) -> str:
-    """Returns the path of the component or part of this name inside the component of a path."""
-    return f"{path}.{name}" if path else name
+def module_of(name: str) -> ModuleType:
+    """Returns the module of that name in `reference_numpy`; a dotted name is a full module path."""
+    return importlib.import_module(name if "." in name else f"reference_numpy.{name}")

@@ -1,6 +1,7 @@
 """Records the reference's calls: every component call of one run of the reference, by canonical path."""
 
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,8 +12,8 @@ from reference_numpy import TransformerConfig, parameters
 
 from ..case import Case
 from ..stored import Stored, changed, flattened, in_c_order
-from . import components
-from .patching import SCOPES, Paths, joined, watched
+from . import calls, components
+from .paths import SCOPES, Paths, joined, watched
 
 
 @dataclass(frozen=True)
@@ -59,33 +60,35 @@ def record(case: Case, instead: Callable[[TracedCall], np.ndarray | None] = lamb
     instead: returns what a component gives in place of its output, before anything reads it; None keeps the output.
     """
     recorder = _Recorder(case, instead)
-    with watched(recorder.run):
-        components.answer(case)
+    with watched(recorder.run, rotated=recorder.paths.rotated):
+        outputs = components.answer(case)
+    if case.inputs.get("skip_padding"):  # which the whole answer applies to what the model gives
+        recorder.calls[""] = replace(recorder.calls[""], output=outputs["output"])
     return recorder.calls
 
 
 class _Recorder:
     def __init__(self, case: Case, instead: Callable[[TracedCall], np.ndarray | None]) -> None:
         self.calls: dict[str, TracedCall] = {}
-        self._case, self._instead, self._paths = case, instead, Paths()
+        self._case, self._instead, self.paths = case, instead, Paths()
 
     def run(self, component: str, function: Callable, *args: Any, **options: Any) -> Any:
         """Calls the function of a component, and records the call; a scope only says which embedding is meant."""
-        parent = self._paths.parent
-        path, result = self._paths.run(component, function, args, options)
-        if component in SCOPES:
+        parent = self.paths.parent
+        path, result = self.paths.run(component, function, args, options)
+        if component in SCOPES or (not path and path in self.calls):
             return result
-        call = self._call(path, component, parent, inspect.signature(function).bind(*args, **options), result)
+        given = inspect.signature(function).bind(*args, **options).arguments
+        call = self._call(path, component, parent, given, result)
         if (other := self._instead(call)) is not None:
             call = replace(call, output=other)
             result = (other, *result[1:]) if isinstance(result, tuple) else other
         self.calls[path] = call
         return result
 
-    def _call(self, path: str, component: str, parent: str | None, bound: inspect.BoundArguments, result: Any) -> TracedCall:
+    def _call(self, path: str, component: str, parent: str | None, given: Mapping[str, Any], result: Any) -> TracedCall:
         config = self._case.config
-        from_config = components.config_arguments(component, config, self._case.dtype)
-        flat = flattened(bound.arguments.get("parameters", {}))
+        flat = flattened(given.get("parameters", {}))
         if component == "logits" and isinstance(self._case.parameters, Stored):
             flat = self._stored_head(self._case.parameters, flat)
         if component == "embedding" and flat["table"].shape[0] != config.source_vocabulary:
@@ -94,17 +97,38 @@ class _Recorder:
             flat = changed(flat, lambda name, value: value.reshape(-1))
             config = config.replace(model_width=flat["scale"].size)
         if component == "dropout":  # of any site: the case's rate is that of a dropout on its own
-            config = config.replace(dropout_rate=bound.arguments["rate"])
+            config = config.replace(dropout_rate=given["rate"])
         return TracedCall(
             path=path,
             component=component,
             parent=parent,
-            inputs={name: _own(value) for name, value in parameters.flatten(_inputs(bound, from_config)).items()},
+            inputs={name: _own(value) for name, value in parameters.flatten(self._inputs(path, component, given)).items()},
             parameters=changed(flat, in_c_order),
             config=config,
             output=_own(result[0] if isinstance(result, tuple) else result),
             origin=self._case,
         )
+
+    def _inputs(self, path: str, component: str, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the arguments that have a value and that a case does not take from its config."""
+        whole = not path and component == self._case.component  # the case's own call
+        flat = parameters.nest(self._case.inputs) if whole else calls.as_of_case(component, given, self._place(path, given))
+        no_inputs = {"parameters", "config", "return_weights", *components.config_arguments(component, self._case.config, self._case.dtype)}
+        found = {name: value for name, value in flat.items() if name not in no_inputs}
+        if not any(name.startswith("keep") and value is not None for name, value in found.items()):
+            found.pop("dropout_rate", None)
+        declared = components.signature_of(component).parameters
+        others = {name: value for name, value in found.items() if value is not declared[name].default}
+        return {name: value for name, value in others.items() if not isinstance(value, Mapping) or value}
+
+    def _place(self, path: str, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the layer of an attention or of a layer of a stack, and the positions of its tokens, by which it rotates."""
+        if (rotation := given.get("rotation")) is not None:
+            return self.paths.rotations[id(rotation)]
+        if not path:
+            return {"layer": 0}
+        index = re.search(r"\blayers\.(\d+)", path)
+        return {"layer": None if "cross_attention" in path else int(index[1]) if index else 0}
 
     def _stored_head(self, stored: Stored, flat: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
         """Returns the head's parameters as they are stored: what the reference is given holds the
@@ -115,17 +139,6 @@ class _Recorder:
         if not all(name in stored for name in names.values()):
             return flat
         return stored.called(names).then(lambda name, array: array.T if tied and name == "kernel" else array)
-
-
-def _inputs(bound: inspect.BoundArguments, from_config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the arguments that have a value and that a case does not take from its config."""
-    no_inputs = {"parameters", "config", "return_weights", *from_config}
-    given = {name: value for name, value in bound.arguments.items() if name not in no_inputs}
-    if not any(name.startswith("keep") and value is not None for name, value in given.items()):
-        given.pop("dropout_rate", None)
-    declared = bound.signature.parameters
-    others = {name: value for name, value in given.items() if value is not declared[name].default}
-    return {name: value for name, value in others.items() if not isinstance(value, Mapping) or value}
 
 
 def _own(value: Any) -> Any:

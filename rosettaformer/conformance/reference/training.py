@@ -10,6 +10,7 @@ from reference_numpy import TransformerConfig, arithmetic, loss, mask, transform
 from reference_numpy.parameters import flatten, nest
 from reference_numpy.recipe import Recipe
 from reference_numpy.training import Trainer
+from reference_numpy.values import Text
 
 Tree = Mapping[str, Any]
 SHORTEST = 1e-12  # length by which a vector is divided at least
@@ -52,7 +53,7 @@ def training(
     """
     real_bt = np.ones(target.shape, bool) if target_mask_bt is None else target_mask_bt
     input_bt, label_bt = loss.teacher_forcing(target)
-    model: Any = parameters, config, source, input_bt, None, real_bt[:, :-1]
+    model: Any = parameters, config, source, Text(input_bt, real_bt[:, :-1])
     labels = label_bt, real_bt[:, :-1] & real_bt[:, 1:]
     logits_btv = transformer.transformer(*model)
     value = loss.cross_entropy(logits_btv, *labels)
@@ -68,7 +69,7 @@ def mean(
     segment_bs: np.ndarray | None = None,
 ) -> np.ndarray:
     """`y = sum_s m_s x_s / sum_s m_s`, the mean vector `b d` of the real tokens; x of `encode`, m 1 at real tokens and 0 at padding."""
-    x_bsd = transformer.encode(parameters, config, source, source_mask_bs, segment_bs=segment_bs)
+    x_bsd = transformer.encode(parameters, config, Text(source, source_mask_bs, segment_bs))
     real_bs = mask.token_mask(source, config.padding_id) if source_mask_bs is None else source_mask_bs
     weight_bs = real_bs.astype(x_bsd.dtype)
     count_b1 = arithmetic.sum(weight_bs, axis=1).clip(1)

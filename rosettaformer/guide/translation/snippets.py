@@ -18,6 +18,8 @@ IMPORTS = {
         "import numpy as np",
         "from reference_numpy import attention, dropout, embedding, feed_forward, layout, loss, mask, normalization, optimizer",
         "from reference_numpy import positional_encoding, preset, rotary, schedule, softmax",
+        "from reference_numpy.scores import Scores",
+        "from reference_numpy.values import Heads",
     ),
     "pytorch": ("import numpy as np", "import torch", "import torch.nn.functional as F", "from torch import nn"),
     "keras": ("import numpy as np", "import tensorflow as tf", "import keras", "from keras import ops"),

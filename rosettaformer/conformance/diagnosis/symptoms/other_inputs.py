@@ -1,7 +1,6 @@
 """The family of other inputs: the output is what the reference gives if an input is left out, exchanged, shifted or inverted."""
 
 import dataclasses
-import inspect
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -56,8 +55,7 @@ def _changes(case: Case) -> Iterator[tuple[str, Change]]:
 
 
 def _defaults(case: Case) -> Mapping[str, Any]:
-    module, _ = components.COMPONENTS[case.component]
-    declared = inspect.signature(getattr(components.module_of(module), case.component)).parameters
+    declared = components.signature_of(case.component).parameters
     return {name: parameter.default for name, parameter in declared.items()}
 
 

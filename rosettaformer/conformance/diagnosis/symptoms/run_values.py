@@ -64,12 +64,12 @@ def _derived(call: TracedCall) -> Iterator[tuple[str, np.ndarray]]:
         yield from _normalised(call)
     elif call.component == "multi_head_attention":
         tree = _nested(call)
-        yield "the queries{of}", attention.queries(tree, call.inputs["query_btd"], call.config)
-        keys, values = attention.keys_and_values(tree, call.inputs["memory_bsd"], call.config)
+        yield "the queries{of}", attention.queries(tree, call.config, call.inputs["query_btd"])
+        keys, values = attention.keys_and_values(tree, call.config, call.inputs["memory_bsd"])
         yield "the keys{of}", keys
         yield "the values{of}", values
     elif call.component == "scaled_dot_product_attention":
-        value = attention.repeat_kv(call.inputs["value_bsge"], call.inputs["query_bthk"])
+        value = attention.repeat_kv(call.inputs["value_bsge"], call.inputs["query_bthk"].shape[2])
         shape = (value.shape[0], call.inputs["query_bthk"].shape[1], *value.shape[2:])
         yield "the mean of all values{of}, masked or not", np.broadcast_to(value.mean(1, keepdims=True), shape)
     elif call.component == "softmax":
@@ -266,7 +266,7 @@ def _pooled(call: TracedCall, name: str) -> Iterator[Taken]:
 
 def _weighted(call: TracedCall) -> Function:
     """The product of weights and values, after the weights' dropout."""
-    value_bshe = attention.repeat_kv(call.inputs["value_bsge"], call.inputs["query_bthk"])
+    value_bshe = attention.repeat_kv(call.inputs["value_bsge"], call.inputs["query_bthk"].shape[2])
     keep, rate = call.inputs.get("keep_bhts"), call.inputs.get("dropout_rate", 0.0)
     return lambda weights_bhts: arithmetic.einsum("bhts,bshe->bthe", dropout.dropout(weights_bhts, keep, rate), value_bshe)
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -10,8 +11,9 @@ import numpy as np
 
 from reference_numpy.normalization import layer_norm
 
-from ...reference import components
-from ...reference.patching import Paths, patched, watched
+from ...reference import calls, components
+from ...reference.patching import patched
+from ...reference.paths import Paths, watched
 
 
 @functools.cache
@@ -112,7 +114,8 @@ def observed(call: Callable[[Callable, dict[str, Any]], Any]) -> contextlib.Abst
     """A run of the reference in which every component's function is called by `call`, with its arguments by name."""
 
     def with_names(component: str, function: Callable, *args: Any, **options: Any) -> Any:
-        return call(function, dict(zip(defaults(component), args, strict=False)) | options)
+        given = inspect.signature(function).bind(*args, **options).arguments
+        return call(lambda **changed: function(**calls.folded(given, changed)), calls.unfolded(given))
 
     return watched(with_names, scopes=False)
 

@@ -18,7 +18,7 @@ from ...case import Case
 from ...catalogue import Alteration
 from ...catalogue.alteration import FRAMEWORKS, Site
 from ...reference import components
-from ...reference.patching import Paths, joined
+from ...reference.paths import Paths, joined
 from .observed_values import Values, alike, arrays_of, defaults, first_of, general, observed, passed_on, relative, summing
 
 OUTPUT, RESIDUAL, TREE = "output", "residual", "parameters"

@@ -2,19 +2,21 @@
 feed-forward networks, and a part of the vocabulary.
 """
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from reference_numpy import loss as losses
+from reference_numpy import values
 
 from .devices import Device
 
 Tree = Mapping[str, Any]
 SPLIT = {"query": {"kernel": 1, "bias": 0}, "key": {"kernel": 1, "bias": 0}, "value": {"kernel": 1, "bias": 0}, "output": {"kernel": 0}}
 OF_KEYS = ("key", "value", "key_norm")
-BESIDE = ("mask_bhts", "bias_bhts", "keep_bhts")  # what has an axis of heads in its second place, or one of size 1
+BESIDE = ("mask_bhts", "keep_bhts")  # what has an axis of heads in its second place, or one of size 1
 
 
 class Heads:
@@ -25,7 +27,7 @@ class Heads:
         self.count, self.groups = (parameters[name]["kernel"].shape[1] for name in ("query", "key"))
         self.few = bool(self.groups % device.mesh.model)  # every device has all key heads
         device.notes["few"] = self.count if self.few else 0
-        self.wide_norm = config is not None and config.query_key_norm == "width"
+        self.wide_norm = config.query_key_norm == "width"
 
     def axis(self, part: str, name: str) -> int | None:
         """Returns which axis of a parameter is split; None if every device has it whole."""
@@ -48,7 +50,7 @@ class Heads:
             for part, parameters in self.whole.items()
         }
 
-    def beside(self, arguments: dict[str, Any]) -> dict[str, Any]:
+    def beside(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the arguments of the call, those of masks and biases for the device's heads."""
         return {
             name: value[:, self.slice("query")] if name in BESIDE and value is not None and value.shape[1] > 1 else value
@@ -65,32 +67,22 @@ class Heads:
         return whole
 
 
-def _by_name(values: tuple[Any, ...], options: Mapping[str, Any]) -> dict[str, Any]:
-    names = ("mask_bhts", "bias_bhts", "causal")
-    return dict(zip(names, values, strict=False)) | dict(options)
-
-
-def attention(
-    device: Device, original: Callable, parameters: Tree, query_btd: Any, memory_bsd: Any, *rest: Any,
-    **options: Any,
-) -> Any:  # fmt: skip
+def attention(device: Device, original: Callable, parameters: Tree, config: Any, *vectors: Any, **options: Any) -> Any:
     """`multi_head_attention` on a device."""
-    heads, arguments = Heads(device, parameters, options.get("config")), _by_name(rest, options)
-    found = original(heads.own(), query_btd, memory_bsd, **heads.beside(arguments))
-    partial, weights = found if arguments.get("return_weights") else (found, None)
+    heads, given = Heads(device, parameters, config), inspect.signature(original).bind(parameters, config, *vectors, **options).arguments
+    partial = original(**heads.beside(given) | {"parameters": heads.own()})
     site = device.path(parameters["query"]["kernel"], "query.kernel")
-    output = device.operations.output(device, site, partial, parameters["output"].get("bias"))
-    return output if weights is None else (output, device.gather("model", weights, 1))
+    return device.operations.output(device, site, partial, parameters["output"].get("bias"))
 
 
 def attention_vjp(
-    device: Device, original: Callable, parameters: Tree, query_btd: Any, memory_bsd: Any, *rest: Any,
-    cotangent: Any, **options: Any,
+    device: Device, original: Callable, parameters: Tree, config: Any, *vectors: Any, cotangent: Any, **options: Any,
 ) -> Any:  # fmt: skip
     """`multi_head_attention_vjp` on a device."""
-    heads, site = Heads(device, parameters, options.get("config")), device.path(parameters["query"]["kernel"], "query.kernel")
+    heads, site = Heads(device, parameters, config), device.path(parameters["query"]["kernel"], "query.kernel")
     inner = device.operations.output_gradient(device, site, cotangent)
-    found = original(heads.own(), query_btd, memory_bsd, **heads.beside(_by_name(rest, options)), cotangent=inner)
+    given = inspect.signature(original).bind(parameters, config, *vectors, **options, cotangent=inner).arguments
+    found = original(**heads.beside(given) | {"parameters": heads.own()})
     gradients = {part: dict(tree) for part, tree in found["parameters"].items()}
     for part, tree in gradients.items():
         for name, gradient in tree.items():
@@ -106,20 +98,19 @@ def attention_vjp(
     for of in ("query", "memory"):
         name = "query_btd" if of == "query" else "memory_bsd"
         result[name] = device.operations.input_gradient(device, site, of, found[name])
-    if "bias_bhts" in found:
-        result["bias_bhts"] = device.gather("model", found["bias_bhts"], 1)
+    if "mask_bhts" in found:
+        result["mask_bhts"] = device.gather("model", found["mask_bhts"], 1)
     return result
 
 
-def dot_product(
-    device: Device, original: Callable, query_bthk: Any, key_bsgk: Any, value_bsge: Any, *rest: Any,
-    **options: Any,
-) -> Any:  # fmt: skip
+def dot_product(device: Device, original: Callable, heads: values.Heads, *rest: Any, **options: Any) -> Any:
     """`scaled_dot_product_attention`, and its vjp, of a device whose query heads use some of the key heads that it has."""
     if not (count := device.notes.get("few")):
-        return original(query_bthk, key_bsgk, value_bsge, *rest, **options)
+        return original(heads, *rest, **options)
+    _, key_bsgk, value_bsge = heads
     taken = device.operations.groups(device, count, key_bsgk.shape[2])
-    found = original(query_bthk, key_bsgk[:, :, taken], value_bsge[:, :, taken], *rest, **options)
+    own = heads._replace(key_bsgk=key_bsgk[:, :, taken], value_bsge=value_bsge[:, :, taken])
+    found = original(own, *rest, **options)
     if "cotangent" not in options:
         return found
     placed = {}
@@ -131,26 +122,24 @@ def dot_product(
 
 
 def query_key_norm(
-    device: Device, original: Callable, parameters: Tree, name: str, x_bthk: Any, config: Any, *,
-    cotangent: Any = None,
+    device: Device, original: Callable, parameters: Tree, config: Any, name: str, x_bthk: Any, *, cotangent: Any = None,
 ) -> Any:  # fmt: skip
     """`query_key_norm`, and its vjp, of a device that has some of the heads over which it divides."""
     given = {} if cotangent is None else {"cotangent": cotangent}
-    alone = config is None or config.query_key_norm != "width"
     few = name == "key" and device.notes.get("few")
     if few and cotangent is not None:
-        gradient, norms = original(parameters, name, x_bthk, config, **given)
+        gradient, norms = original(parameters, config, name, x_bthk, **given)
         return device.operations.key_gradient(device, gradient), norms
-    if alone or few:
-        return original(parameters, name, x_bthk, config, **given)
+    if config.query_key_norm != "width" or few:
+        return original(parameters, config, name, x_bthk, **given)
     whole_bthk = device.operations.normed_heads(device, name, x_bthk)
     if whole_bthk.shape == x_bthk.shape:
-        return original(parameters, name, x_bthk, config, **given)
+        return original(parameters, config, name, x_bthk, **given)
     scale = {f"{name}_norm": {part: device.gather("model", own, 0) for part, own in parameters[f"{name}_norm"].items()}}
     own = slice(device.column * x_bthk.shape[2], (device.column + 1) * x_bthk.shape[2])
     if cotangent is None:
-        return original(scale, name, whole_bthk, config)[:, :, own]
-    gradient, norms = original(scale, name, whole_bthk, config, cotangent=device.gather("model", cotangent, 2))
+        return original(scale, config, name, whole_bthk)[:, :, own]
+    gradient, norms = original(scale, config, name, whole_bthk, cotangent=device.gather("model", cotangent, 2))
     return gradient[:, :, own], {key: {part: array[own] for part, array in tree.items()} for key, tree in norms.items()}
 
 
@@ -278,7 +267,7 @@ def cross_entropy_vjp(
     if log_z_btv is None:
         return found
     counts_bt = (np.ones(label_bt.shape, bool) if mask_bt is None else mask_bt) * share
-    exact = losses._log_softmax(logits_btv)  # its normaliser is exchanged for the device's
+    exact = losses.log_softmax(logits_btv)  # its normaliser is exchanged for the device's
     other_btv = np.exp(logits_btv - log_z_btv) - np.exp(exact)
     return {"logits_btv": found["logits_btv"] + counts_bt[..., None] * other_btv}
 

@@ -12,6 +12,7 @@ from impl_jax import weights as jax_weights
 from impl_tf import weights as tf_weights
 from impl_torch import weights as torch_weights
 from reference_numpy import encoder_only, parameters
+from reference_numpy.values import Text
 from rosettaformer import checkpoints
 
 # any folder that save_pretrained wrote; here one of random weights
@@ -31,7 +32,7 @@ with torch.inference_mode():
     given = {"input_ids": ids, "attention_mask": mask.astype(int), "token_type_ids": segments}
     expected = library(**{name: torch.from_numpy(array) for name, array in given.items()}).logits.numpy()
 
-logits = {"numpy": encoder_only.masked_language_logits(parameters.nest(values), config, ids, mask, segment_bs=segments)}
+logits = {"numpy": encoder_only.masked_language_logits(parameters.nest(values), config, Text(ids, mask, segments))}
 
 model = impl_torch.transformer.Transformer(config).eval()
 torch_weights.load(model, values, config)
