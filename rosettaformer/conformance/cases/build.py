@@ -50,7 +50,7 @@ CORE = """
 # the names of cases that are evaluated twice
 TWICE = ("plain", "post", "relu", "cross", "final_norm", "nn_transformer", "feed_forward_dropout", "hidden_dropout", "attention_dropout")
 
-# What stands for the name of a preset in the seeds of its cases, which were drawn before it had this name.
+# The word that stands for the name of a preset where the name of a case seeds its data.
 SEEDS = {
     "nn_transformer": "hmbapjzrj",
     "separate_tables": "{:5eq",
