@@ -25,12 +25,15 @@ from typing import Any, TypeAlias
 import tensorflow as tf
 
 from reference_numpy import TransformerConfig, checks
+from reference_numpy.scores import Scores
 
 from . import inputs, mask
+from .attention import MultiHeadAttention, scaled_dot_product_attention
 from .framework import keras
 from .layers import DecoderLayer
 from .rotary import Rotation
 from .transformer import Transformer
+from .values import Heads
 
 __all__ = ["decode_in_steps", "decode_step", "reorder", "start_cache"]
 
@@ -134,25 +137,30 @@ def forward_step(
     position_bt = _positions(model.config, mask_bt, token_s, cache, count)
     x_btd = inputs.embed(model, "target", target, position_bt, position_pd=cache["position_td"])
     x_btd = tf.reshape(_by_token(x_btd, width), [batch, queries, x_btd.shape[2]])
-    rotations: Sequence[Rotation | None] = [None] * len(cache["layers"])
+    longest = None
     if model.config.positions == "rotary":
-        longest = text_length(model.config, {**cache, "target_mask_bt": mask_bt, "read": end})
+        longest = (
+            text_length(model.config, {**cache, "target_mask_bt": mask_bt, "read": end}) + ahead
+        )
         position_bt = tf.reshape(_by_token(position_bt, width), [batch, queries])
-        rotations = model.decoder.rotations(position_bt, longest + ahead)
     cross_mask_bhts = None if source_mask_bs is None else mask.padding_mask(source_mask_bs)
     self_masks: dict[int, tf.Tensor] = {}
-    layers = []
-    for index, layer in enumerate(model.decoder.layers):
+    layers: list[dict[str, Any]] = []
+
+    def through(
+        layer: DecoderLayer, x_btd: tf.Tensor, rotation: Rotation | None, index: int
+    ) -> tf.Tensor:
         held = cache["layers"][index]
         room = held["self_attention"][0].shape[3] // width
         if room not in self_masks:
             self_masks[room] = step.self_mask(mask_bt, room)
-        given = step, rotations[index], self_masks[room], cross_mask_bhts
+        given = step, rotation, self_masks[room], cross_mask_bhts
         x_btd, held = _decoder_layer_step(layer, x_btd, held, *given)
         layers.append(held)
-    logits_btwv = tf.reshape(
-        model.head(model.decoder.normalise(x_btd)), [batch, count, width, vocabulary]
-    )
+        return x_btd
+
+    x_btd = model.decoder.walk(x_btd, through, position_bt, longest)
+    logits_btwv = tf.reshape(model.head(x_btd), [batch, count, width, vocabulary])
     logits_btv = tf.reshape(tf.transpose(logits_btwv, [0, 2, 1, 3]), [rows, count, vocabulary])
     read_too = {"target_mask_bt": mask_bt, "layers": layers, "read": end}
     return logits_btv, {**cache, **read_too}
@@ -228,19 +236,29 @@ def _decoder_layer_step(
     new_cache = dict(cache)
 
     def attend(y_btd: tf.Tensor) -> tf.Tensor:
-        query_bthk, *new = layer.self_attention.project(y_btd, rotation)
+        query_bthk, *new = layer.self_attention.project(y_btd, y_btd, rotation)
         pairs = zip(cache["self_attention"], _by_head(*new), (3, 2), strict=True)
         seen, kept = zip(*(step.extended(*pair) for pair in pairs), strict=True)
         new_cache["self_attention"] = kept
-        return layer.self_attention.attend(query_bthk, *_by_position(*seen), self_mask_bhts)
+        heads = Heads(query_bthk, *_by_position(*seen))
+        return attend_by_mask(layer.self_attention, heads, self_mask_bhts)
 
     def attend_to_memory(y_btd: tf.Tensor) -> tf.Tensor:
         keys_and_values = _by_position(*cache["cross_attention"])
         attention = layer.cross_attention
-        return attention.attend(attention.queries(y_btd), *keys_and_values, cross_mask_bhts)
+        heads = Heads(attention.queries(y_btd), *keys_and_values)
+        return attention.attend(heads, cross_mask_bhts)
 
     x_btd = layer.run(x_btd, attend, attend_to_memory if "cross_attention" in cache else None)
     return x_btd, new_cache
+
+
+def attend_by_mask(attention: MultiHeadAttention, heads: Heads, mask_bhts: tf.Tensor) -> tf.Tensor:
+    """`attention.attend` of keys whose order is not the text's: the mask alone says what a query
+    may attend to."""
+    own = Scores(attention.scores.scale, attention.scores.cap)
+    output_bthe = scaled_dot_product_attention(heads, mask_bhts, own)
+    return attention.output_projection(output_bthe)
 
 
 def decode_in_steps(
@@ -258,7 +276,7 @@ def decode_in_steps(
     are not lengths of at least 1 that add up to t.
     """
     target = tf.convert_to_tensor(target)
-    model.token_embedding("target").check_ids(target)
+    model.input_layers("target").embedding.check_ids(target)
     checks.check_splits(splits, target.shape)
     checks.check_length(target.shape[1], model.config.max_positions)
     if target_mask_bt is not None:
@@ -323,7 +341,7 @@ def _position_vectors(model: Transformer, length: int) -> tf.Tensor:
     """The vectors of the first positions; a learned table that is shorter serves fewer."""
     if model.config.positions == "learned":
         position_t = tf.minimum(tf.range(length), model.config.max_positions - 1)
-        return model.target_position_embedding(position_t[tf.newaxis])[0]
+        return model.input_layers("target").position_embedding(position_t[tf.newaxis])[0]
     if model.config.positions != "sinusoidal":
         return tf.zeros([length, 0], model.compute_dtype)
     return inputs.sinusoids(model.config, length, model.compute_dtype)

@@ -12,6 +12,7 @@ from .precision import upcast_half
 from .programs.fused import fused, refresh
 from .programs.search import Answers, Plan, Program, Request, plan
 from .transformer import Transformer
+from .values import Text
 
 __all__ = ["Searcher"]
 
@@ -176,7 +177,7 @@ def _start(model: Transformer, plan: Plan, request: Request) -> State:
     """The state of a loop before its first token: all but the last token of the prefix is read."""
     memory_bsd = None
     if request.source is not None:
-        memory_bsd = model.encode(request.source, request.source_mask_bs)
+        memory_bsd = model.encode(Text(request.source, request.source_mask_bs))
     batch, before = request.before.shape
     length = before + plan.room
     held = cache.start_cache(model, memory_bsd, request.source_mask_bs, batch, length=length)

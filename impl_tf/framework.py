@@ -2,7 +2,7 @@
 
 import inspect
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, Self
 
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
@@ -12,16 +12,15 @@ import numpy as np
 import tensorflow as tf
 
 from reference_numpy import TransformerConfig
-from reference_numpy.suggestions import known
+
+from .values import Text
 
 __all__ = [
-    "INPUTS",
     "Configured",
     "Model",
     "Recomputed",
     "Traced",
     "attached_mask",
-    "by_name",
     "check_dense",
     "check_total_given",
     "id_bounds",
@@ -40,9 +39,6 @@ if keras.backend.backend() != "tensorflow":
 
 register = keras.saving.register_keras_serializable(package="rosettaformer")
 
-# The tensors that a model is called with.
-INPUTS = ("source", "target", "source_mask_bs", "target_mask_bt", "segment_bs")
-
 
 class Model(Protocol):
     """The parts of a Transformer that the pages below it use."""
@@ -51,14 +47,10 @@ class Model(Protocol):
     encoder: Any
     decoder: Any
 
-    def token_embedding(self, side: str) -> Any: ...
+    def input_layers(self, side: str) -> Any: ...
 
     def embed(
-        self,
-        side: str,
-        token: tf.Tensor,
-        mask_bt: tf.Tensor | None = None,
-        segment_bt: tf.Tensor | None = None,
+        self, side: str, text: Text
     ) -> tuple[tf.Tensor, tf.Tensor | None, tf.Tensor | None]: ...
 
 
@@ -232,42 +224,3 @@ def check_total_given(total: Any) -> None:
             "summed, total must be given: the number of labels that count in the rows of all "
             "replicas; got None"
         )
-
-
-def by_name(
-    config: TransformerConfig, source: Any, target: Any = None, **others: Any
-) -> dict[str, Any]:
-    """The arguments of a model's call (or their shapes) by name.
-
-    The first may hold others: a pair, source and target, or a mapping of names in INPUTS; to a
-    decoder-only model it is the target. Raises ValueError on other names, on what is given twice,
-    without a target, and on tensors that are not dense.
-    """
-    given = dict.fromkeys(INPUTS) | others | {"source": source, "target": target}
-    if isinstance(source, Mapping):
-        known("input", source, INPUTS)
-        if twice := [name for name in source if name != "source" and given[name] is not None]:
-            raise ValueError(
-                f"an input must be given once; got {', '.join(twice)} in the mapping and as an "
-                "argument"
-            )
-        given |= {"source": None, **source}
-    elif target is None and not config.encoder_layers:
-        given |= {"source": None, "target": source}
-    elif (
-        target is None
-        and config.decoder_layers
-        and isinstance(source, (list, tuple))
-        and len(source) == 2
-    ):
-        given |= dict(zip(("source", "target"), source, strict=True))
-    if config.cross_attention and (
-        given["target"] is None or (target is None and given["source"] is None)
-    ):
-        came = sorted(source) if isinstance(source, Mapping) else type(source).__name__
-        raise ValueError(
-            "the model must be given source and target: as two arguments, a pair, or a mapping of "
-            f"these names; got {came}"
-        )
-    check_dense(*given.values())
-    return given

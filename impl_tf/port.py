@@ -8,7 +8,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from reference_numpy import TransformerConfig
+from reference_numpy import TransformerConfig, checks
+from reference_numpy.scores import Scores
 
 from . import (
     attention,
@@ -27,7 +28,7 @@ from . import (
 )
 from .decoding import Searcher
 from .dropout import Dropout
-from .framework import keras
+from .framework import keras, sizes
 from .heads import Classifier, MaskedLanguageHead, Pooler
 from .normalization import LayerNorm, RMSNorm
 from .programs import on_mesh as mesh
@@ -36,6 +37,7 @@ from .programs.fused import fused
 from .sampling import draw, penalise, truncate
 from .training import Trainer
 from .transformer import Transformer
+from .values import Drop, Heads, Text
 from .weights import TABLE, export
 
 __all__ = ["compiled", "components", "framework", "modes", "on_mesh", "weights"]
@@ -43,7 +45,6 @@ __all__ = ["compiled", "components", "framework", "modes", "on_mesh", "weights"]
 Tree: TypeAlias = Mapping[str, Any]  # tensors, nested by the parts of the canonical names
 
 framework = "tf"
-compiled = partial(graph, least=0)  # leaves out padding even if that saves little
 modes = ("eager", "compiled")
 weights = TABLE
 
@@ -78,9 +79,9 @@ components: dict[str, Callable[..., Callable[..., Any]]] = {
     "combine_masks": lambda config, dtype: mask.combine_masks,
     "softmax": lambda config, dtype: softmax.softmax,
     "soft_cap": lambda config, dtype: softmax.soft_cap,
-    "scaled_dot_product_attention": lambda config, dtype: attention.scaled_dot_product_attention,
+    "scaled_dot_product_attention": lambda config, dtype: _scaled_dot_product_attention,
     "multi_head_attention": lambda config, dtype: partial(
-        _placed, attention.MultiHeadAttention(config, dtype=dtype.name)
+        _multi_head_attention, attention.MultiHeadAttention(config, dtype=dtype.name)
     ),
     "activation": lambda config, dtype: partial(feed_forward.activation, name=config.activation),
     "feed_forward": lambda config, dtype: feed_forward.FeedForward(config, dtype=dtype.name),
@@ -88,10 +89,10 @@ components: dict[str, Callable[..., Callable[..., Any]]] = {
     "rms_norm": lambda config, dtype: _norm(RMSNorm, config, dtype),
     "dropout": lambda config, dtype: Dropout(config.dropout_rate, dtype=dtype.name),
     "encoder_layer": lambda config, dtype: partial(
-        _placed, layers.EncoderLayer(config, dtype=dtype.name)
+        _layer, layers.EncoderLayer(config, dtype=dtype.name)
     ),
     "decoder_layer": lambda config, dtype: partial(
-        _placed, layers.DecoderLayer(config, dtype=dtype.name)
+        _layer, layers.DecoderLayer(config, dtype=dtype.name)
     ),
     "encoder": lambda config, dtype: stacks.Encoder(config, dtype=dtype.name),
     "decoder": lambda config, dtype: stacks.Decoder(config, dtype=dtype.name),
@@ -110,13 +111,15 @@ components: dict[str, Callable[..., Callable[..., Any]]] = {
         config.model_width, config.classes, config.classifier_dropout_rate, dtype=dtype.name
     ),
     "masked_language_head": lambda config, dtype: MaskedLanguageHead(config, dtype=dtype.name),
-    "transformer": lambda config, dtype: Transformer(config, dtype=dtype.name),
-    "pool": lambda config, dtype: Transformer(config, dtype=dtype.name).pool,
-    "classify": lambda config, dtype: Transformer(config, dtype=dtype.name).classify,
-    "masked_language_logits": lambda config, dtype: (
-        Transformer(config, dtype=dtype.name).masked_language_logits
+    "transformer": lambda config, dtype: partial(
+        _transformer, Transformer(config, dtype=dtype.name)
     ),
-    "states": lambda config, dtype: Transformer(config, dtype=dtype.name).states,
+    "pool": lambda config, dtype: _of_source(Transformer.pool, config, dtype),
+    "classify": lambda config, dtype: _of_source(Transformer.classify, config, dtype),
+    "masked_language_logits": lambda config, dtype: _of_source(
+        Transformer.masked_language_logits, config, dtype
+    ),
+    "states": lambda config, dtype: partial(_states, Transformer(config, dtype=dtype.name)),
     "decode_in_steps": lambda config, dtype: partial(
         _in_steps, Transformer(config, dtype=dtype.name)
     ),
@@ -134,8 +137,8 @@ components: dict[str, Callable[..., Callable[..., Any]]] = {
     ),
     "cross_entropy": lambda config, dtype: loss.cross_entropy,
     "training_loss": lambda config, dtype: Transformer(config, dtype=dtype.name).training_loss,
-    "classification_loss": lambda config, dtype: (
-        Transformer(config, dtype=dtype.name).classification_loss
+    "classification_loss": lambda config, dtype: _of_source(
+        Transformer.classification_loss, config, dtype
     ),
     "adam": lambda config, dtype: _adam,
     "clip_global_norm": lambda config, dtype: optimizer.clip_global_norm,
@@ -145,6 +148,13 @@ components: dict[str, Callable[..., Callable[..., Any]]] = {
         lambda x, seed: Dropout(config.dropout_rate, seed=seed, dtype=dtype.name)(x, training=True)
     ),
 }
+
+
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """One graph, which leaves out padding even if that saves little."""
+    if isinstance(function, partial) and function.func is _transformer:
+        return partial(_transformer, graph(function.args[0], least=0))
+    return graph(function, least=0)
 
 
 def on_mesh(case: Any) -> Any:
@@ -166,15 +176,140 @@ def _norm(
     return kind(config.model_width, config.epsilon, *flags, dtype=dtype.name)
 
 
-def _placed(layer: Any, length: int | None = None, **inputs: Any) -> Any:
-    """The first layer of a stack on tokens at the positions position_bt or position_bs; length: as
-    `rotary.rotation`."""
-    given = [inputs.pop(name) for name in ("position_bt", "position_bs") if name in inputs]
-    config, kind = layer.config, layer.config.layer_kind(0)
-    if given and kind.rotary:
-        dtype = layer.compute_dtype
-        inputs["rotation"] = rotary.rotation(config, kind, given[0], dtype, length)
-    return layer(**inputs)
+def _scaled_dot_product_attention(
+    query_bthk: tf.Tensor,
+    key_bsgk: tf.Tensor,
+    value_bsge: tf.Tensor,
+    mask_bhts: tf.Tensor | None = None,
+    bias_bhts: tf.Tensor | None = None,
+    return_weights: bool = False,
+    keep_bhts: tf.Tensor | None = None,
+    dropout_rate: float = 0.0,
+    **scores: Any,
+) -> Any:
+    (batch, target, heads, _), source = query_bthk.shape, key_bsgk.shape[1]
+    mask_bhts = _one_mask(mask_bhts, bias_bhts, (batch, heads, target, source))
+    given, drop = (mask_bhts, Scores(**scores)), Drop(keep_bhts, dropout_rate)
+    output_bthe = attention.scaled_dot_product_attention(
+        Heads(query_bthk, key_bsgk, value_bsge), *given, drop
+    )
+    if not return_weights:
+        return output_bthe
+    return output_bthe, attention.attention_weights(query_bthk, key_bsgk, *given)
+
+
+def _multi_head_attention(
+    module: attention.MultiHeadAttention,
+    query_btd: tf.Tensor,
+    memory_bsd: tf.Tensor,
+    mask_bhts: tf.Tensor | None = None,
+    bias_bhts: tf.Tensor | None = None,
+    causal: bool = False,
+    return_weights: bool = False,
+    keep_bhts: tf.Tensor | None = None,
+    position_bt: tf.Tensor | None = None,
+    length: int | None = None,
+) -> Any:
+    """length: as `rotary.rotation`."""
+    (batch, target, _), source = query_btd.shape, memory_bsd.shape[1]
+    mask_bhts = _one_mask(mask_bhts, bias_bhts, (batch, module.config.heads, target, source))
+    if causal:
+        mask_bhts = mask.combine_masks(mask_bhts, mask.causal_mask(target, source))
+    rotation = _rotation(module, query_btd, position_bt, length)
+    output_btd = module(query_btd, memory_bsd, mask_bhts, rotation=rotation, keep_bhts=keep_bhts)
+    if not return_weights:
+        return output_btd
+    heads = module.project(query_btd, memory_bsd, rotation)
+    return output_btd, module.attention_weights(heads, mask_bhts)
+
+
+def _one_mask(
+    mask_bhts: tf.Tensor | None, bias_bhts: tf.Tensor | None, scores: tuple[int, ...]
+) -> tf.Tensor | None:
+    """What a mask and a bias say together."""
+    if bias_bhts is None:
+        return mask_bhts
+    checks.check_bias(bias_bhts.shape, bias_bhts.dtype.name, scores)
+    if mask_bhts is not None:
+        checks.check_mask(mask_bhts.shape, mask_bhts.dtype.name, scores)
+    return mask.combine_masks(bias_bhts, mask_bhts)
+
+
+def _layer(
+    layer: layers.EncoderLayer | layers.DecoderLayer,
+    x_btd: tf.Tensor,
+    position_bt: tf.Tensor | None = None,
+    position_bs: tf.Tensor | None = None,
+    length: int | None = None,
+    **inputs: Any,
+) -> tf.Tensor:
+    """The first layer of a stack; length: as `rotary.rotation`."""
+    position_bt = position_bs if position_bt is None else position_bt
+    return layer(x_btd, rotation=_rotation(layer, x_btd, position_bt, length), **inputs)
+
+
+def _rotation(
+    module: Any, x_btd: tf.Tensor, position_bt: tf.Tensor | None, length: int | None
+) -> rotary.Rotation | None:
+    """That of a stack's first layer, by default of the positions 0, 1, ..."""
+    config, kind = module.config, module.config.layer_kind(0)
+    if not kind.rotary:
+        return None
+    if position_bt is None:
+        position_bt = tf.range(sizes(x_btd)[1])[tf.newaxis]
+    return rotary.rotation(config, kind, position_bt, module.compute_dtype, length)
+
+
+def _transformer(
+    model: Callable[..., tf.Tensor],
+    source: tf.Tensor | None = None,
+    target: tf.Tensor | None = None,
+    source_mask_bs: tf.Tensor | None = None,
+    target_mask_bt: tf.Tensor | None = None,
+    keep: Tree | None = None,
+    segment_bs: tf.Tensor | None = None,
+    skip_padding: bool = False,
+) -> tf.Tensor:
+    """model: a Transformer, or its graph, which is told what padding it need not compute."""
+    texts = Text.of(source, source_mask_bs, segment_bs), Text.of(target, target_mask_bt)
+    if not isinstance(model, Transformer):
+        return model(*texts, keep, skip_padding=skip_padding)
+    logits_btv = model(*texts, keep=keep)
+    if not skip_padding:
+        return logits_btv
+    if target_mask_bt is None:
+        target_mask_bt = mask.token_mask(target, model.config.padding_id)
+    return mask.real_rows(logits_btv, target_mask_bt)
+
+
+def _states(
+    model: Transformer,
+    source: tf.Tensor | None = None,
+    target: tf.Tensor | None = None,
+    source_mask_bs: tf.Tensor | None = None,
+    target_mask_bt: tf.Tensor | None = None,
+    segment_bs: tf.Tensor | None = None,
+) -> dict[str, Any]:
+    return model.states(
+        Text.of(source, source_mask_bs, segment_bs), Text.of(target, target_mask_bt)
+    )
+
+
+def _of_source(
+    method: Callable[..., tf.Tensor], config: TransformerConfig, dtype: tf.DType
+) -> Callable[..., tf.Tensor]:
+    """A method of a new encoder-only model, given the parts of its source by name."""
+
+    def call(
+        model: Transformer,
+        source: tf.Tensor,
+        source_mask_bs: tf.Tensor | None = None,
+        segment_bs: tf.Tensor | None = None,
+        **others: Any,
+    ) -> tf.Tensor:
+        return method(model, Text(source, source_mask_bs, segment_bs), **others)
+
+    return partial(call, Transformer(config, dtype=dtype.name))
 
 
 def _in_steps(model: Transformer, compiled: bool = False, **inputs: Any) -> tf.Tensor:

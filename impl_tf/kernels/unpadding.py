@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from ..framework import sizes
+from ..values import Heads
 
 __all__ = ["PaddedMask", "Tokens", "counted", "in_rows", "pad", "unpad"]
 
@@ -32,23 +33,14 @@ class PaddedMask(NamedTuple):
 
 
 def in_rows(
-    attention: Callable[..., tuple[tf.Tensor, Any]],
-    query_bthk: tf.Tensor,
-    key_bsgk: tf.Tensor,
-    value_bsge: tf.Tensor,
-    mask_bhts: Any,
-    *rest: Any,
-) -> tuple[tf.Tensor, Any]:
-    """`attention(query, key, value, mask, *rest)`: an output and weights.
-
-    If the mask is a `PaddedMask`, queries, keys, values and the output lie flat.
-    """
+    attention: Callable[[Heads, tf.Tensor | None], tf.Tensor], heads: Heads, mask_bhts: Any
+) -> tf.Tensor:
+    """`attention(heads, mask)`. With a `PaddedMask` heads and output lie flat."""
     if not isinstance(mask_bhts, PaddedMask):
-        return attention(query_bthk, key_bsgk, value_bsge, mask_bhts, *rest)
+        return attention(heads, mask_bhts)
     mask_bhts, query, key = mask_bhts
-    rows = pad(query_bthk, query), pad(key_bsgk, key), pad(value_bsge, key)
-    output_bthe, weights_bhts = attention(*rows, mask_bhts, *rest)
-    return unpad(output_bthe, query), weights_bhts
+    rows = [pad(x, tokens) for x, tokens in zip(heads, (query, key, key), strict=True)]
+    return unpad(attention(Heads(*rows), mask_bhts), query)
 
 
 def unpad(x_btd: tf.Tensor, tokens: Tokens) -> tf.Tensor:

@@ -158,12 +158,12 @@ def following(length_of: Mapping[Any, Any]) -> Iterator[None]:
     """Frequencies that depend on the length of the text (ROTARY) are those of the length that is
     given for a stack: that of the whole batch, of which a replica reads some rows."""
     for stack, length in length_of.items():
-        stack.rotations = functools.partial(stack.rotations, length=length)
+        stack.walk = functools.partial(stack.walk, length=length)
     try:
         yield
     finally:
         for stack in length_of:
-            del stack.rotations
+            del stack.walk
 
 
 def draw(

@@ -71,9 +71,14 @@ def models(port: str, config: TransformerConfig) -> tuple[Any, Any]:
 
 
 def given(backend: Backend, **inputs: Any) -> dict[str, Any]:
-    """The inputs as the framework's tensors."""
+    """The inputs as the framework's tensors; of TensorFlow a mask is a part of its text."""
     flat = {name: value if value is None else backend.weights.from_numpy(value) for name, value in parameters.flatten(inputs).items()}
-    return parameters.nest(flat)
+    nested = parameters.nest(flat)
+    if backend.name == "tf":
+        for side, mask in (("source", "source_mask_bs"), ("target", "target_mask_bt")):
+            if mask in nested:
+                nested[side] = backend.part("values").Text(nested.get(side), nested.pop(mask))
+    return nested
 
 
 def flat(
@@ -158,7 +163,10 @@ def test_masks_that_are_given_say_what_lies_flat(backend: Backend) -> None:
     assert all(flat(backend, OTHERS, soft, target, **masks, skip_padding=True))
     assert not any(flat(backend, OTHERS, soft, target))
     inputs, run = given(backend, target=target, **masks), models(backend.name, OTHERS)[1]
-    logits, (gradient,) = backend.gradients(lambda soft: run(soft, **inputs, skip_padding=True), soft)
+    text = inputs.pop("source") if backend.name == "tf" else None
+    logits, (gradient,) = backend.gradients(
+        lambda soft: run(soft if text is None else text._replace(ids=soft), **inputs, skip_padding=True), soft
+    )
     wanted: dict[str, Any] = {"source": soft, "target": target, **masks, "skip_padding": True}
     expected = transformer.transformer(parameters.nest(arrays(OTHERS)), OTHERS, **wanted)
     close(logits, expected)

@@ -15,6 +15,7 @@ from impl_tf.layers import DecoderLayer, EncoderLayer
 from impl_tf.programs.compiled import compiled
 from impl_tf.stacks import Encoder
 from impl_tf.transformer import Transformer
+from impl_tf.values import Text
 from reference_numpy import layers
 
 X = np.random.default_rng(1).standard_normal((4, 8, 8))
@@ -89,7 +90,8 @@ class Neighbours(keras.layers.Layer):
 def test_a_layer_that_looks_at_neighbours_is_given_padding() -> None:
     model = fresh()
     model.encoder.layers_0 = Neighbours(model.encoder.layers_0)
-    same(compiled(model, jit_compile=False, least=0)(*PAIR, source_mask_bs=MASK), model(*PAIR, source_mask_bs=MASK))
+    texts = Text(SOURCE, MASK), TARGET
+    same(compiled(model, jit_compile=False, least=0)(*texts), model(*texts))
 
 
 class Negative(DecoderLayer):
