@@ -1,7 +1,5 @@
 """Scaled dot-product attention and multi-head attention."""
 
-from typing import Any
-
 import tensorflow as tf
 
 from reference_numpy import TransformerConfig, checks
@@ -40,10 +38,7 @@ def attention_weights(
 
 
 def scaled_dot_product_attention(
-    heads: Heads,
-    mask_bhts: tf.Tensor | None = None,
-    scores: Scores = Scores(),
-    drop: Drop = Drop(),
+    heads: Heads, mask_bhts: tf.Tensor | None = None, scores: Scores = Scores(), drop: Drop = Drop()
 ) -> tf.Tensor:
     """`output = dropout(weights) value`, `b t h e`. Mask, scores and errors: `attention_weights`.
 
@@ -114,7 +109,7 @@ class MultiHeadAttention(Configured):
     """
 
     def __init__(
-        self, config: TransformerConfig, scores: Scores | None = None, **kwargs: Any
+        self, config: TransformerConfig, scores: Scores | None = None, **kwargs: object
     ) -> None:
         super().__init__(config, **kwargs)
         self.scores = config.scores(0) if scores is None else Scores(*scores)
@@ -215,5 +210,5 @@ class MultiHeadAttention(Configured):
         """The weights by which these queries attend to these keys, `b h t s`, before dropout."""
         return attention_weights(heads.query_bthk, heads.key_bsgk, mask_bhts, self.scores)
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> dict[str, object]:
         return {**super().get_config(), "scores": list(self.scores)}

@@ -1,7 +1,6 @@
 """Encoder-only models: classes of a row, logits of masked tokens, and the loss of the classes."""
 
 from collections.abc import Callable
-from typing import Any
 
 import tensorflow as tf
 
@@ -10,6 +9,7 @@ from reference_numpy import checks
 from . import loss
 from .dropout import Keep, part
 from .framework import Configured
+from .values import Ids
 
 __all__ = ["EncoderHeads"]
 
@@ -31,7 +31,7 @@ class EncoderHeads(Configured):
         return self.masked_language_logits if config.masked_language_head else self.encode
 
     def pool(
-        self, source: Any, keep: Keep | None = None, training: bool | None = None
+        self, source: Ids, keep: Keep | None = None, training: bool | None = None
     ) -> tf.Tensor:
         """`pooler(encode(source))`, `b r`: one vector for each row. Raises ValueError without a
         pooler."""
@@ -39,7 +39,7 @@ class EncoderHeads(Configured):
         return self.pooler(self.encode(source, keep, training))
 
     def classify(
-        self, source: Any, keep: Keep | None = None, training: bool | None = None
+        self, source: Ids, keep: Keep | None = None, training: bool | None = None
     ) -> tf.Tensor:
         """`classifier(pool(source))`, `b c`: the logits of each row's classes.
 
@@ -51,7 +51,7 @@ class EncoderHeads(Configured):
 
     def classification_loss(
         self,
-        source: Any,
+        source: Ids,
         label_b: tf.Tensor,
         smoothing: float = 0.0,
         total: int | tf.Tensor | None = None,
@@ -70,7 +70,7 @@ class EncoderHeads(Configured):
         )
 
     def masked_language_logits(
-        self, source: Any, keep: Keep | None = None, training: bool | None = None
+        self, source: Ids, keep: Keep | None = None, training: bool | None = None
     ) -> tf.Tensor:
         """`masked_language_head(encode(source))`, `b s v`: scores of the token at every position.
 

@@ -12,9 +12,11 @@ from reference_numpy import TransformerConfig, checks
 from reference_numpy.suggestions import known
 
 from . import mask
-from .framework import Model, attached_mask, check_dense, sizes
-from .positional_encoding import positional_encoding, token_positions
-from .values import Text
+from .embedding import Embedding, SegmentEmbedding
+from .framework import attached_mask, check_dense, keras, sizes
+from .normalization import LayerNorm, RMSNorm
+from .positional_encoding import PositionEmbedding, positional_encoding, token_positions
+from .values import Ids, Text
 
 __all__ = ["embed", "masked_positions", "table"]
 
@@ -25,14 +27,14 @@ OF_SOURCE, OF_TARGET = ("source", "source_mask_bs", "segment_bs"), ("target", "t
 class InputLayers(NamedTuple):
     """The layers of a side whose outputs are added up and normalised; None: the config has none."""
 
-    embedding: Any
-    position_embedding: Any
-    segment_embedding: Any
-    norm: Any
+    embedding: Embedding
+    position_embedding: PositionEmbedding | None
+    segment_embedding: SegmentEmbedding | None
+    norm: LayerNorm | RMSNorm | None
 
 
 def texts(
-    config: TransformerConfig, source: Any = None, target: Any = None
+    config: TransformerConfig, source: Any = None, target: Ids | None = None
 ) -> tuple[Text | None, Text | None]:
     """Source and target of a model's call (or their shapes), whichever way they are handed over.
 
@@ -41,12 +43,9 @@ def texts(
     names, on what is given twice, without a target, and on tensors that are not dense.
     """
     first, second = source, Text.of(target)
-    target = second
     if isinstance(first, Mapping):
         known("input", first, OF_SOURCE + OF_TARGET)
-        given = {"target": None, "target_mask_bt": None}
-        if second is not None:
-            given = {"target": second.ids, "target_mask_bt": second.mask}
+        given = dict(zip(OF_TARGET, second or (), strict=False))
         if twice := [name for name in first if given.get(name) is not None]:
             raise ValueError(
                 f"an input must be given once; got {', '.join(twice)} in the mapping and as an "
@@ -56,8 +55,8 @@ def texts(
         source, target = (Text.of(*map(given.get, names)) for names in (OF_SOURCE, OF_TARGET))
     elif second is None and not config.encoder_layers:
         source, target = None, first
-    elif second is None and config.decoder_layers and _is_pair(first):
-        source, target = first
+    elif second is None and isinstance(first, (list, tuple)) and len(first) == 2:
+        source, target = first if config.decoder_layers else (first, None)
     source, target = Text.of(source), Text.of(target)
     lacks = second is None and (source is None or source.ids is None)
     if config.cross_attention and (target is None or target.ids is None or lacks):
@@ -70,16 +69,14 @@ def texts(
     return source, target
 
 
-def _is_pair(given: Any) -> bool:
-    return isinstance(given, (list, tuple)) and not isinstance(given, Text) and len(given) == 2
-
-
 def check_given(config: TransformerConfig, source: Text | None, target: Text | None) -> None:
     """Raises ValueError on inputs that the config does not have, or has and are not given."""
     of_source = dict(zip(OF_SOURCE, source or Text(None), strict=True))
     ids, mask_bt, _ = target or Text(None)
     checks.check_source_given(config.encoder_layers, **of_source)
     checks.check_target_given(config.decoder_layers, ids, target_mask_bt=mask_bt)
+    if source is not None and target is not None:
+        checks.check_same_batch(source=source.ids.shape, target=ids.shape)
 
 
 def real_tokens(config: TransformerConfig, text: Text) -> tf.Tensor | None:
@@ -108,7 +105,7 @@ def masked_positions(
 
 
 def embed(
-    model: Model,
+    model: keras.Model,
     side: str,
     token: tf.Tensor,
     position_bt: tf.Tensor,
@@ -118,11 +115,12 @@ def embed(
     """`norm(embedding(token) + position + segment)`, `b t d`: the input of the encoder (side:
     "source") or the decoder ("target") before dropout, with norm and segments by config.
 
-    segment_bt: by default 0. position_pd: the vectors of all positions, if they are known already.
+    model: a Transformer. segment_bt: by default 0. position_pd: the vectors of all positions, if
+    they are known already.
     """
     config, length, layers = model.config, sizes(token)[1], model.input_layers(side)
     x_btd = layers.embedding(token)
-    if position_pd is None and config.positions == "learned":
+    if position_pd is None and layers.position_embedding is not None:
         x_btd += layers.position_embedding(position_bt)
     elif config.positions in ("learned", "sinusoidal"):
         if position_pd is None:

@@ -2,7 +2,7 @@
 (RESIDUAL)."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import tensorflow as tf
 
@@ -48,7 +48,7 @@ class _Layer(Configured):
 
     causal = False
 
-    def __init__(self, config: TransformerConfig, layer: int = 0, **kwargs: Any) -> None:
+    def __init__(self, config: TransformerConfig, layer: int = 0, **kwargs: object) -> None:
         super().__init__(config, **kwargs)
         self.layer, dtype = layer, self.dtype_policy
         scores = config.scores(layer, self.causal)
@@ -80,27 +80,15 @@ class _Layer(Configured):
     ) -> tf.Tensor:
         """The residual sub-layers in their order; what each attention reads is the caller's."""
         placement = self.config.norm_placement
-        own = Residual(
-            placement,
-            self.self_attention_dropout,
-            self.self_attention_norm,
-            self.self_attention_output_norm,
-        )
+        norms = self.self_attention_norm, self.self_attention_output_norm
+        own = Residual(placement, self.self_attention_dropout, *norms)
         x_btd = own.around(attend, x_btd, part(keep, "self_attention_dropout"))
         if attend_to_memory is not None:
-            cross = Residual(
-                placement,
-                self.cross_attention_dropout,
-                self.cross_attention_norm,
-                self.cross_attention_output_norm,
-            )
+            norms = self.cross_attention_norm, self.cross_attention_output_norm
+            cross = Residual(placement, self.cross_attention_dropout, *norms)
             x_btd = cross.around(attend_to_memory, x_btd, part(keep, "cross_attention_dropout"))
-        last = Residual(
-            placement,
-            self.feed_forward_dropout,
-            self.feed_forward_norm,
-            self.feed_forward_output_norm,
-        )
+        norms = self.feed_forward_norm, self.feed_forward_output_norm
+        last = Residual(placement, self.feed_forward_dropout, *norms)
         keep_btf = part(keep, "feed_forward", "hidden_dropout")
         return last.around(
             lambda y_btd: self.feed_forward(y_btd, keep_btf),
@@ -108,7 +96,7 @@ class _Layer(Configured):
             part(keep, "feed_forward_dropout"),
         )
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> dict[str, object]:
         return {**super().get_config(), "layer": self.layer}
 
 
@@ -147,7 +135,7 @@ class DecoderLayer(_Layer):
 
     causal = True
 
-    def __init__(self, config: TransformerConfig, layer: int = 0, **kwargs: Any) -> None:
+    def __init__(self, config: TransformerConfig, layer: int = 0, **kwargs: object) -> None:
         super().__init__(config, layer, **kwargs)
         if config.cross_attention:
             self.cross_attention = MultiHeadAttention(

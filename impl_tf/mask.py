@@ -4,14 +4,7 @@ import tensorflow as tf
 
 from reference_numpy import checks
 
-__all__ = [
-    "causal_mask",
-    "combine_masks",
-    "padding_mask",
-    "real_rows",
-    "token_mask",
-    "window_mask",
-]
+__all__ = ["causal_mask", "combine_masks", "padding_mask", "real_rows", "token_mask", "window_mask"]
 
 
 def token_mask(token: tf.Tensor, padding_id: int | None) -> tf.Tensor:

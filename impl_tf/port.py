@@ -28,9 +28,10 @@ from . import (
 )
 from .decoding import Searcher
 from .dropout import Dropout
-from .framework import keras, sizes
+from .framework import Configured, keras
 from .heads import Classifier, MaskedLanguageHead, Pooler
-from .normalization import LayerNorm, RMSNorm
+from .inputs import OF_SOURCE, OF_TARGET, real_tokens
+from .normalization import norm
 from .programs import on_mesh as mesh
 from .programs.compiled import compiled as graph
 from .programs.fused import fused
@@ -43,6 +44,8 @@ from .weights import TABLE, export
 __all__ = ["compiled", "components", "framework", "modes", "on_mesh", "weights"]
 
 Tree: TypeAlias = Mapping[str, Any]  # tensors, nested by the parts of the canonical names
+Input: TypeAlias = tf.Tensor | None
+Output: TypeAlias = tf.Tensor | tuple[tf.Tensor, tf.Tensor]
 
 framework = "tf"
 modes = ("eager", "compiled")
@@ -85,8 +88,8 @@ components: dict[str, Callable[..., Callable[..., Any]]] = {
     ),
     "activation": lambda config, dtype: partial(feed_forward.activation, name=config.activation),
     "feed_forward": lambda config, dtype: feed_forward.FeedForward(config, dtype=dtype.name),
-    "layer_norm": lambda config, dtype: _norm(LayerNorm, config, dtype),
-    "rms_norm": lambda config, dtype: _norm(RMSNorm, config, dtype),
+    "layer_norm": lambda config, dtype: norm(config.replace(norm="layer"), dtype=dtype.name),
+    "rms_norm": lambda config, dtype: norm(config.replace(norm="rms"), dtype=dtype.name),
     "dropout": lambda config, dtype: Dropout(config.dropout_rate, dtype=dtype.name),
     "encoder_layer": lambda config, dtype: partial(
         _layer, layers.EncoderLayer(config, dtype=dtype.name)
@@ -96,13 +99,8 @@ components: dict[str, Callable[..., Callable[..., Any]]] = {
     ),
     "encoder": lambda config, dtype: stacks.Encoder(config, dtype=dtype.name),
     "decoder": lambda config, dtype: stacks.Decoder(config, dtype=dtype.name),
-    "logits": lambda config, dtype: embedding.Logits(
-        config.model_width,
-        config.target_vocabulary,
-        config.output_bias,
-        scale=config.logit_scale,
-        cap=config.logit_cap,
-        dtype=dtype.name,
+    "logits": lambda config, dtype: embedding.logits(
+        config, config.target_vocabulary, False, dtype.name
     ),
     "pooler": lambda config, dtype: Pooler(
         config.model_width, config.pooler_activation, dtype=dtype.name
@@ -111,34 +109,30 @@ components: dict[str, Callable[..., Callable[..., Any]]] = {
         config.model_width, config.classes, config.classifier_dropout_rate, dtype=dtype.name
     ),
     "masked_language_head": lambda config, dtype: MaskedLanguageHead(config, dtype=dtype.name),
-    "transformer": lambda config, dtype: partial(
-        _transformer, Transformer(config, dtype=dtype.name)
+    "transformer": lambda config, dtype: partial(_transformer, _model(config, dtype)),
+    "pool": lambda config, dtype: partial(_of_source, _model(config, dtype), Transformer.pool),
+    "classify": lambda config, dtype: partial(
+        _of_source, _model(config, dtype), Transformer.classify
     ),
-    "pool": lambda config, dtype: _of_source(Transformer.pool, config, dtype),
-    "classify": lambda config, dtype: _of_source(Transformer.classify, config, dtype),
-    "masked_language_logits": lambda config, dtype: _of_source(
-        Transformer.masked_language_logits, config, dtype
+    "masked_language_logits": lambda config, dtype: partial(
+        _of_source, _model(config, dtype), Transformer.masked_language_logits
     ),
-    "states": lambda config, dtype: partial(_states, Transformer(config, dtype=dtype.name)),
-    "decode_in_steps": lambda config, dtype: partial(
-        _in_steps, Transformer(config, dtype=dtype.name)
-    ),
+    "states": lambda config, dtype: partial(_states, _model(config, dtype)),
+    "decode_in_steps": lambda config, dtype: partial(_in_steps, _model(config, dtype)),
     "penalise": lambda config, dtype: penalise,
     "truncate": lambda config, dtype: truncate,
     "draw": lambda config, dtype: draw,
     "greedy_search": lambda config, dtype: partial(
-        _search, Transformer(config, dtype=dtype.name), name="greedy_search"
+        _search, _model(config, dtype), Searcher.greedy_search
     ),
-    "sample": lambda config, dtype: partial(
-        _search, Transformer(config, dtype=dtype.name), name="sample"
-    ),
+    "sample": lambda config, dtype: partial(_search, _model(config, dtype), Searcher.sample),
     "beam_search": lambda config, dtype: partial(
-        _search, Transformer(config, dtype=dtype.name), name="beam_search"
+        _search, _model(config, dtype), Searcher.beam_search
     ),
     "cross_entropy": lambda config, dtype: loss.cross_entropy,
-    "training_loss": lambda config, dtype: Transformer(config, dtype=dtype.name).training_loss,
-    "classification_loss": lambda config, dtype: _of_source(
-        Transformer.classification_loss, config, dtype
+    "training_loss": lambda config, dtype: _model(config, dtype).training_loss,
+    "classification_loss": lambda config, dtype: partial(
+        _of_source, _model(config, dtype), Transformer.classification_loss
     ),
     "adam": lambda config, dtype: _adam,
     "clip_global_norm": lambda config, dtype: optimizer.clip_global_norm,
@@ -169,26 +163,17 @@ def on_mesh(case: Any) -> Any:
     return mesh.on_mesh(case, components[case.component.removesuffix("_vjp")])
 
 
-def _norm(
-    kind: type[LayerNorm] | type[RMSNorm], config: TransformerConfig, dtype: tf.DType
-) -> LayerNorm | RMSNorm:
-    flags = config.norm_offset, config.norm_one_plus_scale, config.norm_cast_before_scale
-    return kind(config.model_width, config.epsilon, *flags, dtype=dtype.name)
+def _model(config: TransformerConfig, dtype: tf.DType) -> Transformer:
+    return Transformer(config, dtype=dtype.name)
 
 
 def _scaled_dot_product_attention(
-    query_bthk: tf.Tensor,
-    key_bsgk: tf.Tensor,
-    value_bsge: tf.Tensor,
-    mask_bhts: tf.Tensor | None = None,
-    bias_bhts: tf.Tensor | None = None,
-    return_weights: bool = False,
-    keep_bhts: tf.Tensor | None = None,
-    dropout_rate: float = 0.0,
-    **scores: Any,
-) -> Any:
-    (batch, target, heads, _), source = query_bthk.shape, key_bsgk.shape[1]
-    mask_bhts = _one_mask(mask_bhts, bias_bhts, (batch, heads, target, source))
+    query_bthk: tf.Tensor, key_bsgk: tf.Tensor, value_bsge: tf.Tensor, mask_bhts: Input = None,
+    bias_bhts: Input = None, return_weights: bool = False, keep_bhts: Input = None,
+    dropout_rate: float = 0.0, **scores: Any,
+) -> Output:  # fmt: skip
+    heads = query_bthk.shape[-2]
+    mask_bhts = _one_mask(mask_bhts, bias_bhts, query_bthk, key_bsgk, heads)
     given, drop = (mask_bhts, Scores(**scores)), Drop(keep_bhts, dropout_rate)
     output_bthe = attention.scaled_dot_product_attention(
         Heads(query_bthk, key_bsgk, value_bsge), *given, drop
@@ -199,24 +184,19 @@ def _scaled_dot_product_attention(
 
 
 def _multi_head_attention(
-    module: attention.MultiHeadAttention,
-    query_btd: tf.Tensor,
-    memory_bsd: tf.Tensor,
-    mask_bhts: tf.Tensor | None = None,
-    bias_bhts: tf.Tensor | None = None,
-    causal: bool = False,
-    return_weights: bool = False,
-    keep_bhts: tf.Tensor | None = None,
-    position_bt: tf.Tensor | None = None,
+    module: attention.MultiHeadAttention, query_btd: tf.Tensor, memory_bsd: tf.Tensor,
+    mask_bhts: Input = None, bias_bhts: Input = None, causal: bool = False,
+    return_weights: bool = False, keep_bhts: Input = None, position_bt: Input = None,
     length: int | None = None,
-) -> Any:
+) -> Output:  # fmt: skip
     """length: as `rotary.rotation`."""
-    (batch, target, _), source = query_btd.shape, memory_bsd.shape[1]
-    mask_bhts = _one_mask(mask_bhts, bias_bhts, (batch, module.config.heads, target, source))
+    mask_bhts = _one_mask(mask_bhts, bias_bhts, query_btd, memory_bsd, module.config.heads)
     if causal:
-        mask_bhts = mask.combine_masks(mask_bhts, mask.causal_mask(target, source))
+        causal_11ts = mask.causal_mask(query_btd.shape[1], memory_bsd.shape[1])
+        mask_bhts = mask.combine_masks(mask_bhts, causal_11ts)
     rotation = _rotation(module, query_btd, position_bt, length)
-    output_btd = module(query_btd, memory_bsd, mask_bhts, rotation=rotation, keep_bhts=keep_bhts)
+    named = {"rotation": rotation, "keep_bhts": keep_bhts}
+    output_btd = module(query_btd, memory_bsd, mask_bhts, **named)
     if not return_weights:
         return output_btd
     heads = module.project(query_btd, memory_bsd, rotation)
@@ -224,11 +204,12 @@ def _multi_head_attention(
 
 
 def _one_mask(
-    mask_bhts: tf.Tensor | None, bias_bhts: tf.Tensor | None, scores: tuple[int, ...]
-) -> tf.Tensor | None:
+    mask_bhts: Input, bias_bhts: Input, query: tf.Tensor, key: tf.Tensor, heads: int
+) -> Input:
     """What a mask and a bias say together."""
     if bias_bhts is None:
         return mask_bhts
+    scores = query.shape[0], heads, query.shape[1], key.shape[1]
     checks.check_bias(bias_bhts.shape, bias_bhts.dtype.name, scores)
     if mask_bhts is not None:
         checks.check_mask(mask_bhts.shape, mask_bhts.dtype.name, scores)
@@ -236,80 +217,52 @@ def _one_mask(
 
 
 def _layer(
-    layer: layers.EncoderLayer | layers.DecoderLayer,
-    x_btd: tf.Tensor,
-    position_bt: tf.Tensor | None = None,
-    position_bs: tf.Tensor | None = None,
-    length: int | None = None,
-    **inputs: Any,
-) -> tf.Tensor:
+    layer: layers.EncoderLayer | layers.DecoderLayer, x_btd: tf.Tensor, position_bt: Input = None,
+    position_bs: Input = None, length: int | None = None, **inputs: Any,
+) -> tf.Tensor:  # fmt: skip
     """The first layer of a stack; length: as `rotary.rotation`."""
     position_bt = position_bs if position_bt is None else position_bt
     return layer(x_btd, rotation=_rotation(layer, x_btd, position_bt, length), **inputs)
 
 
 def _rotation(
-    module: Any, x_btd: tf.Tensor, position_bt: tf.Tensor | None, length: int | None
+    module: Configured, x_btd: tf.Tensor, position_bt: Input, length: int | None
 ) -> rotary.Rotation | None:
     """That of a stack's first layer, by default of the positions 0, 1, ..."""
     config, kind = module.config, module.config.layer_kind(0)
     if not kind.rotary:
         return None
     if position_bt is None:
-        position_bt = tf.range(sizes(x_btd)[1])[tf.newaxis]
+        position_bt = tf.range(x_btd.shape[1])[tf.newaxis]
     return rotary.rotation(config, kind, position_bt, module.compute_dtype, length)
 
 
+def _texts(inputs: dict[str, Any]) -> list[Text | None]:
+    """Source and target, whose parts are taken out of the inputs."""
+    sides = OF_SOURCE, OF_TARGET
+    return [Text.of(*(inputs.pop(name, None) for name in names)) for names in sides]
+
+
 def _transformer(
-    model: Callable[..., tf.Tensor],
-    source: tf.Tensor | None = None,
-    target: tf.Tensor | None = None,
-    source_mask_bs: tf.Tensor | None = None,
-    target_mask_bt: tf.Tensor | None = None,
-    keep: Tree | None = None,
-    segment_bs: tf.Tensor | None = None,
-    skip_padding: bool = False,
+    model: Callable[..., tf.Tensor], skip_padding: bool = False, **inputs: Any
 ) -> tf.Tensor:
     """model: a Transformer, or its graph, which is told what padding it need not compute."""
-    texts = Text.of(source, source_mask_bs, segment_bs), Text.of(target, target_mask_bt)
+    texts = _texts(inputs)
     if not isinstance(model, Transformer):
-        return model(*texts, keep, skip_padding=skip_padding)
-    logits_btv = model(*texts, keep=keep)
-    if not skip_padding:
+        return model(*texts, skip_padding=skip_padding, **inputs)
+    logits_btv, target = model(*texts, **inputs), texts[1]
+    if not skip_padding or target is None:
         return logits_btv
-    if target_mask_bt is None:
-        target_mask_bt = mask.token_mask(target, model.config.padding_id)
-    return mask.real_rows(logits_btv, target_mask_bt)
+    mask_bt = real_tokens(model.config, target)
+    return logits_btv if mask_bt is None else mask.real_rows(logits_btv, mask_bt)
 
 
-def _states(
-    model: Transformer,
-    source: tf.Tensor | None = None,
-    target: tf.Tensor | None = None,
-    source_mask_bs: tf.Tensor | None = None,
-    target_mask_bt: tf.Tensor | None = None,
-    segment_bs: tf.Tensor | None = None,
-) -> dict[str, Any]:
-    return model.states(
-        Text.of(source, source_mask_bs, segment_bs), Text.of(target, target_mask_bt)
-    )
+def _states(model: Transformer, **inputs: Any) -> Tree:
+    return model.states(*_texts(inputs), **inputs)
 
 
-def _of_source(
-    method: Callable[..., tf.Tensor], config: TransformerConfig, dtype: tf.DType
-) -> Callable[..., tf.Tensor]:
-    """A method of a new encoder-only model, given the parts of its source by name."""
-
-    def call(
-        model: Transformer,
-        source: tf.Tensor,
-        source_mask_bs: tf.Tensor | None = None,
-        segment_bs: tf.Tensor | None = None,
-        **others: Any,
-    ) -> tf.Tensor:
-        return method(model, Text(source, source_mask_bs, segment_bs), **others)
-
-    return partial(call, Transformer(config, dtype=dtype.name))
+def _of_source(model: Transformer, method: Callable[..., Output], **inputs: Any) -> Output:
+    return method(model, _texts(inputs)[0], **inputs)
 
 
 def _in_steps(model: Transformer, compiled: bool = False, **inputs: Any) -> tf.Tensor:
@@ -345,9 +298,9 @@ def _adam(
 
 
 def _search(
-    model: Transformer, name: str, compiled: bool = False, **inputs: Any
-) -> dict[str, tf.Tensor]:
-    return getattr(Searcher(model, compiled=compiled), name)(**inputs)
+    model: Transformer, search: Callable[..., Tree], compiled: bool = False, **inputs: Any
+) -> Tree:
+    return search(Searcher(model, compiled=compiled), **inputs)
 
 
 def _initialise(seed: int, config: TransformerConfig, dtype: str) -> dict[str, np.ndarray]:

@@ -34,7 +34,7 @@ class _Stack(Configured):
         config: TransformerConfig,
         layer: type[EncoderLayer] | type[DecoderLayer],
         count: int,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> None:
         super().__init__(config, **kwargs)
         self.embedding_dropout = Dropout(
@@ -80,7 +80,7 @@ class _Stack(Configured):
         return self.final_norm(x_btd) if self.config.final_norm else x_btd
 
 
-def _given(rotation: Rotation | None, keep: Keep | None, index: int) -> dict[str, Any]:
+def _named(keep: Keep | None, rotation: Rotation | None, index: int) -> dict[str, Any]:
     """What the layer of that index is given by name, if there is any."""
     named = {"rotation": rotation, "keep": part(keep, "layers", str(index))}
     return {name: value for name, value in named.items() if value is not None}
@@ -95,7 +95,7 @@ class Encoder(_Stack):
     `embedding_dropout` is applied by `Transformer.encode`.
     """
 
-    def __init__(self, config: TransformerConfig, **kwargs: Any) -> None:
+    def __init__(self, config: TransformerConfig, **kwargs: object) -> None:
         super().__init__(config, EncoderLayer, config.encoder_layers, **kwargs)
 
     def call(
@@ -105,12 +105,11 @@ class Encoder(_Stack):
         keep: Keep | None = None,
         position_bs: tf.Tensor | None = None,
     ) -> tf.Tensor:
-        def through(
-            layer: Any, x_bsd: tf.Tensor, rotation: Rotation | None, index: int
-        ) -> tf.Tensor:
-            return layer(x_bsd, mask_bhts, **_given(rotation, keep, index))
-
-        return self.walk(x_bsd, through, position_bs)
+        return self.walk(
+            x_bsd,
+            lambda layer, x, rotation, index: layer(x, mask_bhts, **_named(keep, rotation, index)),
+            position_bs,
+        )
 
 
 @register
@@ -122,7 +121,7 @@ class Decoder(_Stack):
     without it, token t has position t. `embedding_dropout` is applied by `Transformer.decode`.
     """
 
-    def __init__(self, config: TransformerConfig, **kwargs: Any) -> None:
+    def __init__(self, config: TransformerConfig, **kwargs: object) -> None:
         super().__init__(config, DecoderLayer, config.decoder_layers, **kwargs)
 
     def call(
@@ -135,10 +134,10 @@ class Decoder(_Stack):
         position_bt: tf.Tensor | None = None,
     ) -> tf.Tensor:
         masks = self_mask_bhts, cross_mask_bhts
-
-        def through(
-            layer: Any, x_btd: tf.Tensor, rotation: Rotation | None, index: int
-        ) -> tf.Tensor:
-            return layer(x_btd, memory_bsd, *masks, **_given(rotation, keep, index))
-
-        return self.walk(x_btd, through, position_bt)
+        return self.walk(
+            x_btd,
+            lambda layer, x, rotation, index: layer(
+                x, memory_bsd, *masks, **_named(keep, rotation, index)
+            ),
+            position_bt,
+        )

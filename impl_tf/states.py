@@ -1,19 +1,22 @@
 """What a model computes on the way: the vectors between its layers, and its attention weights."""
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from .framework import Model
+from .attention import MultiHeadAttention
+from .framework import keras
 from .inputs import check_given
 from .rotary import Rotation
 from .stacks import Decoder, Encoder
-from .values import Text
+from .values import Heads, Text
 
 __all__ = ["states"]
 
+States: TypeAlias = dict[str, dict[str, tf.Tensor]]
 
-def states(model: Model, source: Text | None = None, target: Text | None = None) -> dict[str, Any]:
+
+def states(model: keras.Model, source: Text | None = None, target: Text | None = None) -> States:
     """The vectors before the first layer and after every layer, and the attention weights of every
     layer, in evaluation.
 
@@ -22,7 +25,7 @@ def states(model: Model, source: Text | None = None, target: Text | None = None)
     is taken after the final norm, if the config has one.
     """
     check_given(model.config, source, target)
-    result: dict[str, Any] = {}
+    result: States = {}
     memory_bsd = source_mask_bhts = None
     if source is not None:
         x_bsd, source_mask_bhts, position_bs = model.embed("source", source)
@@ -47,20 +50,21 @@ def _stack(
     hidden: list[tf.Tensor] = []
     weights: dict[str, list[tf.Tensor]] = {}
 
+    def recorded(
+        name: str, attention: MultiHeadAttention, heads: Heads, mask_bhts: tf.Tensor | None
+    ) -> tf.Tensor:
+        maps = weights.setdefault(name, [])
+        maps.append(attention.attention_weights(heads, mask_bhts))
+        return attention.attend(heads, mask_bhts)
+
     def through(layer: Any, x_btd: tf.Tensor, rotation: Rotation | None, _: int) -> tf.Tensor:
         def attend(y_btd: tf.Tensor) -> tf.Tensor:
-            attention = layer.self_attention
-            heads = attention.project(y_btd, y_btd, rotation)
-            own = weights.setdefault("self_attention_lbhts", [])
-            own.append(attention.attention_weights(heads, self_mask_bhts))
-            return attention.attend(heads, self_mask_bhts)
+            heads = layer.self_attention.project(y_btd, y_btd, rotation)
+            return recorded("self_attention_lbhts", layer.self_attention, heads, self_mask_bhts)
 
         def attend_to_memory(y_btd: tf.Tensor) -> tf.Tensor:
-            attention = layer.cross_attention
-            heads = attention.project(y_btd, memory_bsd)
-            cross = weights.setdefault("cross_attention_lbhts", [])
-            cross.append(attention.attention_weights(heads, cross_mask_bhts))
-            return attention.attend(heads, cross_mask_bhts)
+            heads = layer.cross_attention.project(y_btd, memory_bsd)
+            return recorded("cross_attention_lbhts", layer.cross_attention, heads, cross_mask_bhts)
 
         hidden.append(x_btd)
         return layer.run(x_btd, attend, None if memory_bsd is None else attend_to_memory)

@@ -8,14 +8,14 @@ from reference_numpy import TransformerConfig, checks
 
 from . import inputs, loss, mask, states
 from .dropout import Keep, part
-from .embedding import Embedding, Logits, SegmentEmbedding
+from .embedding import Embedding, SegmentEmbedding, logits
 from .encoder_only import EncoderHeads
 from .framework import check_dense, keras, register
 from .heads import Classifier, MaskedLanguageHead, Pooler
-from .normalization import LayerNorm, RMSNorm, norm
+from .normalization import norm
 from .positional_encoding import PositionEmbedding
 from .stacks import Decoder, Encoder
-from .values import Text
+from .values import Ids, Text
 
 __all__ = ["Transformer"]
 
@@ -32,67 +32,53 @@ class Transformer(EncoderHeads, keras.Model):
     pass `training` to its methods.
     """
 
-    def __init__(self, config: TransformerConfig, **kwargs: Any) -> None:
+    def __init__(self, config: TransformerConfig, **kwargs: object) -> None:
         super().__init__(config, **kwargs)
         width, dtype = config.model_width, self.dtype_policy
         if config.encoder_layers:
-            self.source_embedding = self._embedding("source", config.source_vocabulary)
-            self.source_position_embedding = self._position_embedding("source")
-            self.source_segment_embedding = None
-            if config.segments:
-                self.source_segment_embedding = SegmentEmbedding(
-                    config.segments, width, dtype=dtype, name="source_segment_embedding"
-                )
-            self.source_embedding_norm = self._embedding_norm("source")
+            (
+                self.source_embedding,
+                self.source_position_embedding,
+                self.source_segment_embedding,
+                self.source_embedding_norm,
+            ) = self._new_inputs("source", config.source_vocabulary)
             self.encoder = Encoder(config, dtype=dtype, name="encoder")
         if config.decoder_layers:
-            if inputs.table(config, "target") == "target_embedding":
-                self.target_embedding = self._embedding("target", config.target_vocabulary)
-            self.target_position_embedding = self._position_embedding("target")
-            self.target_embedding_norm = self._embedding_norm("target")
-            self.decoder = Decoder(config, dtype=dtype, name="decoder")
-            self.logits = Logits(
-                width,
-                config.target_vocabulary,
-                config.output_bias,
-                config.tie_logits,
-                config.logit_scale,
-                config.logit_cap,
-                dtype=dtype,
-                name="logits",
+            self.target_embedding, self.target_position_embedding, _, self.target_embedding_norm = (
+                self._new_inputs("target", config.target_vocabulary)
             )
+            self.decoder = Decoder(config, dtype=dtype, name="decoder")
+            self.logits = logits(config, config.target_vocabulary, config.tie_logits, dtype)
         if config.pooler:
             self.pooler = Pooler(width, config.pooler_activation, dtype=dtype, name="pooler")
         if config.classes:
+            rate = config.classifier_dropout_rate
             self.classifier = Classifier(
-                width,
-                config.classes,
-                config.classifier_dropout_rate,
-                dtype=dtype,
-                name="classifier",
+                width, config.classes, rate, dtype=dtype, name="classifier"
             )
         if config.masked_language_head:
             self.masked_language_head = MaskedLanguageHead(
                 config, config.tie_logits, dtype=dtype, name="masked_language_head"
             )
 
-    def _embedding(self, side: str, vocabulary: int) -> Embedding:
-        config, dtype = self.config, self.dtype_policy
-        scale = config.scale_embedding, config.round_embedding_scale
-        name = f"{side}_embedding"
-        return Embedding(vocabulary, config.model_width, *scale, dtype=dtype, name=name)
-
-    def _position_embedding(self, side: str) -> PositionEmbedding | None:
-        config, dtype = self.config, self.dtype_policy
-        if config.positions != "learned":
-            return None
-        sizes, name = (config.sizes["p"], config.model_width), f"{side}_position_embedding"
-        return PositionEmbedding(*sizes, config.position_offset, dtype=dtype, name=name)
-
-    def _embedding_norm(self, side: str) -> LayerNorm | RMSNorm | None:
-        if not self.config.embedding_norm:
-            return None
-        return norm(self.config, dtype=self.dtype_policy, name=f"{side}_embedding_norm")
+    def _new_inputs(self, side: str, vocabulary: int) -> inputs.InputLayers:
+        """New layers of that side; no embedding for a target that has the source's."""
+        config, width, dtype = self.config, self.config.model_width, self.dtype_policy
+        embedding: Any = None
+        position_embedding = segment_embedding = embedding_norm = None
+        if (name := f"{side}_embedding") == inputs.table(config, side):
+            scale = config.scale_embedding, config.round_embedding_scale
+            embedding = Embedding(vocabulary, width, *scale, dtype=dtype, name=name)
+        if config.positions == "learned":
+            sizes, name = (config.sizes["p"], width), f"{side}_position_embedding"
+            offset = config.position_offset
+            position_embedding = PositionEmbedding(*sizes, offset, dtype=dtype, name=name)
+        if config.segments and side == "source":
+            name = "source_segment_embedding"
+            segment_embedding = SegmentEmbedding(config.segments, width, dtype=dtype, name=name)
+        if config.embedding_norm:
+            embedding_norm = norm(config, dtype=dtype, name=f"{side}_embedding_norm")
+        return inputs.InputLayers(embedding, position_embedding, segment_embedding, embedding_norm)
 
     def input_layers(self, side: str) -> inputs.InputLayers:
         """The layers that `inputs.embed` calls; source and target may share the embedding."""
@@ -103,16 +89,18 @@ class Transformer(EncoderHeads, keras.Model):
                 self.source_segment_embedding,
                 self.source_embedding_norm,
             )
-        own = inputs.table(self.config, side) == "target_embedding"
-        embedding = self.target_embedding if own else self.source_embedding
+        own = self.target_embedding is not None
         return inputs.InputLayers(
-            embedding, self.target_position_embedding, None, self.target_embedding_norm
+            self.target_embedding if own else self.source_embedding,
+            self.target_position_embedding,
+            None,
+            self.target_embedding_norm,
         )
 
     def call(
         self,
-        source: Any = None,
-        target: Any = None,
+        source: Ids | None = None,
+        target: Ids | None = None,
         keep: Keep | None = None,
         training: bool | None = None,
     ) -> tf.Tensor:
@@ -125,19 +113,19 @@ class Transformer(EncoderHeads, keras.Model):
             source_mask_bs = inputs.real_tokens(self.config, source)
         return self.decode(target, memory_bsd, source_mask_bs, keep, training)
 
-    def texts(self, source: Any = None, target: Any = None) -> tuple[Text | None, Text | None]:
+    def texts(
+        self, source: Ids | None = None, target: Ids | None = None
+    ) -> tuple[Text | None, Text | None]:
         """The inputs of a call, whichever way they are handed over.
 
         Raises ValueError on inputs that the config does not have, or has and are not given.
         """
         source, target = inputs.texts(self.config, source, target)
         inputs.check_given(self.config, source, target)
-        if source is not None and target is not None:
-            checks.check_same_batch(source=source.ids.shape, target=target.ids.shape)
         return source, target
 
     def encode(
-        self, source: Any, keep: Keep | None = None, training: bool | None = None
+        self, source: Ids, keep: Keep | None = None, training: bool | None = None
     ) -> tf.Tensor:
         """`memory = encoder(dropout(norm(embedding(source) + position + segment)))`, `b s d`.
 
@@ -145,15 +133,13 @@ class Transformer(EncoderHeads, keras.Model):
         and shapes that do not fit, and without an encoder.
         """
         self.config.need_encoder()
-        x_bsd, mask_bhts, position_bs = self.embed("source", source)
-        keep_bsd = part(keep, "encoder", "embedding_dropout")
-        x_bsd = self.encoder.embedding_dropout(x_bsd, keep_bsd, training=training)
-        rest = part(keep, "encoder"), position_bs
-        return self.encoder(x_bsd, mask_bhts, *rest, training=training)
+        x_bsd, mask_bhts, position_bs = self.embed("source", source, keep, training)
+        given = mask_bhts, part(keep, "encoder"), position_bs
+        return self.encoder(x_bsd, *given, training=training)
 
     def decode(
         self,
-        target: Any,
+        target: Ids,
         memory_bsd: tf.Tensor | None = None,
         source_mask_bs: tf.Tensor | None = None,
         keep: Keep | None = None,
@@ -171,11 +157,9 @@ class Transformer(EncoderHeads, keras.Model):
             self.config.cross_attention, self.config.model_width, memory_shape, source_mask_bs
         )
         if memory_bsd is not None:
-            target = Text.of(target)
-            checks.check_same_batch(source=memory_bsd.shape, target=target.ids.shape)
-        x_btd, self_mask_bhts, position_bt = self.embed("target", target)
-        keep_btd = part(keep, "decoder", "embedding_dropout")
-        x_btd = self.decoder.embedding_dropout(x_btd, keep_btd, training=training)
+            ids = target.ids if isinstance(target, Text) else target
+            checks.check_same_batch(source=memory_bsd.shape, target=ids.shape)
+        x_btd, self_mask_bhts, position_bt = self.embed("target", target, keep, training)
         cross_mask_bhts = None
         if source_mask_bs is not None and memory_bsd is not None:
             checks.check_token_mask(
@@ -186,8 +170,10 @@ class Transformer(EncoderHeads, keras.Model):
         x_btd = self.decoder(x_btd, memory_bsd, *rest, training=training)
         return self.head(x_btd)
 
-    def embed(self, side: str, text: Text) -> tuple[tf.Tensor, tf.Tensor | None, tf.Tensor | None]:
-        """The input of the first layer of a side, "source" or "target", before dropout, the mask of
+    def embed(
+        self, side: str, text: Ids, keep: Keep | None = None, training: bool | None = None
+    ) -> tuple[tf.Tensor, tf.Tensor | None, tf.Tensor | None]:
+        """The input of the first layer of a side, "source" or "target", after dropout, the mask of
         its keys, `b 1 1 s`, and the positions; None: every token is real, and token t has position
         t."""
         ids, mask_bt, segment_bt = Text.of(text) or Text(None)
@@ -197,6 +183,9 @@ class Transformer(EncoderHeads, keras.Model):
             segments = self.config.segments if side == "source" else 0
             checks.check_segments(segments, segment_bt.shape, segment_bt.dtype.name, ids.shape)
         x_btd = inputs.embed(self, side, ids, position_bt, segment_bt)
+        stack = self.encoder if side == "source" else self.decoder
+        keep_btd = part(keep, "encoder" if side == "source" else "decoder", "embedding_dropout")
+        x_btd = stack.embedding_dropout(x_btd, keep_btd, training=training)
         if mask_bt is None:
             return x_btd, None, None
         return x_btd, mask.padding_mask(mask_bt), position_bt
@@ -207,13 +196,13 @@ class Transformer(EncoderHeads, keras.Model):
         table = self.input_layers("target").embedding.adapted() if tied else None
         return self.logits(x_btd, table)
 
-    def states(self, source: Any = None, target: Any = None) -> dict[str, Any]:
+    def states(self, source: Ids | None = None, target: Ids | None = None) -> states.States:
         """The vectors between the layers and the attention weights: `states.states`."""
         return states.states(self, Text.of(source), Text.of(target))
 
     def training_loss(
         self,
-        source: Any,
+        source: Ids | None,
         target: tf.Tensor,
         smoothing: float = 0.0,
         total: int | tf.Tensor | None = None,
@@ -237,7 +226,7 @@ class Transformer(EncoderHeads, keras.Model):
         )
 
     def compute_output_shape(
-        self, source_shape: Any, target_shape: Any = None
+        self, source_shape: tf.Tensor, target_shape: tf.Tensor = None
     ) -> tuple[int | None, ...]:
         config = self.config
         source, target = inputs.texts(config, source_shape, target_shape)
@@ -249,20 +238,20 @@ class Transformer(EncoderHeads, keras.Model):
         width = config.source_vocabulary if config.masked_language_head else config.model_width
         return (*rows, width)
 
-    def compute_mask(self, *_: Any, **__: Any) -> None:
+    def compute_mask(self, *_: object, **__: object) -> None:
         """The result has no mask."""
 
-    def summary(self, *args: Any, **kwargs: Any) -> None:
+    def summary(self, *args: object, **kwargs: object) -> None:
         self.build()
         super().summary(*args, **kwargs)
 
     def export(
         self,
-        filepath: Any,
+        filepath: object,
         format: str = "tf_saved_model",
-        verbose: Any = None,
-        input_signature: Any = None,
-        **kwargs: Any,
+        verbose: object = None,
+        input_signature: object = None,
+        **kwargs: object,
     ) -> None:
         """`keras.Model.export`; by default the exported function takes int64 ids of any batch and
         lengths.
@@ -287,7 +276,9 @@ class Transformer(EncoderHeads, keras.Model):
             )
         super().export(filepath, format, verbose, input_signature, **kwargs)
 
-    def check_ids(self, source: Any = None, target: Any = None, *_: Any, **__: Any) -> None:
+    def check_ids(
+        self, source: Ids | None = None, target: Ids | None = None, *_: object, **__: object
+    ) -> None:
         """Raises ValueError on ids outside the tables: `compiled` calls it before its graph, in
         which ids have no values."""
         source, target = inputs.texts(self.config, source, target)

@@ -1,10 +1,10 @@
 """Values that are decided once and handed on: heads, dropout of the weights, texts of a model."""
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import tensorflow as tf
 
-__all__ = ["Drop", "Heads", "Text"]
+__all__ = ["Drop", "Heads", "Ids", "Text"]
 
 
 class Heads(NamedTuple):
@@ -33,7 +33,7 @@ class Text(NamedTuple):
     attached to the ids, or every id but the padding id. segment: of every token; None: 0.
     """
 
-    ids: Any
+    ids: tf.Tensor
     mask: tf.Tensor | None = None
     segment: tf.Tensor | None = None
 
@@ -43,3 +43,6 @@ class Text(NamedTuple):
         if isinstance(ids, Text) or all(x is None for x in (ids, *others)):
             return ids
         return cls(ids, *others)
+
+
+Ids: TypeAlias = Text | tf.Tensor  # a text, or its ids alone

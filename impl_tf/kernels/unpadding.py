@@ -1,7 +1,7 @@
 """Unpadding: the real tokens of all rows lie side by side; only attention computes padding."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import tensorflow as tf
 
@@ -9,6 +9,8 @@ from ..framework import sizes
 from ..values import Heads
 
 __all__ = ["PaddedMask", "Tokens", "counted", "in_rows", "pad", "unpad"]
+
+Gradient: TypeAlias = Callable[[tf.Tensor], tf.Tensor]
 
 
 class Tokens(NamedTuple):
@@ -19,9 +21,9 @@ class Tokens(NamedTuple):
     not. mask_bt: True = it lies flat.
     """
 
-    index_n: Any
-    place_bt: Any
-    mask_bt: Any
+    index_n: tf.Tensor | None
+    place_bt: tf.Tensor
+    mask_bt: tf.Tensor
 
 
 class PaddedMask(NamedTuple):
@@ -52,7 +54,7 @@ def unpad(x_btd: tf.Tensor, tokens: Tokens) -> tf.Tensor:
         return tf.reshape(x_btd, [1, -1, *sizes(x_btd)[2:]])
 
     @tf.custom_gradient
-    def unpadded(x_btd: tf.Tensor) -> tuple[tf.Tensor, Any]:
+    def unpadded(x_btd: tf.Tensor) -> tuple[tf.Tensor, Gradient]:
         x_pd = tf.reshape(x_btd, [-1, *sizes(x_btd)[2:]])
         return tf.gather(x_pd, tokens.index_n)[tf.newaxis], lambda g_1nd: pad(g_1nd, tokens)
 
@@ -69,7 +71,7 @@ def pad(x_1nd: tf.Tensor, tokens: Tokens) -> tf.Tensor:
         return tf.reshape(x_1nd, shape)
 
     @tf.custom_gradient
-    def padded(x_1nd: tf.Tensor) -> tuple[tf.Tensor, Any]:
+    def padded(x_1nd: tf.Tensor) -> tuple[tf.Tensor, Gradient]:
         # A row of zeros at the end is faster than to replace the positions that do not lie flat.
         x_md = tf.concat([x_1nd[0], tf.zeros_like(x_1nd[0, :1])], axis=0)
         x_btd = tf.gather(x_md, tf.where(tokens.mask_bt, tokens.place_bt, tf.shape(x_1nd)[1]))

@@ -35,7 +35,7 @@ class Forward(tf.Module):
 
     def __call__(
         self,
-        source: Any = None,
+        source: tf.Tensor | None = None,
         target: tf.Tensor | None = None,
         source_mask_bs: tf.Tensor | None = None,
         target_mask_bt: tf.Tensor | None = None,

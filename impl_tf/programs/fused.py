@@ -1,7 +1,6 @@
 """A copy of a model for inference, whose projections of one input are one product."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import tensorflow as tf
 
@@ -11,7 +10,7 @@ from .. import weights
 from ..attention import MultiHeadAttention
 from ..embedding import capped
 from ..feed_forward import FeedForward
-from ..framework import other_layers
+from ..framework import keras, other_layers
 from ..kernels.int8 import Int8Projection
 from ..kernels.projection import FusedProjection
 from ..projection import Projection
@@ -38,7 +37,7 @@ class FusedAttention(MultiHeadAttention):
     """
 
     def __init__(
-        self, given: MultiHeadAttention, of_itself: bool, int8: bool = False, **kwargs: Any
+        self, given: MultiHeadAttention, of_itself: bool, int8: bool = False, **kwargs: object
     ) -> None:
         super().__init__(given.config, given.scores, name=given.name, **kwargs)
         self.of_itself, kind = of_itself, Int8Projection if int8 else FusedProjection
@@ -71,7 +70,7 @@ class FusedAttention(MultiHeadAttention):
 class FusedFeedForward(FeedForward):
     """A gated feed-forward whose gate and hidden layer are one product; `fused` makes it."""
 
-    def __init__(self, config: TransformerConfig, int8: bool = False, **kwargs: Any) -> None:
+    def __init__(self, config: TransformerConfig, int8: bool = False, **kwargs: object) -> None:
         super().__init__(config, **kwargs)
         kind = Int8Projection if int8 else FusedProjection
         self.gate_hidden = kind(self.gate, self.hidden, name="gate_hidden")
@@ -85,7 +84,7 @@ class FusedFeedForward(FeedForward):
 class Int8Logits(Int8Projection):
     """Logits in int8, scaled and capped by config."""
 
-    def __init__(self, config: TransformerConfig, **kwargs: Any) -> None:
+    def __init__(self, config: TransformerConfig, **kwargs: object) -> None:
         width, vocabulary = (config.model_width,), (config.target_vocabulary,)
         super().__init__(Projection(width, vocabulary, config.output_bias, **kwargs), name="logits")
         self.config = config
@@ -154,7 +153,7 @@ def refresh(copy: Transformer, model: Transformer) -> None:
         copy.logits.copy([kernel], [model.logits.bias])
 
 
-def _layers(model: Transformer) -> list[Any]:
+def _layers(model: Transformer) -> list[keras.layers.Layer]:
     """The layers of encoder and decoder."""
     return [
         layer
@@ -168,7 +167,7 @@ def _refresh(own: FusedProjection, projections: Sequence[Projection]) -> None:
     own.copy([each.adapted() for each in projections], [each.bias for each in projections])
 
 
-def _to_int8(layer: Any, *names: str) -> None:
+def _to_int8(layer: keras.layers.Layer, *names: str) -> None:
     """Puts int8 projections in place of those of the layer."""
     for name in names:
         if hasattr(layer, name):

@@ -137,10 +137,10 @@ def count(config: TransformerConfig, target: np.ndarray) -> int:
 
 def lengths(
     config: TransformerConfig,
-    source: Any,
-    target: Any,
-    source_mask: Any = None,
-    target_mask: Any = None,
+    source: np.ndarray | None,
+    target: np.ndarray | None,
+    source_mask: np.ndarray | None = None,
+    target_mask: np.ndarray | None = None,
 ) -> dict[str, int]:
     """The length of what each stack reads of a whole batch: the largest position and 1."""
     read = {"encoder": ("source", source, source_mask), "decoder": ("target", target, target_mask)}

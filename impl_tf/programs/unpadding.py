@@ -15,9 +15,8 @@ from ..framework import attached_mask, other_layers, sizes
 from ..inputs import real_tokens, texts
 from ..kernels.unpadding import PaddedMask, Tokens, counted, pad, unpad
 from ..rotary import by_length
-from ..stacks import Decoder, Encoder
 from ..transformer import Transformer
-from ..values import Text
+from ..values import Ids, Text
 
 __all__ = [
     "LEAST",
@@ -72,15 +71,12 @@ class Unpadded:
 
     def run(self, sides: Sides | None, *arguments: Any, **keywords: Any) -> Any:
         """The function of the other arguments, computed for the tokens of the sides only."""
-        if sides is not None:
+        whole = isinstance(self._function, Transformer)
+        if sides is not None or (whole and keywords.get("skip_padding")):
             return self._run(self._model, sides, *arguments, **keywords)
-        if not isinstance(self._function, Transformer):
-            return self._function(*arguments, **keywords)
-        skip_padding = keywords.pop("skip_padding", False)
-        logits_btv = self._function(*arguments, **keywords)
-        if not skip_padding:
-            return logits_btv
-        return _real_rows(self._model, logits_btv, *arguments, **keywords)
+        if whole:
+            keywords.pop("skip_padding", None)
+        return self._function(*arguments, **keywords)
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         return self.run(self.tokens(*arguments, **keywords), *arguments, **keywords)
@@ -94,8 +90,8 @@ def unpadded(function: Callable[..., Any], least: int | None = None) -> Unpadded
 def of_forward(
     model: Transformer,
     least: int,
-    source: Any = None,
-    target: Any = None,
+    source: Ids | None = None,
+    target: Ids | None = None,
     *_: Any,
     skip_padding: bool = False,
     **__: Any,
@@ -109,7 +105,9 @@ def of_forward(
     return Sides(*(_tokens(mask_bt, _steps(model, least, mask_bt)) for mask_bt in real))
 
 
-def of_loss(model: Transformer, least: int, source: Any, target: Any, *_: Any, **__: Any) -> Sides:
+def of_loss(
+    model: Transformer, least: int, source: Ids | None, target: tf.Tensor, *_: object, **__: object
+) -> Sides:
     """The tokens of `training_loss`; of the target those that a label that counts depends on: the
     places of these labels, and the real tokens before the last of them in the row.
 
@@ -130,7 +128,7 @@ def of_loss(model: Transformer, least: int, source: Any, target: Any, *_: Any, *
 
 def forward(
     model: Transformer,
-    sides: Sides,
+    sides: Sides | None,
     source: Any = None,
     target: Any = None,
     keep: Keep | None = None,
@@ -138,33 +136,22 @@ def forward(
     skip_padding: bool = False,
 ) -> tf.Tensor:
     """`model(...)`; zero rows of logits at positions of the target that are left out."""
-    given: tuple[Any, Any] = model.texts(source, target)
-    logits_1nv, tokens = _logits(model, sides, *given, keep, training)
-    logits_btv = pad(logits_1nv, tokens)
-    if not skip_padding or tokens.index_n is not None:
-        return logits_btv
-    return _real_rows(model, logits_btv, *given)
-
-
-def _real_rows(
-    model: Transformer,
-    logits_btv: tf.Tensor,
-    source: Any = None,
-    target: Any = None,
-    *_: Any,
-    **__: Any,
-) -> tf.Tensor:
-    """The logits of a call with these arguments, and zeros at the padding of its target."""
-    text = texts(model.config, source, target)[1]
-    mask_bt = None if text is None else real_tokens(model.config, text)
+    source, target = model.texts(source, target)
+    if sides is None:
+        logits_btv, flat = model(source, target, keep=keep, training=training), False
+    else:
+        logits_1nv, tokens = _logits(model, sides, source, target, keep, training)
+        logits_btv, flat = pad(logits_1nv, tokens), tokens.index_n is not None
+    zeroed = skip_padding and not flat and target is not None
+    mask_bt = real_tokens(model.config, target) if zeroed else None
     return logits_btv if mask_bt is None else mask.real_rows(logits_btv, mask_bt)
 
 
 def training_loss(
     model: Transformer,
     sides: Sides,
-    source: Any,
-    target: Any,
+    source: Ids | None,
+    target: tf.Tensor,
     smoothing: float = 0.0,
     total: int | tf.Tensor | None = None,
     keep: Keep | None = None,
@@ -191,13 +178,11 @@ def _logits(
     if not model.built:
         model.build()
 
-    def flat(side: str, stack: Encoder | Decoder, text: Text, tokens: Tokens) -> tuple[Any, ...]:
+    def flat(side: str, name: str, text: Text, tokens: Tokens) -> tuple[Any, ...]:
         """The input of a stack, the mask of its self-attention, keep masks and positions."""
         text = Text(*(None if x is None else tf.convert_to_tensor(x) for x in text))
-        x_btd, mask_bhts, position_bt = model.embed(side, text)
-        own = part(keep, stack.name)
-        x_btd = stack.embedding_dropout(x_btd, part(own, "embedding_dropout"), training=training)
-        layers = part(own, "layers")
+        x_btd, mask_bhts, position_bt = model.embed(side, text, keep, training)
+        layers = part(keep, name, "layers")
         kept = None if layers is None else {"layers": _kept(layers, tokens)}
         if position_bt is None:
             position_bt = tf.broadcast_to(tf.range(sizes(x_btd)[1]), sizes(x_btd)[:2])
@@ -207,10 +192,10 @@ def _logits(
     tokens, memory_1md, cross_mask = sides.target or _all(target.ids), None, None
     if source is not None:
         of_source = sides.source or _all(source.ids)
-        inputs = flat("source", model.encoder, source, of_source)
+        inputs = flat("source", "encoder", source, of_source)
         memory_1md = model.encoder(*inputs, training=training)
         cross_mask = PaddedMask(inputs[1].mask_bhts, tokens, of_source)
-    x_1nd, self_mask, *rest = flat("target", model.decoder, target, tokens)
+    x_1nd, self_mask, *rest = flat("target", "decoder", target, tokens)
     masks = self_mask, cross_mask
     return model.head(model.decoder(x_1nd, memory_1md, *masks, *rest, training=training)), tokens
 
