@@ -35,7 +35,7 @@ from .rotary import Rotation
 from .transformer import Transformer
 from .values import Heads
 
-__all__ = ["decode_in_steps", "decode_step", "reorder", "start_cache"]
+__all__ = ["KeyValues", "decode_in_steps", "decode_step", "reorder", "start_cache"]
 
 Cache: TypeAlias = Mapping[str, Any]
 

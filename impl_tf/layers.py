@@ -117,8 +117,9 @@ class EncoderLayer(_Layer):
         keep_bhts = part(keep, "self_attention", "weights_dropout")
 
         def attend(y_btd: tf.Tensor) -> tf.Tensor:
-            given = {"rotation": rotation, "keep_bhts": keep_bhts}
-            return self.self_attention(y_btd, y_btd, mask_bhts, **given)
+            return self.self_attention(
+                y_btd, y_btd, mask_bhts, rotation=rotation, keep_bhts=keep_bhts
+            )
 
         return self.run(x_btd, attend, keep=keep)
 
@@ -165,8 +166,9 @@ class DecoderLayer(_Layer):
 
         def attend(y_btd: tf.Tensor) -> tf.Tensor:
             keep_bhts = part(keep, "self_attention", "weights_dropout")
-            given = {"rotation": rotation, "keep_bhts": keep_bhts}
-            return self.self_attention(y_btd, y_btd, self_mask_bhts, **given)
+            return self.self_attention(
+                y_btd, y_btd, self_mask_bhts, rotation=rotation, keep_bhts=keep_bhts
+            )
 
         def attend_to_memory(y_btd: tf.Tensor) -> tf.Tensor:
             keep_bhts = part(keep, "cross_attention", "weights_dropout")

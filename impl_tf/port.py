@@ -110,14 +110,12 @@ components: dict[str, Callable[..., Callable[..., Any]]] = {
     ),
     "masked_language_head": lambda config, dtype: MaskedLanguageHead(config, dtype=dtype.name),
     "transformer": lambda config, dtype: partial(_transformer, _model(config, dtype)),
-    "pool": lambda config, dtype: partial(_of_source, _model(config, dtype), Transformer.pool),
-    "classify": lambda config, dtype: partial(
-        _of_source, _model(config, dtype), Transformer.classify
-    ),
+    "pool": lambda config, dtype: partial(_of_source, _model(config, dtype).pool),
+    "classify": lambda config, dtype: partial(_of_source, _model(config, dtype).classify),
     "masked_language_logits": lambda config, dtype: partial(
-        _of_source, _model(config, dtype), Transformer.masked_language_logits
+        _of_source, _model(config, dtype).masked_language_logits
     ),
-    "states": lambda config, dtype: partial(_states, _model(config, dtype)),
+    "states": lambda config, dtype: partial(_states, _model(config, dtype).states),
     "decode_in_steps": lambda config, dtype: partial(_in_steps, _model(config, dtype)),
     "penalise": lambda config, dtype: penalise,
     "truncate": lambda config, dtype: truncate,
@@ -132,7 +130,7 @@ components: dict[str, Callable[..., Callable[..., Any]]] = {
     "cross_entropy": lambda config, dtype: loss.cross_entropy,
     "training_loss": lambda config, dtype: _model(config, dtype).training_loss,
     "classification_loss": lambda config, dtype: partial(
-        _of_source, _model(config, dtype), Transformer.classification_loss
+        _of_source, _model(config, dtype).classification_loss
     ),
     "adam": lambda config, dtype: _adam,
     "clip_global_norm": lambda config, dtype: optimizer.clip_global_norm,
@@ -257,12 +255,12 @@ def _transformer(
     return logits_btv if mask_bt is None else mask.real_rows(logits_btv, mask_bt)
 
 
-def _states(model: Transformer, **inputs: Any) -> Tree:
-    return model.states(*_texts(inputs), **inputs)
+def _states(states: Callable[..., Tree], **inputs: Any) -> Tree:
+    return states(*_texts(inputs), **inputs)
 
 
-def _of_source(model: Transformer, method: Callable[..., Output], **inputs: Any) -> Output:
-    return method(model, _texts(inputs)[0], **inputs)
+def _of_source(method: Callable[..., Output], **inputs: Any) -> Output:
+    return method(_texts(inputs)[0], **inputs)
 
 
 def _in_steps(model: Transformer, compiled: bool = False, **inputs: Any) -> tf.Tensor:

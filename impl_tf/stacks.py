@@ -68,15 +68,14 @@ class _Stack(Configured):
         rotation: one for all layers of a kind; None for a layer that does not rotate. position_bt:
         by default token t has position t. length: as `rotary.rotation`.
         """
-        rotations: dict[LayerKind, Rotation] = {}
+        found: dict[LayerKind, Rotation] = {}
         for index, layer in enumerate(self.layers):
             kind = self.config.layer_kind(index)
-            if kind.rotary and kind not in rotations:
+            if kind.rotary and kind not in found:
                 if position_bt is None:
                     position_bt = tf.range(sizes(x_btd)[1])[tf.newaxis]
-                given = position_bt, self.compute_dtype, length
-                rotations[kind] = rotation(self.config, kind, *given)
-            x_btd = through(layer, x_btd, rotations.get(kind), index)
+                found[kind] = rotation(self.config, kind, position_bt, self.compute_dtype, length)
+            x_btd = through(layer, x_btd, found.get(kind), index)
         return self.final_norm(x_btd) if self.config.final_norm else x_btd
 
 

@@ -134,8 +134,7 @@ class Transformer(EncoderHeads, keras.Model):
         """
         self.config.need_encoder()
         x_bsd, mask_bhts, position_bs = self.embed("source", source, keep, training)
-        given = mask_bhts, part(keep, "encoder"), position_bs
-        return self.encoder(x_bsd, *given, training=training)
+        return self.encoder(x_bsd, mask_bhts, part(keep, "encoder"), position_bs, training=training)
 
     def decode(
         self,
@@ -166,8 +165,8 @@ class Transformer(EncoderHeads, keras.Model):
                 "source mask", source_mask_bs.shape, source_mask_bs.dtype.name, memory_bsd.shape[:2]
             )
             cross_mask_bhts = mask.padding_mask(source_mask_bs)
-        rest = self_mask_bhts, cross_mask_bhts, part(keep, "decoder"), position_bt
-        x_btd = self.decoder(x_btd, memory_bsd, *rest, training=training)
+        masks, own = (self_mask_bhts, cross_mask_bhts), part(keep, "decoder")
+        x_btd = self.decoder(x_btd, memory_bsd, *masks, own, position_bt, training=training)
         return self.head(x_btd)
 
     def embed(
