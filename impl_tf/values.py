@@ -42,6 +42,8 @@ class Text(NamedTuple):
         """The text of ids, a mask and segments; a text as it is; None if nothing is given."""
         if isinstance(ids, Text) or all(x is None for x in (ids, *others)):
             return ids
+        if isinstance(ids, list) and len(ids) == 3:  # what a functional model makes of a text
+            return cls(*ids)
         return cls(ids, *others)
 
 

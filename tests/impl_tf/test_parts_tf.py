@@ -39,6 +39,14 @@ def test_functional_models_around_the_port() -> None:
         model(list(PAIR))
 
 
+def test_a_functional_model_hands_masks_over_in_texts(tmp_path: Any) -> None:
+    a, b, mask = (keras.Input((None,), dtype=dtype) for dtype in ("int64", "int64", "bool"))
+    model = keras.Model([a, b, mask], loaded()(Text(a, mask), b))
+    model.save(tmp_path / "model.keras")
+    for each in (model, keras.models.load_model(tmp_path / "model.keras")):
+        same(each([*PAIR, MASK]), reference(source_mask_bs=MASK))
+
+
 def test_layers_in_models_of_keras() -> None:
     inputs, single = keras.Input((None, 8), dtype="float64"), X.astype(np.float32)
     expected = layers.encoder_layer(tree()["encoder"]["layers"]["0"], CONFIG, single.astype(np.float64))
