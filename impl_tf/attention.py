@@ -1,107 +1,98 @@
 """Scaled dot-product attention and multi-head attention."""
 
-from functools import partial
-from typing import Any, TypeAlias
-
 import tensorflow as tf
 
 from reference_numpy import TransformerConfig, checks
+from reference_numpy.scores import Scores
 
 from . import mask
 from .dropout import Dropout
 from .framework import Configured, attached_mask, register, sizes
-from .kernels.attention import (
-    in_chunks,
-    mask_logits,
-    query_key,
-    weights_value,
-    zero_empty_rows,
-)
+from .kernels.attention import in_chunks, mask_logits, query_key, weights_value, zero_empty_rows
 from .kernels.unpadding import in_rows
 from .normalization import LayerNorm, RMSNorm, norm
 from .precision import upcast_half
 from .projection import Projection
-from .rotary import Rotation, rotated, rotation
+from .rotary import Rotation, rotated
 from .softmax import soft_cap
+from .values import Drop, Heads
 
-__all__ = ["MultiHeadAttention", "scaled_dot_product_attention"]
+__all__ = ["MultiHeadAttention", "attention_weights", "scaled_dot_product_attention"]
 
-Output: TypeAlias = "tf.Tensor | tuple[tf.Tensor, tf.Tensor]"
+
+def attention_weights(
+    query_bthk: tf.Tensor,
+    key_bsgk: tf.Tensor,
+    mask_bhts: tf.Tensor | None = None,
+    scores: Scores = Scores(),
+) -> tf.Tensor:
+    """`weights = softmax(query key^T / sqrt(k))`, `b h t s`, before dropout.
+
+    mask_bhts: boolean, True = may attend (MASK), or floating, added to the scaled and capped
+    scores. scores: cap, window and causal order (SOFTCAP, WINDOW, CAUSAL), and what stands in place
+    of `1 / sqrt(k)`. The weights of a query that may attend to nothing are zeros (EMPTY). Fewer key
+    heads than query heads are shared by neighbours. Raises ValueError on shapes that do not fit.
+    """
+    _check(Heads(query_bthk, key_bsgk, key_bsgk), mask_bhts)
+    return zero_empty_rows(*_weights(query_bthk, key_bsgk, mask_bhts, scores))
 
 
 def scaled_dot_product_attention(
-    query_bthk: tf.Tensor,
-    key_bsgk: tf.Tensor,
-    value_bsge: tf.Tensor,
-    mask_bhts: tf.Tensor | None = None,
-    bias_bhts: tf.Tensor | None = None,
-    causal: bool = False,
-    return_weights: bool = False,
-    keep_bhts: tf.Tensor | None = None,
-    dropout_rate: float = 0.0,
-    window: int = 0,
-    scale: float | None = None,
-    cap: float | None = None,
-) -> Output:
-    """`weights = softmax(query key^T / sqrt(k) + bias)`, `output = weights value`.
+    heads: Heads, mask_bhts: tf.Tensor | None = None, scores: Scores = Scores(), drop: Drop = Drop()
+) -> tf.Tensor:
+    """`output = dropout(weights) value`, `b t h e`. Mask, scores and errors: `attention_weights`.
 
-    window: also hides keys that are as far away as that (WINDOW); 0: none. scale: in place of
-    `1 / sqrt(k)`. cap: of the scaled logits, before bias and mask (SOFTCAP). TensorFlow has no
-    fused kernel for attention.
+    TensorFlow has no fused kernel for attention: without dropout many queries are computed in
+    chunks, one after another.
     """
-    checks.check_attention(query_bthk.shape, key_bsgk.shape, value_bsge.shape)
-    batch, target, heads, _ = query_bthk.shape
-    scores = batch, heads, target, key_bsgk.shape[1]
+    _check(heads, mask_bhts)
+    if drop.keep_bhts is None:
+        return in_chunks(_attention, heads, mask_bhts, scores)
+    return _attention(heads, mask_bhts, scores, drop)
+
+
+def _check(heads: Heads, mask_bhts: tf.Tensor | None) -> None:
+    query, key, value = (tuple(x.shape) for x in heads)
+    checks.check_attention(query, key, value)
     if mask_bhts is not None:
-        checks.check_mask(mask_bhts.shape, mask_bhts.dtype.name, scores)
-    if bias_bhts is not None:
-        checks.check_bias(bias_bhts.shape, bias_bhts.dtype.name, scores)
-    attention = partial(_attention, scale=scale, cap=cap)
-    given = query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal, window
-    if not return_weights and keep_bhts is None:
-        return in_chunks(attention, *given)
-    output_bthe, weights_bhts = attention(*given, return_weights, keep_bhts, dropout_rate)
-    return (output_bthe, weights_bhts) if return_weights else output_bthe
+        dtype, shape = mask_bhts.dtype.name, (query[0], query[2], query[1], key[1])
+        check = checks.check_bias if "float" in dtype else checks.check_mask
+        check(mask_bhts.shape, dtype, shape)
 
 
 def _attention(
-    query_bthk: tf.Tensor,
-    key_bsgk: tf.Tensor,
-    value_bsge: tf.Tensor,
-    mask_bhts: tf.Tensor | None = None,
-    bias_bhts: tf.Tensor | None = None,
-    causal: bool = False,
-    window: int = 0,
-    return_weights: bool = False,
-    keep_bhts: tf.Tensor | None = None,
-    dropout_rate: float = 0.0,
-    scale: float | None = None,
-    cap: float | None = None,
-) -> tuple[tf.Tensor, tf.Tensor | None]:
-    """The output, of all queries together, and the weights or None.
-
-    A query that may attend to nothing gets finite logits, which avoid NaN; its output is zeroed.
-    """
-    (_, target, _, head_size), source = sizes(query_bthk), sizes(key_bsgk)[1]
-    scale = head_size**-0.5 if scale is None else scale
-    logits_bhts = query_key(upcast_half(query_bthk) * scale, key_bsgk)
-    if cap is not None:
-        logits_bhts = soft_cap(logits_bhts, cap)
-    if bias_bhts is not None:
-        logits_bhts += upcast_half(bias_bhts)
-        allowed_bhts = bias_bhts > tf.constant(float("-inf"), bias_bhts.dtype)
-        mask_bhts = mask.combine_masks(mask_bhts, allowed_bhts)
-    if causal:
-        mask_bhts = mask.combine_masks(mask_bhts, mask.causal_mask(target, source))
-    if window:
-        mask_bhts = mask.combine_masks(mask_bhts, mask.window_mask(target, source, window))
-    logits_bhts, present_bht1 = mask_logits(logits_bhts, mask_bhts)
-    weights_bhts = tf.cast(tf.nn.softmax(logits_bhts), query_bthk.dtype)
-    dropped_bhts = Dropout.drop(weights_bhts, keep_bhts, dropout_rate)
-    output_bthe = weights_value(dropped_bhts, value_bsge)
+    heads: Heads, mask_bhts: tf.Tensor | None, scores: Scores, drop: Drop = Drop()
+) -> tf.Tensor:
+    """The output of all queries together."""
+    weights_bhts, present_bht1 = _weights(heads.query_bthk, heads.key_bsgk, mask_bhts, scores)
+    dropped_bhts = Dropout.drop(weights_bhts, *drop)
+    output_bthe = weights_value(dropped_bhts, heads.value_bsge)
     present_bth1 = None if present_bht1 is None else tf.transpose(present_bht1, [0, 2, 1, 3])
-    output_bthe = tf.cast(zero_empty_rows(output_bthe, present_bth1), value_bsge.dtype)
-    return output_bthe, (zero_empty_rows(weights_bhts, present_bht1) if return_weights else None)
+    return tf.cast(zero_empty_rows(output_bthe, present_bth1), heads.value_bsge.dtype)
+
+
+def _weights(
+    query_bthk: tf.Tensor, key_bsgk: tf.Tensor, mask_bhts: tf.Tensor | None, scores: Scores
+) -> tuple[tf.Tensor, tf.Tensor | None]:
+    """The weights, and which queries may attend to any key, `b h t 1`; None: all.
+
+    The logits of the others are finite, which avoids NaN; the caller zeroes what comes of them.
+    """
+    target, source = sizes(query_bthk)[1], sizes(key_bsgk)[1]
+    scale = query_bthk.shape[3] ** -0.5 if scores.scale is None else scores.scale
+    logits_bhts = query_key(upcast_half(query_bthk) * scale, key_bsgk)
+    if scores.cap is not None:
+        logits_bhts = soft_cap(logits_bhts, scores.cap)
+    if mask_bhts is not None and mask_bhts.dtype.name != "bool":
+        logits_bhts += upcast_half(mask_bhts)
+        mask_bhts = mask_bhts > tf.constant(float("-inf"), mask_bhts.dtype)
+    if scores.causal:
+        mask_bhts = mask.combine_masks(mask_bhts, mask.causal_mask(target, source))
+    if scores.window:
+        near_11ts = mask.window_mask(target, source, scores.window)
+        mask_bhts = mask.combine_masks(mask_bhts, near_11ts)
+    logits_bhts, present_bht1 = mask_logits(logits_bhts, mask_bhts)
+    return tf.cast(tf.nn.softmax(logits_bhts), query_bthk.dtype), present_bht1
 
 
 @register
@@ -109,17 +100,19 @@ class MultiHeadAttention(Configured):
     """`head_i = attention(x W_i^Q + b_i^Q, m W_i^K + b_i^K, m W_i^V + b_i^V)`,
     `output = sum_i head_i W_i^O + b^O`.
 
-    By config queries and keys are normalised (QKNORM), then rotated. layer: the index of the layer
-    whose self-attention it is, which decides rotation and window; None, cross-attention, has
-    neither. rotation: by default that of the positions 0 .. t-1.
+    By config queries and keys are normalised (QKNORM); they are then rotated (ROTARY) by the
+    rotation of the call, if it is given one. scores: by default those of the config's first layer.
 
-    W^O and b^O are those of `output_projection`, since Keras layers have a property `output`. Keys
-    that Keras masked (Masking, mask_zero) are not attended to.
+    W^O and b^O are those of `output_projection`, since Keras layers have a property `output`, as
+    they have `weights`. Keys that Keras masked (Masking, mask_zero) are not attended to. Outside a
+    call of a layer, pass `training` to `attend`.
     """
 
-    def __init__(self, config: TransformerConfig, layer: int | None = 0, **kwargs: Any) -> None:
+    def __init__(
+        self, config: TransformerConfig, scores: Scores | None = None, **kwargs: object
+    ) -> None:
         super().__init__(config, **kwargs)
-        self.layer, self.kind = layer, None if layer is None else config.layer_kind(layer)
+        self.scores = config.scores(0) if scores is None else Scores(*scores)
         width, dtype = (config.model_width,), self.dtype_policy
         bias, groups = config.query_key_value_bias, config.key_value_heads
         self.query = Projection(
@@ -127,10 +120,12 @@ class MultiHeadAttention(Configured):
         )
         self.key = Projection(width, (groups, config.key_size), bias, dtype=dtype, name="key")
         self.value = Projection(width, (groups, config.value_size), bias, dtype=dtype, name="value")
+        self.query_norm = self.key_norm = None
         if config.query_key_norm != "none":
-            for name, heads in (("query_norm", config.heads), ("key_norm", groups)):
-                size = config.key_size * (heads if config.query_key_norm == "width" else 1)
-                setattr(self, name, norm(config, size, dtype=dtype, name=name))
+            per_head = config.query_key_norm == "head"
+            heads, groups = (1, 1) if per_head else (config.heads, groups)
+            self.query_norm = norm(config, heads * config.key_size, dtype=dtype, name="query_norm")
+            self.key_norm = norm(config, groups * config.key_size, dtype=dtype, name="key_norm")
         self.weights_dropout = Dropout(
             config.attention_dropout_rate, dtype=dtype, name="weights_dropout"
         )
@@ -147,121 +142,73 @@ class MultiHeadAttention(Configured):
         query_btd: tf.Tensor,
         memory_bsd: tf.Tensor,
         mask_bhts: tf.Tensor | None = None,
-        bias_bhts: tf.Tensor | None = None,
-        causal: bool = False,
-        return_weights: bool = False,
+        rotation: Rotation | None = None,
         keep_bhts: tf.Tensor | None = None,
         training: bool | None = None,
-        rotation: Rotation | None = None,
-    ) -> Output:
+    ) -> tf.Tensor:
         checks.check_features("query", query_btd.shape, self.config.model_width)
         checks.check_features("memory", memory_bsd.shape, self.config.model_width)
         if (mask_bs := attached_mask(memory_bsd)) is not None:
             mask_bhts = mask.combine_masks(mask_bhts, mask.padding_mask(mask_bs))
-        query_bthk, key_bsgk, value_bsge = self.unrotated(query_btd, memory_bsd)
-        query_bthk, key_bsgk = self.rotate(query_bthk, key_bsgk, rotation)
-        window = 0 if self.kind is None else self.kind.window
-        rest = mask_bhts, bias_bhts, causal, return_weights, keep_bhts, training, window
-        return self.attend(query_bthk, key_bsgk, value_bsge, *rest)
-
-    def queries(self, query_btd: tf.Tensor) -> tf.Tensor:
-        """`x W^Q + b^Q`, normalised by config, `b t h k`."""
-        return self.normalised("query", self.query(query_btd))
-
-    def keys_and_values(self, memory_bsd: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """The part that no query changes: `m W^K + b^K`, normalised by config, `b s g k`;
-        `m W^V + b^V`, `b s g e`."""
-        return self.normalised("key", self.key(memory_bsd)), self.value(memory_bsd)
-
-    def unrotated(
-        self, query_btd: tf.Tensor, memory_bsd: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Queries of one input, keys and values of another or the same."""
-        return self.queries(query_btd), *self.keys_and_values(memory_bsd)
-
-    def normalised(self, name: str, x_bthk: tf.Tensor) -> tf.Tensor:
-        """Queries or keys, normalised by config over the features of a head, or of all heads."""
-        if self.config.query_key_norm == "none":
-            return x_bthk
-        own: LayerNorm | RMSNorm = getattr(self, f"{name}_norm")
-        shape = sizes(x_bthk)
-        return tf.reshape(own(tf.reshape(x_bthk, [shape[0], -1, own.width])), shape)
-
-    def rotate(
-        self, query_bthk: tf.Tensor, key_bsgk: tf.Tensor, turned: Rotation | None
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Queries and keys by position, if the layer rotates them."""
-        if self.kind is None or not self.kind.rotary:
-            return query_bthk, key_bsgk
-        checks.check_same_length(query=query_bthk.shape, memory=key_bsgk.shape)
-        if turned is None:
-            position_1t = tf.range(sizes(query_bthk)[1])[tf.newaxis]
-            turned = rotation(self.config, self.kind, position_1t, query_bthk.dtype)
-        layout = self.config.rotary_layout
-        return rotated(query_bthk, turned, layout), rotated(key_bsgk, turned, layout)
+        heads = self.project(query_btd, memory_bsd, rotation)
+        return self.attend(heads, mask_bhts, keep_bhts, training)
 
     def project(
-        self, x_btd: tf.Tensor, rotation: Rotation | None = None
-    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Queries, keys and values of self-attention, rotated by config."""
-        query_bthk, key_btgk, value_btge = self.unrotated(x_btd, x_btd)
-        return *self.rotate(query_bthk, key_btgk, rotation), value_btge
+        self, query_btd: tf.Tensor, memory_bsd: tf.Tensor, rotation: Rotation | None = None
+    ) -> Heads:
+        """Queries of one input, keys and values of another or the same.
+
+        With a rotation both must have one length: raises ValueError.
+        """
+        if rotation is not None:
+            checks.check_same_length(query=query_btd.shape, memory=memory_bsd.shape)
+        query_bthk = self.queries(query_btd, rotation)
+        return Heads(query_bthk, *self.keys_and_values(memory_bsd, rotation))
+
+    def queries(self, query_btd: tf.Tensor, rotation: Rotation | None = None) -> tf.Tensor:
+        """`x W^Q + b^Q`, normalised and rotated, `b t h k`."""
+        return self._placed(self.query(query_btd), self.query_norm, rotation)
+
+    def keys_and_values(
+        self, memory_bsd: tf.Tensor, rotation: Rotation | None = None
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """What a cache holds: `m W^K + b^K`, normalised and rotated, `b s g k`; `m W^V + b^V`,
+        `b s g e`."""
+        return self._placed(self.key(memory_bsd), self.key_norm, rotation), self.value(memory_bsd)
+
+    def _placed(
+        self, x_bthk: tf.Tensor, norm: LayerNorm | RMSNorm | None, rotation: Rotation | None
+    ) -> tf.Tensor:
+        """Queries or keys, normalised over the features of a head or of all heads, then rotated."""
+        if norm is not None:
+            shape = sizes(x_bthk)
+            x_bthk = tf.reshape(norm(tf.reshape(x_bthk, [shape[0], -1, norm.width])), shape)
+        return x_bthk if rotation is None else rotated(x_bthk, rotation, self.config.rotary_layout)
 
     def attend(
         self,
-        query_bthk: tf.Tensor,
-        key_bsgk: tf.Tensor,
-        value_bsge: tf.Tensor,
+        heads: Heads,
         mask_bhts: tf.Tensor | None = None,
-        bias_bhts: tf.Tensor | None = None,
-        causal: bool = False,
-        return_weights: bool = False,
         keep_bhts: tf.Tensor | None = None,
         training: bool | None = None,
-        window: int = 0,
-    ) -> Output:
-        """The attention of these queries to these keys and values, and the output's projection.
+    ) -> tf.Tensor:
+        """The attention of these queries to these keys and values, and the output's projection."""
 
-        window: of the layer, if neighbours among the keys are neighbours in the text.
-        """
-        rest = bias_bhts, causal, return_weights, keep_bhts, training, window
+        def attention(heads: Heads, mask_bhts: tf.Tensor | None) -> tf.Tensor:
+            keep = keep_bhts
+            if keep is None:
+                batch, target, count, _ = sizes(heads.query_bthk)
+                shape = batch, count, target, sizes(heads.key_bsgk)[1]
+                keep = self.weights_dropout.draw(shape, training)
+            drop = Drop(keep, self.weights_dropout.rate)
+            return scaled_dot_product_attention(heads, mask_bhts, self.scores, drop)
+
         # In a run without padding the input is flat: only the attention itself sees rows.
-        output_bthe, weights_bhts = in_rows(
-            self._attend, query_bthk, key_bsgk, value_bsge, mask_bhts, *rest
-        )
-        output_btd = self.output_projection(output_bthe)
-        return (output_btd, weights_bhts) if return_weights else output_btd
+        return self.output_projection(in_rows(attention, heads, mask_bhts))
 
-    def _attend(
-        self,
-        query_bthk: tf.Tensor,
-        key_bsgk: tf.Tensor,
-        value_bsge: tf.Tensor,
-        mask_bhts: tf.Tensor | None,
-        bias_bhts: tf.Tensor | None,
-        causal: bool,
-        return_weights: bool,
-        keep_bhts: tf.Tensor | None,
-        training: bool | None,
-        window: int,
-    ) -> tuple[tf.Tensor, tf.Tensor | None]:
-        """The output, and the weights or None; in training without a keep mask one is drawn."""
-        if keep_bhts is None:
-            batch, target, heads, _ = sizes(query_bthk)
-            shape = batch, heads, target, sizes(key_bsgk)[1]
-            keep_bhts = self.weights_dropout.draw(shape, training)
-        arguments = mask_bhts, bias_bhts, causal, return_weights, keep_bhts
-        attended = scaled_dot_product_attention(
-            query_bthk,
-            key_bsgk,
-            value_bsge,
-            *arguments,
-            self.weights_dropout.rate,
-            window,
-            self.config.score_scale,
-            self.config.score_cap,
-        )
-        return attended if return_weights else (attended, None)
+    def attention_weights(self, heads: Heads, mask_bhts: tf.Tensor | None = None) -> tf.Tensor:
+        """The weights by which these queries attend to these keys, `b h t s`, before dropout."""
+        return attention_weights(heads.query_bthk, heads.key_bsgk, mask_bhts, self.scores)
 
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "layer": self.layer}
+    def get_config(self) -> dict[str, object]:
+        return {**super().get_config(), "scores": list(self.scores)}

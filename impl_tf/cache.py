@@ -25,14 +25,17 @@ from typing import Any, TypeAlias
 import tensorflow as tf
 
 from reference_numpy import TransformerConfig, checks
+from reference_numpy.scores import Scores
 
 from . import inputs, mask
+from .attention import MultiHeadAttention, scaled_dot_product_attention
 from .framework import keras
 from .layers import DecoderLayer
 from .rotary import Rotation
 from .transformer import Transformer
+from .values import Heads
 
-__all__ = ["decode_in_steps", "decode_step", "reorder", "start_cache"]
+__all__ = ["KeyValues", "decode_in_steps", "decode_step", "reorder", "start_cache"]
 
 Cache: TypeAlias = Mapping[str, Any]
 
@@ -127,35 +130,48 @@ def forward_step(
     source_mask_bs, width = cache.get("source_mask_bs"), beam_count(cache)
     (rows, count), vocabulary = target.shape[:2], model.config.target_vocabulary
     end = cache["read"] + (count if known is None else known)
-    step = _Step(cache["read"], count, end, width, cache["position_td"].shape[0])
     batch, queries = rows // width, count * width
     mask_bt = _with_tokens(cache, target_mask_bt, width)
+    step = _Step(cache["read"], count, end, width, cache["position_td"].shape[0])
     token_s = tf.range(mask_bt.shape[1]) // width  # the token that each key is of
     position_bt = _positions(model.config, mask_bt, token_s, cache, count)
     x_btd = inputs.embed(model, "target", target, position_bt, position_pd=cache["position_td"])
     x_btd = tf.reshape(_by_token(x_btd, width), [batch, queries, x_btd.shape[2]])
-    rotations: Sequence[Rotation | None] = [None] * len(cache["layers"])
+    longest = None
     if model.config.positions == "rotary":
-        longest = text_length(model.config, {**cache, "target_mask_bt": mask_bt, "read": end})
+        read_too = {**cache, "target_mask_bt": mask_bt, "read": end}
+        longest = text_length(model.config, read_too) + ahead
         position_bt = tf.reshape(_by_token(position_bt, width), [batch, queries])
-        rotations = model.decoder.rotations(position_bt, longest + ahead)
     cross_mask_bhts = None if source_mask_bs is None else mask.padding_mask(source_mask_bs)
     self_masks: dict[int, tf.Tensor] = {}
-    layers = []
-    for index, layer in enumerate(model.decoder.layers):
-        held = cache["layers"][index]
-        room = held["self_attention"][0].shape[3] // width
-        if room not in self_masks:
-            self_masks[room] = step.self_mask(mask_bt, room)
-        given = step, rotations[index], self_masks[room], cross_mask_bhts
-        x_btd, held = _decoder_layer_step(layer, x_btd, held, *given)
-        layers.append(held)
-    logits_btwv = tf.reshape(
-        model.head(model.decoder.normalise(x_btd)), [batch, count, width, vocabulary]
-    )
+    layers: list[Cache] = []
+
+    def through(
+        layer: DecoderLayer, x_btd: tf.Tensor, rotation: Rotation | None, index: int
+    ) -> tf.Tensor:
+        cached = cache["layers"][index]
+        held = KeyValues(step, *cached["self_attention"])
+        if held.room not in self_masks:
+            self_masks[held.room] = step.self_mask(mask_bt, held.room)
+
+        def attend(y_btd: tf.Tensor) -> tf.Tensor:
+            query_bthk, *new = layer.self_attention.project(y_btd, y_btd, rotation)
+            heads = Heads(query_bthk, *held.update(*new))
+            return attend_by_mask(layer.self_attention, heads, self_masks[held.room])
+
+        def attend_to_memory(y_btd: tf.Tensor) -> tf.Tensor:
+            query_bthk = layer.cross_attention.queries(y_btd)
+            heads = Heads(query_bthk, *_by_position(*cached["cross_attention"]))
+            return layer.cross_attention.attend(heads, cross_mask_bhts)
+
+        x_btd = layer.run(x_btd, attend, attend_to_memory if "cross_attention" in cached else None)
+        layers.append({**cached, "self_attention": held.pair})
+        return x_btd
+
+    x_btd = model.decoder.walk(x_btd, through, position_bt, longest)
+    logits_btwv = tf.reshape(model.head(x_btd), [batch, count, width, vocabulary])
     logits_btv = tf.reshape(tf.transpose(logits_btwv, [0, 2, 1, 3]), [rows, count, vocabulary])
-    read_too = {"target_mask_bt": mask_bt, "layers": layers, "read": end}
-    return logits_btv, {**cache, **read_too}
+    return logits_btv, {**cache, "target_mask_bt": mask_bt, "layers": layers, "read": end}
 
 
 @dataclass(frozen=True)
@@ -168,20 +184,6 @@ class _Step:
     end: tf.Tensor
     width: int
     length: int
-
-    def extended(self, held: tf.Tensor, new: tf.Tensor, axis: int) -> tuple[tf.Tensor, tf.Tensor]:
-        """The keys or values that the next tokens attend to, and those that a layer then holds."""
-        room = held.shape[axis] // self.width
-        if room == self.length or self.count == 1:
-            place = [0] * 4
-            place[axis] = self.read % room * self.width
-            # In place within a graph if nothing else reads the old ones.
-            held = keras.ops.slice_update(held, tf.stack(place), new)
-            return held, held
-        both, place_r = tf.concat([held, new], axis=axis), tf.range(room)
-        token_r = _held(self.end, room)
-        kept_r = tf.where(token_r < self.read, place_r, room + token_r - self.read)
-        return both, tf.gather(both, _places(kept_r, self.width), axis=axis)
 
     def self_mask(self, mask_bt: tf.Tensor, room: int) -> tf.Tensor:
         """Which keys the next tokens may attend to, of a layer that holds so many tokens: `b 1 t
@@ -204,6 +206,34 @@ class _Step:
         )
 
 
+class KeyValues:
+    """The keys and values that the self-attention of a layer holds, and room for more."""
+
+    def __init__(self, step: _Step, key_bgks: tf.Tensor, value_bgse: tf.Tensor) -> None:
+        self.step, self.pair = step, (key_bgks, value_bgse)
+        self.room = key_bgks.shape[3] // step.width
+
+    def update(self, key_bsgk: tf.Tensor, value_bsge: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Holds those of the next tokens; returns all keys and values to which these attend."""
+        new = zip(self.pair, _by_head(key_bsgk, value_bsge), (3, 2), strict=True)
+        seen, self.pair = zip(*(self._extended(*each) for each in new), strict=True)
+        return _by_position(*seen)
+
+    def _extended(self, held: tf.Tensor, new: tf.Tensor, axis: int) -> tuple[tf.Tensor, tf.Tensor]:
+        """The keys or values that the next tokens attend to, and those that are held then."""
+        step, room = self.step, self.room
+        if room == step.length or step.count == 1:
+            place = [0] * 4
+            place[axis] = step.read % room * step.width
+            # In place within a graph if nothing else reads the old ones.
+            held = keras.ops.slice_update(held, tf.stack(place), new)
+            return held, held
+        both, place_r = tf.concat([held, new], axis=axis), tf.range(room)
+        token_r = _held(step.end, room)
+        kept_r = tf.where(token_r < step.read, place_r, room + token_r - step.read)
+        return both, tf.gather(both, _places(kept_r, step.width), axis=axis)
+
+
 def _held(read: tf.Tensor, room: int) -> tf.Tensor:
     """The token in each place of a layer that holds the last tokens; negative: none."""
     return read - 1 - (read - 1 - tf.range(room)) % room
@@ -214,33 +244,12 @@ def _places(token_k: tf.Tensor, width: int) -> tf.Tensor:
     return tf.reshape(token_k[:, tf.newaxis] * width + tf.range(width), [-1])
 
 
-def _decoder_layer_step(
-    layer: DecoderLayer,
-    x_btd: tf.Tensor,
-    cache: Mapping[str, Any],
-    step: _Step,
-    rotation: Rotation | None,
-    self_mask_bhts: tf.Tensor,
-    cross_mask_bhts: tf.Tensor | None,
-) -> tuple[tf.Tensor, dict[str, Any]]:
-    """`DecoderLayer` on the next tokens, in evaluation, and its cache with their keys and
-    values."""
-    new_cache = dict(cache)
-
-    def attend(y_btd: tf.Tensor) -> tf.Tensor:
-        query_bthk, *new = layer.self_attention.project(y_btd, rotation)
-        pairs = zip(cache["self_attention"], _by_head(*new), (3, 2), strict=True)
-        seen, kept = zip(*(step.extended(*pair) for pair in pairs), strict=True)
-        new_cache["self_attention"] = kept
-        return layer.self_attention.attend(query_bthk, *_by_position(*seen), self_mask_bhts)
-
-    def attend_to_memory(y_btd: tf.Tensor) -> tf.Tensor:
-        keys_and_values = _by_position(*cache["cross_attention"])
-        attention = layer.cross_attention
-        return attention.attend(attention.queries(y_btd), *keys_and_values, cross_mask_bhts)
-
-    x_btd = layer.run(x_btd, attend, attend_to_memory if "cross_attention" in cache else None)
-    return x_btd, new_cache
+def attend_by_mask(attention: MultiHeadAttention, heads: Heads, mask_bhts: tf.Tensor) -> tf.Tensor:
+    """`attention.attend` of keys whose order is not the text's: the mask alone says what a query
+    may attend to."""
+    own = Scores(attention.scores.scale, attention.scores.cap)
+    output_bthe = scaled_dot_product_attention(heads, mask_bhts, own)
+    return attention.output_projection(output_bthe)
 
 
 def decode_in_steps(
@@ -258,7 +267,7 @@ def decode_in_steps(
     are not lengths of at least 1 that add up to t.
     """
     target = tf.convert_to_tensor(target)
-    model.token_embedding("target").check_ids(target)
+    model.input_layers("target").embedding.check_ids(target)
     checks.check_splits(splits, target.shape)
     checks.check_length(target.shape[1], model.config.max_positions)
     if target_mask_bt is not None:
@@ -321,9 +330,9 @@ def branch(cache: Cache, count: int) -> Cache:
 
 def _position_vectors(model: Transformer, length: int) -> tf.Tensor:
     """The vectors of the first positions; a learned table that is shorter serves fewer."""
-    if model.config.positions == "learned":
+    if (embedding := model.input_layers("target").position_embedding) is not None:
         position_t = tf.minimum(tf.range(length), model.config.max_positions - 1)
-        return model.target_position_embedding(position_t[tf.newaxis])[0]
+        return embedding(position_t[tf.newaxis])[0]
     if model.config.positions != "sinusoidal":
         return tf.zeros([length, 0], model.compute_dtype)
     return inputs.sinusoids(model.config, length, model.compute_dtype)

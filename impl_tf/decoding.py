@@ -10,8 +10,9 @@ from reference_numpy.strategy import Strategy
 from . import beams, cache, mask, sampling, weights
 from .precision import upcast_half
 from .programs.fused import fused, refresh
-from .programs.search import Answers, Plan, Program, Request, plan
+from .programs.search import Answers, Array, Plan, Program, Request, plan
 from .transformer import Transformer
+from .values import Text
 
 __all__ = ["Searcher"]
 
@@ -47,11 +48,11 @@ class Searcher:
 
     def greedy_search(
         self,
-        source: Any | None,
+        source: Array | None,
         strategy: Options,
-        prefix: Any | None = None,
-        source_mask_bs: Any | None = None,
-        prefix_mask_bp: Any | None = None,
+        prefix: Array | None = None,
+        source_mask_bs: Array | None = None,
+        prefix_mask_bp: Array | None = None,
     ) -> Answers:
         """The answer whose every token is the likeliest; of equals the lower id.
 
@@ -69,12 +70,12 @@ class Searcher:
 
     def sample(
         self,
-        source: Any | None,
+        source: Array | None,
         strategy: Options,
-        uniform_bn: Any,
-        prefix: Any | None = None,
-        source_mask_bs: Any | None = None,
-        prefix_mask_bp: Any | None = None,
+        uniform_bn: Array,
+        prefix: Array | None = None,
+        source_mask_bs: Array | None = None,
+        prefix_mask_bp: Array | None = None,
     ) -> Answers:
         """`greedy_search`, but each token is drawn: penalties, temperature, top-k, top-p, then the
         inverse distribution (SAMPLE).
@@ -87,11 +88,11 @@ class Searcher:
 
     def beam_search(
         self,
-        source: Any | None,
+        source: Array | None,
         strategy: Options,
-        prefix: Any | None = None,
-        source_mask_bs: Any | None = None,
-        prefix_mask_bp: Any | None = None,
+        prefix: Array | None = None,
+        source_mask_bs: Array | None = None,
+        prefix_mask_bp: Array | None = None,
     ) -> Answers:
         """The hypotheses of the highest score `log p / ((5 + n) / 6)^alpha`, n tokens with the end
         token (BEAM).
@@ -176,7 +177,7 @@ def _start(model: Transformer, plan: Plan, request: Request) -> State:
     """The state of a loop before its first token: all but the last token of the prefix is read."""
     memory_bsd = None
     if request.source is not None:
-        memory_bsd = model.encode(request.source, request.source_mask_bs)
+        memory_bsd = model.encode(Text(request.source, request.source_mask_bs))
     batch, before = request.before.shape
     length = before + plan.room
     held = cache.start_cache(model, memory_bsd, request.source_mask_bs, batch, length=length)

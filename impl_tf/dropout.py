@@ -28,7 +28,7 @@ class Dropout(Recomputed, keras.layers.Dropout):
         keep = self.draw(sizes(x), training) if keep is None else keep
         return self.drop(x, keep, self.rate)
 
-    def draw(self, shape: Sequence[Any], training: bool | None) -> tf.Tensor | None:
+    def draw(self, shape: Sequence[int | tf.Tensor], training: bool | None) -> tf.Tensor | None:
         """A random keep mask of that shape; None in evaluation.
 
         Whole random words are compared with the rate. Keras compares uniform numbers of x's dtype:

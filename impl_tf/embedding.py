@@ -1,11 +1,10 @@
 """Token and segment embedding, and the logits that invert the first."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import tensorflow as tf
 
-from reference_numpy import checks
+from reference_numpy import TransformerConfig, checks
 
 from .framework import id_bounds, ids, keras, register, sizes
 from .precision import upcast_half
@@ -22,11 +21,11 @@ class Table(Adapted):
     matrix = "table"
     adapters = ("lora_embeddings_a", "lora_embeddings_b")
 
-    def __init__(self, rows: int, width: int, **kwargs: Any) -> None:
+    def __init__(self, rows: int, width: int, **kwargs: object) -> None:
         super().__init__(**kwargs)
         self.rows, self.width = rows, width
 
-    def build(self, input_shape: Any = None) -> None:
+    def build(self, input_shape: object = None) -> None:
         normal = keras.initializers.RandomNormal(stddev=self.width**-0.5)
         self.table = self.add_weight(
             shape=(self.rows, self.width), initializer=normal, name="table"
@@ -47,7 +46,7 @@ class Table(Adapted):
     def compute_output_shape(self, input_shape: Sequence[int | None]) -> tuple[int | None, ...]:
         return (*input_shape[:2], self.width)
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> dict[str, object]:
         return {**super().get_config(), "rows": self.rows, "width": self.width}
 
 
@@ -61,12 +60,12 @@ class Embedding(Table):
     """
 
     def __init__(
-        self, vocabulary: int, width: int, scale: bool, round_scale: bool = False, **kwargs: Any
+        self, vocabulary: int, width: int, scale: bool, round_scale: bool = False, **kwargs: object
     ) -> None:
         super().__init__(vocabulary, width, **kwargs)
         self.vocabulary, self.scale, self.round_scale = vocabulary, scale, round_scale
 
-    def check_ids(self, token: Any, **_: Any) -> None:
+    def check_ids(self, token: tf.Tensor, **_: object) -> None:
         """Raises ValueError on ids outside the table, other dtypes and other axes."""
         checks.check_tokens(
             "token", token.shape, token.dtype.name, self.vocabulary, *id_bounds(token)
@@ -84,14 +83,10 @@ class Embedding(Table):
             return x_btd * tf.constant(self.width**0.5, x_btd.dtype)
         return tf.cast(upcast_half(x_btd) * self.width**0.5, x_btd.dtype) if self.scale else x_btd
 
-    def get_config(self) -> dict[str, Any]:
-        own = {
-            "vocabulary": self.vocabulary,
-            "width": self.width,
-            "scale": self.scale,
-            "round_scale": self.round_scale,
-        }
-        return {**keras.layers.Layer.get_config(self), **own}
+    def get_config(self) -> dict[str, object]:
+        sizes = {"vocabulary": self.vocabulary, "width": self.width}
+        scale = {"scale": self.scale, "round_scale": self.round_scale}
+        return {**keras.layers.Layer.get_config(self), **sizes, **scale}
 
 
 @register
@@ -101,7 +96,7 @@ class SegmentEmbedding(Table):
     Segments are checked as ids are.
     """
 
-    def check_ids(self, segment_bs: Any, **_: Any) -> None:
+    def check_ids(self, segment_bs: tf.Tensor, **_: object) -> None:
         """Raises ValueError on segments outside the table, other dtypes and other axes."""
         checks.check_rows(
             "segment", segment_bs.shape, segment_bs.dtype.name, self.rows, *id_bounds(segment_bs)
@@ -128,13 +123,13 @@ class Logits(Adapted):
         tied: bool = False,
         scale: float = 1.0,
         cap: float | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> None:
         super().__init__(**kwargs)
         self.width, self.vocabulary, self.use_bias, self.tied = width, vocabulary, bias, tied
         self.scale, self.cap = scale, cap
 
-    def build(self, input_shape: Any = None) -> None:
+    def build(self, input_shape: object = None) -> None:
         if not self.tied:
             initializer = xavier_uniform(self.width, self.vocabulary)
             self.kernel = self.add_weight(
@@ -164,21 +159,23 @@ class Logits(Adapted):
     def compute_output_shape(self, input_shape: Sequence[int | None]) -> tuple[int | None, ...]:
         return (*input_shape[:2], self.vocabulary)
 
-    def get_config(self) -> dict[str, Any]:
-        sizes = {
-            "width": self.width,
-            "vocabulary": self.vocabulary,
-            "bias": self.use_bias,
-            "tied": self.tied,
-            "scale": self.scale,
-            "cap": self.cap,
-        }
-        return {**super().get_config(), **sizes}
+    def get_config(self) -> dict[str, object]:
+        sizes = {"width": self.width, "vocabulary": self.vocabulary}
+        own = {"bias": self.use_bias, "tied": self.tied, "scale": self.scale, "cap": self.cap}
+        return {**super().get_config(), **sizes, **own}
 
 
-def capped(logits: tf.Tensor, scale: float, cap: float | None) -> tf.Tensor:
-    """The logits times the scale, then under the cap; half precision is rounded once."""
+def logits(
+    config: TransformerConfig, vocabulary: int, tied: bool, dtype: str | keras.DTypePolicy
+) -> Logits:
+    """The logits of the config over that vocabulary."""
+    given = config.output_bias, tied, config.logit_scale, config.logit_cap
+    return Logits(config.model_width, vocabulary, *given, dtype=dtype, name="logits")
+
+
+def capped(x: tf.Tensor, scale: float, cap: float | None) -> tf.Tensor:
+    """x times the scale, then under the cap; half precision is rounded once."""
     if scale == 1 and cap is None:
-        return logits
-    wide = upcast_half(logits) * scale
-    return tf.cast(wide if cap is None else soft_cap(wide, cap), logits.dtype)
+        return x
+    wide = upcast_half(x) * scale
+    return tf.cast(wide if cap is None else soft_cap(wide, cap), x.dtype)

@@ -9,12 +9,14 @@ from reference_numpy import checks
 from . import loss
 from .dropout import Keep, part
 from .framework import Configured
+from .values import Ids
 
 __all__ = ["EncoderHeads"]
 
 
 class EncoderHeads(Configured):
-    """The methods of a Transformer without a decoder; arguments and errors: those of `encode`."""
+    """The methods of a Transformer without a decoder; source, keep, training and errors: those of
+    `encode`."""
 
     @property
     def encoder_output(self) -> Callable[..., tf.Tensor]:
@@ -29,43 +31,31 @@ class EncoderHeads(Configured):
         return self.masked_language_logits if config.masked_language_head else self.encode
 
     def pool(
-        self,
-        source: tf.Tensor,
-        source_mask_bs: tf.Tensor | None = None,
-        keep: Keep | None = None,
-        segment_bs: tf.Tensor | None = None,
-        training: bool | None = None,
+        self, source: Ids, keep: Keep | None = None, training: bool | None = None
     ) -> tf.Tensor:
         """`pooler(encode(source))`, `b r`: one vector for each row. Raises ValueError without a
         pooler."""
         self.config.need("pooler")
-        return self.pooler(self.encode(source, source_mask_bs, keep, segment_bs, training))
+        return self.pooler(self.encode(source, keep, training))
 
     def classify(
-        self,
-        source: tf.Tensor,
-        source_mask_bs: tf.Tensor | None = None,
-        keep: Keep | None = None,
-        segment_bs: tf.Tensor | None = None,
-        training: bool | None = None,
+        self, source: Ids, keep: Keep | None = None, training: bool | None = None
     ) -> tf.Tensor:
         """`classifier(pool(source))`, `b c`: the logits of each row's classes.
 
         Raises ValueError without classes.
         """
         self.config.need("classes")
-        pooled_br = self.pool(source, source_mask_bs, keep, segment_bs, training)
+        pooled_br = self.pool(source, keep, training)
         return self.classifier(pooled_br, part(keep, "classifier_dropout"), training=training)
 
     def classification_loss(
         self,
-        source: tf.Tensor,
+        source: Ids,
         label_b: tf.Tensor,
         smoothing: float = 0.0,
         total: int | tf.Tensor | None = None,
         keep: Keep | None = None,
-        source_mask_bs: tf.Tensor | None = None,
-        segment_bs: tf.Tensor | None = None,
         training: bool | None = None,
     ) -> tf.Tensor:
         """The cross-entropy of the class of every row, a scalar, of the dtype of the variables.
@@ -74,27 +64,20 @@ class EncoderHeads(Configured):
         """
         label_b = tf.convert_to_tensor(label_b)
         checks.check_classes(label_b.shape, label_b.dtype.name)
-        logits_bc = tf.cast(
-            self.classify(source, source_mask_bs, keep, segment_bs, training), self.variable_dtype
-        )
+        logits_bc = tf.cast(self.classify(source, keep, training), self.variable_dtype)
         return loss.cross_entropy(
             logits_bc[:, tf.newaxis], label_b[:, tf.newaxis], None, smoothing, total
         )
 
     def masked_language_logits(
-        self,
-        source: tf.Tensor,
-        source_mask_bs: tf.Tensor | None = None,
-        keep: Keep | None = None,
-        segment_bs: tf.Tensor | None = None,
-        training: bool | None = None,
+        self, source: Ids, keep: Keep | None = None, training: bool | None = None
     ) -> tf.Tensor:
         """`masked_language_head(encode(source))`, `b s v`: scores of the token at every position.
 
         Raises ValueError without such a head.
         """
         self.config.need("masked_language_head")
-        x_bsd = self.encode(source, source_mask_bs, keep, segment_bs, training)
+        x_bsd = self.encode(source, keep, training)
         return self.masked_language_head(
             x_bsd, self.source_embedding.adapted() if self.config.tie_logits else None
         )

@@ -1,7 +1,6 @@
 """The position-wise feed-forward network and its activations."""
 
 import math
-from typing import Any
 
 import tensorflow as tf
 
@@ -50,7 +49,7 @@ class FeedForward(Configured):
     `output_projection`, since Keras layers have a property `output`.
     """
 
-    def __init__(self, config: TransformerConfig, **kwargs: Any) -> None:
+    def __init__(self, config: TransformerConfig, **kwargs: object) -> None:
         super().__init__(config, **kwargs)
         width, hidden = (config.model_width,), (config.feed_forward_width,)
         bias = config.feed_forward_bias

@@ -5,8 +5,8 @@ package uses, which no other file names.
 import contextlib
 import inspect
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, Self
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Self
 
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 
@@ -15,17 +15,13 @@ import numpy as np
 import tensorflow as tf
 
 from reference_numpy import TransformerConfig
-from reference_numpy.suggestions import known
 
 __all__ = [
-    "INPUTS",
     "PRIVATE",
     "Configured",
-    "Model",
     "Recomputed",
     "Traced",
     "attached_mask",
-    "by_name",
     "check_dense",
     "check_total_given",
     "decays",
@@ -58,27 +54,6 @@ if keras.backend.backend() != "tensorflow":
 
 register = keras.saving.register_keras_serializable(package="rosettaformer")
 
-# The tensors that a model is called with.
-INPUTS = ("source", "target", "source_mask_bs", "target_mask_bt", "segment_bs")
-
-
-class Model(Protocol):
-    """The parts of a Transformer that the pages below it use."""
-
-    config: TransformerConfig
-    encoder: Any
-    decoder: Any
-
-    def token_embedding(self, side: str) -> Any: ...
-
-    def embed(
-        self,
-        side: str,
-        token: tf.Tensor,
-        mask_bt: tf.Tensor | None = None,
-        segment_bt: tf.Tensor | None = None,
-    ) -> tuple[tf.Tensor, tf.Tensor | None, tf.Tensor | None]: ...
-
 
 class Recomputed:
     """A Keras layer that keras.RematScope can compute again.
@@ -91,7 +66,7 @@ class Recomputed:
     _remat_mode: Any  # of Keras
 
     def rematerialized_call(
-        self, layer_call: Callable[..., Any], *args: Any, **kwargs: Any
+        self, layer_call: Callable[..., Any], *args: Any, **kwargs: object
     ) -> Callable[..., Any]:
         given = inspect.signature(layer_call).bind(*args, **kwargs).arguments
         floating = {
@@ -106,7 +81,7 @@ class Recomputed:
         seeds = [variable for variable in variables if not tf.as_dtype(variable.dtype).is_floating]
         first: list[list[tf.Tensor]] = []  # what the seeds were in the first call
 
-        def call(*tensors: tf.Tensor) -> Any:
+        def call(*tensors: tf.Tensor) -> tf.Tensor:
             arguments = given | dict(
                 zip(floating, map(_masked, tensors, floating.values()), strict=True)
             )
@@ -133,7 +108,7 @@ def _masked(x: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
     return x
 
 
-def _assign(variables: Sequence[Any], values: Sequence[tf.Tensor]) -> None:
+def _assign(variables: Sequence[keras.Variable], values: Sequence[tf.Tensor]) -> None:
     for variable, value in zip(variables, values, strict=True):
         variable.assign(value)
 
@@ -146,11 +121,11 @@ class Traced(Recomputed, keras.layers.Layer):
     Keras attached to the first input.
     """
 
-    def __init__(self, **kwargs: Any) -> None:
+    def __init__(self, **kwargs: object) -> None:
         super().__init__(**kwargs)
         self.supports_masking = True
 
-    def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:
+    def compute_output_spec(self, *args: Any, **kwargs: object) -> Any:
         return keras.Operation.compute_output_spec(self, *args, **kwargs)
 
     def compute_output_shape(self, input_shape: Sequence[int | None]) -> tuple[int | None, ...]:
@@ -163,24 +138,24 @@ class Configured(Traced):
     The layers that are its attributes are built with it.
     """
 
-    def __init__(self, config: TransformerConfig, **kwargs: Any) -> None:
+    def __init__(self, config: TransformerConfig, **kwargs: object) -> None:
         super().__init__(**kwargs)
         self.config = config
 
-    def build(self, input_shape: Any = None) -> None:
+    def build(self, input_shape: object = None) -> None:
         for part in vars(self).values():
             if isinstance(part, keras.layers.Layer) and not part.built:
                 part.build((None, None, self.config.model_width))
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> dict[str, object]:
         return {**super().get_config(), "config": self.config.to_dict()}
 
     @classmethod
-    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Self:
+    def from_config(cls, config: dict[str, Any], custom_objects: object = None) -> Self:
         return cls(**{**config, "config": TransformerConfig.from_dict(config["config"])})
 
 
-def sizes(x: Any) -> tuple[Any, ...]:
+def sizes(x: tf.Tensor) -> tuple[Any, ...]:
     """The sizes of a tensor's axes: numbers, and scalar tensors where the graph knows none.
 
     `keras.ops.shape` does the same, but runs an operation even if every size is known.
@@ -189,7 +164,7 @@ def sizes(x: Any) -> tuple[Any, ...]:
     return keras.ops.shape(x) if None in shape else shape
 
 
-def id_bounds(ids: Any) -> tuple[int, ...]:
+def id_bounds(ids: tf.Tensor) -> tuple[int, ...]:
     """The smallest and the largest id of a tensor or array; () if they are not integers, if there
     are none, or if a graph does not know them."""
     check_dense(ids)
@@ -199,7 +174,7 @@ def id_bounds(ids: Any) -> tuple[int, ...]:
     return (int(ids.min()), int(ids.max())) if ids.dtype.kind in "iu" and ids.size else ()
 
 
-def check_dense(*given: Any) -> None:
+def check_dense(*given: object) -> None:
     """Raises ValueError on a ragged and on a sparse tensor."""
     for x in given:
         if isinstance(x, (tf.RaggedTensor, tf.SparseTensor)):
@@ -209,24 +184,24 @@ def check_dense(*given: Any) -> None:
             )
 
 
-def ids(token: Any) -> Any:
+def ids(token: tf.Tensor) -> tf.Tensor:
     """Floating ids `b t` of a graph as integers, as keras.layers.Embedding casts them: `fit` under
     a strategy builds a model with such ids."""
     symbolic = tf.is_symbolic_tensor(token) and token.dtype.is_floating and len(token.shape) == 2
     return tf.cast(token, tf.int64) if symbolic else token
 
 
-def attached_mask(x: Any) -> tf.Tensor | None:
+def attached_mask(x: tf.Tensor) -> tf.Tensor | None:
     """The mask `b t` that Keras attached to a tensor (Masking, mask_zero), True = real token."""
     return getattr(x, "_keras_mask", None)
 
 
-def other_layers(model: keras.layers.Layer) -> list[Any]:
+def other_layers(model: keras.layers.Layer) -> list[keras.layers.Layer]:
     """The layers of a Transformer that are not of this package or have a `call` of their own, and
     the model itself if it computes otherwise; it may train in its own way."""
     package = __name__.partition(".")[0]
 
-    def is_own(layer: Any) -> bool:
+    def is_own(layer: keras.layers.Layer) -> bool:
         kind = type(layer)
         own = next(
             (base for base in kind.__mro__ if base.__module__.partition(".")[0] == package), None
@@ -260,7 +235,7 @@ def decays(optimizer: keras.optimizers.Optimizer, variable: Any) -> bool:
     return found
 
 
-def check_total_given(total: Any) -> None:
+def check_total_given(total: object) -> None:
     """Raises ValueError if one of several replicas of a tf.distribute.Strategy would count only its
     own rows."""
     replica = tf.distribute.get_replica_context()
@@ -270,42 +245,3 @@ def check_total_given(total: Any) -> None:
             "summed, total must be given: the number of labels that count in the rows of all "
             "replicas; got None"
         )
-
-
-def by_name(
-    config: TransformerConfig, source: Any, target: Any = None, **others: Any
-) -> dict[str, Any]:
-    """The arguments of a model's call (or their shapes) by name.
-
-    The first may hold others: a pair, source and target, or a mapping of names in INPUTS; to a
-    decoder-only model it is the target. Raises ValueError on other names, on what is given twice,
-    without a target, and on tensors that are not dense.
-    """
-    given = dict.fromkeys(INPUTS) | others | {"source": source, "target": target}
-    if isinstance(source, Mapping):
-        known("input", source, INPUTS)
-        if twice := [name for name in source if name != "source" and given[name] is not None]:
-            raise ValueError(
-                f"an input must be given once; got {', '.join(twice)} in the mapping and as an "
-                "argument"
-            )
-        given |= {"source": None, **source}
-    elif target is None and not config.encoder_layers:
-        given |= {"source": None, "target": source}
-    elif (
-        target is None
-        and config.decoder_layers
-        and isinstance(source, (list, tuple))
-        and len(source) == 2
-    ):
-        given |= dict(zip(("source", "target"), source, strict=True))
-    if config.cross_attention and (
-        given["target"] is None or (target is None and given["source"] is None)
-    ):
-        came = sorted(source) if isinstance(source, Mapping) else type(source).__name__
-        raise ValueError(
-            "the model must be given source and target: as two arguments, a pair, or a mapping of "
-            f"these names; got {came}"
-        )
-    check_dense(*given.values())
-    return given

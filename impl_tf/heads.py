@@ -1,14 +1,13 @@
 """Heads of encoder-only models: the pooled first token, its classes, logits of masked tokens."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import tensorflow as tf
 
 from reference_numpy import TransformerConfig, checks
 
 from .dropout import Dropout
-from .embedding import Logits
+from .embedding import logits
 from .feed_forward import activation
 from .framework import Configured, keras, register
 from .normalization import norm
@@ -24,7 +23,7 @@ class Pooler(Projection):
     or relu.
     """
 
-    def __init__(self, width: int, activation_name: str = "tanh", **kwargs: Any) -> None:
+    def __init__(self, width: int, activation_name: str = "tanh", **kwargs: object) -> None:
         super().__init__((width,), (width,), True, **kwargs)
         self.width, self.activation_name = width, activation_name
 
@@ -35,13 +34,13 @@ class Pooler(Projection):
             return activation(y_br, "relu")
         return tf.cast(tf.tanh(upcast_half(y_br)), y_br.dtype)
 
-    def compute_mask(self, inputs: Any, previous_mask: Any) -> None:
+    def compute_mask(self, inputs: object, previous_mask: object) -> None:
         """A row has no positions left."""
 
     def compute_output_shape(self, input_shape: Sequence[int | None]) -> tuple[int | None, ...]:
         return input_shape[0], self.width
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> dict[str, object]:
         own = {"width": self.width, "activation_name": self.activation_name}
         return {**keras.layers.Layer.get_config(self), **own}
 
@@ -50,7 +49,7 @@ class Pooler(Projection):
 class Classifier(Projection):
     """`logits = dropout(x) W + b` of every class, `b c`, with x the pooled token `b r`."""
 
-    def __init__(self, width: int, classes: int, dropout_rate: float, **kwargs: Any) -> None:
+    def __init__(self, width: int, classes: int, dropout_rate: float, **kwargs: object) -> None:
         super().__init__((width,), (classes,), True, **kwargs)
         self.width, self.classes = width, classes
         self.dropout = Dropout(dropout_rate, dtype=self.dtype_policy, name="dropout")
@@ -61,7 +60,7 @@ class Classifier(Projection):
         checks.check_pooled(pooled_br.shape, self.width)
         return super().call(self.dropout(pooled_br, keep_br, training=training))
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> dict[str, object]:
         sizes = {"width": self.width, "classes": self.classes, "dropout_rate": self.dropout.rate}
         return {**keras.layers.Layer.get_config(self), **sizes}
 
@@ -74,26 +73,17 @@ class MaskedLanguageHead(Configured):
     W and b are those of `hidden`. tied: see `Logits`; the table is that of the source.
     """
 
-    def __init__(self, config: TransformerConfig, tied: bool = False, **kwargs: Any) -> None:
+    def __init__(self, config: TransformerConfig, tied: bool = False, **kwargs: object) -> None:
         super().__init__(config, **kwargs)
         self.tied, width, dtype = tied, config.model_width, self.dtype_policy
         self.hidden = Projection((width,), (width,), True, dtype=dtype, name="hidden")
         self.norm = norm(config, dtype=dtype, name="norm")
-        self.logits = Logits(
-            width,
-            config.source_vocabulary,
-            config.output_bias,
-            tied,
-            config.logit_scale,
-            config.logit_cap,
-            dtype=dtype,
-            name="logits",
-        )
+        self.logits = logits(config, config.source_vocabulary, tied, dtype)
 
     def call(self, x_bsd: tf.Tensor, table_vd: tf.Tensor | None = None) -> tf.Tensor:
         checks.check_features("x", x_bsd.shape, self.config.model_width)
         active_bsr = activation(self.hidden(x_bsd), self.config.activation)
         return self.logits(self.norm(active_bsr), table_vd)
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> dict[str, object]:
         return {**super().get_config(), "tied": self.tied}

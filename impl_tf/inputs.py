@@ -3,37 +3,109 @@
 Rotary positions are not added here: attention rotates its queries and keys by them.
 """
 
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
 import tensorflow as tf
 
 from reference_numpy import TransformerConfig, checks
+from reference_numpy.suggestions import known
 
 from . import mask
-from .framework import Model, attached_mask, sizes
-from .positional_encoding import positional_encoding, token_positions
+from .embedding import Embedding, SegmentEmbedding
+from .framework import attached_mask, check_dense, keras, sizes
+from .normalization import LayerNorm, RMSNorm
+from .positional_encoding import PositionEmbedding, positional_encoding, token_positions
+from .values import Ids, Text
 
 __all__ = ["embed", "masked_positions", "table"]
+
+# The names of the tensors that a mapping, as `fit` hands it over, may hold.
+OF_SOURCE, OF_TARGET = ("source", "source_mask_bs", "segment_bs"), ("target", "target_mask_bt")
+
+
+class InputLayers(NamedTuple):
+    """The layers of a side whose outputs are added up and normalised; None: the config has none."""
+
+    embedding: Embedding
+    position_embedding: PositionEmbedding | None
+    segment_embedding: SegmentEmbedding | None
+    norm: LayerNorm | RMSNorm | None
+
+
+def texts(
+    config: TransformerConfig, source: Any = None, target: Ids | None = None
+) -> tuple[Text | None, Text | None]:
+    """Source and target of a model's call (or their shapes), whichever way they are handed over.
+
+    The first argument may hold others: a pair, source and target, or a mapping of names in
+    OF_SOURCE and OF_TARGET; to a decoder-only model it is the target. Raises ValueError on other
+    names, on what is given twice, without a target, and on tensors that are not dense.
+    """
+    first, second = source, Text.of(target)
+    if isinstance(first, Mapping):
+        known("input", first, OF_SOURCE + OF_TARGET)
+        given = dict(zip(OF_TARGET, second or (), strict=False))
+        if twice := [name for name in first if given.get(name) is not None]:
+            raise ValueError(
+                f"an input must be given once; got {', '.join(twice)} in the mapping and as an "
+                "argument"
+            )
+        given |= first
+        source, target = (Text.of(*map(given.get, names)) for names in (OF_SOURCE, OF_TARGET))
+    elif second is None and not config.encoder_layers:
+        source, target = None, first
+    elif second is None and isinstance(first, (list, tuple)) and len(first) == 2:
+        source, target = first if config.decoder_layers else (first, None)
+    source, target = Text.of(source), Text.of(target)
+    lacks = second is None and (source is None or source.ids is None)
+    if config.cross_attention and (target is None or target.ids is None or lacks):
+        came = sorted(first) if isinstance(first, Mapping) else type(first).__name__
+        raise ValueError(
+            "the model must be given source and target: as two arguments, a pair, or a mapping of "
+            f"these names; got {came}"
+        )
+    check_dense(*(source or ()), *(target or ()))
+    return source, target
+
+
+def check_given(config: TransformerConfig, source: Text | None, target: Text | None) -> None:
+    """Raises ValueError on inputs that the config does not have, or has and are not given."""
+    of_source = dict(zip(OF_SOURCE, source or Text(None), strict=True))
+    ids, mask_bt, _ = target or Text(None)
+    checks.check_source_given(config.encoder_layers, **of_source)
+    checks.check_target_given(config.decoder_layers, ids, target_mask_bt=mask_bt)
+    if source is not None and target is not None:
+        checks.check_same_batch(source=source.ids.shape, target=ids.shape)
+
+
+def real_tokens(config: TransformerConfig, text: Text) -> tf.Tensor | None:
+    """Which tokens are real, `b t`; None: all. By default those of Keras' mask, or every id but the
+    padding id."""
+    mask_bt = attached_mask(text.ids) if text.mask is None else text.mask
+    if mask_bt is not None or config.padding_id is None or len(text.ids.shape) == 3:
+        return mask_bt
+    return mask.token_mask(text.ids, config.padding_id)
 
 
 def masked_positions(
     config: TransformerConfig, side: str, token: tf.Tensor, mask_bt: tf.Tensor | None = None
 ) -> tuple[tf.Tensor | None, tf.Tensor]:
-    """Which tokens are real, and the position of each, both `b t`; None: every token is real.
+    """`real_tokens`, and the position of each token, `b t`. side: "source" or "target".
 
-    By default those of Keras' mask, or every id but the padding id. side: "source" or "target".
     Raises ValueError on masks that do not fit, and on more tokens than there are positions.
     """
     checks.check_length(token.shape[1], config.max_positions)
-    mask_bt = attached_mask(token) if mask_bt is None else mask_bt
-    if mask_bt is None and (config.padding_id is None or len(token.shape) == 3):
+    mask_bt = real_tokens(config, Text(token, mask_bt))
+    if mask_bt is None:
         shape = tf.shape(token, out_type=tf.int64)[:2]
         return None, tf.broadcast_to(tf.range(shape[1]), shape)
-    mask_bt = mask.token_mask(token, config.padding_id) if mask_bt is None else mask_bt
     checks.check_token_mask(f"{side} mask", mask_bt.shape, mask_bt.dtype.name, token.shape[:2])
     return mask_bt, token_positions(mask_bt, config.position_start)
 
 
 def embed(
-    model: Model,
+    model: keras.Model,
     side: str,
     token: tf.Tensor,
     position_bt: tf.Tensor,
@@ -43,22 +115,23 @@ def embed(
     """`norm(embedding(token) + position + segment)`, `b t d`: the input of the encoder (side:
     "source") or the decoder ("target") before dropout, with norm and segments by config.
 
-    segment_bt: by default 0. position_pd: the vectors of all positions, if they are known already.
+    model: a Transformer. segment_bt: by default 0. position_pd: the vectors of all positions, if
+    they are known already.
     """
-    config, length = model.config, sizes(token)[1]
-    x_btd = model.token_embedding(side)(token)
-    if position_pd is None and config.positions == "learned":
-        x_btd += getattr(model, f"{side}_position_embedding")(position_bt)
+    config, length, layers = model.config, sizes(token)[1], model.input_layers(side)
+    x_btd = layers.embedding(token)
+    if position_pd is None and layers.position_embedding is not None:
+        x_btd += layers.position_embedding(position_bt)
     elif config.positions in ("learned", "sinusoidal"):
         if position_pd is None:
             # No position reaches the length, so the sines of one row serve the whole batch.
             position_pd = sinusoids(config, length, x_btd.dtype)
         x_btd += tf.gather(position_pd, position_bt)
-    if config.segments and side == "source":
+    if layers.segment_embedding is not None:
         if segment_bt is None:
             segment_bt = tf.zeros(tf.shape(token)[:2], tf.int32)
-        x_btd += getattr(model, f"{side}_segment_embedding")(segment_bt)
-    return getattr(model, f"{side}_embedding_norm")(x_btd) if config.embedding_norm else x_btd
+        x_btd += layers.segment_embedding(segment_bt)
+    return x_btd if layers.norm is None else layers.norm(x_btd)
 
 
 def sinusoids(config: TransformerConfig, length: int | tf.Tensor, dtype: tf.DType) -> tf.Tensor:

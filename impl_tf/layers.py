@@ -2,7 +2,7 @@
 (RESIDUAL)."""
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import tensorflow as tf
 
@@ -12,38 +12,64 @@ from .attention import MultiHeadAttention
 from .dropout import Dropout, Keep, part
 from .feed_forward import FeedForward
 from .framework import Configured, register
-from .normalization import norm
+from .normalization import LayerNorm, RMSNorm, norm
 from .rotary import Rotation
 
 __all__ = ["DecoderLayer", "EncoderLayer"]
 
+Norm: TypeAlias = LayerNorm | RMSNorm
 SubLayer: TypeAlias = Callable[[tf.Tensor], tf.Tensor]
+
+
+class Residual(NamedTuple):
+    """pre: `x + dropout(f(norm(x)))`, post: `norm(x + dropout(f(x)))`, after:
+    `x + dropout(norm(f(x)))`, sandwich: `x + dropout(norm(f(norm(x))))`, f the sub-layer."""
+
+    placement: str
+    dropout: Dropout
+    norm: Norm
+    output_norm: Norm | None
+
+    def around(self, f: SubLayer, x_btd: tf.Tensor, keep_btd: tf.Tensor | None) -> tf.Tensor:
+        y_btd = f(self.norm(x_btd) if self.placement in ("pre", "sandwich") else x_btd)
+        if self.placement == "after":
+            y_btd = self.norm(y_btd)
+        elif self.output_norm is not None:
+            y_btd = self.output_norm(y_btd)
+        sum_btd = x_btd + self.dropout(y_btd, keep_btd)
+        return self.norm(sum_btd) if self.placement == "post" else sum_btd
 
 
 class _Layer(Configured):
     """The sub-layers that both layers have. Keras hands `training` down to every Dropout inside.
 
-    layer: its index in the stack, which decides rotation and window of its self-attention.
-    rotation: by default that of the positions 0 .. t-1.
+    layer: its index in the stack, which decides the window of its self-attention.
     """
 
-    def __init__(self, config: TransformerConfig, layer: int = 0, **kwargs: Any) -> None:
+    causal = False
+
+    def __init__(self, config: TransformerConfig, layer: int = 0, **kwargs: object) -> None:
         super().__init__(config, **kwargs)
         self.layer, dtype = layer, self.dtype_policy
-        self.self_attention = MultiHeadAttention(config, layer, dtype=dtype, name="self_attention")
-        self._add_dropout_and_norms("self_attention")
+        scores = config.scores(layer, self.causal)
+        self.self_attention = MultiHeadAttention(config, scores, dtype=dtype, name="self_attention")
+        self.self_attention_dropout, self.self_attention_norm, self.self_attention_output_norm = (
+            self._around("self_attention")
+        )
         self.feed_forward = FeedForward(config, dtype=dtype, name="feed_forward")
-        self._add_dropout_and_norms("feed_forward")
+        self.feed_forward_dropout, self.feed_forward_norm, self.feed_forward_output_norm = (
+            self._around("feed_forward")
+        )
 
-    def _add_dropout_and_norms(self, sublayer: str) -> None:
-        dtype, config = self.dtype_policy, self.config
-        dropout = Dropout(config.dropout_rate, dtype=dtype, name=f"{sublayer}_dropout")
-        setattr(self, f"{sublayer}_dropout", dropout)
-        names = [f"{sublayer}_norm"]
-        if config.norm_placement == "sandwich":
-            names.append(f"{sublayer}_output_norm")
-        for name in names:
-            setattr(self, name, norm(config, dtype=dtype, name=name))
+    def _around(self, name: str) -> tuple[Dropout, Norm, Norm | None]:
+        """New layers around a sub-layer of that name: dropout, norm and, in a sandwich, a second
+        norm."""
+        config, dtype = self.config, self.dtype_policy
+        dropout = Dropout(config.dropout_rate, dtype=dtype, name=f"{name}_dropout")
+        own_norm = norm(config, dtype=dtype, name=f"{name}_norm")
+        if config.norm_placement != "sandwich":
+            return dropout, own_norm, None
+        return dropout, own_norm, norm(config, dtype=dtype, name=f"{name}_output_norm")
 
     def run(
         self,
@@ -53,30 +79,24 @@ class _Layer(Configured):
         keep: Keep | None = None,
     ) -> tf.Tensor:
         """The residual sub-layers in their order; what each attention reads is the caller's."""
-        x_btd = self.residual("self_attention", x_btd, attend, keep)
+        placement = self.config.norm_placement
+        norms = self.self_attention_norm, self.self_attention_output_norm
+        own = Residual(placement, self.self_attention_dropout, *norms)
+        x_btd = own.around(attend, x_btd, part(keep, "self_attention_dropout"))
         if attend_to_memory is not None:
-            x_btd = self.residual("cross_attention", x_btd, attend_to_memory, keep)
+            norms = self.cross_attention_norm, self.cross_attention_output_norm
+            cross = Residual(placement, self.cross_attention_dropout, *norms)
+            x_btd = cross.around(attend_to_memory, x_btd, part(keep, "cross_attention_dropout"))
+        norms = self.feed_forward_norm, self.feed_forward_output_norm
+        last = Residual(placement, self.feed_forward_dropout, *norms)
         keep_btf = part(keep, "feed_forward", "hidden_dropout")
-        return self.residual(
-            "feed_forward", x_btd, lambda y_btd: self.feed_forward(y_btd, keep_btf), keep
+        return last.around(
+            lambda y_btd: self.feed_forward(y_btd, keep_btf),
+            x_btd,
+            part(keep, "feed_forward_dropout"),
         )
 
-    def residual(
-        self, name: str, x_btd: tf.Tensor, sublayer: SubLayer, keep: Keep | None = None
-    ) -> tf.Tensor:
-        """pre: `x + dropout(f(norm(x)))`, post: `norm(x + dropout(f(x)))`, after:
-        `x + dropout(norm(f(x)))`, sandwich: `x + dropout(norm(f(norm(x))))`, f the sub-layer."""
-        norm, dropout = getattr(self, f"{name}_norm"), getattr(self, f"{name}_dropout")
-        placement, keep_btd = self.config.norm_placement, part(keep, f"{name}_dropout")
-        y_btd = sublayer(norm(x_btd) if placement in ("pre", "sandwich") else x_btd)
-        if placement == "after":
-            y_btd = norm(y_btd)
-        elif placement == "sandwich":
-            y_btd = getattr(self, f"{name}_output_norm")(y_btd)
-        sum_btd = x_btd + dropout(y_btd, keep_btd)
-        return norm(sum_btd) if placement == "post" else sum_btd
-
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> dict[str, object]:
         return {**super().get_config(), "layer": self.layer}
 
 
@@ -91,14 +111,14 @@ class EncoderLayer(_Layer):
         self,
         x_btd: tf.Tensor,
         mask_bhts: tf.Tensor | None = None,
-        keep: Keep | None = None,
         rotation: Rotation | None = None,
+        keep: Keep | None = None,
     ) -> tf.Tensor:
         keep_bhts = part(keep, "self_attention", "weights_dropout")
 
         def attend(y_btd: tf.Tensor) -> tf.Tensor:
             return self.self_attention(
-                y_btd, y_btd, mask_bhts, keep_bhts=keep_bhts, rotation=rotation
+                y_btd, y_btd, mask_bhts, rotation=rotation, keep_bhts=keep_bhts
             )
 
         return self.run(x_btd, attend, keep=keep)
@@ -114,13 +134,19 @@ class DecoderLayer(_Layer):
     nor memory.
     """
 
-    def __init__(self, config: TransformerConfig, layer: int = 0, **kwargs: Any) -> None:
+    causal = True
+
+    def __init__(self, config: TransformerConfig, layer: int = 0, **kwargs: object) -> None:
         super().__init__(config, layer, **kwargs)
         if config.cross_attention:
             self.cross_attention = MultiHeadAttention(
-                config, None, dtype=self.dtype_policy, name="cross_attention"
+                config, config.scores(None), dtype=self.dtype_policy, name="cross_attention"
             )
-            self._add_dropout_and_norms("cross_attention")
+            (
+                self.cross_attention_dropout,
+                self.cross_attention_norm,
+                self.cross_attention_output_norm,
+            ) = self._around("cross_attention")
 
     def call(
         self,
@@ -128,8 +154,8 @@ class DecoderLayer(_Layer):
         memory_bsd: tf.Tensor | None = None,
         self_mask_bhts: tf.Tensor | None = None,
         cross_mask_bhts: tf.Tensor | None = None,
-        keep: Keep | None = None,
         rotation: Rotation | None = None,
+        keep: Keep | None = None,
     ) -> tf.Tensor:
         config, memory_shape = self.config, None if memory_bsd is None else memory_bsd.shape
         checks.check_memory(
@@ -141,7 +167,7 @@ class DecoderLayer(_Layer):
         def attend(y_btd: tf.Tensor) -> tf.Tensor:
             keep_bhts = part(keep, "self_attention", "weights_dropout")
             return self.self_attention(
-                y_btd, y_btd, self_mask_bhts, causal=True, keep_bhts=keep_bhts, rotation=rotation
+                y_btd, y_btd, self_mask_bhts, rotation=rotation, keep_bhts=keep_bhts
             )
 
         def attend_to_memory(y_btd: tf.Tensor) -> tf.Tensor:

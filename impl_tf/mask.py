@@ -4,7 +4,7 @@ import tensorflow as tf
 
 from reference_numpy import checks
 
-__all__ = ["causal_mask", "combine_masks", "padding_mask", "token_mask", "window_mask"]
+__all__ = ["causal_mask", "combine_masks", "padding_mask", "real_rows", "token_mask", "window_mask"]
 
 
 def token_mask(token: tf.Tensor, padding_id: int | None) -> tf.Tensor:
@@ -51,7 +51,17 @@ def window_mask(
 
 
 def combine_masks(mask_bhts: tf.Tensor | None, other_bhts: tf.Tensor | None) -> tf.Tensor | None:
-    """The pairs that both masks allow; None stands for a mask that allows every pair."""
+    """The pairs that both masks allow; None stands for a mask that allows every pair.
+
+    A floating mask, which is added to the scores, gets -inf where the other one hides.
+    """
     if mask_bhts is None or other_bhts is None:
         return other_bhts if mask_bhts is None else mask_bhts
-    return mask_bhts & other_bhts
+    if mask_bhts.dtype.name == "bool":
+        return mask_bhts & other_bhts
+    return tf.where(other_bhts, mask_bhts, tf.constant(float("-inf"), mask_bhts.dtype))
+
+
+def real_rows(logits_btv: tf.Tensor, mask_bt: tf.Tensor) -> tf.Tensor:
+    """The logits at real tokens, and zeros at padding (PADDING)."""
+    return tf.where(mask_bt[..., tf.newaxis], logits_btv, tf.zeros((), logits_btv.dtype))

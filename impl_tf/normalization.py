@@ -1,7 +1,5 @@
 """Layer normalisation and root-mean-square normalisation."""
 
-from typing import Any
-
 import tensorflow as tf
 
 from reference_numpy import TransformerConfig, checks
@@ -27,13 +25,13 @@ class _Norm(Traced):
         offset: bool = True,
         one_plus_scale: bool = False,
         cast_before_scale: bool = False,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> None:
         super().__init__(**kwargs)
         self.width, self.epsilon, self.use_offset = width, epsilon, offset
         self.one_plus_scale, self.cast_before_scale = one_plus_scale, cast_before_scale
 
-    def build(self, input_shape: Any = None) -> None:
+    def build(self, input_shape: object = None) -> None:
         first = "zeros" if self.one_plus_scale else "ones"
         self.scale = self.add_weight(shape=(self.width,), initializer=first, name="scale")
         self.offset = (
@@ -53,15 +51,10 @@ class _Norm(Traced):
             y_btd += tf.cast(self.offset, wide)
         return tf.cast(y_btd, dtype)
 
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "width": self.width,
-            "epsilon": self.epsilon,
-            "offset": self.use_offset,
-            "one_plus_scale": self.one_plus_scale,
-            "cast_before_scale": self.cast_before_scale,
-        }
+    def get_config(self) -> dict[str, object]:
+        sizes = {"width": self.width, "epsilon": self.epsilon, "offset": self.use_offset}
+        scale = {"one_plus_scale": self.one_plus_scale, "cast_before_scale": self.cast_before_scale}
+        return {**super().get_config(), **sizes, **scale}
 
 
 @register
@@ -97,7 +90,9 @@ class RMSNorm(_Norm):
         return self.scaled(wide_btd, factor_bt1, x_btd.dtype)
 
 
-def norm(config: TransformerConfig, width: int | None = None, **kwargs: Any) -> LayerNorm | RMSNorm:
+def norm(
+    config: TransformerConfig, width: int | None = None, **kwargs: object
+) -> LayerNorm | RMSNorm:
     """The norm of the config over that width, by default the model's."""
     kind = RMSNorm if config.norm == "rms" else LayerNorm
     return kind(

@@ -75,7 +75,7 @@ class Adam(keras.optimizers.Optimizer):
         beta_1: float,
         beta_2: float,
         epsilon: float,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> None:
         super().__init__(learning_rate=learning_rate, **kwargs)
         self.decay, self.beta_1, self.beta_2, self.epsilon = weight_decay, beta_1, beta_2, epsilon
@@ -93,14 +93,10 @@ class Adam(keras.optimizers.Optimizer):
         return self.first_moments[index].value, self.second_moments[index].value
 
     def update_step(
-        self,
-        gradient: tf.Tensor | tf.IndexedSlices,
-        variable: tf.Variable,
-        learning_rate: tf.Tensor,
+        self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: tf.Tensor
     ) -> None:
-        gradient = tf.convert_to_tensor(
-            gradient
-        )  # rows of a table that no token names have a gradient of 0, and their moments decay
+        # Rows of a table that no token names have a gradient of 0, and their moments decay.
+        gradient = tf.convert_to_tensor(gradient)
         m, v = self.moments(variable)
         m.assign(self.beta_1 * m + (1 - self.beta_1) * gradient)
         v.assign(self.beta_2 * v + (1 - self.beta_2) * tf.square(gradient))
@@ -114,14 +110,10 @@ class Adam(keras.optimizers.Optimizer):
             update += self.decay * variable
         variable.assign_sub(tf.cast(learning_rate, variable.dtype) * update)
 
-    def get_config(self) -> dict[str, Any]:
-        constants = {
-            "weight_decay": self.decay,
-            "beta_1": self.beta_1,
-            "beta_2": self.beta_2,
-            "epsilon": self.epsilon,
-        }
-        return {**super().get_config(), **constants}
+    def get_config(self) -> dict[str, object]:
+        betas = {"beta_1": self.beta_1, "beta_2": self.beta_2}
+        own = {"weight_decay": self.decay, **betas, "epsilon": self.epsilon}
+        return {**super().get_config(), **own}
 
 
 @register
@@ -131,8 +123,8 @@ class _Constant(keras.optimizers.schedules.LearningRateSchedule):
     def __init__(self, rate: float) -> None:
         self.rate = rate
 
-    def __call__(self, step: Any) -> tf.Tensor:
+    def __call__(self, step: tf.Tensor) -> tf.Tensor:
         return tf.constant(self.rate, tf.float64)
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> dict[str, object]:
         return {"rate": self.rate}

@@ -1,7 +1,5 @@
 """Positions, sinusoidal and learned (POSITION)."""
 
-from typing import Any
-
 import numpy as np
 import tensorflow as tf
 
@@ -32,10 +30,7 @@ def token_positions(mask_bt: tf.Tensor, start: str = "first_token") -> tf.Tensor
 
 
 def positional_encoding(
-    position_bt: tf.Tensor,
-    width: int,
-    dtype: tf.DType = tf.float64,
-    layout: str = "interleaved",
+    position_bt: tf.Tensor, width: int, dtype: tf.DType = tf.float64, layout: str = "interleaved"
 ) -> tf.Tensor:
     """`PE(p, 2i) = sin(p / 10000^(2i/d))`, `PE(p, 2i+1) = cos(p / 10000^(2i/d))`.
 
@@ -64,11 +59,11 @@ class PositionEmbedding(Table):
     Positions outside the table raise ValueError if their values are known, as ids of Embedding do.
     """
 
-    def __init__(self, rows: int, width: int, offset: int, **kwargs: Any) -> None:
+    def __init__(self, rows: int, width: int, offset: int, **kwargs: object) -> None:
         super().__init__(rows, width, **kwargs)
         self.offset = offset
 
-    def check_ids(self, position_bt: Any, **_: Any) -> None:
+    def check_ids(self, position_bt: tf.Tensor, **_: object) -> None:
         """Raises ValueError on positions outside the table, other dtypes and other axes."""
         bounds = id_bounds(position_bt)
         checks.check_rows(
@@ -79,5 +74,5 @@ class PositionEmbedding(Table):
         self.check_ids(position_bt)
         return self.look_up(position_bt + self.offset if self.offset else position_bt)
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> dict[str, object]:
         return {**super().get_config(), "offset": self.offset}

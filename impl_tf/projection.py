@@ -43,8 +43,8 @@ class Adapted(Traced):
         self,
         rank: int,
         lora_alpha: float | None = None,
-        a_initializer: Any = "he_uniform",
-        b_initializer: Any = "zeros",
+        a_initializer: "str | keras.initializers.Initializer" = "he_uniform",
+        b_initializer: "str | keras.initializers.Initializer" = "zeros",
     ) -> None:
         """Freezes W and adds A and B.
 
@@ -109,7 +109,7 @@ class Adapted(Traced):
     def _biases(self) -> list[keras.Variable]:
         return [] if getattr(self, "bias", None) is None else [self.bias]
 
-    def quantize(self, mode: str | None = None, *_: Any, **__: Any) -> None:
+    def quantize(self, mode: str | None = None, *_: object, **__: object) -> None:
         raise ValueError(
             f"the kernel of {type(self).__name__} must be floating, there is no quantized form; "
             f"got mode {mode!r}"
@@ -127,12 +127,12 @@ class Projection(Adapted):
     """
 
     def __init__(
-        self, inputs: Sequence[int], outputs: Sequence[int], bias: bool, **kwargs: Any
+        self, inputs: Sequence[int], outputs: Sequence[int], bias: bool, **kwargs: object
     ) -> None:
         super().__init__(**kwargs)
         self.inputs, self.outputs, self.use_bias = tuple(inputs), tuple(outputs), bias
 
-    def build(self, input_shape: Any = None) -> None:
+    def build(self, input_shape: object = None) -> None:
         initializer = xavier_uniform(math.prod(self.inputs), math.prod(self.outputs))
         self.kernel = self.add_weight(
             shape=self.inputs + self.outputs, initializer=initializer, name="kernel"
@@ -155,10 +155,6 @@ class Projection(Adapted):
     def compute_output_shape(self, input_shape: Sequence[int | None]) -> tuple[int | None, ...]:
         return (*input_shape[: -len(self.inputs)], *self.outputs)
 
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "inputs": self.inputs,
-            "outputs": self.outputs,
-            "bias": self.use_bias,
-        }
+    def get_config(self) -> dict[str, object]:
+        own = {"inputs": self.inputs, "outputs": self.outputs, "bias": self.use_bias}
+        return {**super().get_config(), **own}

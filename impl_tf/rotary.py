@@ -20,7 +20,7 @@ class Rotation(tf.experimental.ExtensionType):
     """What every pair of features is multiplied by, at every position.
 
     One value to Keras, which would round a tuple of tensors to the compute dtype of the layer that
-    is called with it.
+    is called with it; Keras takes it by name, as all that is no tensor.
     """
 
     cosine_btj: tf.Tensor

@@ -10,7 +10,7 @@ from .framework import keras, register
 __all__ = ["noam"]
 
 
-def noam(step: Any, width: int, warmup: int, dtype: tf.DType = tf.float64) -> tf.Tensor:
+def noam(step: int | tf.Tensor, width: int, warmup: int, dtype: tf.DType = tf.float64) -> tf.Tensor:
     """`rate(n) = d^-1/2 min(n^-1/2, n warmup^-3/2)`, with n = step counted from 1 (NOAM).
 
     Computed in float64 and then cast to dtype; in a graph the step has no values to check.
@@ -35,8 +35,8 @@ class Noam(keras.optimizers.schedules.LearningRateSchedule):
     def __init__(self, width: int, warmup: int) -> None:
         self.width, self.warmup = width, warmup
 
-    def __call__(self, step: Any) -> tf.Tensor:
+    def __call__(self, step: tf.Tensor) -> tf.Tensor:
         return noam(tf.convert_to_tensor(step) + 1, self.width, self.warmup)
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> dict[str, object]:
         return {"width": self.width, "warmup": self.warmup}

@@ -1,10 +1,12 @@
 """The stacks of encoder and decoder layers."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
 from reference_numpy import TransformerConfig
+from reference_numpy.config import LayerKind
 
 from .dropout import Dropout, Keep, part
 from .framework import Configured, register, sizes
@@ -13,6 +15,9 @@ from .normalization import norm
 from .rotary import Rotation, rotation
 
 __all__ = ["Decoder", "Encoder"]
+
+# through(layer, x, rotation, index): x after that layer.
+Through: TypeAlias = Callable[[Any, tf.Tensor, "Rotation | None", int], tf.Tensor]
 
 
 class _Stack(Configured):
@@ -29,7 +34,7 @@ class _Stack(Configured):
         config: TransformerConfig,
         layer: type[EncoderLayer] | type[DecoderLayer],
         count: int,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> None:
         super().__init__(config, **kwargs)
         self.embedding_dropout = Dropout(
@@ -50,41 +55,34 @@ class _Stack(Configured):
     def _names(self) -> list[str]:
         return [f"layers_{index}" for index in range(self.count)]
 
-    def normalise(self, x_btd: tf.Tensor) -> tf.Tensor:
-        """The final norm, where the config has one."""
+    def walk(
+        self,
+        x_btd: tf.Tensor,
+        through: Through,
+        position_bt: tf.Tensor | None = None,
+        length: tf.Tensor | None = None,
+    ) -> tf.Tensor:
+        """`x = through(layer, x, rotation, index)` for every layer, then the final norm, where the
+        config has one.
+
+        rotation: one for all layers of a kind; None for a layer that does not rotate. position_bt:
+        by default token t has position t. length: as `rotary.rotation`.
+        """
+        found: dict[LayerKind, Rotation] = {}
+        for index, layer in enumerate(self.layers):
+            kind = self.config.layer_kind(index)
+            if kind.rotary and kind not in found:
+                if position_bt is None:
+                    position_bt = tf.range(sizes(x_btd)[1])[tf.newaxis]
+                found[kind] = rotation(self.config, kind, position_bt, self.compute_dtype, length)
+            x_btd = through(layer, x_btd, found.get(kind), index)
         return self.final_norm(x_btd) if self.config.final_norm else x_btd
 
-    def given(
-        self, x_btd: tf.Tensor, keep: Keep | None, position_bt: tf.Tensor | None
-    ) -> list[dict[str, Any]]:
-        """What every layer is given by name, if there is any: layers of other classes need take
-        neither keep nor rotation."""
-        rotations: list[Rotation | None] = [None] * self.count
-        if self.config.positions == "rotary":
-            if position_bt is None:
-                position_bt = tf.range(sizes(x_btd)[1])[tf.newaxis]
-            rotations = self.rotations(position_bt)
-        result = []
-        for index, turned in enumerate(rotations):
-            named = {"keep": part(keep, "layers", str(index)), "rotation": turned}
-            result.append({name: value for name, value in named.items() if value is not None})
-        return result
 
-    def rotations(
-        self, position_bt: tf.Tensor, length: tf.Tensor | None = None
-    ) -> list[Rotation | None]:
-        """The rotation of every layer, one for all layers of a kind; None if it has none.
-
-        length: as `rotary.rotation`.
-        """
-        config = self.config
-        kinds = [config.layer_kind(index) for index in range(self.count)]
-        by_kind = {
-            kind: rotation(config, kind, position_bt, self.compute_dtype, length)
-            for kind in dict.fromkeys(kinds)
-            if kind.rotary
-        }
-        return [by_kind.get(kind) for kind in kinds]
+def _named(keep: Keep | None, rotation: Rotation | None, index: int) -> dict[str, Any]:
+    """What the layer of that index is given by name, if there is any."""
+    named = {"rotation": rotation, "keep": part(keep, "layers", str(index))}
+    return {name: value for name, value in named.items() if value is not None}
 
 
 @register
@@ -96,7 +94,7 @@ class Encoder(_Stack):
     `embedding_dropout` is applied by `Transformer.encode`.
     """
 
-    def __init__(self, config: TransformerConfig, **kwargs: Any) -> None:
+    def __init__(self, config: TransformerConfig, **kwargs: object) -> None:
         super().__init__(config, EncoderLayer, config.encoder_layers, **kwargs)
 
     def call(
@@ -106,10 +104,11 @@ class Encoder(_Stack):
         keep: Keep | None = None,
         position_bs: tf.Tensor | None = None,
     ) -> tf.Tensor:
-        given = self.given(x_bsd, keep, position_bs)
-        for index, layer in enumerate(self.layers):
-            x_bsd = layer(x_bsd, mask_bhts, **given[index])
-        return self.normalise(x_bsd)
+        return self.walk(
+            x_bsd,
+            lambda layer, x, rotation, index: layer(x, mask_bhts, **_named(keep, rotation, index)),
+            position_bs,
+        )
 
 
 @register
@@ -121,7 +120,7 @@ class Decoder(_Stack):
     without it, token t has position t. `embedding_dropout` is applied by `Transformer.decode`.
     """
 
-    def __init__(self, config: TransformerConfig, **kwargs: Any) -> None:
+    def __init__(self, config: TransformerConfig, **kwargs: object) -> None:
         super().__init__(config, DecoderLayer, config.decoder_layers, **kwargs)
 
     def call(
@@ -133,8 +132,11 @@ class Decoder(_Stack):
         keep: Keep | None = None,
         position_bt: tf.Tensor | None = None,
     ) -> tf.Tensor:
-        given = self.given(x_btd, keep, position_bt)
-        for index, layer in enumerate(self.layers):
-            masks = self_mask_bhts, cross_mask_bhts
-            x_btd = layer(x_btd, memory_bsd, *masks, **given[index])
-        return self.normalise(x_btd)
+        masks = self_mask_bhts, cross_mask_bhts
+        return self.walk(
+            x_btd,
+            lambda layer, x, rotation, index: layer(
+                x, memory_bsd, *masks, **_named(keep, rotation, index)
+            ),
+            position_bt,
+        )

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -14,6 +14,8 @@ from .framework import keras
 from .projection import Adapted
 
 __all__ = ["TABLE", "at", "export", "from_numpy", "load", "to_numpy", "values", "variables"]
+
+Module: TypeAlias = keras.layers.Layer | tf.Module
 
 # Queries and keys are normalised in one axis. A Keras layer has a property `output`.
 TABLE: layout.Table = (
@@ -27,7 +29,7 @@ TABLE: layout.Table = (
 
 
 def load(
-    module: Any,
+    module: Module,
     parameters: Mapping[str, np.ndarray],
     config: TransformerConfig,
     component: str = "transformer",
@@ -61,7 +63,7 @@ def load(
 
 
 def export(
-    module: Any,
+    module: Module,
     config: TransformerConfig,
     component: str = "transformer",
     table: layout.Table = TABLE,
@@ -77,7 +79,7 @@ def export(
 
 
 def values(
-    module: Any,
+    module: Module,
     config: TransformerConfig,
     component: str = "transformer",
     table: layout.Table = TABLE,
@@ -88,7 +90,7 @@ def values(
 
 
 def variables(
-    module: Any,
+    module: Module,
     config: TransformerConfig,
     component: str = "transformer",
     table: layout.Table = TABLE,
@@ -131,7 +133,7 @@ def from_numpy(array: np.ndarray, device: str = "/CPU:0") -> tf.Tensor:
         return tf.constant(np.array(array))
 
 
-def _build(module: Any) -> None:
+def _build(module: Module) -> None:
     if getattr(module, "built", True):
         return
     if any(
@@ -145,13 +147,13 @@ def _build(module: Any) -> None:
     module.build()
 
 
-def at(module: Any, path: str) -> Any:
+def at(module: Module, path: str) -> Any:
     """The variable of that native name, or None."""
     node = _node(module, path)
     return node if hasattr(node, "assign") else None
 
 
-def _node(module: Any, path: str) -> Any:
+def _node(module: Module, path: str) -> Any:
     node = module
     for part in filter(None, path.split(".")):
         try:
@@ -161,7 +163,7 @@ def _node(module: Any, path: str) -> Any:
     return node
 
 
-def _adapted(module: Any, names: Iterable[str]) -> dict[str, Adapted]:
+def _adapted(module: Module, names: Iterable[str]) -> dict[str, Adapted]:
     """The layers that LoRA adapts, by the native name of their matrix."""
     layers = {name: _node(module, name.rpartition(".")[0]) for name in names}
     return {

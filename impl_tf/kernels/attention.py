@@ -8,9 +8,12 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
+from reference_numpy.scores import Scores
+
 from .. import mask
 from ..framework import sizes
 from ..precision import upcast_half
+from ..values import Heads
 
 __all__ = [
     "CHUNK_WEIGHTS",
@@ -72,19 +75,16 @@ def zero_empty_rows(y: tf.Tensor, present: tf.Tensor | None) -> tf.Tensor:
 
 
 def in_chunks(
-    attention: Callable[..., tuple[tf.Tensor, tf.Tensor | None]],
-    query_bthk: tf.Tensor,
-    key_bsgk: tf.Tensor,
-    value_bsge: tf.Tensor,
-    mask_bhts: tf.Tensor | None = None,
-    bias_bhts: tf.Tensor | None = None,
-    causal: bool = False,
-    window: int = 0,
+    attention: Callable[[Heads, tf.Tensor | None, Scores], tf.Tensor],
+    heads: Heads,
+    mask_bhts: tf.Tensor | None,
+    scores: Scores,
 ) -> tf.Tensor:
     """The output of `attention`, with many queries in chunks: memory grows with s, not with t s."""
-    given = query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts, causal, window
-    length = chunk_length(query_bthk, key_bsgk.shape[1])
-    return attention(*given)[0] if length is None else _by_chunks(attention, length, *given)
+    length = chunk_length(heads.query_bthk, heads.key_bsgk.shape[1])
+    if length is None:
+        return attention(heads, mask_bhts, scores)
+    return _by_chunks(attention, length, heads, mask_bhts, scores)
 
 
 def chunk_length(query_bthk: tf.Tensor, source: int | None) -> int | None:
@@ -104,29 +104,27 @@ def _device(x: tf.Tensor) -> str:
 
 
 def _by_chunks(
-    attention: Callable[..., tuple[tf.Tensor, tf.Tensor | None]],
+    attention: Callable[[Heads, tf.Tensor | None, Scores], tf.Tensor],
     length: int,
-    query_bthk: tf.Tensor,
-    key_bsgk: tf.Tensor,
-    value_bsge: tf.Tensor,
+    heads: Heads,
     mask_bhts: tf.Tensor | None,
-    bias_bhts: tf.Tensor | None,
-    causal: bool,
-    window: int,
+    scores: Scores,
 ) -> tf.Tensor:
     """`attention` on one chunk c after another; the backward pass computes its weights again. With
     a window a chunk meets the keys n that its queries may attend to, and no others."""
-    target, source = query_bthk.shape[1], key_bsgk.shape[1]
+    query_bthk, key_bsgk, value_bsge = heads
+    target, source, window = query_bthk.shape[1], key_bsgk.shape[1], scores.window
+    within = Scores(scores.scale, scores.cap)  # the mask of a chunk says the rest
 
     def chunk(start: tf.Tensor | int, count: int) -> tf.Tensor:
         first, keys = tf.constant(0), source
         if window:
-            keys = min(source, count + window - 1 if causal else count + 2 * (window - 1))
+            keys = min(source, count + window - 1 if scores.causal else count + 2 * (window - 1))
             first = tf.clip_by_value(start + source - target - window + 1, 0, source - keys)
         mask_bhcn = _part(_part(mask_bhts, 2, start, count), 3, first, keys)
         place_c1 = (start + tf.range(count) + source - target)[:, tf.newaxis]
         place_n = first + tf.range(keys)
-        if causal:
+        if scores.causal:
             mask_bhcn = mask.combine_masks(mask_bhcn, (place_n <= place_c1)[tf.newaxis, tf.newaxis])
         if window:
             near_cn = tf.abs(place_c1 - place_n) < window
@@ -134,14 +132,15 @@ def _by_chunks(
 
         @tf.recompute_grad
         def attended(
-            query_bchk: tf.Tensor, key_bngk: tf.Tensor, value_bnge: tf.Tensor, *bias_bhcn: tf.Tensor
+            query_bchk: tf.Tensor, key_bngk: tf.Tensor, value_bnge: tf.Tensor, *added: tf.Tensor
         ) -> tf.Tensor:
-            return attention(query_bchk, key_bngk, value_bnge, mask_bhcn, *bias_bhcn)[0]
+            near = Heads(query_bchk, key_bngk, value_bnge)
+            return attention(near, added[0] if added else mask_bhcn, within)
 
         near = (_part(x, 1, first, keys) for x in (key_bsgk, value_bsge))
-        bias_bhcn = _part(_part(bias_bhts, 2, start, count), 3, first, keys)
-        rest = () if bias_bhcn is None else (bias_bhcn,)
-        return attended(_part(query_bthk, 1, start, count), *near, *rest)
+        # What has a gradient is an argument.
+        added = () if mask_bhcn is None or mask_bhcn.dtype == tf.bool else (mask_bhcn,)
+        return attended(_part(query_bthk, 1, start, count), *near, *added)
 
     whole = target - target % length
     output_nbche = tf.map_fn(

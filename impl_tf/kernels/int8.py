@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import tensorflow as tf
 
@@ -25,7 +24,7 @@ class Int8Projection(FusedProjection):
     have a kernel of their own here: the table that they are called with is not read.
     """
 
-    def build(self, input_shape: Any = None) -> None:
+    def build(self, input_shape: object = None) -> None:
         inputs, outputs = math.prod(self.inputs), math.prod(self.outputs)
         # Not `kernel`, which is the name of a parameter of the model.
         self.kernel8 = self.add_weight(

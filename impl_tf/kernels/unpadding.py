@@ -1,13 +1,16 @@
 """Unpadding: the real tokens of all rows lie side by side; only attention computes padding."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import tensorflow as tf
 
 from ..framework import sizes
+from ..values import Heads
 
 __all__ = ["PaddedMask", "Tokens", "counted", "in_rows", "pad", "unpad"]
+
+Gradient: TypeAlias = Callable[[tf.Tensor], tf.Tensor]
 
 
 class Tokens(NamedTuple):
@@ -18,9 +21,9 @@ class Tokens(NamedTuple):
     not. mask_bt: True = it lies flat.
     """
 
-    index_n: Any
-    place_bt: Any
-    mask_bt: Any
+    index_n: tf.Tensor | None
+    place_bt: tf.Tensor
+    mask_bt: tf.Tensor
 
 
 class PaddedMask(NamedTuple):
@@ -32,23 +35,14 @@ class PaddedMask(NamedTuple):
 
 
 def in_rows(
-    attention: Callable[..., tuple[tf.Tensor, Any]],
-    query_bthk: tf.Tensor,
-    key_bsgk: tf.Tensor,
-    value_bsge: tf.Tensor,
-    mask_bhts: Any,
-    *rest: Any,
-) -> tuple[tf.Tensor, Any]:
-    """`attention(query, key, value, mask, *rest)`: an output and weights.
-
-    If the mask is a `PaddedMask`, queries, keys, values and the output lie flat.
-    """
+    attention: Callable[[Heads, tf.Tensor | None], tf.Tensor], heads: Heads, mask_bhts: Any
+) -> tf.Tensor:
+    """`attention(heads, mask)`. With a `PaddedMask` heads and output lie flat."""
     if not isinstance(mask_bhts, PaddedMask):
-        return attention(query_bthk, key_bsgk, value_bsge, mask_bhts, *rest)
+        return attention(heads, mask_bhts)
     mask_bhts, query, key = mask_bhts
-    rows = pad(query_bthk, query), pad(key_bsgk, key), pad(value_bsge, key)
-    output_bthe, weights_bhts = attention(*rows, mask_bhts, *rest)
-    return unpad(output_bthe, query), weights_bhts
+    rows = [pad(x, tokens) for x, tokens in zip(heads, (query, key, key), strict=True)]
+    return unpad(attention(Heads(*rows), mask_bhts), query)
 
 
 def unpad(x_btd: tf.Tensor, tokens: Tokens) -> tf.Tensor:
@@ -60,7 +54,7 @@ def unpad(x_btd: tf.Tensor, tokens: Tokens) -> tf.Tensor:
         return tf.reshape(x_btd, [1, -1, *sizes(x_btd)[2:]])
 
     @tf.custom_gradient
-    def unpadded(x_btd: tf.Tensor) -> tuple[tf.Tensor, Any]:
+    def unpadded(x_btd: tf.Tensor) -> tuple[tf.Tensor, Gradient]:
         x_pd = tf.reshape(x_btd, [-1, *sizes(x_btd)[2:]])
         return tf.gather(x_pd, tokens.index_n)[tf.newaxis], lambda g_1nd: pad(g_1nd, tokens)
 
@@ -77,7 +71,7 @@ def pad(x_1nd: tf.Tensor, tokens: Tokens) -> tf.Tensor:
         return tf.reshape(x_1nd, shape)
 
     @tf.custom_gradient
-    def padded(x_1nd: tf.Tensor) -> tuple[tf.Tensor, Any]:
+    def padded(x_1nd: tf.Tensor) -> tuple[tf.Tensor, Gradient]:
         # A row of zeros at the end is faster than to replace the positions that do not lie flat.
         x_md = tf.concat([x_1nd[0], tf.zeros_like(x_1nd[0, :1])], axis=0)
         x_btd = tf.gather(x_md, tf.where(tokens.mask_bt, tokens.place_bt, tf.shape(x_1nd)[1]))

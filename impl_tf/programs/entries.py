@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from ..cache import attend_by_mask
 from ..framework import sizes
 from ..inputs import embed, sinusoids
 from ..layers import DecoderLayer
@@ -13,6 +14,7 @@ from ..mask import causal_mask, padding_mask, window_mask
 from ..positional_encoding import token_positions
 from ..rotary import Rotation
 from ..transformer import Transformer
+from ..values import Heads, Text
 
 __all__ = ["Encode", "Forward", "Step"]
 
@@ -33,24 +35,23 @@ class Forward(tf.Module):
 
     def __call__(
         self,
-        source: Any = None,
+        source: tf.Tensor | None = None,
         target: tf.Tensor | None = None,
         source_mask_bs: tf.Tensor | None = None,
         target_mask_bt: tf.Tensor | None = None,
         segment_bs: tf.Tensor | None = None,
     ) -> Named:
         model, config = self.model, self.model.config
+        text = Text.of(source, source_mask_bs, segment_bs)
         if config.decoder_layers:
-            masks = source_mask_bs, target_mask_bt
-            return {"logits_btv": model(source, target, *masks, training=False)}
-        hidden_bsd = model.encode(source, source_mask_bs, segment_bs=segment_bs, training=False)
-        found = {"hidden_bsd": hidden_bsd}
+            return {"logits_btv": model(text, Text(target, target_mask_bt), training=False)}
+        found = {"hidden_bsd": model.encode(text, training=False)}
         if config.pooler:
             found["pooled_bd"] = model.pooler(found["hidden_bsd"])
         if config.classes:
             found["classes_bc"] = model.classifier(found["pooled_bd"], training=False)
         if config.masked_language_head:
-            tied = (model.token_embedding("source").adapted(),) if config.tie_logits else ()
+            tied = (model.source_embedding.adapted(),) if config.tie_logits else ()
             found["logits_bsv"] = model.masked_language_head(found["hidden_bsd"], *tied)
         return found
 
@@ -65,7 +66,7 @@ class Encode(tf.Module):
         self.model = model
 
     def __call__(self, source: tf.Tensor, source_mask_bs: tf.Tensor) -> Named:
-        memory_bsd = self.model.encode(source, source_mask_bs, training=False)
+        memory_bsd = self.model.encode(Text(source, source_mask_bs), training=False)
         layers = self.model.decoder.layers
         pairs = [layer.cross_attention.keys_and_values(memory_bsd) for layer in layers]
         keys, values = zip(*pairs, strict=True)
@@ -107,53 +108,40 @@ class Step(tf.Module):
         if config.positions == "sinusoidal":
             encoding_pd = sinusoids(config, end, model.compute_dtype)
         x_btd = embed(model, "target", target, position_bt, position_pd=encoding_pd)
-        kinds = [config.layer_kind(layer) for layer in range(config.decoder_layers)]
-        turned: list[Rotation | None] = [None] * len(kinds)
-        if config.positions == "rotary":
-            turned = model.decoder.rotations(position_bt)
+        windows = [config.layer_kind(layer).window for layer in range(config.decoder_layers)]
         own_bhts = padding_mask(target_mask_bs) & causal_mask(length, end)
         masks = {
             window: own_bhts & window_mask(length, end, window) if window else own_bhts
-            for window in {kind.window for kind in kinds}
+            for window in {*windows}
         }
         cross_bhts = None if source_mask_bs is None else padding_mask(source_mask_bs)
-        kept = []
-        for index, (layer, kind) in enumerate(zip(model.decoder.layers, kinds, strict=True)):
-            own = keys_lbsgk[index], values_lbsge[index]
-            cross = None
-            if cross_keys_lbsgk is not None and cross_values_lbsge is not None:
-                cross = cross_keys_lbsgk[index], cross_values_lbsge[index], cross_bhts
-            x_btd, *pair = _layer(layer, x_btd, own, masks[kind.window], turned[index], cross)
-            kept.append(pair)
+        kept: list[tuple[tf.Tensor, tf.Tensor]] = []
+        memory: Any = cross_keys_lbsgk, cross_values_lbsge
+
+        def through(
+            layer: DecoderLayer, x_btd: tf.Tensor, rotation: Rotation | None, index: int
+        ) -> tf.Tensor:
+            def attend(y_btd: tf.Tensor) -> tf.Tensor:
+                query_bthk, key_btgk, value_btge = layer.self_attention.project(
+                    y_btd, y_btd, rotation
+                )
+                key_bsgk = tf.concat([keys_lbsgk[index], key_btgk], axis=1)
+                value_bsge = tf.concat([values_lbsge[index], value_btge], axis=1)
+                kept.append((key_bsgk, value_bsge))
+                heads = Heads(query_bthk, key_bsgk, value_bsge)
+                return attend_by_mask(layer.self_attention, heads, masks[windows[index]])
+
+            def attend_to_memory(y_btd: tf.Tensor) -> tf.Tensor:
+                query_bthk = layer.cross_attention.queries(y_btd)
+                heads = Heads(query_bthk, *(x_lbsge[index] for x_lbsge in memory))
+                return layer.cross_attention.attend(heads, cross_bhts)
+
+            return layer.run(x_btd, attend, None if cross_keys_lbsgk is None else attend_to_memory)
+
+        x_btd = model.decoder.walk(x_btd, through, position_bt)
         keys, values = zip(*kept, strict=True)
         return {
-            "logits_btv": model.head(model.decoder.normalise(x_btd)),
+            "logits_btv": model.head(x_btd),
             "keys_lbsgk": tf.stack(keys),
             "values_lbsge": tf.stack(values),
         }
-
-
-def _layer(
-    layer: DecoderLayer,
-    x_btd: tf.Tensor,
-    own: tuple[tf.Tensor, tf.Tensor],
-    mask_bhts: tf.Tensor,
-    rotation: Rotation | None,
-    cross: Any,
-) -> tuple[tf.Tensor, ...]:
-    """Runs the layer on the next tokens: its output, and all keys and values of its
-    self-attention.
-    """
-    kept: list[tf.Tensor] = []
-
-    def attend(y_btd: tf.Tensor) -> Any:
-        query_bthk, *new = layer.self_attention.project(y_btd, rotation)
-        key_bsgk, value_bsge = (tf.concat(pair, axis=1) for pair in zip(own, new, strict=True))
-        kept.extend((key_bsgk, value_bsge))
-        return layer.self_attention.attend(query_bthk, key_bsgk, value_bsge, mask_bhts)
-
-    def attend_to_memory(y_btd: tf.Tensor) -> Any:
-        return layer.cross_attention.attend(layer.cross_attention.queries(y_btd), *cross)
-
-    x_btd = layer.run(x_btd, attend, None if cross is None else attend_to_memory)
-    return x_btd, *kept

@@ -1,7 +1,6 @@
 """A copy of a model for inference, whose projections of one input are one product."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import tensorflow as tf
 
@@ -11,11 +10,13 @@ from .. import weights
 from ..attention import MultiHeadAttention
 from ..embedding import capped
 from ..feed_forward import FeedForward
-from ..framework import other_layers
+from ..framework import keras, other_layers
 from ..kernels.int8 import Int8Projection
 from ..kernels.projection import FusedProjection
 from ..projection import Projection
+from ..rotary import Rotation
 from ..transformer import Transformer
+from ..values import Heads
 
 __all__ = ["FusedAttention", "FusedFeedForward", "fused", "refresh"]
 
@@ -36,14 +37,9 @@ class FusedAttention(MultiHeadAttention):
     """
 
     def __init__(
-        self,
-        config: TransformerConfig,
-        layer: int | None,
-        of_itself: bool,
-        int8: bool = False,
-        **kwargs: Any,
+        self, given: MultiHeadAttention, of_itself: bool, int8: bool = False, **kwargs: object
     ) -> None:
-        super().__init__(config, layer, **kwargs)
+        super().__init__(given.config, given.scores, name=given.name, **kwargs)
         self.of_itself, kind = of_itself, Int8Projection if int8 else FusedProjection
         if of_itself:
             self.query_key_value = kind(self.query, self.key, self.value, name="query_key_value")
@@ -54,25 +50,27 @@ class FusedAttention(MultiHeadAttention):
         if int8:
             _to_int8(self, "query", "output_projection")
 
-    def keys_and_values(self, memory_bsd: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        key_bsgk, value_bsge = self.key_value.separate(memory_bsd)
-        return self.normalised("key", key_bsgk), value_bsge
-
-    def unrotated(
-        self, query_btd: tf.Tensor, memory_bsd: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    def project(
+        self, query_btd: tf.Tensor, memory_bsd: tf.Tensor, rotation: Rotation | None = None
+    ) -> Heads:
         """In self-attention the memory is the query's input and is not read."""
         if not self.of_itself:
-            return super().unrotated(query_btd, memory_bsd)
+            return super().project(query_btd, memory_bsd, rotation)
         query_bthk, key_btgk, value_btge = self.query_key_value.separate(query_btd)
-        normed = self.normalised("query", query_bthk), self.normalised("key", key_btgk)
-        return *normed, value_btge
+        query_bthk = self._placed(query_bthk, self.query_norm, rotation)
+        return Heads(query_bthk, self._placed(key_btgk, self.key_norm, rotation), value_btge)
+
+    def keys_and_values(
+        self, memory_bsd: tf.Tensor, rotation: Rotation | None = None
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        key_bsgk, value_bsge = self.key_value.separate(memory_bsd)
+        return self._placed(key_bsgk, self.key_norm, rotation), value_bsge
 
 
 class FusedFeedForward(FeedForward):
     """A gated feed-forward whose gate and hidden layer are one product; `fused` makes it."""
 
-    def __init__(self, config: TransformerConfig, int8: bool = False, **kwargs: Any) -> None:
+    def __init__(self, config: TransformerConfig, int8: bool = False, **kwargs: object) -> None:
         super().__init__(config, **kwargs)
         kind = Int8Projection if int8 else FusedProjection
         self.gate_hidden = kind(self.gate, self.hidden, name="gate_hidden")
@@ -86,7 +84,7 @@ class FusedFeedForward(FeedForward):
 class Int8Logits(Int8Projection):
     """Logits in int8, scaled and capped by config."""
 
-    def __init__(self, config: TransformerConfig, **kwargs: Any) -> None:
+    def __init__(self, config: TransformerConfig, **kwargs: object) -> None:
         width, vocabulary = (config.model_width,), (config.target_vocabulary,)
         super().__init__(Projection(width, vocabulary, config.output_bias, **kwargs), name="logits")
         self.config = config
@@ -116,19 +114,15 @@ def fused(model: Transformer, dtype: str | None = None) -> Transformer:
         raise ValueError(f"dtype must be a floating one or int8; got {tf.as_dtype(dtype).name}")
     config, copy = model.config, Transformer(model.config, dtype=dtype or model.compute_dtype)
     options = {"int8": int8, "dtype": copy.dtype_policy}
-    for index, layer in enumerate(copy.decoder.layers):
-        layer.self_attention = FusedAttention(config, index, True, **options, name="self_attention")
+    for layer in copy.decoder.layers:
+        layer.self_attention = FusedAttention(layer.self_attention, True, **options)
         if config.cross_attention:
-            layer.cross_attention = FusedAttention(
-                config, None, False, **options, name="cross_attention"
-            )
+            layer.cross_attention = FusedAttention(layer.cross_attention, False, **options)
         if config.gated_feed_forward:
             layer.feed_forward = FusedFeedForward(config, **options, name="feed_forward")
     if int8:
-        for index, layer in enumerate(copy.encoder.layers if config.encoder_layers else ()):
-            layer.self_attention = FusedAttention(
-                config, index, False, **options, name="self_attention"
-            )
+        for layer in copy.encoder.layers if config.encoder_layers else ():
+            layer.self_attention = FusedAttention(layer.self_attention, False, **options)
             if config.gated_feed_forward:
                 layer.feed_forward = FusedFeedForward(config, **options, name="feed_forward")
         for layer in _layers(copy):
@@ -153,13 +147,13 @@ def refresh(copy: Transformer, model: Transformer) -> None:
                     _refresh(own, [getattr(getattr(given, part), each) for each in names])
     if isinstance(copy.logits, Int8Projection):
         if model.config.tie_logits:
-            kernel = tf.transpose(model.token_embedding("target").adapted())
+            kernel = tf.transpose(model.input_layers("target").embedding.adapted())
         else:
             kernel = model.logits.adapted()
         copy.logits.copy([kernel], [model.logits.bias])
 
 
-def _layers(model: Transformer) -> list[Any]:
+def _layers(model: Transformer) -> list[keras.layers.Layer]:
     """The layers of encoder and decoder."""
     return [
         layer
@@ -173,7 +167,7 @@ def _refresh(own: FusedProjection, projections: Sequence[Projection]) -> None:
     own.copy([each.adapted() for each in projections], [each.bias for each in projections])
 
 
-def _to_int8(layer: Any, *names: str) -> None:
+def _to_int8(layer: keras.layers.Layer, *names: str) -> None:
     """Puts int8 projections in place of those of the layer."""
     for name in names:
         if hasattr(layer, name):

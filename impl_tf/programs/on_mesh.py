@@ -194,5 +194,5 @@ def _axes(name: str) -> str:
 def _owner(function: Any) -> Any:
     """The module whose parameters a component has."""
     if isinstance(function, functools.partial):
-        return function.args[0]
+        return _owner(function.args[0])
     return getattr(function, "__self__", function)

@@ -15,9 +15,10 @@ from ..framework import id_bounds
 from ..rotary import by_length
 from ..transformer import Transformer
 
-__all__ = ["Plan", "Program", "Request", "bucket", "plan", "request"]
+__all__ = ["Array", "Plan", "Program", "Request", "bucket", "plan", "request"]
 
 Answers: TypeAlias = "dict[str, tf.Tensor]"
+Array: TypeAlias = np.ndarray | tf.Tensor
 
 SHORTEST, LONGEST = 16, 64
 
@@ -37,24 +38,24 @@ class Plan(NamedTuple):
 class Request(NamedTuple):
     """The inputs of a graph: arrays, or tensors."""
 
-    source: Any  # None in a decoder-only model, as its mask
-    source_mask_bs: Any
-    before: Any  # the prefix but for its last token, `b p`
-    before_mask_bt: Any
-    start: Any  # how many of these only fill up its length
-    last_b1: Any
-    end_id: Any
-    pad_id: Any  # follows the end token
-    max_new_tokens: Any
-    min_new_tokens: Any
-    top_k: Any
-    repetition_penalty: Any
-    temperature: Any
-    top_p: Any
-    early_stop: Any
-    forbidden_v: Any  # True = no answer holds the id
-    length_penalty_n: Any
-    uniform_bn: Any = None
+    source: Array | None  # None in a decoder-only model, as its mask
+    source_mask_bs: Array | None
+    before: Array  # the prefix but for its last token, `b p`
+    before_mask_bt: Array
+    start: Array  # how many of these only fill up its length
+    last_b1: Array
+    end_id: Array
+    pad_id: Array  # follows the end token
+    max_new_tokens: Array
+    min_new_tokens: Array
+    top_k: Array
+    repetition_penalty: Array
+    temperature: Array
+    top_p: Array
+    early_stop: Array
+    forbidden_v: Array  # True = no answer holds the id
+    length_penalty_n: Array
+    uniform_bn: tf.Tensor = None  # where tokens are drawn
 
 
 class Program:
@@ -76,7 +77,7 @@ class Program:
         """The number of graphs that have been compiled."""
         return getattr(self._search, "experimental_get_tracing_count", int)()
 
-    def __call__(self, plan: Plan, strategy: Strategy, *given: Any) -> Answers:
+    def __call__(self, plan: Plan, strategy: Strategy, *given: Array | None) -> Answers:
         """The answers to what `request` is given. Raises ValueError if a logit is inf or NaN."""
         arrays = (None if array is None else np.asarray(array) for array in given)
         asked = request(self._model.config, strategy, *arrays)

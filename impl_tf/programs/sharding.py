@@ -137,10 +137,10 @@ def count(config: TransformerConfig, target: np.ndarray) -> int:
 
 def lengths(
     config: TransformerConfig,
-    source: Any,
-    target: Any,
-    source_mask: Any = None,
-    target_mask: Any = None,
+    source: np.ndarray | None,
+    target: np.ndarray | None,
+    source_mask: np.ndarray | None = None,
+    target_mask: np.ndarray | None = None,
 ) -> dict[str, int]:
     """The length of what each stack reads of a whole batch: the largest position and 1."""
     read = {"encoder": ("source", source, source_mask), "decoder": ("target", target, target_mask)}
@@ -158,12 +158,12 @@ def following(length_of: Mapping[Any, Any]) -> Iterator[None]:
     """Frequencies that depend on the length of the text (ROTARY) are those of the length that is
     given for a stack: that of the whole batch, of which a replica reads some rows."""
     for stack, length in length_of.items():
-        stack.rotations = functools.partial(stack.rotations, length=length)
+        stack.walk = functools.partial(stack.walk, length=length)
     try:
         yield
     finally:
         for stack in length_of:
-            del stack.rotations
+            del stack.walk
 
 
 def draw(

@@ -1,6 +1,6 @@
 """The step of a training run on replicas."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,8 +11,10 @@ from reference_numpy import parameters as canonical
 from reference_numpy.recipe import Recipe
 from reference_numpy.sharding import chunks
 
+from ..dropout import Keep
 from ..optimizer import Adam, clip_global_norm
 from ..rotary import by_length
+from ..transformer import Transformer
 from .sharding import Replicas, compilers, draw, following, lengths, summed, workers_alive
 
 __all__ = ["Steps"]
@@ -29,7 +31,7 @@ class Steps:
     def __init__(
         self,
         replicas: Replicas,
-        model: Any,
+        model: Transformer,
         optimizer: Adam,
         recipe: Recipe,
         seed: int,
@@ -57,7 +59,7 @@ class Steps:
         steps: int,
         source: np.ndarray | None,
         target: np.ndarray,
-        keep: Mapping[str, Any] | None,
+        keep: Keep | None,
         total: int,
     ) -> tf.Tensor:
         """One update after that many steps; returns the loss of the whole batch before it."""
@@ -98,9 +100,7 @@ class Steps:
         with following({getattr(self._model, stack): x for stack, x in self._lengths.items()}):
             yield
 
-    def _kept(
-        self, keep: Mapping[str, Any] | None, steps: int, begin: int, rows: int
-    ) -> tuple[Any, Any]:
+    def _kept(self, keep: Keep | None, steps: int, begin: int, rows: int) -> tuple[Any, Any]:
         """The keep masks that are given, and where random ones are drawn: the step, and the place
         of each replica's first row in the whole batch."""
         if keep is not None:
@@ -127,10 +127,10 @@ class Steps:
         gradients = tape.gradient(value, self._model.trainable_variables)
         return value, [tf.convert_to_tensor(gradient) for gradient in gradients]
 
-    def _value_of_rows(self, source: Any, target: Any) -> tf.Tensor:
+    def _value_of_rows(self, source: tf.Tensor | None, target: tf.Tensor) -> tf.Tensor:
         return _objective(self._model)(source, target, total=1)
 
-    def _summed_and_applied(self, value: Any, gradients: Any) -> Any:
+    def _summed_and_applied(self, value: tf.Tensor, gradients: list[tf.Tensor]) -> tf.Tensor:
         """Sums a loss and its gradients over the replicas and updates every copy of the variables;
         returns the loss.
 
@@ -156,7 +156,7 @@ class Steps:
         return value
 
 
-def _objective(model: Any) -> Callable[..., tf.Tensor]:
+def _objective(model: Transformer) -> Callable[..., tf.Tensor]:
     return model.classification_loss if model.config.classes else model.training_loss
 
 

@@ -11,10 +11,12 @@ from reference_numpy import checks
 
 from .. import loss, mask
 from ..dropout import Keep, part
-from ..framework import attached_mask, by_name, other_layers, sizes
+from ..framework import attached_mask, other_layers, sizes
+from ..inputs import real_tokens, texts
 from ..kernels.unpadding import PaddedMask, Tokens, counted, pad, unpad
 from ..rotary import by_length
 from ..transformer import Transformer
+from ..values import Ids, Text
 
 __all__ = [
     "LEAST",
@@ -45,7 +47,8 @@ class Unpadded:
 
     A call finds the tokens on the host (`tokens`), then runs the model on them (`run`, which may be
     traced). Rows stay as they are if ids or masks have no values, if less than least is saved, by
-    default LEAST, and in a model with layers of another package.
+    default LEAST, and in a model with layers of another package. A call of a Transformer may say
+    skip_padding=True: the logits of the target's padding are not needed, and are zeros (PADDING).
     """
 
     def __init__(self, function: Callable[..., Any], least: int | None = None) -> None:
@@ -68,9 +71,12 @@ class Unpadded:
 
     def run(self, sides: Sides | None, *arguments: Any, **keywords: Any) -> Any:
         """The function of the other arguments, computed for the tokens of the sides only."""
-        if sides is None:
-            return self._function(*arguments, **keywords)
-        return self._run(self._model, sides, *arguments, **keywords)
+        whole = isinstance(self._function, Transformer)
+        if sides is not None or (whole and keywords.get("skip_padding")):
+            return self._run(self._model, sides, *arguments, **keywords)
+        if whole:
+            keywords.pop("skip_padding", None)
+        return self._function(*arguments, **keywords)
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         return self.run(self.tokens(*arguments, **keywords), *arguments, **keywords)
@@ -84,28 +90,24 @@ def unpadded(function: Callable[..., Any], least: int | None = None) -> Unpadded
 def of_forward(
     model: Transformer,
     least: int,
-    source: Any = None,
-    target: Any = None,
-    source_mask_bs: Any = None,
-    target_mask_bt: Any = None,
-    keep: Keep | None = None,
-    segment_bs: Any = None,
+    source: Ids | None = None,
+    target: Ids | None = None,
+    *_: Any,
     skip_padding: bool = False,
-    training: bool | None = None,
+    **__: Any,
 ) -> Sides:
     """The tokens of a call of the model: of the source, since nothing attends to its padding, and
     with skip_padding of the target. An encoder-only model keeps its rows."""
     if not model.config.decoder_layers:
         return Sides()
-    masks = {"source_mask_bs": source_mask_bs, "target_mask_bt": target_mask_bt}
-    given = by_name(model.config, source, target, **masks)
-    real = [_real(model, least, given["source"], given["source_mask_bs"]), None]
-    if skip_padding:
-        real[1] = _real(model, least, given["target"], given["target_mask_bt"])
+    source, target = texts(model.config, source, target)
+    real = _real(model, least, source), _real(model, least, target if skip_padding else None)
     return Sides(*(_tokens(mask_bt, _steps(model, least, mask_bt)) for mask_bt in real))
 
 
-def of_loss(model: Transformer, least: int, source: Any, target: Any, *_: Any, **__: Any) -> Sides:
+def of_loss(
+    model: Transformer, least: int, source: Ids | None, target: tf.Tensor, *_: object, **__: object
+) -> Sides:
     """The tokens of `training_loss`; of the target those that a label that counts depends on: the
     places of these labels, and the real tokens before the last of them in the row.
 
@@ -113,12 +115,12 @@ def of_loss(model: Transformer, least: int, source: Any, target: Any, *_: Any, *
     which take long to compile: one for each length that saves something, and others if one side
     saves too little and keeps all of its positions.
     """
-    mask_bt = _real(model, least, target)
+    mask_bt = _real(model, least, Text.of(target))
     if mask_bt is not None:
         label_bt = mask_bt[:, 1:]
         later_bt = np.logical_or.accumulate(label_bt[:, ::-1], axis=1)[:, ::-1]
         mask_bt = (label_bt | mask_bt[:, :-1]) & later_bt
-    real = _real(model, least, source), mask_bt
+    real = _real(model, least, Text.of(source)), mask_bt
     steps = [_steps(model, least, mask_bt) for mask_bt in real]
     both = zip(real, steps, strict=True)
     return Sides(*(_tokens(mask_bt, own and max(steps)) for mask_bt, own in both))
@@ -126,34 +128,30 @@ def of_loss(model: Transformer, least: int, source: Any, target: Any, *_: Any, *
 
 def forward(
     model: Transformer,
-    sides: Sides,
+    sides: Sides | None,
     source: Any = None,
     target: Any = None,
-    source_mask_bs: Any = None,
-    target_mask_bt: Any = None,
     keep: Keep | None = None,
-    segment_bs: Any = None,
-    skip_padding: bool = False,
     training: bool | None = None,
+    skip_padding: bool = False,
 ) -> tf.Tensor:
     """`model(...)`; zero rows of logits at positions of the target that are left out."""
-    masks = source_mask_bs, target_mask_bt, segment_bs
-    given = model.given(source, target, *masks)
-    logits_1nv, tokens = _logits(model, sides, given, keep, training)
-    logits_btv = pad(logits_1nv, tokens)
-    if not skip_padding or tokens.index_n is not None:
-        return logits_btv
-    target, target_mask_bt = given[1], given[3]
-    if target_mask_bt is None:
-        target_mask_bt = mask.token_mask(target, model.config.padding_id)
-    return tf.where(target_mask_bt[..., tf.newaxis], logits_btv, tf.zeros((), logits_btv.dtype))
+    source, target = model.texts(source, target)
+    if sides is None:
+        logits_btv, flat = model(source, target, keep=keep, training=training), False
+    else:
+        logits_1nv, tokens = _logits(model, sides, source, target, keep, training)
+        logits_btv, flat = pad(logits_1nv, tokens), tokens.index_n is not None
+    zeroed = skip_padding and not flat and target is not None
+    mask_bt = real_tokens(model.config, target) if zeroed else None
+    return logits_btv if mask_bt is None else mask.real_rows(logits_btv, mask_bt)
 
 
 def training_loss(
     model: Transformer,
     sides: Sides,
-    source: Any,
-    target: Any,
+    source: Ids | None,
+    target: tf.Tensor,
     smoothing: float = 0.0,
     total: int | tf.Tensor | None = None,
     keep: Keep | None = None,
@@ -161,8 +159,8 @@ def training_loss(
 ) -> tf.Tensor:
     """`model.training_loss(...)`."""
     input_bt, label_bt = loss.teacher_forcing(target)
-    given = model.given(source, input_bt)
-    logits_1nv, tokens = _logits(model, sides, given, keep, training)
+    given: tuple[Any, Any] = model.texts(source, input_bt)
+    logits_1nv, tokens = _logits(model, sides, *given, keep, training)
     mask_1n = counted(mask.token_mask(label_bt, model.config.padding_id), tokens)
     logits_1nv = tf.cast(logits_1nv, model.variable_dtype)
     return loss.cross_entropy(logits_1nv, unpad(label_bt, tokens), mask_1n, smoothing, total)
@@ -171,22 +169,19 @@ def training_loss(
 def _logits(
     model: Transformer,
     sides: Sides,
-    given: tuple[Any, ...],
+    source: Text | None,
+    target: Text,
     keep: Keep | None,
     training: bool | None,
 ) -> tuple[tf.Tensor, Tokens]:
     """The logits of tokens of the target, `1 n v`, and which tokens they are."""
-    source, target, source_mask_bs, target_mask_bt, segment_bs = (
-        None if array is None else tf.convert_to_tensor(array) for array in given
-    )
     if not model.built:
         model.build()
 
-    def flat(side: str, name: str, tokens: Tokens, *inputs: Any) -> tuple[Any, ...]:
+    def flat(side: str, name: str, text: Text, tokens: Tokens) -> tuple[Any, ...]:
         """The input of a stack, the mask of its self-attention, keep masks and positions."""
-        x_btd, mask_bhts, position_bt = model.embed(side, *inputs)
-        keep_btd = part(keep, name, "embedding_dropout")
-        x_btd = getattr(model, name).embedding_dropout(x_btd, keep_btd, training=training)
+        text = Text(*(None if x is None else tf.convert_to_tensor(x) for x in text))
+        x_btd, mask_bhts, position_bt = model.embed(side, text, keep, training)
         layers = part(keep, name, "layers")
         kept = None if layers is None else {"layers": _kept(layers, tokens)}
         if position_bt is None:
@@ -194,13 +189,13 @@ def _logits(
         flat_mask, position_1n = PaddedMask(mask_bhts, tokens, tokens), unpad(position_bt, tokens)
         return unpad(x_btd, tokens), flat_mask, kept, position_1n
 
-    tokens, memory_1md, cross_mask = sides.target or _all(target), None, None
+    tokens, memory_1md, cross_mask = sides.target or _all(target.ids), None, None
     if source is not None:
-        of_source = sides.source or _all(source)
-        inputs = flat("source", "encoder", of_source, source, source_mask_bs, segment_bs)
+        of_source = sides.source or _all(source.ids)
+        inputs = flat("source", "encoder", source, of_source)
         memory_1md = model.encoder(*inputs, training=training)
         cross_mask = PaddedMask(inputs[1].mask_bhts, tokens, of_source)
-    x_1nd, self_mask, *rest = flat("target", "decoder", tokens, target, target_mask_bt)
+    x_1nd, self_mask, *rest = flat("target", "decoder", target, tokens)
     masks = self_mask, cross_mask
     return model.head(model.decoder(x_1nd, memory_1md, *masks, *rest, training=training)), tokens
 
@@ -228,10 +223,12 @@ def _all(token: tf.Tensor) -> Tokens:
     return Tokens(None, None, tf.ones(sizes(token)[:2], tf.bool))
 
 
-def _real(model: Transformer, least: int, token: Any, mask_bt: Any = None) -> np.ndarray | None:
+def _real(model: Transformer, least: int, text: Text | None) -> np.ndarray | None:
     """Which tokens are real; None if that is not known, or if what could be saved is too little."""
-    mask_of = token if mask_bt is None else mask_bt
-    if token is None or tf.is_symbolic_tensor(mask_of) or token.ndim < 2:
+    if text is None or text.ids is None:
+        return None
+    token, mask_bt, _ = text
+    if tf.is_symbolic_tensor(token if mask_bt is None else mask_bt) or token.ndim < 2:
         return None
     if np.prod(token.shape[:2]) * model.config.model_width < least:
         return None

@@ -8,8 +8,10 @@ import numpy as np
 import tensorflow as tf
 
 from impl_tf import cache, weights
+from impl_tf.inputs import OF_SOURCE, OF_TARGET
 from impl_tf.programs.compiled import compiled
 from impl_tf.programs.fused import fused
+from impl_tf.values import Text
 from reference_numpy import TransformerConfig
 
 from ..backends import transformer
@@ -48,7 +50,10 @@ class BackendModel(Model):
 
     def run(self, method: str, **inputs: np.ndarray | None) -> Any:
         with tf.device(self._device):
-            found = self._methods[method](**{name: tf.constant(array) for name, array in inputs.items() if array is not None})
+            given = {name: tf.constant(array) for name, array in inputs.items() if array is not None}
+            source = Text.of(*map(given.get, OF_SOURCE))
+            target = {"target": Text.of(*map(given.get, OF_TARGET))} if method == "states" else {}
+            found = self._methods[method](source, **target)
         return tf.nest.map_structure(weights.to_numpy, found)
 
     def _last(self, token_bt: tf.Tensor, cache_: Any, mask_bt: tf.Tensor) -> tuple[tf.Tensor, Any]:

@@ -99,7 +99,8 @@ def of_decoder(known: Iterable[str], inputs: Mapping[str, Any]) -> Mapping[str, 
 
 def masked(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the inputs with masks that are true at what counts."""
-    return {name: value != 0 if name in MASK | TARGET_MASK else value for name, value in inputs.items()}
+    masks = {name for name in inputs if name in MASK | TARGET_MASK and "bool" not in str(inputs[name].dtype)}
+    return {name: value != 0 if name in masks else value for name, value in inputs.items()}
 
 
 def beside(known: Iterable[str], inputs: Iterable[str]) -> list[str]:

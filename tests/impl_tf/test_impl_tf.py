@@ -14,14 +14,17 @@ from impl_tf.framework import keras
 from impl_tf.heads import Classifier, MaskedLanguageHead, Pooler
 from impl_tf.kernels import attention
 from impl_tf.loss import cross_entropy
+from impl_tf.mask import combine_masks
 from impl_tf.normalization import LayerNorm
 from impl_tf.positional_encoding import PositionEmbedding
 from impl_tf.programs.compiled import compiled
 from impl_tf.sampling import truncate
 from impl_tf.stacks import Encoder
 from impl_tf.transformer import Transformer
+from impl_tf.values import Heads, Text
 from reference_numpy import TransformerConfig, parameters, preset
 from reference_numpy import sampling as reference
+from reference_numpy.scores import Scores
 
 CONFIG = preset(
     "tiny", source_vocabulary=23, target_vocabulary=29, model_width=15, heads=6, key_value_heads=2, key_size=7, value_size=5,
@@ -168,7 +171,7 @@ def test_a_model_whose_first_trace_fails_is_built_and_serves_the_next(method):
     run = compiled(model if method == "__call__" else model.training_loss)
     for _ in range(2):
         with pytest.raises(ValueError, match=r"axes|at least 1"):
-            run(source, target, **({"target_mask_bt": tf.ones((5, 7), tf.bool)} if method == "__call__" else {"total": 0}))
+            run(source, *((Text(target, tf.ones((5, 7), tf.bool)),) if method == "__call__" else (target, 0.0, 0)))
     np.testing.assert_allclose(run(source, target), getattr(model, method)(source, target), rtol=1e-10, atol=1e-12)
 
 
@@ -204,7 +207,8 @@ def test_chunks_of_queries_give_what_all_give_together(monkeypatch, target, caus
     def total(query, key, bias):
         with tf.GradientTape() as tape:
             tape.watch([query, key, bias])
-            result = tf.reduce_sum(tf.square(scaled_dot_product_attention(query, key, key, tf.constant(mask), bias, causal)))
+            both = combine_masks(bias, tf.constant(mask))
+            result = tf.reduce_sum(tf.square(scaled_dot_product_attention(Heads(query, key, key), both, Scores(causal=causal))))
         return [result, *tape.gradient(result, [query, key, bias])]
 
     def found():
@@ -246,7 +250,7 @@ def test_memory_grows_with_the_length_not_with_its_square():
         def gradient(x):
             with tf.GradientTape() as tape:
                 tape.watch(x)
-                total = tf.reduce_sum(tf.square(scaled_dot_product_attention(x, x, x)))
+                total = tf.reduce_sum(tf.square(scaled_dot_product_attention(Heads(x, x, x))))
             return tape.gradient(total, x)
 
         gradient(x)
@@ -264,7 +268,7 @@ def test_a_model_with_dropout_computes_in_chunks_in_evaluation_alone(monkeypatch
     layer, x_btd = MultiHeadAttention(CONFIG), tf.ones((2, 3, 15))
     assert not has_a_loop(layer, x_btd, x_btd)
     small_chunks(monkeypatch)
-    for settings, in_chunks in (({}, True), ({"training": True}, False), ({"return_weights": True}, False)):
+    for settings, in_chunks in (({}, True), ({"training": True}, False)):
         assert has_a_loop(lambda x_btd, settings=settings: layer(x_btd, x_btd, **settings), x_btd) == in_chunks
 
 

@@ -15,6 +15,7 @@ from impl_tf.layers import DecoderLayer, EncoderLayer
 from impl_tf.programs.compiled import compiled
 from impl_tf.stacks import Encoder
 from impl_tf.transformer import Transformer
+from impl_tf.values import Text
 from reference_numpy import layers
 
 X = np.random.default_rng(1).standard_normal((4, 8, 8))
@@ -36,6 +37,14 @@ def test_functional_models_around_the_port() -> None:
     same(model.predict(list(PAIR), verbose=0), reference())
     with pytest.raises(ValueError, match="integer"):
         model(list(PAIR))
+
+
+def test_a_functional_model_hands_masks_over_in_texts(tmp_path: Any) -> None:
+    a, b, mask = (keras.Input((None,), dtype=dtype) for dtype in ("int64", "int64", "bool"))
+    model = keras.Model([a, b, mask], loaded()(Text(a, mask), b))
+    model.save(tmp_path / "model.keras")
+    for each in (model, keras.models.load_model(tmp_path / "model.keras")):
+        same(each([*PAIR, MASK]), reference(source_mask_bs=MASK))
 
 
 def test_layers_in_models_of_keras() -> None:
@@ -89,7 +98,8 @@ class Neighbours(keras.layers.Layer):
 def test_a_layer_that_looks_at_neighbours_is_given_padding() -> None:
     model = fresh()
     model.encoder.layers_0 = Neighbours(model.encoder.layers_0)
-    same(compiled(model, jit_compile=False, least=0)(*PAIR, source_mask_bs=MASK), model(*PAIR, source_mask_bs=MASK))
+    texts = Text(SOURCE, MASK), TARGET
+    same(compiled(model, jit_compile=False, least=0)(*texts), model(*texts))
 
 
 class Negative(DecoderLayer):

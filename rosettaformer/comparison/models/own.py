@@ -1,6 +1,7 @@
 """Opens models of ours: a checkpoint in a backend, and a component of a port's file."""
 
 import importlib
+import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from ...modules import arguments
 from .base import Model, Translation, wrapped
 from .canonical import Component, named
 from .reference_model import ReferenceModel, inputs_of
+
+OF_TEXTS = ("transformer", "pool", "classify", "masked_language_logits", "states")  # components that take sides of a model's input
 
 
 def of_checkpoint(path: Path, backend: str) -> Model:
@@ -40,9 +43,33 @@ def of_checkpoint(path: Path, backend: str) -> Model:
     model = wrapped(make(), make, str(path), method)
     table = Names(imported(backend, f"{BACKENDS[backend]}.weights").TABLE).table("transformer", config)
     model.canonical, model.convention, model.defaults = named(table, config, "transformer"), "", inputs_of(config)
-    known = [name for name in ("source", "source_mask_bs") if config.encoder_layers] + ["target", "target_mask_bt"]
-    model.translation = lambda inputs: arguments.masked(arguments.of_decoder(known, inputs))
+    passed = f"{BACKENDS[backend]}.values"
+    if not importlib.util.find_spec(passed):
+        known = [name for name in ("source", "source_mask_bs") if config.encoder_layers] + ["target", "target_mask_bt"]
+        model.translation = lambda inputs: arguments.masked(arguments.of_decoder(known, inputs))
+        return model
+    text = importlib.import_module(passed).Text
+    source = {"source": True, "source_mask_bs": False, "segment_bs": False} if config.encoder_layers else {}
+    model.known = source | ({"target": True, "target_mask_bt": False} if config.decoder_layers else {})
+    model.translation = lambda inputs: _texts(text, model.known or {}, inputs)
     return model
+
+
+def _take_texts(model: Model, package: str, config: Any) -> None:
+    """Has a model of ours called with a mask and segments as parts of their side."""
+    if package not in BACKENDS.values() or not importlib.util.find_spec(f"{package}.values"):
+        return
+    text = importlib.import_module(f"{package}.values").Text
+    source = {"source": True, "source_mask_bs": False, "segment_bs": False} if config.encoder_layers else {}
+    model.known = source | ({"target": True, "target_mask_bt": False} if config.decoder_layers else {})
+    model.translation = lambda inputs: _texts(text, model.known or {}, inputs)
+
+
+def _texts(text: Any, known: Mapping[str, bool], inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns the sides of a model of ours, each with its mask and its segments."""
+    given = arguments.masked(arguments.placed(known, arguments.of_decoder(known, inputs)))
+    rest = {"source": ("source_mask_bs", "segment_bs"), "target": ("target_mask_bt",)}
+    return {side: text(given[side], *map(given.get, own)) for side, own in rest.items() if side in given}
 
 
 def of_component(port: Port, component: str, fixed: Mapping[str, Any], canonical: bool) -> Model:
@@ -68,6 +95,8 @@ def of_component(port: Port, component: str, fixed: Mapping[str, Any], canonical
     if isinstance(called, CallMapping) and (words := [word for word in (FOR, RETURN) if word in called.row]):
         raise ValueError(f"{file}: compare calls the module itself; the `call` of {component} has {' and '.join(words)}")
     model.translation = _translation(called)
+    if component in OF_TEXTS and not isinstance(called, CallMapping):
+        _take_texts(model, getattr(port.module, "__name__", "").partition(".")[0], config)
     model.defaults = case.inputs
     return Component(model, port.adapter.names, case, config) if canonical else model
 

@@ -42,7 +42,7 @@ with torch.inference_mode():
 
 model = impl_tf.transformer.Transformer(config)
 tf_weights.load(model, values, config)
-logits["tf"] = model.masked_language_logits(ids, mask, segment_bs=segments).numpy()
+logits["tf"] = model.masked_language_logits(impl_tf.values.Text(ids, mask, segments)).numpy()
 
 model = impl_jax.transformer.Transformer(config, rngs=nnx.Rngs(0))
 model.eval()

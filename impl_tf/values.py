@@ -1,0 +1,50 @@
+"""Values that are decided once and handed on: heads, dropout of the weights, texts of a model."""
+
+from typing import Any, NamedTuple, TypeAlias
+
+import tensorflow as tf
+
+__all__ = ["Drop", "Heads", "Ids", "Text"]
+
+
+class Heads(NamedTuple):
+    """What an attention multiplies: queries, keys and values, by head."""
+
+    query_bthk: tf.Tensor
+    key_bsgk: tf.Tensor
+    value_bsge: tf.Tensor
+
+
+class Drop(NamedTuple):
+    """Dropout of the attention weights (DROPOUT).
+
+    keep_bhts: True = keep; None drops nothing. rate: the probability of being dropped, by which the
+    weights that are kept grow.
+    """
+
+    keep_bhts: tf.Tensor | None = None
+    rate: float = 0.0
+
+
+class Text(NamedTuple):
+    """One side of a model's input.
+
+    ids: `b t`, or soft one-hot rows `b t v`. mask: True = real token; None: the mask that Keras
+    attached to the ids, or every id but the padding id. segment: of every token; None: 0.
+    """
+
+    ids: tf.Tensor
+    mask: tf.Tensor | None = None
+    segment: tf.Tensor | None = None
+
+    @classmethod
+    def of(cls, ids: Any, *others: Any) -> "Text | None":
+        """The text of ids, a mask and segments; a text as it is; None if nothing is given."""
+        if isinstance(ids, Text) or all(x is None for x in (ids, *others)):
+            return ids
+        if isinstance(ids, list) and len(ids) == 3:  # what a functional model makes of a text
+            return cls(*ids)
+        return cls(ids, *others)
+
+
+Ids: TypeAlias = Text | tf.Tensor  # a text, or its ids alone
