@@ -12,13 +12,13 @@ from flax import nnx
 from reference_numpy import TransformerConfig, checks
 
 from . import inputs
-from .attention import MultiHeadAttention, normed
+from .attention import MultiHeadAttention
 from .framework import bucket, has_explicit_axes, is_traced
 from .kernels.attention import attend_by_head
 from .layers import DecoderLayer
 from .mask import padding_mask, token_mask
 from .positional_encoding import token_positions
-from .rotary import Rotation, rotations
+from .rotary import Rotation
 from .stacks import Decoder
 from .transformer import Transformer
 
@@ -67,16 +67,14 @@ def start_cache(
     dtype = embedding.dtype or embedding.table.dtype
     layers: list[dict[str, Any]] = []
     for layer in model.decoder.layers:
-        window = layer.self_attention.window
+        window = layer.self_attention.scores.window
         room = min(length, window * copies) if window else length
         nothing = (jnp.zeros((rows, sizes["g"], room, sizes[size]), dtype) for size in "ke")
         layers.append({"self_attention": (*nothing,)})
     if memory_bsd is not None:
         for layer, layer_cache in zip(model.decoder.layers, layers, strict=True):
-            attention = layer.cross_attention
-            key_bsgk, value_bsge = attention.keys_and_values(memory_bsd)
-            of_memory = normed(attention.key_norm, key_bsgk), value_bsge
-            layer_cache["cross_attention"] = _by_head(of_memory)
+            pair = layer.cross_attention.keys_and_values(memory_bsd)
+            layer_cache["cross_attention"] = _by_head(pair)
     return {
         "read": jnp.zeros((), jnp.int32),
         "source_mask_bs": source_mask_bs,
@@ -187,15 +185,16 @@ def read(
     x_btd = inputs.embed(model, "target", target, position_bt, length=room)
     source_mask_bs, layers = cache["source_mask_bs"], []
     cross_mask_bhts = None if source_mask_bs is None else padding_mask(source_mask_bs)
-    indices = range(len(model.decoder.layers))
-    turned = rotations(model.config, indices, x_btd, position_bt, length)
-    for index, layer in enumerate(model.decoder.layers):
-        local = layer.self_attention.window > 0
+
+    def through(layer: Any, x: jax.Array, rotation: Rotation | None, index: int) -> jax.Array:
+        local = layer.self_attention.scores.window > 0
         masks = local_mask_bhts if local else self_mask_bhts, cross_mask_bhts
-        given = cache["layers"][index], place, *masks, turned[index]
-        x_btd, layer_cache = decoder_layer_step(layer, x_btd, *given)
+        own = cache["layers"][index], place, *masks, rotation
+        x, layer_cache = decoder_layer_step(layer, x, *own)
         layers.append(layer_cache)
-    x_btd = model.decoder.final_norm(x_btd) if model.decoder.final_norm else x_btd
+        return x
+
+    x_btd = model.decoder.walk(x_btd, through, position_bt, length)
     return model.head(x_btd), {**cache, "read": place + target.shape[1], "layers": layers}
 
 
@@ -215,24 +214,20 @@ def decoder_layer_step(
     written = {**cache}
 
     def attend(y_btd: jax.Array) -> jax.Array:
-        query_bthk, key_btgk, value_btge = layer.self_attention.project(y_btd, y_btd)
-        query_bthk, key_btgk = layer.self_attention.placed(query_bthk, key_btgk, rotation)
-        held, new = cache["self_attention"], _by_head((key_btgk, value_btge))
-        given = held, new, place, self_mask_bhts
+        attention, held = layer.self_attention, cache["self_attention"]
+        query_bthk, *new = attention.project(y_btd, y_btd, rotation)
+        given = held, _by_head(new), place, self_mask_bhts
         if held[0].shape[2] == self_mask_bhts.shape[3]:
             read, written["self_attention"], mask_bhts = _written(*given)
         else:
-            window = layer.self_attention.window
+            window = attention.scores.window
             read, written["self_attention"], mask_bhts = _written_in_turn(*given, window)
-        output_bthe = attend_by_head(query_bthk, *read, mask_bhts, *scores)
-        return layer.self_attention.output(output_bthe)
+        return attention.output(attend_by_head(query_bthk, *read, mask_bhts, attention.scores))
 
     def attend_to_memory(y_btd: jax.Array) -> jax.Array:
         attention, memory = layer.cross_attention, cache["cross_attention"]
-        query_bthk = normed(attention.query_norm, attention.queries(y_btd))
-        return attention.output(attend_by_head(query_bthk, *memory, cross_mask_bhts, *scores))
-
-    scores = layer.self_attention.config.score_scale, layer.self_attention.config.score_cap
+        given = attention.queries(y_btd), *memory, cross_mask_bhts
+        return attention.output(attend_by_head(*given, attention.scores))
 
     crosses = "cross_attention" in cache
     return layer.run(x_btd, attend, attend_to_memory if crosses else None), written

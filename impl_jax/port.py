@@ -1,6 +1,5 @@
 """What the judge calls: every component of the port, built from a config."""
 
-import inspect
 import itertools
 from collections.abc import Callable
 from functools import cache, partial
@@ -14,10 +13,11 @@ from flax import nnx
 from flax.typing import Dtype
 from jax.sharding import AxisType
 
-from reference_numpy import TransformerConfig, parameters
+from reference_numpy import TransformerConfig, checks, parameters
 from reference_numpy.recipe import Recipe
+from reference_numpy.scores import Scores
 
-from .attention import MultiHeadAttention, scaled_dot_product_attention
+from .attention import MultiHeadAttention, attention_weights, scaled_dot_product_attention
 from .cache import decode_in_steps
 from .decoding import Searcher
 from .dropout import Dropout
@@ -34,13 +34,14 @@ from .positional_encoding import PositionEmbedding, positional_encoding, token_p
 from .programs import compiled as program
 from .programs.on_mesh import answer, owner
 from .programs.sharding import Sharding
-from .rotary import rotary_embedding, rotations
+from .rotary import Rotation, rotary_embedding, rotations
 from .sampling import draw, penalise, truncate
 from .schedule import noam
 from .softmax import soft_cap, softmax
 from .stacks import Decoder, Encoder
 from .training import Trainer, moments, with_moments
 from .transformer import Transformer
+from .values import Drop, Heads
 from .weights import TABLE, from_numpy
 
 __all__ = ["compiled", "components", "framework", "modes", "on_mesh", "weights"]
@@ -114,23 +115,81 @@ def _initialise(config: TransformerConfig, dtype: Dtype, seed: int) -> dict[str,
     }
 
 
-def _placed(kind: type[nnx.Module]) -> type[nnx.Module]:
-    """The class, whose call takes the positions of the tokens in place of their rotation."""
+def _attention(
+    query_bthk: jax.Array, key_bsgk: jax.Array, value_bsge: jax.Array,
+    mask_bhts: jax.Array | None = None, bias_bhts: jax.Array | None = None, causal: bool = False,
+    return_weights: bool = False, keep_bhts: jax.Array | None = None, dropout_rate: float = 0.0,
+    window: int = 0, scale: float | None = None, cap: float | None = None,
+) -> Any:  # fmt: skip
+    """The attention of a case, and its weights if the case asks for them."""
+    heads, scores = Heads(query_bthk, key_bsgk, value_bsge), Scores(scale, cap, window, causal)
+    checks.check_attention(*(x.shape for x in heads))
+    (batch, target, count, _), source = query_bthk.shape, key_bsgk.shape[1]
+    mask_bhts = _one_mask(mask_bhts, bias_bhts, (batch, count, target, source))
+    drop = Drop(keep_bhts, dropout_rate)
+    output_bthe = scaled_dot_product_attention(heads, mask_bhts, scores, drop)
+    if not return_weights:
+        return output_bthe
+    return output_bthe, attention_weights(query_bthk, key_bsgk, mask_bhts, scores)
 
-    class Placed(kind):  # type: ignore[misc, valid-type]
-        def __call__(self, *args: Any, position_bt: jax.Array | None = None, **inputs: Any) -> Any:
-            if position_bt is not None:
-                attention: Any = getattr(self, "self_attention", self)
-                x_btd = [*args, inputs.get("x_btd"), inputs.get("query_btd")]
-                given = next(x for x in x_btd if x is not None), position_bt
-                inputs["rotation"] = rotations(attention.config, [0], *given)[0]
-            return super().__call__(*args, **inputs)
 
-    call: Any = Placed.__call__
-    own = inspect.signature(kind.__call__)
-    position = inspect.Parameter("position_bt", inspect.Parameter.KEYWORD_ONLY, default=None)
-    call.__signature__ = own.replace(parameters=[*own.parameters.values(), position])
-    return Placed
+def _one_mask(
+    mask_bhts: jax.Array | None, bias_bhts: jax.Array | None, shape: tuple[int, ...]
+) -> jax.Array | None:
+    """The mask and the bias of a case as one mask, floating if there is a bias."""
+    if mask_bhts is not None:
+        checks.check_mask(mask_bhts.shape, str(mask_bhts.dtype), shape)
+    if bias_bhts is not None:
+        checks.check_bias(bias_bhts.shape, str(bias_bhts.dtype), shape)
+    return mask_bhts if bias_bhts is None else combine_masks(bias_bhts, mask_bhts)
+
+
+class _Attention(MultiHeadAttention):
+    """Multi-head attention of a case, by the first layer's kind."""
+
+    def __init__(self, config: TransformerConfig, **own: Any) -> None:
+        super().__init__(config, **own)
+        self.config = config
+
+    def __call__(  # type: ignore[override]
+        self, query_btd: jax.Array, memory_bsd: jax.Array, mask_bhts: jax.Array | None = None,
+        bias_bhts: jax.Array | None = None, causal: bool = False, return_weights: bool = False,
+        keep_bhts: jax.Array | None = None, position_bt: jax.Array | None = None,
+    ) -> Any:  # fmt: skip
+        checks.check_features("query", query_btd.shape, self.width)
+        checks.check_features("memory", memory_bsd.shape, self.width)
+        (batch, target, _), source = query_btd.shape, memory_bsd.shape[1]
+        shape = batch, self.config.heads, target, source
+        mask_bhts = _one_mask(mask_bhts, bias_bhts, shape)
+        if causal:
+            mask_bhts = combine_masks(mask_bhts, causal_mask(target, source))
+        rotation = _rotation(self.config, query_btd, position_bt)
+        output_btd = super().__call__(query_btd, memory_bsd, mask_bhts, rotation, keep_bhts)
+        if not return_weights:
+            return output_btd
+        return output_btd, self.weights(self.project(query_btd, memory_bsd, rotation), mask_bhts)
+
+
+def _layer(kind: type[nnx.Module]) -> type[nnx.Module]:
+    """The first layer of a case, which is given the positions of its tokens."""
+
+    class Layer(kind):  # type: ignore[misc, valid-type]
+        def __init__(self, config: TransformerConfig, **own: Any) -> None:
+            super().__init__(config, **own)
+            self.config = config
+
+        def __call__(
+            self, x_btd: jax.Array, position_bt: jax.Array | None = None, **given: Any
+        ) -> jax.Array:
+            rotation = _rotation(self.config, x_btd, position_bt)
+            return super().__call__(x_btd, rotation=rotation, **given)
+
+    return Layer
+
+
+def _rotation(config: TransformerConfig, x_btd: jax.Array, position_bt: Any) -> Rotation | None:
+    """The rotation of the first layer; by default token t has position t."""
+    return rotations(config, [0], x_btd, position_bt)[0] if x_btd.ndim == 3 else None
 
 
 def on_mesh(case: Any, axes: AxisType = AxisType.Auto) -> Any:
@@ -195,15 +254,15 @@ components: dict[str, Builder] = {
     "window_mask": lambda config, dtype: window_mask,
     "softmax": lambda config, dtype: softmax,
     "soft_cap": lambda config, dtype: soft_cap,
-    "scaled_dot_product_attention": lambda config, dtype: scaled_dot_product_attention,
-    "multi_head_attention": partial(_blank, _placed(MultiHeadAttention)),
+    "scaled_dot_product_attention": lambda config, dtype: _attention,
+    "multi_head_attention": partial(_blank, _Attention),
     "activation": lambda config, dtype: partial(activation, name=config.activation),
     "feed_forward": partial(_blank, FeedForward),
     "layer_norm": partial(_norm, LayerNorm),
     "rms_norm": partial(_norm, RMSNorm),
     "dropout": lambda config, dtype: Dropout(config.dropout_rate),
-    "encoder_layer": partial(_blank, _placed(EncoderLayer)),
-    "decoder_layer": partial(_blank, _placed(DecoderLayer)),
+    "encoder_layer": partial(_blank, _layer(EncoderLayer)),
+    "decoder_layer": partial(_blank, _layer(DecoderLayer)),
     "encoder": partial(_blank, Encoder),
     "decoder": partial(_blank, Decoder),
     "logits": partial(_blank, _logits),

@@ -16,6 +16,8 @@ from ..framework import is_traced
 from ..kernels.unpadding import PaddedMask, Tokens, counted, pad, unpad
 from ..loss import cross_entropy, teacher_forcing
 from ..mask import padding_mask, token_mask
+from ..rotary import Rotation
+from ..stacks import Stack, Through, optional
 from ..transformer import Transformer
 
 __all__ = [
@@ -149,14 +151,30 @@ def _logits(
         read = flat.source or Tokens(None, None, source_mask_bs)
         source_mask = PaddedMask(padding_mask(source_mask_bs), read, read)
         encoder_keep = _flat(part(keep, "encoder"), read)
-        memory_1nd = model.encoder(unpad(x_bsd, read), source_mask, encoder_keep, position_bs)
+
+        def encode(layer: Any, x: jax.Array, rotation: Rotation | None, index: int) -> jax.Array:
+            return layer(x, source_mask, **optional(rotation, encoder_keep, index))
+
+        memory_1nd = _walk(model.encoder, unpad(x_bsd, read), encode, position_bs, read)
     x_btd, target_mask_bt, position_bt = model.embed("target", target, target_mask_bt, keep)
     written = flat.target or Tokens(None, None, target_mask_bt)
     self_mask: Any = PaddedMask(padding_mask(target_mask_bt), written, written)
     cross_mask = source_mask and source_mask._replace(query=written)
-    rest = self_mask, cross_mask, _flat(part(keep, "decoder"), written), position_bt
-    x_1nd = model.decoder(unpad(x_btd, written), memory_1nd, *rest)
+    decoder_keep = _flat(part(keep, "decoder"), written)
+
+    def decode(layer: Any, x: jax.Array, rotation: Rotation | None, index: int) -> jax.Array:
+        own = optional(rotation, decoder_keep, index)
+        return layer(x, memory_1nd, self_mask, cross_mask, **own)
+
+    x_1nd = _walk(model.decoder, unpad(x_btd, written), decode, position_bt, written)
     return model.head(x_1nd), written
+
+
+def _walk(
+    stack: Stack, x_1nd: jax.Array, through: Through, position_bt: jax.Array, tokens: Tokens
+) -> jax.Array:
+    """`Stack.walk` of flat tokens: the length of the text is that of its rows."""
+    return stack.walk(x_1nd, through, unpad(position_bt, tokens), position_bt.max(initial=0) + 1)
 
 
 def _flat(keep: Any, tokens: Tokens, name: str = "") -> Any:
