@@ -1,5 +1,7 @@
 """Scaled dot-product attention and multi-head attention."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -36,6 +38,7 @@ def attention_weights(
     weights of zero (EMPTY). Half-precision dtypes hold the scores in float32. Raises ValueError on
     shapes that do not fit.
     """
+    checks.check_attention(query_bthk.shape, key_bsgk.shape, key_bsgk.shape)
     (_, target, heads, size), source = query_bthk.shape, key_bsgk.shape[1]
     dtype, key_bshk = upcast_dtype(query_bthk.dtype), repeat_kv(key_bsgk, heads)
     scores_bhts = einsum("bthk,bshk->bhts", query_bthk, key_bshk, preferred_element_type=dtype)
@@ -67,12 +70,11 @@ def scaled_dot_product_attention(
     `jax.nn.dot_product_attention` is no substitute: it gives the mean of the values if a query may
     attend to nothing, aligns causality to the first key, and needs values as wide as keys.
     """
-    (batch, target, count, _), source = heads.query_bthk.shape, heads.key_bsgk.shape[1]
     checks.check_attention(*(x.shape for x in heads))
+    (batch, target, count, _), source = heads.query_bthk.shape, heads.key_bsgk.shape[1]
     if mask_bhts is not None:
         check_mask(mask_bhts, (batch, count, target, source))
-    lengths = chunk_lengths(batch, count, target, source)
-    if drop.keep_bhts is None and lengths:
+    if drop.keep_bhts is None and (lengths := chunk_lengths(batch, count, target, source)):
         return in_chunks(attended, heads, mask_bhts, scores, lengths)
     return attended(heads, mask_bhts, scores, drop)
 
@@ -95,7 +97,7 @@ def repeat_kv(x_bsge: jax.Array, heads: int) -> jax.Array:
 
 
 def check_mask(mask_bhts: jax.Array, shape: tuple[int, ...]) -> None:
-    """Raises ValueError on a mask that is no mask of scores of this shape."""
+    """Raises ValueError unless a boolean or floating mask broadcasts to scores of this shape."""
     is_floating = jnp.issubdtype(mask_bhts.dtype, jnp.floating)
     check = checks.check_bias if is_floating else checks.check_mask
     check(mask_bhts.shape, str(mask_bhts.dtype), shape)
@@ -111,28 +113,16 @@ class MultiHeadAttention(nnx.Module):
     """
 
     def __init__(
-        self,
-        config: TransformerConfig,
-        scores: Scores | None = None,
-        *,
-        dtype: Dtype | None = None,
-        param_dtype: Dtype = jnp.float32,
-        rngs: nnx.Rngs,
-    ) -> None:
-        sizes, bias = config.sizes, config.query_key_value_bias
-        self.query = Projection(
-            "btd,dhk->bthk", sizes, bias, dtype=dtype, param_dtype=param_dtype, rngs=rngs
-        )
-        self.key = Projection(
-            "bsd,dgk->bsgk", sizes, bias, dtype=dtype, param_dtype=param_dtype, rngs=rngs
-        )
-        self.value = Projection(
-            "bsd,dge->bsge", sizes, bias, dtype=dtype, param_dtype=param_dtype, rngs=rngs
-        )
-        bias = config.attention_output_bias
-        self.output = Projection(
-            "bthe,hed->btd", sizes, bias, dtype=dtype, param_dtype=param_dtype, rngs=rngs
-        )
+        self, config: TransformerConfig, scores: Scores | None = None, *,
+        dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs,
+    ) -> None:  # fmt: skip
+        own: Any = {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
+        affine = config.sizes, config.query_key_value_bias
+        self.query = Projection("btd,dhk->bthk", *affine, **own)
+        self.key = Projection("bsd,dgk->bsgk", *affine, **own)
+        self.value = Projection("bsd,dge->bsge", *affine, **own)
+        affine = config.sizes, config.attention_output_bias
+        self.output = Projection("bthe,hed->btd", *affine, **own)
         self.query_norm = query_key_norm(config, "h", param_dtype=param_dtype)
         self.key_norm = query_key_norm(config, "g", param_dtype=param_dtype)
         self.weights_dropout = Dropout(config.attention_dropout_rate, rngs=rngs)
@@ -187,21 +177,21 @@ class MultiHeadAttention(nnx.Module):
         mask_bhts: jax.Array | None = None,
         keep_bhts: jax.Array | None = None,
     ) -> jax.Array:
-        """`sum_i attention(query_i, key_i, value_i) W_i^O + b^O`, `b t d`.
-
-        keep_bhts: the weights that stay, in every mode; by default random ones in training.
-        """
+        """`sum_i attention(query_i, key_i, value_i) W_i^O + b^O`, `b t d`."""
 
         def attention(heads: Heads, mask_bhts: jax.Array | None) -> jax.Array:
-            (batch, target, count, _), source = heads.query_bthk.shape, heads.key_bsgk.shape[1]
-            keep = keep_bhts
-            if keep is None:
-                keep = self.weights_dropout.draw((batch, count, target, source))
-            drop = Drop(keep, self.weights_dropout.rate)
+            drop = self.drop(heads, keep_bhts)
             return scaled_dot_product_attention(heads, mask_bhts, self.scores, drop)
 
         # In a run without padding the heads lie flat: only the attention itself sees rows.
         return self.output(in_rows(attention, heads, mask_bhts))
+
+    def drop(self, heads: Heads, keep_bhts: jax.Array | None = None) -> Drop:
+        """The dropout of the weights: by the keep mask, without one by a random one in training."""
+        if keep_bhts is None:
+            (batch, target, count, _), source = heads.query_bthk.shape, heads.key_bsgk.shape[1]
+            keep_bhts = self.weights_dropout.draw((batch, count, target, source))
+        return Drop(keep_bhts, self.weights_dropout.rate)
 
     def weights(self, heads: Heads, mask_bhts: jax.Array | None = None) -> jax.Array:
         """The weights by which `attend` adds up the values, before dropout: `b h t s`."""

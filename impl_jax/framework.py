@@ -11,6 +11,7 @@ import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 __all__ = [
+    "Array",
     "beside",
     "bucket",
     "device",
@@ -22,6 +23,8 @@ __all__ = [
     "take_last",
     "take_rows",
 ]
+
+Array = jax.Array | np.ndarray  # what a call may be given, before a program
 
 _PRECISION = {"cpu": "highest", "cuda": "highest", "cuda-tf32": "tensorfloat32"}
 

@@ -1,7 +1,7 @@
 """Encoder and decoder layers: sub-layers with residual connections, norm, dropout (RESIDUAL)."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -59,22 +59,17 @@ class Layer(nnx.Module):
     cross_attention_dropout: Dropout
 
     def __init__(
-        self,
-        config: TransformerConfig,
-        layer: int = 0,
-        *,
-        dtype: Dtype | None = None,
-        param_dtype: Dtype = jnp.float32,
-        rngs: nnx.Rngs,
-    ) -> None:
-        scores, self.norm_placement = config.scores(layer, self.causal), config.norm_placement
-        self.self_attention = MultiHeadAttention(
-            config, scores, dtype=dtype, param_dtype=param_dtype, rngs=rngs
-        )
+        self, config: TransformerConfig, layer: int = 0, *,
+        dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs,
+    ) -> None:  # fmt: skip
+        own: Any = {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
+        self.norm_placement = config.norm_placement
+        scores = config.scores(layer, self.causal)
+        self.self_attention = MultiHeadAttention(config, scores, **own)
         self.self_attention_norm = norm(config, param_dtype=param_dtype)
         self.self_attention_output_norm = output_norm(config, param_dtype)
         self.self_attention_dropout = Dropout(config.dropout_rate, rngs=rngs)
-        self.feed_forward = FeedForward(config, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
+        self.feed_forward = FeedForward(config, **own)
         self.feed_forward_norm = norm(config, param_dtype=param_dtype)
         self.feed_forward_output_norm = output_norm(config, param_dtype)
         self.feed_forward_dropout = Dropout(config.dropout_rate, rngs=rngs)
@@ -147,20 +142,14 @@ class DecoderLayer(Layer):
     causal = True
 
     def __init__(
-        self,
-        config: TransformerConfig,
-        layer: int = 0,
-        *,
-        dtype: Dtype | None = None,
-        param_dtype: Dtype = jnp.float32,
-        rngs: nnx.Rngs,
-    ) -> None:
-        super().__init__(config, layer, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
+        self, config: TransformerConfig, layer: int = 0, *,
+        dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs,
+    ) -> None:  # fmt: skip
+        own: Any = {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
+        super().__init__(config, layer, **own)
         self.width = config.model_width
         if config.cross_attention:
-            self.cross_attention = MultiHeadAttention(
-                config, config.scores(None), dtype=dtype, param_dtype=param_dtype, rngs=rngs
-            )
+            self.cross_attention = MultiHeadAttention(config, config.scores(None), **own)
             self.cross_attention_norm = norm(config, param_dtype=param_dtype)
             self.cross_attention_output_norm = output_norm(config, param_dtype)
             self.cross_attention_dropout = Dropout(config.dropout_rate, rngs=rngs)

@@ -5,14 +5,7 @@ import jax.numpy as jnp
 
 from reference_numpy import checks
 
-__all__ = [
-    "causal_mask",
-    "combine_masks",
-    "padding_mask",
-    "real_rows",
-    "token_mask",
-    "window_mask",
-]
+__all__ = ["causal_mask", "combine_masks", "padding_mask", "real_rows", "token_mask", "window_mask"]
 
 
 def token_mask(token: jax.Array, padding_id: int | None) -> jax.Array:

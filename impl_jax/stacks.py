@@ -28,22 +28,18 @@ class Stack(nnx.Module):
     """
 
     def __init__(
-        self,
-        config: TransformerConfig,
-        layer: type[EncoderLayer] | type[DecoderLayer],
-        count: int,
-        *,
-        dtype: Dtype | None = None,
-        param_dtype: Dtype = jnp.float32,
-        rngs: nnx.Rngs,
-    ) -> None:
+        self, config: TransformerConfig, *,
+        dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs,
+    ) -> None:  # fmt: skip
         self.embedding_dropout = Dropout(config.dropout_rate, rngs=rngs)
-        self.layers = nnx.List(
-            layer(config, index, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
-            for index in range(count)
-        )
+        layers = self.make_layers(config, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
+        self.layers = nnx.List(layers)
         self.final_norm = norm(config, param_dtype=param_dtype) if config.final_norm else None
         self.config = config
+
+    def make_layers(self, config: TransformerConfig, **own: Any) -> list[Any]:
+        """The layers that the config says."""
+        raise NotImplementedError
 
     def walk(
         self,
@@ -66,16 +62,8 @@ class Stack(nnx.Module):
 class Encoder(Stack):
     """The stack of the source. A layer of another class takes x and the mask."""
 
-    def __init__(
-        self,
-        config: TransformerConfig,
-        *,
-        dtype: Dtype | None = None,
-        param_dtype: Dtype = jnp.float32,
-        rngs: nnx.Rngs,
-    ) -> None:
-        own = config, EncoderLayer, config.encoder_layers
-        super().__init__(*own, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
+    def make_layers(self, config: TransformerConfig, **own: Any) -> list[Any]:
+        return [EncoderLayer(config, index, **own) for index in range(config.encoder_layers)]
 
     def __call__(
         self,
@@ -84,10 +72,15 @@ class Encoder(Stack):
         keep: Keep | None = None,
         position_bs: jax.Array | None = None,
     ) -> jax.Array:
-        def through(layer: Any, x: jax.Array, rotation: Rotation | None, index: int) -> jax.Array:
+        return self.walk(x_bsd, self.through(mask_bhts, keep), position_bs)
+
+    def through(self, mask_bhts: Any = None, keep: Keep | None = None) -> Through:
+        """The call of a layer in `walk`."""
+
+        def call(layer: Any, x: jax.Array, rotation: Rotation | None, index: int) -> jax.Array:
             return layer(x, mask_bhts, **optional(rotation, keep, index))
 
-        return self.walk(x_bsd, through, position_bs)
+        return call
 
 
 class Decoder(Stack):
@@ -96,16 +89,8 @@ class Decoder(Stack):
     A layer of another class takes x, the memory and both masks.
     """
 
-    def __init__(
-        self,
-        config: TransformerConfig,
-        *,
-        dtype: Dtype | None = None,
-        param_dtype: Dtype = jnp.float32,
-        rngs: nnx.Rngs,
-    ) -> None:
-        own = config, DecoderLayer, config.decoder_layers
-        super().__init__(*own, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
+    def make_layers(self, config: TransformerConfig, **own: Any) -> list[Any]:
+        return [DecoderLayer(config, index, **own) for index in range(config.decoder_layers)]
 
     def __call__(
         self,
@@ -116,12 +101,23 @@ class Decoder(Stack):
         keep: Keep | None = None,
         position_bt: jax.Array | None = None,
     ) -> jax.Array:
-        masks = self_mask_bhts, cross_mask_bhts
+        given = memory_bsd, self_mask_bhts, cross_mask_bhts
+        return self.walk(x_btd, self.through(*given, keep), position_bt)
 
-        def through(layer: Any, x: jax.Array, rotation: Rotation | None, index: int) -> jax.Array:
-            return layer(x, memory_bsd, *masks, **optional(rotation, keep, index))
+    def through(
+        self,
+        memory_bsd: jax.Array | None = None,
+        self_mask_bhts: Any = None,
+        cross_mask_bhts: Any = None,
+        keep: Keep | None = None,
+    ) -> Through:
+        """The call of a layer in `walk`."""
 
-        return self.walk(x_btd, through, position_bt)
+        def call(layer: Any, x: jax.Array, rotation: Rotation | None, index: int) -> jax.Array:
+            given = optional(rotation, keep, index)
+            return layer(x, memory_bsd, self_mask_bhts, cross_mask_bhts, **given)
+
+        return call
 
 
 def optional(rotation: Rotation | None, keep: Keep | None, index: int) -> dict[str, Any]:

@@ -6,11 +6,10 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from reference_numpy import TransformerConfig, checks
-
 from .mask import padding_mask
 from .rotary import Rotation
 from .stacks import Decoder, Encoder
+from .values import Text
 
 __all__ = ["states"]
 
@@ -20,23 +19,15 @@ States = dict[str, dict[str, jax.Array]]
 class Model(Protocol):
     """A `Transformer`."""
 
-    config: TransformerConfig
     encoder: Encoder
     decoder: Decoder
 
-    def embed(
-        self, side: str, token: jax.Array, mask_bt: Any, /, *, segment_bt: Any = None
-    ) -> tuple[jax.Array, jax.Array, jax.Array]: ...
+    def check_given(self, source: Any, target: Any, /) -> tuple[Any, Any]: ...
+
+    def embed(self, side: str, text: Text, /) -> tuple[jax.Array, jax.Array, jax.Array]: ...
 
 
-def states(
-    model: Model,
-    source: jax.Array | None = None,
-    target: jax.Array | None = None,
-    source_mask_bs: jax.Array | None = None,
-    target_mask_bt: jax.Array | None = None,
-    segment_bs: jax.Array | None = None,
-) -> States:
+def states(model: Model, source: Any = None, target: Any = None) -> States:
     """The vectors before the first layer and after every layer, and all attention weights.
 
     model: in any mode; this is evaluation. encoder: hidden_lbtd and self_attention_lbhts; decoder:
@@ -44,20 +35,16 @@ def states(
     stack's vectors than of its layers; the last are those after its final norm, if the config has
     one. Arguments and errors as the call; each stack of the config needs its tokens.
     """
-    config, of_source = model.config, {"source_mask_bs": source_mask_bs, "segment_bs": segment_bs}
-    checks.check_source_given(config.encoder_layers, source, **of_source)
-    checks.check_target_given(config.decoder_layers, target, target_mask_bt=target_mask_bt)
+    source, target = model.check_given(source, target)
     model, result = nnx.view(model, deterministic=True), {}
     memory_bsd, cross_mask_bhts = None, None
     if source is not None:
-        x_bsd, mask_bs, position_bs = model.embed(
-            "source", source, source_mask_bs, segment_bt=segment_bs
-        )
+        x_bsd, mask_bs, position_bs = model.embed("source", source)
         cross_mask_bhts = padding_mask(mask_bs)
         result["encoder"] = _stack(model.encoder, x_bsd, position_bs, cross_mask_bhts)
         memory_bsd = result["encoder"]["hidden_lbtd"][-1]
     if target is not None:
-        x_btd, mask_bt, position_bt = model.embed("target", target, target_mask_bt)
+        x_btd, mask_bt, position_bt = model.embed("target", target)
         own = model.decoder, x_btd, position_bt, padding_mask(mask_bt)
         result["decoder"] = _stack(*own, memory_bsd, cross_mask_bhts)
     return result

@@ -34,6 +34,6 @@ class Text(NamedTuple):
     segment: jax.Array | None = None
 
     @classmethod
-    def of(cls, text: Any) -> Any:
+    def of(cls, text: "Text | jax.Array | None") -> Any:
         """Ids alone become a Text of them; a Text or None is returned as it is."""
-        return text if text is None or isinstance(text, cls) else cls(text)
+        return text if text is None or isinstance(text, Text) else cls(text)

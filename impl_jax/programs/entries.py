@@ -8,13 +8,12 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from ..attention import MultiHeadAttention, scaled_dot_product_attention
 from ..inputs import embed
-from ..mask import causal_mask, padding_mask, window_mask
+from ..mask import padding_mask
 from ..positional_encoding import token_positions
 from ..rotary import Rotation
 from ..transformer import Transformer
-from ..values import Heads
+from ..values import Heads, Text
 
 __all__ = ["Encode", "Forward", "Step"]
 
@@ -41,9 +40,10 @@ class Forward(nnx.Module):
         segment_bs: jax.Array | None = None,
     ) -> Named:
         model, config = self.model, self.model.config
-        if config.decoder_layers:
-            return {"logits_btv": model(source, target, source_mask_bs, target_mask_bt)}
-        found = {"hidden_bsd": model.encode(source, source_mask_bs, segment_bs=segment_bs)}
+        text: Any = None if source is None else Text(source, source_mask_bs, segment_bs)
+        if target is not None:
+            return {"logits_btv": model(text, Text(target, target_mask_bt))}
+        found = {"hidden_bsd": model.encode(text)}
         if config.pooler:
             found["pooled_bd"] = model.pooler(found["hidden_bsd"])
         if config.classes:
@@ -63,7 +63,7 @@ class Encode(nnx.Module):
         self.model = model
 
     def __call__(self, source: jax.Array, source_mask_bs: jax.Array) -> Named:
-        memory_bsd = self.model.encode(source, source_mask_bs)
+        memory_bsd = self.model.encode(Text(source, source_mask_bs))
         layers = self.model.decoder.layers
         pairs = [layer.cross_attention.keys_and_values(memory_bsd) for layer in layers]
         keys, values = zip(*pairs, strict=True)
@@ -80,7 +80,7 @@ class Step(nnx.Module):
 
     It is `cache.decode_step` without state. target_mask_bs: of all `p + t` tokens. keys_lbsgk,
     values_lbsge: of every layer, p long; p is 0 at the start. cross_keys_lbsgk, cross_values_lbsge:
-    as `Encode` gives them. A layer with a window keeps all keys, and its mask hides the far ones.
+    as `Encode` gives them. A layer with a window keeps all keys, and does not see the far ones.
     """
 
     def __init__(self, model: Transformer) -> None:
@@ -98,34 +98,25 @@ class Step(nnx.Module):
         cross_values_lbsge: Any = None,
     ) -> Named:
         model, config = self.model, self.model.config
-        read, length = keys_lbsgk.shape[2], target.shape[1]
-        end = read + length
+        read = keys_lbsgk.shape[2]
         position_bt = token_positions(target_mask_bs, config.position_start)[:, read:]
-        x_btd = embed(model, "target", target, position_bt, length=end)
-        own_bhts = padding_mask(target_mask_bs) & causal_mask(length, end)
-        windows = {layer.self_attention.scores.window for layer in model.decoder.layers}
-        masks = {
-            window: own_bhts & window_mask(length, end, window) if window else own_bhts
-            for window in windows
-        }
+        x_btd = embed(model, "target", target, position_bt, length=read + target.shape[1])
+        mask_bhts = padding_mask(target_mask_bs)
         cross_bhts = None if source_mask_bs is None else padding_mask(source_mask_bs)
         keys, values = [], []
 
         def through(layer: Any, x: jax.Array, rotation: Rotation | None, index: int) -> jax.Array:
             def attend(y_btd: jax.Array) -> jax.Array:
                 attention = layer.self_attention
-                query_bthk, *new = attention.project(y_btd, y_btd, rotation)
-                key_bsgk = jnp.concatenate([keys_lbsgk[index], new[0]], axis=1)
-                value_bsge = jnp.concatenate([values_lbsge[index], new[1]], axis=1)
-                keys.append(key_bsgk)
-                values.append(value_bsge)
-                heads = Heads(query_bthk, key_bsgk, value_bsge)
-                return _attended(attention, heads, masks[attention.scores.window])
+                query_bthk, key_btgk, value_btge = attention.project(y_btd, y_btd, rotation)
+                keys.append(jnp.concatenate([keys_lbsgk[index], key_btgk], axis=1))
+                values.append(jnp.concatenate([values_lbsge[index], value_btge], axis=1))
+                return attention.attend(Heads(query_bthk, keys[-1], values[-1]), mask_bhts)
 
             def attend_to_memory(y_btd: jax.Array) -> jax.Array:
                 attention = layer.cross_attention
                 cross = cross_keys_lbsgk[index], cross_values_lbsge[index]
-                return _attended(attention, Heads(attention.queries(y_btd), *cross), cross_bhts)
+                return attention.attend(Heads(attention.queries(y_btd), *cross), cross_bhts)
 
             return layer.run(x, attend, None if cross_keys_lbsgk is None else attend_to_memory)
 
@@ -135,11 +126,3 @@ class Step(nnx.Module):
             "keys_lbsgk": jnp.stack(keys),
             "values_lbsge": jnp.stack(values),
         }
-
-
-def _attended(
-    attention: MultiHeadAttention, heads: Heads, mask_bhts: jax.Array | None
-) -> jax.Array:
-    """`attention.attend` to keys in their places; the mask has causality and window."""
-    scores = attention.scores._replace(causal=False, window=0)
-    return attention.output(scaled_dot_product_attention(heads, mask_bhts, scores))

@@ -66,7 +66,7 @@ def models(port: str, config: TransformerConfig) -> tuple[Any, Any]:
     backend = Backend(port)
     model = backend.loaded(config, arrays(config))
     if port == "jax":
-        return model, backend.part("programs.compiled").compiled(model, least=0)
+        return model, backend.named(backend.part("programs.compiled").compiled(model, least=0))
     return model, backend.part("programs.unpadding").unpadded(model, least=0)
 
 
@@ -83,6 +83,8 @@ def flat(
     unpadding, model = backend.part("programs.unpadding"), models(backend.name, config)[0]
     inputs = given(backend, source=source, target=target, **{name: value for name, value in more.items() if name != "skip_padding"})
     inputs |= {"skip_padding": True} if more.get("skip_padding") else {}
+    if backend.name == "jax" and not loss:
+        inputs = backend.port.arguments("transformer", inputs)
     if backend.name == "torch":
         found = unpadding.find(model.training_loss if loss else model, least, **inputs) or (None, None)
     else:
@@ -158,7 +160,7 @@ def test_masks_that_are_given_say_what_lies_flat(backend: Backend) -> None:
     assert all(flat(backend, OTHERS, soft, target, **masks, skip_padding=True))
     assert not any(flat(backend, OTHERS, soft, target))
     inputs, run = given(backend, target=target, **masks), models(backend.name, OTHERS)[1]
-    logits, (gradient,) = backend.gradients(lambda soft: run(soft, **inputs, skip_padding=True), soft)
+    logits, (gradient,) = backend.gradients(lambda soft: run(source=soft, **inputs, skip_padding=True), soft)
     wanted: dict[str, Any] = {"source": soft, "target": target, **masks, "skip_padding": True}
     expected = transformer.transformer(parameters.nest(arrays(OTHERS)), OTHERS, **wanted)
     close(logits, expected)

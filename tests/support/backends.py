@@ -54,7 +54,10 @@ class Backend:
 
     def build(self, component: str, config: TransformerConfig, dtype: str = "float32") -> Any:
         """A module in evaluation mode; in JAX float64 needs enable_x64 around it."""
-        module = self.port.components[component](config, self.dtype(dtype))
+        if component == "transformer" and self.name == "jax":  # the port's own takes what a case may ask, too
+            module = self.port.blank(self.part("transformer").Transformer, config, self.dtype(dtype))
+        else:
+            module = self.port.components[component](config, self.dtype(dtype))
         if self.name == "torch" and hasattr(module, "to"):
             module = module.to(self.dtype(dtype)).eval()
         if self.name == "jax" and hasattr(module, "eval"):
@@ -66,6 +69,11 @@ class Backend:
         model = self.build("transformer", config, str(next(iter(arrays.values())).dtype))
         self.weights.load(model, arrays, config)
         return model
+
+    def named(self, function: Callable[..., Any], component: str = "transformer") -> Callable[..., Any]:
+        """The call of a component, which takes the inputs of a case by name."""
+        given = self.port.arguments if self.name == "jax" else lambda component, inputs: inputs
+        return lambda **inputs: function(**given(component, inputs))
 
     def arrays(self, found: dict[str, Any]) -> dict[str, np.ndarray]:
         return {name: self.weights.to_numpy(value) for name, value in found.items()}

@@ -84,6 +84,9 @@ class Models:
         arrays = arrays if config.decoder_layers else arrays[:1]
         ids = [x if x is None else self.weights.from_numpy(x) for x in arrays]
         named = {name: self.weights.from_numpy(x) for name, x in given.items()}
+        if self.backend.name == "jax" and named:  # masks and segments lie beside the ids
+            sides = self.backend.port.arguments("transformer", dict(zip(("source", "target"), ids, strict=False)) | named)
+            ids, named = [sides["source"], sides["target"]][: len(ids)], {}
         return np.asarray(self.weights.to_numpy(call(*ids, **named)), np.float64)
 
     def right(self, model: Any, call: Any = None, tolerance: float = 0.0, config: Any = None, **changed: Any) -> None:

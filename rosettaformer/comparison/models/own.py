@@ -35,13 +35,31 @@ def of_checkpoint(path: Path, backend: str) -> Model:
 
     def make() -> Any:
         kind = importlib.import_module("keras").config.floatx() if backend == "tf" else "float32"
-        return transformer(backend, config, {name: array.astype(kind) for name, array in values.items()})
+        made = transformer(backend, config, {name: array.astype(kind) for name, array in values.items()})
+        return _with_names(made, method) if backend == "jax" else made
 
-    model = wrapped(make(), make, str(path), method)
+    model = wrapped(make(), make, str(path), "by_name" if backend == "jax" else method)
     table = Names(imported(backend, f"{BACKENDS[backend]}.weights").TABLE).table("transformer", config)
     model.canonical, model.convention, model.defaults = named(table, config, "transformer"), "", inputs_of(config)
     known = [name for name in ("source", "source_mask_bs") if config.encoder_layers] + ["target", "target_mask_bt"]
     model.translation = lambda inputs: arguments.masked(arguments.of_decoder(known, inputs))
+    return model
+
+
+def _with_names(model: Any, method: str) -> Any:
+    """Returns our JAX model with a method `by_name`, which calls that one and takes masks and segments by name."""
+    from impl_jax.values import Text
+
+    class Transformer(type(model)):  # type: ignore[misc]
+        def by_name(
+            self, source: Any = None, target: Any = None, source_mask_bs: Any = None, target_mask_bt: Any = None, segment_bs: Any = None
+        ) -> Any:
+            sides = [None if source is None else Text(source, source_mask_bs, segment_bs)]
+            if target is not None:
+                sides.append(Text(target, target_mask_bt))
+            return getattr(self, method or "__call__")(*sides)
+
+    model.__class__ = Transformer
     return model
 
 
