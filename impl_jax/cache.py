@@ -205,9 +205,10 @@ def read(
 
     def through(layer: Any, x: jax.Array, rotation: Rotation | None, index: int) -> jax.Array:
         local = layer.self_attention.scores.window > 0
-        masks = local_mask_bhts if local else self_mask_bhts, cross_mask_bhts
-        own = cache["layers"][index], place, *masks, rotation
-        x, layer_cache = decoder_layer_step(layer, x, *own)
+        mask_bhts = local_mask_bhts if local else self_mask_bhts
+        x, layer_cache = decoder_layer_step(
+            layer, x, cache["layers"][index], place, mask_bhts, cross_mask_bhts, rotation
+        )
         layers.append(layer_cache)
         return x
 
@@ -234,15 +235,15 @@ def decoder_layer_step(
         if held.key_bgsk.shape[2] == mask_bhts.shape[3]:
             read = after["self_attention"] = held.update(new, place)
         else:
-            window = attention.scores.window
-            found = update_in_turn(held, new, place, mask_bhts, window)
-            read, after["self_attention"], mask_bhts = found
+            read, after["self_attention"], mask_bhts = update_in_turn(
+                held, new, place, mask_bhts, attention.scores.window
+            )
         return attention.output(attend_by_head(query_bthk, *read, mask_bhts, attention.scores))
 
     def attend_to_memory(y_btd: jax.Array) -> jax.Array:
         attention, memory = layer.cross_attention, cache["cross_attention"]
-        given = attention.queries(y_btd), *memory, cross_mask_bhts
-        return attention.output(attend_by_head(*given, attention.scores))
+        query_bthk, scores = attention.queries(y_btd), attention.scores
+        return attention.output(attend_by_head(query_bthk, *memory, cross_mask_bhts, scores))
 
     crosses = "cross_attention" in cache
     return layer.run(x_btd, attend, attend_to_memory if crosses else None), after

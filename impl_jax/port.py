@@ -35,7 +35,7 @@ from .mask import (
     token_mask,
     window_mask,
 )
-from .normalization import LayerNorm, Norm, RMSNorm
+from .normalization import norm
 from .optimizer import adam, clip_global_norm
 from .positional_encoding import PositionEmbedding, positional_encoding, token_positions
 from .programs import compiled as program
@@ -82,11 +82,6 @@ def _embedding(config: TransformerConfig, **own: Any) -> Embedding:
 def _logits(config: TransformerConfig, **own: Any) -> Logits:
     end = config.output_bias, config.logit_scale, config.logit_cap
     return Logits(config.model_width, config.target_vocabulary, *end, **own)
-
-
-def _norm(kind: type[Norm], config: TransformerConfig, dtype: Dtype) -> Norm:
-    flags = config.norm_offset, config.norm_one_plus_scale, config.norm_cast_before_scale
-    return kind(config.model_width, config.epsilon, *flags, param_dtype=dtype)
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -318,8 +313,8 @@ components: dict[str, Builder] = {
     "multi_head_attention": partial(blank, _Attention),
     "activation": lambda config, dtype: partial(activation, name=config.activation),
     "feed_forward": partial(blank, FeedForward),
-    "layer_norm": partial(_norm, LayerNorm),
-    "rms_norm": partial(_norm, RMSNorm),
+    "layer_norm": lambda config, dtype: norm(config.replace(norm="layer"), param_dtype=dtype),
+    "rms_norm": lambda config, dtype: norm(config.replace(norm="rms"), param_dtype=dtype),
     "dropout": lambda config, dtype: Dropout(config.dropout_rate),
     "encoder_layer": partial(blank, _EncoderLayer),
     "decoder_layer": partial(blank, _DecoderLayer),

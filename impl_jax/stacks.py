@@ -75,7 +75,7 @@ class Encoder(Stack):
         return self.walk(x_bsd, self.through(mask_bhts, keep), position_bs)
 
     def through(self, mask_bhts: Any = None, keep: Keep | None = None) -> Through:
-        """The call of a layer in `walk`."""
+        """How `walk` calls a layer."""
 
         def call(layer: Any, x: jax.Array, rotation: Rotation | None, index: int) -> jax.Array:
             return layer(x, mask_bhts, **optional(rotation, keep, index))
@@ -101,8 +101,8 @@ class Decoder(Stack):
         keep: Keep | None = None,
         position_bt: jax.Array | None = None,
     ) -> jax.Array:
-        given = memory_bsd, self_mask_bhts, cross_mask_bhts
-        return self.walk(x_btd, self.through(*given, keep), position_bt)
+        through = self.through(memory_bsd, self_mask_bhts, cross_mask_bhts, keep)
+        return self.walk(x_btd, through, position_bt)
 
     def through(
         self,
@@ -111,7 +111,7 @@ class Decoder(Stack):
         cross_mask_bhts: Any = None,
         keep: Keep | None = None,
     ) -> Through:
-        """The call of a layer in `walk`."""
+        """How `walk` calls a layer."""
 
         def call(layer: Any, x: jax.Array, rotation: Rotation | None, index: int) -> jax.Array:
             given = optional(rotation, keep, index)

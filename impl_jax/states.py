@@ -45,8 +45,9 @@ def states(model: Model, source: Any = None, target: Any = None) -> States:
         memory_bsd = result["encoder"]["hidden_lbtd"][-1]
     if target is not None:
         x_btd, mask_bt, position_bt = model.embed("target", target)
-        own = model.decoder, x_btd, position_bt, padding_mask(mask_bt)
-        result["decoder"] = _stack(*own, memory_bsd, cross_mask_bhts)
+        result["decoder"] = _stack(
+            model.decoder, x_btd, position_bt, padding_mask(mask_bt), memory_bsd, cross_mask_bhts
+        )
     return result
 
 

@@ -150,8 +150,9 @@ def _logits(
     written = flat.target or Tokens(None, None, target_mask_bt)
     self_mask = PaddedMask(padding_mask(target_mask_bt), written, written)
     cross_mask = source_mask and source_mask._replace(query=written)
-    own = memory_1nd, self_mask, cross_mask, _flat(part(keep, "decoder"), written)
-    x_1nd = _walk(model.decoder, x_btd, model.decoder.through(*own), position_bt, written)
+    keep = _flat(part(keep, "decoder"), written)
+    through = model.decoder.through(memory_1nd, self_mask, cross_mask, keep)
+    x_1nd = _walk(model.decoder, x_btd, through, position_bt, written)
     return model.head(x_1nd), written
 
 

@@ -66,7 +66,8 @@ def models(port: str, config: TransformerConfig) -> tuple[Any, Any]:
     backend = Backend(port)
     model = backend.loaded(config, arrays(config))
     if port == "jax":
-        return model, backend.named(backend.part("programs.compiled").compiled(model, least=0))
+        call = backend.part("programs.compiled").compiled(model, least=0)
+        return model, lambda **inputs: call(**backend.texts(**inputs))
     return model, backend.part("programs.unpadding").unpadded(model, least=0)
 
 
@@ -83,8 +84,7 @@ def flat(
     unpadding, model = backend.part("programs.unpadding"), models(backend.name, config)[0]
     inputs = given(backend, source=source, target=target, **{name: value for name, value in more.items() if name != "skip_padding"})
     inputs |= {"skip_padding": True} if more.get("skip_padding") else {}
-    if backend.name == "jax" and not loss:
-        inputs = backend.port.arguments("transformer", inputs)
+    inputs = backend.texts(**inputs) if backend.name == "jax" else inputs
     if backend.name == "torch":
         found = unpadding.find(model.training_loss if loss else model, least, **inputs) or (None, None)
     else:
