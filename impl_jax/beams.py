@@ -1,9 +1,11 @@
 """The beams of all rows: which live on, which are finished, and when no live one can win (BEAM)."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+
+from .framework import Array
 
 __all__ = ["Beams", "best", "keep", "length_penalty", "stops"]
 
@@ -27,7 +29,7 @@ class Beams(NamedTuple):
     done_b: jax.Array
 
     @classmethod
-    def start(cls, token_bw: jax.Array, room: int, pad_id: Any, dtype: jnp.dtype) -> "Beams":
+    def start(cls, token_bw: jax.Array, room: int, pad_id: jax.Array, dtype: jnp.dtype) -> "Beams":
         """One live beam a row, which reads this token; room: for the tokens of an answer."""
         token_bwn = jnp.full((*token_bw.shape, room), pad_id, int)
         nothing_bw = jnp.full(token_bw.shape, -jnp.inf, dtype)
@@ -45,10 +47,10 @@ class Beams(NamedTuple):
     def advance(
         self,
         scores_bwv: jax.Array,
-        length_penalty_n: Any,
-        end_id: Any,
-        max_new_tokens: Any,
-        early_stop: Any,
+        length_penalty_n: jax.Array,
+        end_id: jax.Array,
+        max_new_tokens: jax.Array,
+        early_stop: jax.Array,
     ) -> "Beams":
         """One token more, given its scores for each live beam. length_penalty_n: of n tokens."""
         penalty_n = jnp.asarray(length_penalty_n, scores_bwv.dtype)
@@ -90,7 +92,7 @@ def best(total_bwv: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     return -negative_bw, token_bw, parent_bw
 
 
-def keep(beams: Beams, ended_bw: jax.Array, end_id: Any) -> tuple[jax.Array, jax.Array]:
+def keep(beams: Beams, ended_bw: jax.Array, end_id: jax.Array) -> tuple[jax.Array, jax.Array]:
     """The best of the kept hypotheses and those that end now: highest score, then lower tokens."""
     end_bw1 = jnp.full_like(beams.live_bwn[..., :1], end_id)
     ended_bwn = jax.lax.dynamic_update_slice_in_dim(beams.live_bwn, end_bw1, beams.length, axis=2)
@@ -114,7 +116,9 @@ def _rank(score_bc: jax.Array, token_bcn: jax.Array) -> jax.Array:
     return ((other_b1c > mine_bc1) | ((other_b1c == mine_bc1) & lower_bcc)).sum(axis=-1)
 
 
-def stops(live_bw: jax.Array, kept_bw: jax.Array, penalty: Any, early_stop: Any) -> jax.Array:
+def stops(
+    live_bw: jax.Array, kept_bw: jax.Array, penalty: jax.Array, early_stop: jax.Array
+) -> jax.Array:
     """Whether no live beam of a row can beat its worst hypothesis, `b`.
 
     Log p only falls, and no penalty is larger than that of the longest answer, which is given.
@@ -123,7 +127,7 @@ def stops(live_bw: jax.Array, kept_bw: jax.Array, penalty: Any, early_stop: Any)
     return full_b & (early_stop | (highest_b <= kept_bw[:, -1]))
 
 
-def length_penalty(length: Any, alpha: float) -> Any:
+def length_penalty(length: Array, alpha: float) -> Array:
     """`((5 + n) / 6)^alpha`, by which `log p` of n tokens is divided (Wu et al. 2016, eq. 14)."""
     return ((5 + length) / 6) ** alpha
 

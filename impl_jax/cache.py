@@ -3,7 +3,7 @@
 import functools
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,31 +12,52 @@ from flax import nnx
 from reference_numpy import TransformerConfig, checks
 
 from . import inputs
-from .attention import MultiHeadAttention, normed
+from .attention import MultiHeadAttention
 from .framework import bucket, has_explicit_axes, is_traced
 from .kernels.attention import attend_by_head
 from .layers import DecoderLayer
 from .mask import padding_mask, token_mask
 from .positional_encoding import token_positions
-from .rotary import Rotation, rotations
+from .rotary import Rotation
 from .stacks import Decoder
 from .transformer import Transformer
 
 __all__ = ["decode_in_steps", "decode_step", "reorder", "start_cache"]
 
 # source_mask_bs: the memory's token mask. target_mask_bt: the token mask of what was read, False
-# behind it. read: the number of filled positions. layers: for each layer the keys and values of
-# self_attention and, with a memory, cross_attention: keys `b g s k` and values `b g s e`, whose
-# heads come first, as `attend_by_head` needs them. Keys are rotated. A layer with a window holds
-# the last positions only: new ones take the places of those that no token sees any more.
+# behind it. read: the number of filled positions. layers: for each layer the KeyValues of
+# self_attention and, with a memory, cross_attention. A layer with a window holds the last positions
+# only: new ones take the places of those that no token sees any more.
 Cache = Mapping[str, Any]
-Pair = tuple[jax.Array, jax.Array]
 BYPASSED: dict[type, tuple[str, ...]] = {  # methods that a step does not call
     Transformer: ("__call__", "decode", "embed"),
     Decoder: ("__call__",),
     DecoderLayer: ("__call__",),
     MultiHeadAttention: ("__call__", "attend"),
 }
+
+
+class KeyValues(NamedTuple):
+    """The keys and values that an attention has read, by head, as `attend_by_head` needs them; the
+    keys are normed and rotated.
+    """
+
+    key_bgsk: jax.Array
+    value_bgse: jax.Array
+
+    @classmethod
+    def of(cls, key_bsgk: jax.Array, value_bsge: jax.Array) -> "KeyValues":
+        """Those of `keys_and_values`, whose heads are after their positions."""
+        return cls(key_bsgk.swapaxes(1, 2), value_bsge.swapaxes(1, 2))
+
+    def update(self, new: "KeyValues", place: jax.Array) -> "KeyValues":
+        """All of them, with the new ones at the positions from `place` on.
+
+        XLA writes in place if nothing else reads the old ones.
+        """
+        pairs = ((old, part.astype(old.dtype)) for old, part in zip(self, new, strict=True))
+        write = jax.lax.dynamic_update_slice_in_dim
+        return KeyValues(*(write(*pair, place, axis=2) for pair in pairs))
 
 
 def start_cache(
@@ -56,27 +77,21 @@ def start_cache(
     Raises ValueError on shapes that do not fit, and as `check_steps`.
     """
     check_steps(model)
-    config, shape = model.config, None if memory_bsd is None else memory_bsd.shape
-    checks.check_memory(config.cross_attention, config.model_width, shape, source_mask_bs)
-    checks.check_batch(batch, None if shape is None else shape[0])
-    if source_mask_bs is not None and shape is not None:
-        kind = str(source_mask_bs.dtype)
-        checks.check_token_mask("source mask", source_mask_bs.shape, kind, shape[:2])
-    rows: Any = batch if shape is None else shape[0]
-    sizes, embedding = config.sizes, model.token_embedding("target")
+    model.check_memory(memory_bsd, source_mask_bs)
+    rows: Any = batch if memory_bsd is None else memory_bsd.shape[0]
+    checks.check_batch(batch, None if memory_bsd is None else rows)
+    sizes, embedding = model.config.sizes, model.token_embedding("target")
     dtype = embedding.dtype or embedding.table.dtype
     layers: list[dict[str, Any]] = []
     for layer in model.decoder.layers:
-        window = layer.self_attention.window
+        window = layer.self_attention.scores.window
         room = min(length, window * copies) if window else length
         nothing = (jnp.zeros((rows, sizes["g"], room, sizes[size]), dtype) for size in "ke")
-        layers.append({"self_attention": (*nothing,)})
+        layers.append({"self_attention": KeyValues(*nothing)})
     if memory_bsd is not None:
         for layer, layer_cache in zip(model.decoder.layers, layers, strict=True):
-            attention = layer.cross_attention
-            key_bsgk, value_bsge = attention.keys_and_values(memory_bsd)
-            of_memory = normed(attention.key_norm, key_bsgk), value_bsge
-            layer_cache["cross_attention"] = _by_head(of_memory)
+            pair = layer.cross_attention.keys_and_values(memory_bsd)
+            layer_cache["cross_attention"] = KeyValues.of(*pair)
     return {
         "read": jnp.zeros((), jnp.int32),
         "source_mask_bs": source_mask_bs,
@@ -187,80 +202,63 @@ def read(
     x_btd = inputs.embed(model, "target", target, position_bt, length=room)
     source_mask_bs, layers = cache["source_mask_bs"], []
     cross_mask_bhts = None if source_mask_bs is None else padding_mask(source_mask_bs)
-    indices = range(len(model.decoder.layers))
-    turned = rotations(model.config, indices, x_btd, position_bt, length)
-    for index, layer in enumerate(model.decoder.layers):
-        local = layer.self_attention.window > 0
-        masks = local_mask_bhts if local else self_mask_bhts, cross_mask_bhts
-        given = cache["layers"][index], place, *masks, turned[index]
-        x_btd, layer_cache = decoder_layer_step(layer, x_btd, *given)
+
+    def through(layer: Any, x: jax.Array, rotation: Rotation | None, index: int) -> jax.Array:
+        local = layer.self_attention.scores.window > 0
+        mask_bhts = local_mask_bhts if local else self_mask_bhts
+        x, layer_cache = decoder_layer_step(
+            layer, x, cache["layers"][index], place, mask_bhts, cross_mask_bhts, rotation
+        )
         layers.append(layer_cache)
-    x_btd = model.decoder.final_norm(x_btd) if model.decoder.final_norm else x_btd
+        return x
+
+    x_btd = model.decoder.walk(x_btd, through, position_bt, length)
     return model.head(x_btd), {**cache, "read": place + target.shape[1], "layers": layers}
 
 
 def decoder_layer_step(
     layer: DecoderLayer,
     x_btd: jax.Array,
-    cache: Mapping[str, Pair],
+    cache: Mapping[str, KeyValues],
     place: jax.Array,
     self_mask_bhts: jax.Array,
     cross_mask_bhts: jax.Array | None,
     rotation: Rotation | None,
-) -> tuple[jax.Array, dict[str, Pair]]:
-    """The layer on more tokens, and its cache with their keys and values from `place` on.
-
-    XLA writes in place if nothing else reads the old cache.
-    """
-    written = {**cache}
+) -> tuple[jax.Array, dict[str, KeyValues]]:
+    """The layer on more tokens, and its cache with their keys and values from `place` on."""
+    after = {**cache}
 
     def attend(y_btd: jax.Array) -> jax.Array:
-        query_bthk, key_btgk, value_btge = layer.self_attention.project(y_btd, y_btd)
-        query_bthk, key_btgk = layer.self_attention.placed(query_bthk, key_btgk, rotation)
-        held, new = cache["self_attention"], _by_head((key_btgk, value_btge))
-        given = held, new, place, self_mask_bhts
-        if held[0].shape[2] == self_mask_bhts.shape[3]:
-            read, written["self_attention"], mask_bhts = _written(*given)
+        attention, held = layer.self_attention, cache["self_attention"]
+        query_bthk, *own = attention.project(y_btd, y_btd, rotation)
+        new, mask_bhts = KeyValues.of(*own), self_mask_bhts
+        if held.key_bgsk.shape[2] == mask_bhts.shape[3]:
+            read = after["self_attention"] = held.update(new, place)
         else:
-            window = layer.self_attention.window
-            read, written["self_attention"], mask_bhts = _written_in_turn(*given, window)
-        output_bthe = attend_by_head(query_bthk, *read, mask_bhts, *scores)
-        return layer.self_attention.output(output_bthe)
+            read, after["self_attention"], mask_bhts = update_in_turn(
+                held, new, place, mask_bhts, attention.scores.window
+            )
+        return attention.output(attend_by_head(query_bthk, *read, mask_bhts, attention.scores))
 
     def attend_to_memory(y_btd: jax.Array) -> jax.Array:
         attention, memory = layer.cross_attention, cache["cross_attention"]
-        query_bthk = normed(attention.query_norm, attention.queries(y_btd))
-        return attention.output(attend_by_head(query_bthk, *memory, cross_mask_bhts, *scores))
-
-    scores = layer.self_attention.config.score_scale, layer.self_attention.config.score_cap
+        query_bthk, scores = attention.queries(y_btd), attention.scores
+        return attention.output(attend_by_head(query_bthk, *memory, cross_mask_bhts, scores))
 
     crosses = "cross_attention" in cache
-    return layer.run(x_btd, attend, attend_to_memory if crosses else None), written
+    return layer.run(x_btd, attend, attend_to_memory if crosses else None), after
 
 
-def _written(
-    held: Pair, new: Pair, place: jax.Array, mask_bhts: jax.Array
-) -> tuple[Pair, Pair, jax.Array]:
-    """What the new tokens attend to, what is held after them, and the mask of the former.
-
-    Both are keys and values with the new ones at the positions from `place` on.
-    """
-    key_bgsk, value_bgse = (
-        jax.lax.dynamic_update_slice_in_dim(old, part.astype(old.dtype), place, axis=2)
-        for old, part in zip(held, new, strict=True)
-    )
-    return (key_bgsk, value_bgse), (key_bgsk, value_bgse), mask_bhts
-
-
-def _written_in_turn(
-    held: Pair, new: Pair, place: jax.Array, mask_bhts: jax.Array, window: int
-) -> tuple[Pair, Pair, jax.Array]:
-    """`_written` of a layer with a window, which holds the last positions only.
+def update_in_turn(
+    held: KeyValues, new: KeyValues, place: jax.Array, mask_bhts: jax.Array, window: int
+) -> tuple[KeyValues, KeyValues, jax.Array]:
+    """What the new tokens attend to, what is held after them, and the mask of the former, of a
+    layer with a window, which holds the last positions only.
 
     A step of one token, or of one for each beam, takes the places of those that it no longer sees.
     More tokens at once attend to what was held before them, and to themselves.
     """
-    size, count, room = held[0].shape[2], new[0].shape[2], mask_bhts.shape[3]
+    size, count, room = held.key_bgsk.shape[2], new.key_bgsk.shape[2], mask_bhts.shape[3]
 
     def held_at(last: jax.Array) -> jax.Array:
         """The position that each place holds once `last` is read; negative: it is empty still."""
@@ -270,30 +268,21 @@ def _written_in_turn(
         mask_bhtr = jnp.take(mask_bhts, jnp.maximum(place_r, 0), axis=3)
         return mask_bhtr & (place_r >= 0)
 
-    new = new[0].astype(held[0].dtype), new[1].astype(held[1].dtype)
     if count == size // window:
-        first = (place - room) % size
-        key_bgrk, value_bgre = (
-            jax.lax.dynamic_update_slice_in_dim(old, part, first, axis=2)
-            for old, part in zip(held, new, strict=True)
-        )
-        written = key_bgrk, value_bgre
+        written = held.update(new, (place - room) % size)
         return written, written, seen(held_at(place + count - 1))
-    read_key, read_value = (jnp.concatenate(pair, axis=2) for pair in zip(held, new, strict=True))
+    pairs = [(old, part.astype(old.dtype)) for old, part in zip(held, new, strict=True)]
+    read = KeyValues(*(jnp.concatenate(pair, axis=2) for pair in pairs))
     own_bhtt = jax.lax.dynamic_slice_in_dim(mask_bhts, place, count, axis=3)
     mask_bhtr = jnp.concatenate([seen(held_at(place - 1)), own_bhtt], axis=3)
     index_r = held_at(place + count - 1) - place
-    written_key, written_value = (
-        jnp.where((index_r >= 0)[:, None], jnp.take(part, index_r, axis=2, mode="clip"), old)
-        for old, part in zip(held, new, strict=True)
+    written = KeyValues(
+        *(
+            jnp.where((index_r >= 0)[:, None], jnp.take(part, index_r, axis=2, mode="clip"), old)
+            for old, part in pairs
+        )
     )
-    return (read_key, read_value), (written_key, written_value), mask_bhtr
-
-
-def _by_head(pair: Any) -> Pair:
-    """Keys and values with their heads before their positions."""
-    key_bsgk, value_bsge = pair
-    return key_bsgk.swapaxes(1, 2), value_bsge.swapaxes(1, 2)
+    return read, written, mask_bhtr
 
 
 def check_steps(model: Transformer) -> None:

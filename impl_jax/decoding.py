@@ -15,6 +15,7 @@ from reference_numpy.strategy import Strategy
 from . import sampling
 from .beams import Beams
 from .cache import Cache, next_tokens, read, start_cache
+from .framework import Array
 from .mask import token_mask
 from .positional_encoding import token_positions
 from .precision import upcast_dtype, upcast_half
@@ -22,6 +23,7 @@ from .programs.compiled import graphs
 from .programs.fused import fused
 from .programs.search import Plan, Program, Request, batch_of, plan, request
 from .transformer import Transformer
+from .values import Text
 
 __all__ = ["Searcher"]
 
@@ -55,11 +57,11 @@ class Searcher:
 
     def greedy_search(
         self,
-        source: Any,
+        source: Array | None,
         strategy: Options,
-        prefix: Any = None,
-        source_mask_bs: Any = None,
-        prefix_mask_bp: Any = None,
+        prefix: Array | None = None,
+        source_mask_bs: Array | None = None,
+        prefix_mask_bp: Array | None = None,
     ) -> Answers:
         """`token_n = argmax_v log p(v | source, tokens before)`, of equals the lower id.
 
@@ -77,12 +79,12 @@ class Searcher:
 
     def sample(
         self,
-        source: Any,
+        source: Array | None,
         strategy: Options,
-        uniform_bn: Any,
-        prefix: Any = None,
-        source_mask_bs: Any = None,
-        prefix_mask_bp: Any = None,
+        uniform_bn: Array,
+        prefix: Array | None = None,
+        source_mask_bs: Array | None = None,
+        prefix_mask_bp: Array | None = None,
     ) -> Answers:
         """As `greedy_search`, but each token is drawn by its uniform number (SAMPLE).
 
@@ -100,11 +102,11 @@ class Searcher:
 
     def beam_search(
         self,
-        source: Any,
+        source: Array | None,
         strategy: Options,
-        prefix: Any = None,
-        source_mask_bs: Any = None,
-        prefix_mask_bp: Any = None,
+        prefix: Array | None = None,
+        source_mask_bs: Array | None = None,
+        prefix_mask_bp: Array | None = None,
     ) -> Answers:
         """The n_best hypotheses of the highest `log p / ((5 + n) / 6)^alpha`, best first (BEAM).
 
@@ -127,9 +129,9 @@ class Searcher:
         search: Program,
         chosen: Plan,
         strategy: Strategy,
-        source: Any,
-        prefix: Any,
-        *more: Any,
+        source: Array | None,
+        prefix: Array | None,
+        *more: Array | None,
     ) -> dict[str, np.ndarray]:
         """What the search returns, for arguments that it takes unchecked."""
         arguments = request(self._model.config, strategy, source, prefix, *more)
@@ -239,10 +241,10 @@ def _after_prefix(
     """
     source, source_mask_bs, memory_bsd = request.source, request.source_mask_bs, None
     if source is not None:
-        memory_bsd = model.encode(source, source_mask_bs)
+        memory_bsd = model.encode(Text(source, source_mask_bs))
     batch, before = len(request.prefix_bp), request.prefix_bp.shape[1] - 1
-    given = memory_bsd, source_mask_bs, batch
-    cache = start_cache(model, *given, length=before + room, copies=copies)
+    length = before + room
+    cache = start_cache(model, memory_bsd, source_mask_bs, batch, length=length, copies=copies)
     if before:
         prefix = next_tokens(model.config, cache, request.prefix_mask_bp[:, :-1])
         position_bp = token_positions(request.prefix_mask_bp, model.config.position_start)

@@ -59,14 +59,9 @@ class SegmentEmbedding(nnx.Module):
     """Rows of the table of segments `a d`: `x = table[segment]`, `b s d`. See `Embedding`."""
 
     def __init__(
-        self,
-        segments: int,
-        width: int,
-        *,
-        dtype: Dtype | None = None,
-        param_dtype: Dtype = jnp.float32,
-        rngs: nnx.Rngs,
-    ) -> None:
+        self, segments: int, width: int, *,
+        dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs,
+    ) -> None:  # fmt: skip
         self.table = nnx.Param(
             nnx.initializers.normal(width**-0.5)(rngs.params(), (segments, width), param_dtype)
         )

@@ -1,7 +1,5 @@
 """Encoder-only models: the classes of a row and their loss, and the logits of masked tokens."""
 
-from typing import Any
-
 import jax
 from flax import nnx
 
@@ -11,6 +9,7 @@ from .dropout import Keep, part
 from .embedding import Embedding
 from .heads import Classifier, MaskedLanguageHead, Pooler
 from .loss import cross_entropy
+from .values import Text
 
 __all__ = ["EncoderHeads"]
 
@@ -18,7 +17,7 @@ __all__ = ["EncoderHeads"]
 class EncoderHeads(nnx.Module):
     """The heads of a `Transformer` that is an encoder only.
 
-    Each method raises ValueError if the config does not have its head.
+    source: ids, or a `Text`. Each method raises ValueError if the config does not have its head.
     """
 
     config: TransformerConfig
@@ -26,82 +25,51 @@ class EncoderHeads(nnx.Module):
     classifier: Classifier
     masked_language_head: MaskedLanguageHead
 
-    def pool(
-        self,
-        source: jax.Array,
-        source_mask_bs: jax.Array | None = None,
-        keep: Keep | None = None,
-        segment_bs: jax.Array | None = None,
-    ) -> jax.Array:
+    def pool(self, source: Text | jax.Array, keep: Keep | None = None) -> jax.Array:
         """`pooler(encode(source))`, `b r`: one vector for each row."""
         self.config.need("pooler")
-        return self.pooler(self.encode(source, source_mask_bs, keep, segment_bs))
+        return self.pooler(self.encode(source, keep))
 
-    def classify(
-        self,
-        source: jax.Array,
-        source_mask_bs: jax.Array | None = None,
-        keep: Keep | None = None,
-        segment_bs: jax.Array | None = None,
-    ) -> jax.Array:
+    def classify(self, source: Text | jax.Array, keep: Keep | None = None) -> jax.Array:
         """`classifier(pool(source))`, `b c`: the logits of each row's classes."""
         self.config.need("classes")
-        pooled_br = self.pool(source, source_mask_bs, keep, segment_bs)
-        return self.classifier(pooled_br, part(keep, "classifier_dropout"))
-
-    def classification_loss(
-        self,
-        source: jax.Array,
-        label_b: jax.Array,
-        smoothing: float = 0.0,
-        total: jax.Array | int | None = None,
-        keep: Keep | None = None,
-        source_mask_bs: jax.Array | None = None,
-        segment_bs: jax.Array | None = None,
-    ) -> jax.Array:
-        """`L = cross_entropy(classify(source), label)`, label the class of every row."""
-        checks.check_classes(label_b.shape, str(label_b.dtype))
-        logits_bc = self.widened(self.classify(source, source_mask_bs, keep, segment_bs))
-        return cross_entropy(logits_bc[:, None], label_b[:, None], None, smoothing, total)
+        return self.classifier(self.pool(source, keep), part(keep, "classifier_dropout"))
 
     def masked_language_logits(
-        self,
-        source: jax.Array,
-        source_mask_bs: jax.Array | None = None,
-        keep: Keep | None = None,
-        segment_bs: jax.Array | None = None,
+        self, source: Text | jax.Array, keep: Keep | None = None
     ) -> jax.Array:
         """`masked_language_head(encode(source))`, `b s v`: scores of every position's token."""
         self.config.need("masked_language_head")
-        x_bsd = self.encode(source, source_mask_bs, keep, segment_bs)
+        x_bsd = self.encode(source, keep)
         if not self.config.tie_logits:
             return self.masked_language_head(x_bsd)
         return self.masked_language_head(x_bsd, self.token_embedding("source").table.T)
 
-    def _encoder_output(
+    def classification_loss(
         self,
-        source: Any,
-        source_mask_bs: jax.Array | None,
-        keep: Keep | None,
-        segment_bs: jax.Array | None,
+        source: Text | jax.Array,
+        label_b: jax.Array,
+        smoothing: float = 0.0,
+        total: jax.Array | int | None = None,
+        keep: Keep | None = None,
     ) -> jax.Array:
+        """`L = cross_entropy(classify(source), label)`, label the class of every row."""
+        checks.check_classes(label_b.shape, str(label_b.dtype))
+        logits_bc = self.widened(self.classify(source, keep))
+        return cross_entropy(logits_bc[:, None], label_b[:, None], None, smoothing, total)
+
+    def _encoder_output(self, source: Text | jax.Array, keep: Keep | None) -> jax.Array:
         """What the head gives; `encode` without one."""
         self.config.need_one_head()
         if self.config.classes:
-            return self.classify(source, source_mask_bs, keep, segment_bs)
+            return self.classify(source, keep)
         if self.config.masked_language_head:
-            return self.masked_language_logits(source, source_mask_bs, keep, segment_bs)
-        return self.encode(source, source_mask_bs, keep, segment_bs)
+            return self.masked_language_logits(source, keep)
+        return self.encode(source, keep)
 
     # What `Transformer` has.
 
-    def encode(
-        self,
-        source: jax.Array,
-        source_mask_bs: jax.Array | None = None,
-        keep: Keep | None = None,
-        segment_bs: jax.Array | None = None,
-    ) -> jax.Array:
+    def encode(self, source: Text | jax.Array, keep: Keep | None = None) -> jax.Array:
         raise NotImplementedError
 
     def token_embedding(self, side: str) -> Embedding:

@@ -50,13 +50,9 @@ class FeedForward(nnx.Module):
     """
 
     def __init__(
-        self,
-        config: TransformerConfig,
-        *,
-        dtype: Dtype | None = None,
-        param_dtype: Dtype = jnp.float32,
-        rngs: nnx.Rngs,
-    ) -> None:
+        self, config: TransformerConfig, *,
+        dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs,
+    ) -> None:  # fmt: skip
         own: Any = {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
         affine = config.sizes, config.feed_forward_bias
         gated = config.gated_feed_forward

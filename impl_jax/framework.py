@@ -15,6 +15,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 __all__ = [
     "PRIVATE",
+    "Array",
     "attributes",
     "beside",
     "bucket",
@@ -28,6 +29,8 @@ __all__ = [
     "take_last",
     "take_rows",
 ]
+
+Array = jax.Array | np.ndarray  # what a call may be given, before a program
 
 # Private names of JAX and Flax, and what would be lost without each.
 PRIVATE = {

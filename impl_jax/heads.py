@@ -24,13 +24,9 @@ class Pooler(Projection):
     """
 
     def __init__(
-        self,
-        config: TransformerConfig,
-        *,
-        dtype: Dtype | None = None,
-        param_dtype: Dtype = jnp.float32,
-        rngs: nnx.Rngs,
-    ) -> None:
+        self, config: TransformerConfig, *,
+        dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs,
+    ) -> None:  # fmt: skip
         super().__init__("bd,dr->br", config.sizes, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
         self.activation_name = config.pooler_activation
 
@@ -46,13 +42,9 @@ class Classifier(Projection):
     """`logits = dropout(x) W + b` of every class, `b c`, x the pooled token."""
 
     def __init__(
-        self,
-        config: TransformerConfig,
-        *,
-        dtype: Dtype | None = None,
-        param_dtype: Dtype = jnp.float32,
-        rngs: nnx.Rngs,
-    ) -> None:
+        self, config: TransformerConfig, *,
+        dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs,
+    ) -> None:  # fmt: skip
         super().__init__("br,rc->bc", config.sizes, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
         self.dropout = Dropout(config.classifier_dropout_rate, rngs=rngs)
 
@@ -78,15 +70,9 @@ class MaskedLanguageHead(nnx.Module):
         )
         self.norm = norm(config, param_dtype=param_dtype)
         self.logits = Logits(
-            config.model_width,
-            config.source_vocabulary,
-            config.output_bias,
-            config.logit_scale,
-            config.logit_cap,
-            tied=tied,
-            param_dtype=param_dtype,
-            rngs=rngs,
-        )
+            config.model_width, config.source_vocabulary, config.output_bias,
+            config.logit_scale, config.logit_cap, tied=tied, param_dtype=param_dtype, rngs=rngs,
+        )  # fmt: skip
         self.activation_name, self.width = config.activation, config.model_width
 
     def __call__(self, x_bsd: jax.Array, kernel_dv: jax.Array | None = None) -> jax.Array:

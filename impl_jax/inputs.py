@@ -3,7 +3,7 @@
 Rotary positions are not added here: attention rotates its queries and keys by them.
 """
 
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -14,18 +14,27 @@ from reference_numpy import TransformerConfig, checks
 from .embedding import Embedding, SegmentEmbedding
 from .framework import take_rows
 from .mask import token_mask
-from .positional_encoding import positional_encoding, token_positions
+from .normalization import Norm
+from .positional_encoding import PositionEmbedding, positional_encoding, token_positions
 
 __all__ = ["embed", "masked_positions", "table"]
 
 
+class Side(NamedTuple):
+    """What turns the tokens of a side, source or target, into vectors; what it lacks is None."""
+
+    embedding: Embedding
+    position_embedding: PositionEmbedding | None  # of learned positions
+    segment_embedding: SegmentEmbedding | None
+    norm: Norm | None
+
+
 class Model(Protocol):
-    """A `Transformer`, whose embeddings and norms have the canonical names."""
+    """A `Transformer`."""
 
     config: TransformerConfig
-    source_segment_embedding: SegmentEmbedding
 
-    def token_embedding(self, side: str) -> Embedding: ...
+    def side(self, name: str) -> Side: ...
 
 
 def masked_positions(
@@ -60,19 +69,18 @@ def embed(
     side: "source" or "target". segment_bt: by default 0. length: a bound of the positions, which
     are mostly traced; it is mostly known then, and one constant table serves all sinusoidal ones.
     """
-    config = model.config
-    x_btd = model.token_embedding(side)(token)
-    if config.positions == "learned":
-        x_btd = x_btd + getattr(model, f"{side}_position_embedding")(position_bt)
+    config, own = model.config, model.side(side)
+    x_btd = own.embedding(token)
+    if own.position_embedding is not None:
+        x_btd = x_btd + own.position_embedding(position_bt)
     elif config.positions == "sinusoidal":
         position_t = np.arange(length) if isinstance(length, int) else jnp.arange(length)
         layout = config.sinusoid_layout
         table_td = positional_encoding(position_t, config.model_width, x_btd.dtype, layout)
         x_btd = x_btd + take_rows(table_td, position_bt, mode="clip")
-    if config.segments and side == "source":
-        segment_bt = _segments(config, token, segment_bt)
-        x_btd = x_btd + model.source_segment_embedding(segment_bt)
-    return getattr(model, f"{side}_embedding_norm")(x_btd) if config.embedding_norm else x_btd
+    if own.segment_embedding is not None:
+        x_btd = x_btd + own.segment_embedding(_segments(config, token, segment_bt))
+    return x_btd if own.norm is None else own.norm(x_btd)
 
 
 def _segments(

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 
 from reference_numpy import checks
 
-__all__ = ["causal_mask", "combine_masks", "padding_mask", "token_mask", "window_mask"]
+__all__ = ["causal_mask", "combine_masks", "padding_mask", "real_rows", "token_mask", "window_mask"]
 
 
 def token_mask(token: jax.Array, padding_id: int | None) -> jax.Array:
@@ -44,7 +44,17 @@ def window_mask(target_length: int, source_length: int, window: int) -> jax.Arra
 
 
 def combine_masks(mask_bhts: jax.Array | None, other_bhts: jax.Array | None) -> jax.Array | None:
-    """A pair may attend if both masks allow it; None allows everything."""
+    """A pair may attend if both masks allow it; None allows everything.
+
+    The first may be floating, what is added to the scores: then -inf hides.
+    """
     if mask_bhts is None or other_bhts is None:
         return other_bhts if mask_bhts is None else mask_bhts
+    if jnp.issubdtype(mask_bhts.dtype, jnp.floating):
+        return jnp.where(other_bhts, mask_bhts, -jnp.inf)
     return jnp.logical_and(mask_bhts, other_bhts)
+
+
+def real_rows(logits_btv: jax.Array, mask_bt: jax.Array) -> jax.Array:
+    """The logits of real tokens, and zeros at padding (PADDING): mask True = real token."""
+    return jnp.where(mask_bt[..., None], logits_btv, 0)

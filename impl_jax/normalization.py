@@ -89,11 +89,7 @@ def norm(
     param_dtype: Dtype = jnp.float32,
 ) -> Norm:
     """The norm of the config. width: by default the model's; see `Norm`."""
-    return (RMSNorm if config.norm == "rms" else LayerNorm)(
-        config.model_width if width is None else width,
-        config.epsilon,
-        config.norm_offset,
-        config.norm_one_plus_scale,
-        config.norm_cast_before_scale,
-        param_dtype=param_dtype,
-    )
+    kind = RMSNorm if config.norm == "rms" else LayerNorm
+    flags = config.norm_offset, config.norm_one_plus_scale, config.norm_cast_before_scale
+    width = config.model_width if width is None else width
+    return kind(width, config.epsilon, *flags, param_dtype=param_dtype)

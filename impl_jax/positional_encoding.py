@@ -69,15 +69,9 @@ class PositionEmbedding(nnx.Module):
     """
 
     def __init__(
-        self,
-        rows: int,
-        width: int,
-        offset: int,
-        *,
-        dtype: Dtype | None = None,
-        param_dtype: Dtype = jnp.float32,
-        rngs: nnx.Rngs,
-    ) -> None:
+        self, rows: int, width: int, offset: int, *,
+        dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs,
+    ) -> None:  # fmt: skip
         self.table = nnx.Param(
             nnx.initializers.normal(width**-0.5)(rngs.params(), (rows, width), param_dtype)
         )

@@ -21,6 +21,7 @@ from reference_numpy.strategy import Strategy
 from . import framework, weights
 from .decoding import Searcher
 from .dropout import Keep
+from .framework import Array
 from .programs import step, unpadding
 from .programs.sharding import Processes, Sharding, mapped, name_of
 from .transformer import Transformer
@@ -97,7 +98,9 @@ class Trainer:
         self._moments = jax.jit(start, out_shardings=of_moments)(self._parameters)
         return outputs, of_moments, whole
 
-    def train_step(self, source: Any, target: Any, keep: Keep | None = None) -> jax.Array:
+    def train_step(
+        self, source: Array | None, target: Array, keep: Keep | None = None
+    ) -> jax.Array:
         """One update on ids `b s` and `b t`; returns the loss of the batch before it.
 
         The loss is still being computed. source: None for a decoder-only model. target: the classes
@@ -113,7 +116,7 @@ class Trainer:
         self.steps += 1
         return loss
 
-    def program(self, source: Any, target: Any) -> jax.stages.Compiled:
+    def program(self, source: Array | None, target: Array) -> jax.stages.Compiled:
         """The compiled step of batches of this shape; what its devices send each other is read by
         `programs.traffic`.
         """
@@ -128,7 +131,7 @@ class Trainer:
         state = self._parameters, self._moments, np.uint32(self.steps)
         return *state, *batch, total, rows
 
-    def loss(self, source: Any, target: Any) -> tuple[float, int]:
+    def loss(self, source: Array | None, target: Array) -> tuple[float, int]:
         """The sum of -log p over the real labels, and their number; in evaluation, not smoothed."""
         self._check(source, target)
         with self._context():
@@ -147,17 +150,17 @@ class Trainer:
         )
         return *placed, unpadding.Flat(), rows // parts
 
-    def flat(self, source: Any, target: Any, parts: int = 1) -> unpadding.Flat:
+    def flat(self, source: Array | None, target: Array, parts: int = 1) -> unpadding.Flat:
         """The tokens that a step computes; with more than one part, of each part of the rows."""
         if self.config.classes:
             return unpadding.Flat()
         return unpadding.of_loss(self.config, self.least, source, target, parts=parts)
 
-    def greedy_search(self, source: Any, strategy: Strategy) -> dict[str, np.ndarray]:
+    def greedy_search(self, source: Array | None, strategy: Strategy) -> dict[str, np.ndarray]:
         """`Searcher.greedy_search` of the model with the present parameters."""
         return self._found("greedy_search", source, strategy)
 
-    def beam_search(self, source: Any, strategy: Strategy) -> dict[str, np.ndarray]:
+    def beam_search(self, source: Array | None, strategy: Strategy) -> dict[str, np.ndarray]:
         """`Searcher.beam_search` of the model with the present parameters."""
         return self._found("beam_search", source, strategy)
 
@@ -200,7 +203,7 @@ class Trainer:
                 self._moments = with_moments(self._moments, count, *both)
         self.steps, self._searcher = steps, None
 
-    def _check(self, source: Any, target: Any) -> None:
+    def _check(self, source: Array | None, target: Array) -> None:
         checks.check_source_given(self.config.encoder_layers, source)
         if source is not None:
             checks.check_same_batch(source=source.shape, target=target.shape)
@@ -210,7 +213,9 @@ class Trainer:
             checks.check_target(target.shape, str(target.dtype))
             self._shapes.check_ids(source, target)
 
-    def _found(self, search: str, source: Any, strategy: Strategy) -> dict[str, np.ndarray]:
+    def _found(
+        self, search: str, source: Array | None, strategy: Strategy
+    ) -> dict[str, np.ndarray]:
         """By a searcher of the present parameters, which are copied once after each change."""
         with self._context():
             if self._searcher is None:

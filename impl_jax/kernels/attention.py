@@ -8,11 +8,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from reference_numpy.scores import Scores
+
 from ..mask import combine_masks
 from ..precision import upcast_dtype
 from ..softmax import soft_cap, softmax
+from ..values import Heads
 
 __all__ = ["attend_by_head", "chunk_lengths", "in_chunks"]
+
+Attention = Callable[[Heads, jax.Array | None, Scores], jax.Array]
 
 # The most weights that are computed together: about what the cache of a CPU holds, or memory.
 MOST = {"cpu": 1 << 22, "default": 1 << 28}
@@ -30,89 +35,55 @@ def chunk_lengths(batch: int, heads: int, target: int, source: int) -> tuple[int
     return lengths if min(lengths) < target else ()
 
 
+@functools.partial(jax.jit, static_argnames=("attention", "scores", "lengths"), inline=True)
 def in_chunks(
-    attention: Callable[..., tuple[jax.Array, jax.Array]],
-    query_bthk: jax.Array,
-    key_bsgk: jax.Array,
-    value_bsge: jax.Array,
-    mask_bhts: jax.Array | None = None,
-    bias_bhts: jax.Array | None = None,
-    causal: bool = False,
-    window: int = 0,
-    scale: float | None = None,
-    cap: float | None = None,
-    lengths: tuple[int, ...] | None = None,
-) -> jax.Array:
-    """The output of `attention` with these arguments, which gives the weights too.
-
-    lengths: the queries that are computed together on each platform, by default `chunk_lengths`;
-    the platform is the arrays', or the one that the program is lowered for.
-    """
-    given = query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts
-    if lengths is None:
-        batch, target, heads, _ = query_bthk.shape
-        lengths = chunk_lengths(batch, heads, target, key_bsgk.shape[1])
-    if not lengths:
-        return attention(*given, causal, window, scale, cap)[0]
-    return _on_platform(attention, causal, window, scale, cap, lengths, *given)
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3, 4, 5), inline=True)
-def _on_platform(
-    attention: Callable[..., Any],
-    causal: bool,
-    window: int,
-    scale: float | None,
-    cap: float | None,
-    lengths: tuple[int, ...],
-    *given: jax.Array | None,
-) -> jax.Array:
-    attention = functools.partial(attention, scale=scale, cap=cap)
-    branches = {
-        name: functools.partial(_in_chunks, attention, causal, window, length)
-        for name, length in zip(MOST, lengths, strict=True)
-    }
-    return jax.lax.platform_dependent(*given, **branches)
-
-
-def _in_chunks(
-    attention: Callable[..., Any],
-    causal: bool,
-    window: int,
-    length: int,
-    query_bthk: jax.Array,
-    key_bsgk: jax.Array,
-    value_bsge: jax.Array,
+    attention: Attention,
+    heads: Heads,
     mask_bhts: jax.Array | None,
-    bias_bhts: jax.Array | None,
+    scores: Scores,
+    lengths: tuple[int, ...],
+) -> jax.Array:
+    """`attention(heads, mask_bhts, scores)`, computed for some of the queries at a time.
+
+    lengths: how many on each platform, see `chunk_lengths`; the platform is the arrays', or the one
+    that the program is lowered for.
+    """
+    chunked = {
+        platform: functools.partial(_in_chunks_of, length, attention, scores)
+        for platform, length in zip(MOST, lengths, strict=True)
+    }
+    return jax.lax.platform_dependent(heads, mask_bhts, **chunked)
+
+
+def _in_chunks_of(
+    length: int, attention: Attention, scores: Scores, heads: Heads, mask_bhts: jax.Array | None
 ) -> jax.Array:
     """The output, computed for `length` queries at a time; the backward pass computes it again.
 
     With a window a chunk reads only the keys that one of its queries may attend to.
     """
-    target, source = query_bthk.shape[1], key_bsgk.shape[1]
+    target, source = heads.query_bthk.shape[1], heads.key_bsgk.shape[1]
     if length == target:
-        given = query_bthk, key_bsgk, value_bsge, mask_bhts, bias_bhts
-        return attention(*given, causal=causal, window=window)[0]
+        return attention(heads, mask_bhts, scores)
+    causal, window = scores.causal, scores.window
+    inside = scores._replace(causal=False, window=0)
 
-    def attend(start: Any, count: int, seen: int) -> Any:
+    def attend(start: Any, count: int, seen: int) -> jax.Array:
         last = start + source - target
         first = jnp.clip(last - window + 1, 0, source - seen) if window else 0
-        query_bchk = jax.lax.dynamic_slice_in_dim(query_bthk, start, count, axis=1)
+        query_bchk = jax.lax.dynamic_slice_in_dim(heads.query_bthk, start, count, axis=1)
         key_brgk, value_brge = (
             x if seen == source else jax.lax.dynamic_slice_in_dim(x, first, seen, axis=1)
-            for x in (key_bsgk, value_bsge)
+            for x in heads[1:]
         )
-        mask_bhcr, bias_bhcr = (
-            _sliced(_sliced(x, 2, start, count), 3, first, seen) for x in (mask_bhts, bias_bhts)
-        )
+        mask_bhcr = _sliced(_sliced(mask_bhts, 2, start, count), 3, first, seen)
         last_c1 = last + jnp.arange(count)[:, None]
         key_r = jnp.arange(seen) + first
         if causal:
             mask_bhcr = combine_masks(mask_bhcr, (key_r <= last_c1)[None, None])
         if window:
             mask_bhcr = combine_masks(mask_bhcr, (jnp.abs(key_r - last_c1) < window)[None, None])
-        return attention(query_bchk, key_brgk, value_brge, mask_bhcr, bias_bhcr)[0]
+        return attention(Heads(query_bchk, key_brgk, value_brge), mask_bhcr, inside)
 
     if causal and not window and target <= UNROLLED * length:
         # Each chunk stands in the program by itself, so that it reads the keys up to its end alone.
@@ -126,7 +97,7 @@ def _in_chunks(
         return jnp.concatenate(parts, axis=1)
 
     @functools.partial(jax.checkpoint, static_argnums=1)
-    def attend_at(start: Any, count: int) -> Any:
+    def attend_at(start: Any, count: int) -> jax.Array:
         return attend(start, count, keys_seen(source, count, causal, window))
 
     whole = target - target % length
@@ -143,7 +114,7 @@ def keys_seen(source: int, count: int, causal: bool, window: int) -> int:
 
 
 def _sliced(x_bhts: jax.Array | None, axis: int, start: Any, count: int) -> jax.Array | None:
-    """These rows or columns of a mask or bias, which may be the same for all."""
+    """These rows or columns of a mask, which may be the same for all."""
     if x_bhts is None or x_bhts.shape[axis] in (1, count):
         return x_bhts
     return jax.lax.dynamic_slice_in_dim(x_bhts, start, count, axis=axis)
@@ -154,22 +125,21 @@ def attend_by_head(
     key_bgsk: jax.Array,
     value_bgse: jax.Array,
     mask_bhts: jax.Array | None = None,
-    scale: float | None = None,
-    cap: float | None = None,
+    scores: Scores = Scores(),
 ) -> jax.Array:
     """`scaled_dot_product_attention`, `b t h e`, of few queries to keys that lie by head.
 
     The heads that share a key head are rows of one product. Keys and values have the heads before
-    the positions, so that each head reads one piece of memory.
+    the positions, so that each head reads one piece of memory. The mask has causality and window.
     """
     (batch, target, heads, size), (_, groups, source, _) = query_bthk.shape, key_bgsk.shape
     query_bgrk = query_bthk.swapaxes(1, 2).reshape(batch, groups, heads // groups * target, size)
     dtype = upcast_dtype(query_bthk.dtype)
-    logits_bgrs = jnp.einsum("bgrk,bgsk->bgrs", query_bgrk, key_bgsk, preferred_element_type=dtype)
-    logits_bgrs *= size**-0.5 if scale is None else scale
-    if cap is not None:
-        logits_bgrs = soft_cap(logits_bgrs, cap)
-    logits_bhts = logits_bgrs.reshape(batch, heads, target, source)
-    weights_bhts = softmax(logits_bhts, mask_bhts).astype(query_bthk.dtype)
-    output_bgre = jnp.einsum("bgrs,bgse->bgre", weights_bhts.reshape(logits_bgrs.shape), value_bgse)
+    scores_bgrs = jnp.einsum("bgrk,bgsk->bgrs", query_bgrk, key_bgsk, preferred_element_type=dtype)
+    scores_bgrs *= size**-0.5 if scores.scale is None else scores.scale
+    if scores.cap is not None:
+        scores_bgrs = soft_cap(scores_bgrs, scores.cap)
+    scores_bhts = scores_bgrs.reshape(batch, heads, target, source)
+    weights_bhts = softmax(scores_bhts, mask_bhts).astype(query_bthk.dtype)
+    output_bgre = jnp.einsum("bgrs,bgse->bgre", weights_bhts.reshape(scores_bgrs.shape), value_bgse)
     return output_bgre.reshape(batch, heads, target, value_bgse.shape[3]).swapaxes(1, 2)

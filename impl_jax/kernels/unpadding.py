@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from ..values import Heads
+
 __all__ = ["PaddedMask", "Tokens", "counted", "in_rows", "pad", "unpad"]
 
 
@@ -31,23 +33,14 @@ class PaddedMask(NamedTuple):
 
 
 def in_rows(
-    attention: Callable[..., tuple[jax.Array, Any]],
-    query_bthk: jax.Array,
-    key_bsgk: jax.Array,
-    value_bsge: jax.Array,
-    mask_bhts: Any,
-    *rest: Any,
-) -> tuple[jax.Array, Any]:
-    """`attention(query, key, value, mask, *rest)`: an output and weights.
-
-    If the mask is a `PaddedMask`, queries, keys, values and the output lie flat.
-    """
+    attention: Callable[[Heads, jax.Array | None], jax.Array], heads: Heads, mask_bhts: Any
+) -> jax.Array:
+    """`attention(heads, mask_bhts)`. If the mask is a `PaddedMask`, heads and output lie flat."""
     if not isinstance(mask_bhts, PaddedMask):
-        return attention(query_bthk, key_bsgk, value_bsge, mask_bhts, *rest)
+        return attention(heads, mask_bhts)
     mask_bhts, query, key = mask_bhts
-    rows = pad(query_bthk, query), pad(key_bsgk, key), pad(value_bsge, key)
-    output_bthe, weights_bhts = attention(*rows, mask_bhts, *rest)
-    return unpad(output_bthe, query), weights_bhts
+    rows = (pad(x, tokens) for x, tokens in zip(heads, (query, key, key), strict=True))
+    return unpad(attention(Heads(*rows), mask_bhts), query)
 
 
 def unpad(x_btd: jax.Array, tokens: Tokens) -> jax.Array:
@@ -93,7 +86,7 @@ def _pad_gradient(tokens: Tokens, g_btd: jax.Array) -> jax.Array:
 
 
 def _is_token(tokens: Tokens) -> jax.Array:
-    """Whether what lies flat is a token, not the filler: `1 n`."""
+    """Mask of the flattened positions, `1 n`: True for tokens, False for the filler."""
     place_1n, mask_1n = (_unpad(tokens, x_bt) for x_bt in (tokens.place_bt, tokens.mask_bt))
     return mask_1n & (place_1n == jnp.arange(place_1n.shape[1]))
 

@@ -17,7 +17,9 @@ from ..feed_forward import FeedForward, activation
 from ..kernels.int8 import Int8Projection
 from ..kernels.projection import SMALL, FusedProjection
 from ..projection import Projection
+from ..rotary import Rotation
 from ..transformer import Transformer
+from ..values import Heads
 
 __all__ = ["FusedAttention", "fused"]
 
@@ -39,25 +41,30 @@ class FusedAttention(MultiHeadAttention):
         else:
             self.query, self.key_value = kind(attention.query), kind(attention.key, attention.value)
         self.output = kind(attention.output, inputs=2)
-        kept = "query_norm key_norm weights_dropout config layer width window rotary"
-        for name in kept.split():
-            setattr(self, name, getattr(attention, name))
+        self.query_norm, self.key_norm = attention.query_norm, attention.key_norm
+        self.weights_dropout, self.scores = attention.weights_dropout, attention.scores
+        self.width, self.rotary_layout = attention.width, attention.rotary_layout
 
-    def queries(self, query_btd: jax.Array) -> jax.Array:
-        return self.query.separate(query_btd)[0]
+    def queries(self, query_btd: jax.Array, rotation: Rotation | None = None) -> jax.Array:
+        (query_bthk,) = self.query.separate(query_btd)
+        return self.norm_and_rotate(self.query_norm, query_bthk, rotation)
 
-    def keys_and_values(self, memory_bsd: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def keys_and_values(
+        self, memory_bsd: jax.Array, rotation: Rotation | None = None
+    ) -> tuple[jax.Array, jax.Array]:
         key_bsgk, value_bsge = self.key_value.separate(memory_bsd)
-        return key_bsgk, value_bsge
+        return self.norm_and_rotate(self.key_norm, key_bsgk, rotation), value_bsge
 
     def project(
-        self, query_btd: jax.Array, memory_bsd: jax.Array
-    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        self, query_btd: jax.Array, memory_bsd: jax.Array, rotation: Rotation | None = None
+    ) -> Heads:
         """In self-attention the memory is the query's input and is not read."""
         if not self.of_itself:
-            return super().project(query_btd, memory_bsd)
+            return super().project(query_btd, memory_bsd, rotation)
         query_bthk, key_btgk, value_btge = self.query_key_value.separate(query_btd)
-        return query_bthk, key_btgk, value_btge
+        query_bthk = self.norm_and_rotate(self.query_norm, query_bthk, rotation)
+        key_btgk = self.norm_and_rotate(self.key_norm, key_btgk, rotation)
+        return Heads(query_bthk, key_btgk, value_btge)
 
 
 class FusedFeedForward(FeedForward):

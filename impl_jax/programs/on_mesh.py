@@ -25,13 +25,15 @@ def answer(
     parameters: Mapping[str, np.ndarray],
     sharding: Sharding,
     pulled: bool = False,
+    given: Callable[[Tree], Tree] = dict,
 ) -> Any:
     """What the component returns, or its gradients, as whole NumPy arrays.
 
     built: a module, a module's method, a function, or a `partial` of one whose first argument is a
     module, which compiles itself. inputs: by argument, nested or not; arrays that begin with as
     many rows as the first are split over data. pulled: the gradients of every input and parameter,
-    of the sum of the input `cotangent` times the first output.
+    of the sum of the input `cotangent` times the first output. given: the arguments of the call, of
+    the inputs.
     """
     flat = canonical.flatten(inputs)
     cotangent = flat.pop("cotangent", None)
@@ -41,17 +43,17 @@ def answer(
         return _by_itself(built, flat, parameters, sharding)
     rows = next((len(x) for x in arrays.values() if x.ndim), 0)
     spread = {name for name, x in arrays.items() if x.ndim and len(x) == rows}
-    given = {
+    placed = {
         name: sharding.batch(x) if name in spread else sharding.constant(x)
         for name, x in arrays.items()
     }
     empty, call = _call(built, sharding)
 
     def forward(state: Any, arrays: dict[str, jax.Array]) -> Any:
-        return call(state, canonical.nest(plain | arrays))
+        return call(state, given(canonical.nest(plain | arrays)))
 
-    def run(state: Any, given: dict[str, jax.Array], cotangent: Any) -> Any:
-        real = {name: sharding.rows(x, rows) if name in spread else x for name, x in given.items()}
+    def run(state: Any, placed: dict[str, jax.Array], cotangent: Any) -> Any:
+        real = {name: sharding.rows(x, rows) if name in spread else x for name, x in placed.items()}
         if not pulled:
             return jax.tree.map(sharding.put, forward(state, real))
         floating = {name: x for name, x in real.items() if jnp.issubdtype(x.dtype, jnp.floating)}
@@ -66,7 +68,7 @@ def answer(
 
     state = sharding.state(empty, parameters.__getitem__)
     cotangent = None if cotangent is None else sharding.constant(np.asarray(cotangent))
-    found = jax.jit(run)(state, given, cotangent)
+    found = jax.jit(run)(state, placed, cotangent)
     if not pulled:
         return jax.tree.map(fetched, found)
     of_state = {name_of(path): array for path, array in jax.tree.leaves_with_path(found[0])}

@@ -12,7 +12,7 @@ from reference_numpy import TransformerConfig, checks
 from reference_numpy.strategy import Strategy
 
 from ..beams import length_penalty
-from ..framework import bucket
+from ..framework import Array, bucket
 from ..transformer import Transformer
 
 __all__ = ["Plan", "Program", "Request", "batch_of", "bucket", "plan", "request"]
@@ -36,21 +36,21 @@ class Request(NamedTuple):
     an answer; the plan has the room. length_penalty_n: of answers of 0, 1, ... tokens.
     """
 
-    source: Any
-    source_mask_bs: Any
-    prefix_bp: Any
-    prefix_mask_bp: Any
-    end_id: Any
-    pad_id: Any
-    forbidden_v: Any
-    max_new_tokens: Any
-    min_new_tokens: Any
-    repetition_penalty: Any
-    temperature: Any
-    top_p: Any
-    early_stop: Any
-    length_penalty_n: Any
-    uniform_bn: Any = None  # None: nothing is drawn
+    source: jax.Array | None
+    source_mask_bs: jax.Array | None
+    prefix_bp: jax.Array
+    prefix_mask_bp: jax.Array
+    end_id: jax.Array
+    pad_id: jax.Array
+    forbidden_v: jax.Array
+    max_new_tokens: jax.Array
+    min_new_tokens: jax.Array
+    repetition_penalty: jax.Array
+    temperature: jax.Array
+    top_p: jax.Array
+    early_stop: jax.Array
+    length_penalty_n: jax.Array
+    uniform_bn: jax.Array | None = None  # None: nothing is drawn
 
 
 class Program:
@@ -89,22 +89,28 @@ def plan(strategy: Strategy, beams: int = 1, drawn: bool = False) -> Plan:
 
 
 def batch_of(
-    config: TransformerConfig, strategy: Strategy, source: Any, prefix: Any, source_mask_bs: Any
+    config: TransformerConfig,
+    strategy: Strategy,
+    source: Array | None,
+    prefix: Array | None,
+    source_mask_bs: Array | None,
 ) -> int:
     """The number of rows. Raises ValueError if the source or prefix is missing, or one too many."""
     checks.check_source_given(config.encoder_layers, source, source_mask_bs=source_mask_bs)
     checks.check_prefix_given(prefix is not None, source is not None, strategy.start_id)
-    return len(prefix if source is None else source)
+    rows = prefix if source is None else source
+    assert rows is not None
+    return len(rows)
 
 
 def request(
     config: TransformerConfig,
     strategy: Strategy,
-    source: Any,
-    prefix: Any,
-    source_mask_bs: Any,
-    prefix_mask_bp: Any,
-    uniform_bn: Any = None,
+    source: Array | None,
+    prefix: Array | None,
+    source_mask_bs: Array | None,
+    prefix_mask_bp: Array | None,
+    uniform_bn: Array | None = None,
 ) -> Request:
     """The arguments of a program, for checked ids.
 
@@ -125,22 +131,22 @@ def request(
     integers = ("end_id", "max_new_tokens", "min_new_tokens")
     numbers = ("repetition_penalty", "temperature", "top_p", "early_stop")
     length_n = np.minimum(np.arange(room + 1), strategy.max_new_tokens)
-    return Request(
-        source=source,
-        source_mask_bs=source_mask_bs,
-        prefix_bp=_padded(prefix, 0, earlier),
-        prefix_mask_bp=_padded(prefix_mask_bp, False, earlier),
-        pad_id=np.int32(strategy.pad_id(config)),
-        forbidden_v=np.isin(np.arange(config.target_vocabulary), strategy.forbidden_ids(config)),
-        **{name: np.int32(getattr(strategy, name)) for name in integers},
-        **{name: np.asarray(getattr(strategy, name)) for name in numbers},
-        length_penalty_n=length_penalty(length_n, strategy.alpha),
-        uniform_bn=uniform_bn,
-    )
+    arrays: dict[str, Any] = {
+        "source": source,
+        "source_mask_bs": source_mask_bs,
+        "prefix_bp": _padded(prefix, 0, earlier),
+        "prefix_mask_bp": _padded(prefix_mask_bp, False, earlier),
+        "pad_id": np.int32(strategy.pad_id(config)),
+        "forbidden_v": np.isin(np.arange(config.target_vocabulary), strategy.forbidden_ids(config)),
+        "length_penalty_n": length_penalty(length_n, strategy.alpha),
+        "uniform_bn": uniform_bn,
+    }
+    arrays |= {name: np.int32(getattr(strategy, name)) for name in integers}
+    return Request(**arrays | {name: np.asarray(getattr(strategy, name)) for name in numbers})
 
 
 def _source(
-    config: TransformerConfig, source: Any, source_mask_bs: Any
+    config: TransformerConfig, source: Array, source_mask_bs: Array | None
 ) -> tuple[np.ndarray, np.ndarray]:
     """The source and its token mask, padded, but not beyond the table of positions."""
     checks.check_source(source.shape, str(source.dtype))
@@ -154,10 +160,15 @@ def _source(
 
 
 def _prefix(
-    config: TransformerConfig, strategy: Strategy, source: Any, prefix: Any, prefix_mask_bp: Any
-) -> tuple[np.ndarray, np.ndarray]:
+    config: TransformerConfig,
+    strategy: Strategy,
+    source: Array | None,
+    prefix: Array | None,
+    prefix_mask_bp: Array | None,
+) -> tuple[Array, Array]:
     """The prompt of every answer, by default the start token, and its token mask."""
     if prefix is None:
+        assert source is not None
         prefix = np.full((len(source), 1), strategy.start_id, source.dtype)
     last: Any = ()
     if prefix_mask_bp is not None:
@@ -173,12 +184,12 @@ def _prefix(
     return prefix, prefix_mask_bp
 
 
-def _token_mask(token: Any, padding_id: int | None) -> np.ndarray:
+def _token_mask(token: Array, padding_id: int | None) -> np.ndarray:
     """`mask.token_mask` without a program."""
     return np.ones(token.shape, bool) if padding_id is None else np.asarray(token) != padding_id
 
 
-def _padded(x: Any, value: Any, extra: tuple[int, int]) -> np.ndarray:
+def _padded(x: Array, value: int, extra: tuple[int, int]) -> np.ndarray:
     x = np.asarray(x)
     x = x.astype(jax.dtypes.canonicalize_dtype(int)) if x.dtype.kind in "iu" else x
     return np.pad(x, ((0, 0), extra), constant_values=value)

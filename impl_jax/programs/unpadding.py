@@ -15,8 +15,10 @@ from ..dropout import Keep, part
 from ..framework import is_traced
 from ..kernels.unpadding import PaddedMask, Tokens, counted, pad, unpad
 from ..loss import cross_entropy, teacher_forcing
-from ..mask import padding_mask, token_mask
+from ..mask import padding_mask, real_rows, token_mask
+from ..stacks import Stack, Through
 from ..transformer import Transformer
+from ..values import Text
 
 __all__ = [
     "LEAST",
@@ -73,7 +75,9 @@ def driver(function: Callable[..., Any]) -> Driver | None:
 def unpadded(function: Callable[..., Any], least: int = LEAST) -> Callable[..., Any]:
     """The same call of a Transformer, or of its `training_loss`, which leaves padding out.
 
-    least: the saved positions times the model's width from which that is worth it.
+    least: the saved positions times the model's width from which that is worth it. With
+    `skip_padding=True` a call of the model leaves out the target's padding, too: its rows of the
+    logits are zeros (PADDING).
     """
     model: Any = getattr(function, "__self__", function)
     signature = inspect.signature(function)
@@ -91,29 +95,31 @@ def unpadded(function: Callable[..., Any], least: int = LEAST) -> Callable[..., 
 def forward(
     model: Transformer,
     flat: Flat,
-    source: jax.Array | None,
-    target: jax.Array | None = None,
-    source_mask_bs: jax.Array | None = None,
-    target_mask_bt: jax.Array | None = None,
+    source: Any,
+    target: Any = None,
     keep: Keep | None = None,
-    segment_bs: jax.Array | None = None,
     skip_padding: bool = False,
 ) -> jax.Array:
-    """The model's call: `b t v`, zeros for tokens of the target that do not lie flat."""
-    given = source, target, source_mask_bs, target_mask_bt, keep, segment_bs
-    if target is None or not any(flat):
-        return model(*given, skip_padding)
-    logits_1nv, tokens = _logits(model, flat, source, target, *given[2:])
-    logits_btv = pad(logits_1nv, tokens)
+    """The model's call: `b t v`, zeros for tokens of the target that do not lie flat.
+
+    skip_padding: the rows at padding of the target are zeros (PADDING).
+    """
+    source, target = model.check_given(source, target)
+    if target is None:
+        return model(source, keep=keep)
+    if any(flat):
+        logits_btv = pad(*_logits(model, flat, source, target, keep))
+    else:
+        logits_btv = model(source, target, keep)
     if skip_padding and flat.target is None:
-        return jnp.where(tokens.mask_bt[..., None], logits_btv, 0)
+        return real_rows(logits_btv, model.token_mask(target))
     return logits_btv
 
 
 def training_loss(
     model: Transformer,
     flat: Flat,
-    source: jax.Array | None,
+    source: Any,
     target: jax.Array,
     smoothing: float = 0.0,
     total: jax.Array | int | None = None,
@@ -123,40 +129,39 @@ def training_loss(
     if not any(flat):
         return model.training_loss(source, target, smoothing, total, keep)
     target_bt, label_bt = teacher_forcing(target)
-    logits_1nv, tokens = _logits(model, flat, source, target_bt, keep=keep)
+    logits_1nv, tokens = _logits(model, flat, *model.check_given(source, target_bt), keep)
     mask_1n = counted(token_mask(label_bt, model.config.padding_id), tokens)
     label_1n = unpad(jnp.asarray(label_bt), tokens)
     return cross_entropy(model.widened(logits_1nv), label_1n, mask_1n, smoothing, total)
 
 
 def _logits(
-    model: Transformer,
-    flat: Flat,
-    source: jax.Array | None,
-    target: jax.Array,
-    source_mask_bs: jax.Array | None = None,
-    target_mask_bt: jax.Array | None = None,
-    keep: Keep | None = None,
-    segment_bs: jax.Array | None = None,
+    model: Transformer, flat: Flat, source: Text | None, target: Text, keep: Keep | None
 ) -> tuple[jax.Array, Tokens]:
     """The logits `1 n v` of the target's flat tokens, and these."""
-    model.check_given(source, target, source_mask_bs, target_mask_bt, segment_bs)
-    memory_1nd: jax.Array | None = None
-    source_mask: Any = None
+    memory_1nd, source_mask = None, None
     if source is not None:
-        given = source, source_mask_bs, keep, segment_bs
-        x_bsd, source_mask_bs, position_bs = model.embed("source", *given)
+        x_bsd, source_mask_bs, position_bs = model.embed("source", source, keep)
         read = flat.source or Tokens(None, None, source_mask_bs)
         source_mask = PaddedMask(padding_mask(source_mask_bs), read, read)
-        encoder_keep = _flat(part(keep, "encoder"), read)
-        memory_1nd = model.encoder(unpad(x_bsd, read), source_mask, encoder_keep, position_bs)
-    x_btd, target_mask_bt, position_bt = model.embed("target", target, target_mask_bt, keep)
+        through = model.encoder.through(source_mask, _flat(part(keep, "encoder"), read))
+        memory_1nd = _walk(model.encoder, x_bsd, through, position_bs, read)
+    x_btd, target_mask_bt, position_bt = model.embed("target", target, keep)
     written = flat.target or Tokens(None, None, target_mask_bt)
-    self_mask: Any = PaddedMask(padding_mask(target_mask_bt), written, written)
+    self_mask = PaddedMask(padding_mask(target_mask_bt), written, written)
     cross_mask = source_mask and source_mask._replace(query=written)
-    rest = self_mask, cross_mask, _flat(part(keep, "decoder"), written), position_bt
-    x_1nd = model.decoder(unpad(x_btd, written), memory_1nd, *rest)
+    keep = _flat(part(keep, "decoder"), written)
+    through = model.decoder.through(memory_1nd, self_mask, cross_mask, keep)
+    x_1nd = _walk(model.decoder, x_btd, through, position_bt, written)
     return model.head(x_1nd), written
+
+
+def _walk(
+    stack: Stack, x_btd: jax.Array, through: Through, position_bt: jax.Array, tokens: Tokens
+) -> jax.Array:
+    """`Stack.walk` of flat tokens `1 n d`, in a text as long as its rows."""
+    length = position_bt.max(initial=0) + 1
+    return stack.walk(unpad(x_btd, tokens), through, unpad(position_bt, tokens), length)
 
 
 def _flat(keep: Any, tokens: Tokens, name: str = "") -> Any:
@@ -175,8 +180,6 @@ def of_forward(
     least: int,
     source: Any = None,
     target: Any = None,
-    source_mask_bs: Any = None,
-    target_mask_bt: Any = None,
     skip_padding: bool = False,
     **others: Any,
 ) -> Flat:
@@ -184,10 +187,11 @@ def of_forward(
 
     Nothing attends to the padding of a source. least: as `unpadded`.
     """
-    if target is None or any(map(_is_spread, (source, target, source_mask_bs, target_mask_bt))):
+    source, target = Text.of(source), Text.of(target)
+    if target is None or any(map(_is_spread, jax.tree.leaves((source, target)))):
         return Flat()
-    source_bs = _real(config, least, source, source_mask_bs)
-    target_bt = _real(config, least, target, target_mask_bt) if skip_padding else None
+    source_bs = _real(config, least, source)
+    target_bt = _real(config, least, target) if skip_padding else None
     return Flat(
         *(_tokens(mask, _steps(config, least, mask)) for mask in (source_bs, target_bt)),
     )
@@ -209,7 +213,8 @@ def of_loss(
     Both sides leave out the same share of their positions, so that one shape of rows has few
     programs, which take long to compile.
     """
-    if any(map(_is_spread, (source, target))):
+    source, target = Text.of(source), Text.of(target)
+    if any(map(_is_spread, jax.tree.leaves((source, target)))):
         return Flat()
     mask_bt = _real(config, least, target)
     if mask_bt is not None:
@@ -229,17 +234,16 @@ _DRIVERS = {
 }
 
 
-def _real(
-    config: TransformerConfig, least: int, token: Any, mask_bt: Any = None
-) -> np.ndarray | None:
+def _real(config: TransformerConfig, least: int, text: Text | None) -> np.ndarray | None:
     """Which tokens are real; None if that is unknown, or if too little could be saved."""
-    if token is None or not is_known(token if mask_bt is None else mask_bt) or token.ndim < 2:
+    if text is None or not is_known(text.ids if text.mask is None else text.mask):
         return None
-    if np.prod(token.shape[:2]) * config.model_width < least:
+    token, mask_bt = text.ids, text.mask
+    if token.ndim < 2 or np.prod(token.shape[:2]) * config.model_width < least:
         return None
     if mask_bt is not None:
-        mask_bt = np.asarray(mask_bt)
-        return mask_bt if mask_bt.dtype == bool and mask_bt.shape == token.shape[:2] else None
+        real_bt = np.asarray(mask_bt)
+        return real_bt if real_bt.dtype == bool and real_bt.shape == token.shape[:2] else None
     if config.padding_id is None or token.ndim != 2:
         return None
     return np.asarray(token) != config.padding_id

@@ -11,6 +11,7 @@ from impl_jax import cache, framework, weights
 from impl_jax.programs.compiled import compiled
 from impl_jax.programs.fused import fused
 from impl_jax.transformer import Transformer
+from impl_jax.values import Text
 from reference_numpy import TransformerConfig
 
 from ..backends import transformer
@@ -47,8 +48,15 @@ class BackendModel(Model):
 
     def run(self, method: str, **inputs: np.ndarray | None) -> Any:
         with self._context():
-            found = self._methods[method](**{name: weights.from_numpy(array) for name, array in inputs.items() if array is not None})
+            given = {name: weights.from_numpy(array) for name, array in inputs.items() if array is not None}
+            texts = {"source": _text(given, "source", "bs"), "target": _text(given, "target", "bt")}
+            found = self._methods[method](**{side: text for side, text in texts.items() if text is not None})
             return jax.tree.map(weights.to_numpy, found)
+
+
+def _text(given: Mapping[str, jax.Array], side: str, axes: str) -> Text | None:
+    """Returns a side of a model's input with its mask and segments; None if it is not given."""
+    return Text(given[side], given.get(f"{side}_mask_{axes}"), given.get(f"segment_{axes}")) if side in given else None
 
 
 def _last(model: Transformer, token_bt: jax.Array, cache_: Any, mask_bt: jax.Array) -> tuple[jax.Array, Any]:

@@ -10,7 +10,7 @@ import pytest
 from flax import nnx
 
 from impl_jax import port, weights
-from impl_jax.attention import scaled_dot_product_attention
+from impl_jax.attention import attended, scaled_dot_product_attention
 from impl_jax.decoding import Searcher
 from impl_jax.dropout import Dropout
 from impl_jax.embedding import SegmentEmbedding
@@ -24,9 +24,11 @@ from impl_jax.programs.compiled import compiled
 from impl_jax.programs.fused import FusedLogits, fused
 from impl_jax.softmax import softmax
 from impl_jax.transformer import Transformer
+from impl_jax.values import Heads
 from reference_numpy import TransformerConfig, decoding, parameters, preset
 from reference_numpy import positional_encoding as reference_positions
 from reference_numpy import transformer as reference
+from reference_numpy.scores import Scores
 
 
 def small(name: str = "tiny", **changes: Any) -> TransformerConfig:
@@ -38,7 +40,7 @@ def small(name: str = "tiny", **changes: Any) -> TransformerConfig:
 
 
 def loaded(config: TransformerConfig) -> tuple[Transformer, dict[str, np.ndarray]]:
-    model = port.components["transformer"](config, jnp.float32)
+    model = port.blank(Transformer, config, jnp.float32)
     arrays = parameters.initialise(config, 1, np.float32)
     weights.load(model, arrays, config)
     model.eval()
@@ -120,18 +122,18 @@ def test_chunks_differ_as_little_as_they_can(sizes: tuple[int, ...], lengths: tu
 def test_queries_in_chunks_give_what_they_give_together(target: int, causal: bool) -> None:
     rng = np.random.default_rng(0)
     query, key = rng.standard_normal((2, target, 4, 5)), rng.standard_normal((2, 11, 2, 5))
-    weighted = functools.partial(scaled_dot_product_attention, return_weights=True)
     bound = 2 * target * 4 * 5 * np.finfo(float).eps  # of a sum of so many terms in another order
     bias, mask = rng.standard_normal((1, 4, target, 11)), rng.random((2, 1, 1, 11)) < 0.7
 
     def values(attention: Any) -> list[jax.Array]:
         def total(query: Any, key: Any, bias: Any) -> jax.Array:
-            return jnp.square(attention(query, key, key, jnp.asarray(mask), bias, causal)).sum()
+            hidden = jnp.where(jnp.asarray(mask), bias, -jnp.inf)
+            return jnp.square(attention(Heads(query, key, key), hidden, Scores(causal=causal))).sum()
 
         return jax.tree.leaves(jax.value_and_grad(total, argnums=(0, 1, 2))(*(jnp.asarray(x) for x in (query, key, bias))))
 
     with jax.enable_x64(True):
-        chunked = values(functools.partial(in_chunks, weighted, lengths=(4, 4)))
+        chunked = values(functools.partial(in_chunks, attended, lengths=(4, 4)))
         for one, other in zip(chunked, values(scaled_dot_product_attention), strict=True):
             assert one.dtype == np.float64
             np.testing.assert_allclose(one, other, rtol=0, atol=bound * np.abs(other).max())
@@ -140,7 +142,7 @@ def test_queries_in_chunks_give_what_they_give_together(target: int, causal: boo
 def test_memory_grows_with_the_length_not_with_its_square() -> None:
     def bytes_of(length: int) -> int:
         x = jax.ShapeDtypeStruct((1, length, 8, 64), jnp.float32)
-        compiled = jax.jit(lambda x: jax.grad(lambda x: scaled_dot_product_attention(x, x, x).sum())(x)).lower(x).compile()
+        compiled = jax.jit(lambda x: jax.grad(lambda x: scaled_dot_product_attention(Heads(x, x, x)).sum())(x)).lower(x).compile()
         return compiled.memory_analysis().temp_size_in_bytes
 
     assert bytes_of(8192) < 2.5 * bytes_of(4096)
@@ -205,7 +207,7 @@ def test_a_search_with_matrices_that_are_not_small_gives_the_same(tied: bool) ->
     config = small(tie_logits=tied, share_embeddings=tied, feed_forward_width=wide, source_vocabulary=wide, target_vocabulary=wide)
     arrays = {name: np.float32(0.6) * np.random.default_rng(3).standard_normal(shape, np.float32)
               for name, shape in parameters.shapes(config).items()}  # fmt: skip
-    model = port.components["transformer"](config, jnp.float32)
+    model = port.blank(Transformer, config, jnp.float32)
     weights.load(model, arrays, config)
     copy = fused(model)
     assert copy.decoder.layers[0].feed_forward.hidden.transposed

@@ -22,8 +22,10 @@ from impl_jax.programs.fused import fused
 from impl_jax.programs.search import plan, request
 from impl_jax.training import Trainer
 from impl_jax.transformer import Transformer
+from impl_jax.values import Heads
 from reference_numpy import parameters, preset
 from reference_numpy.recipe import PAPER
+from reference_numpy.scores import Scores
 from reference_numpy.strategy import Strategy
 from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.ports.adapters.jax import Adapter
@@ -93,7 +95,7 @@ def test_every_component() -> None:
 
 
 def model_of(config: Any) -> Transformer:
-    model = port.components["transformer"](config, jnp.float32)
+    model = port.blank(Transformer, config, jnp.float32)
     model.eval()
     return model
 
@@ -105,7 +107,7 @@ def test_whole_models_that_leave_out_padding_and_attention_in_chunks() -> None:
     program = jax.jit(lambda flat: unpadding.forward(model, flat, SOURCE, TARGET, skip_padding=True))
     assert_no_callback(program, flat)
     x = jax.ShapeDtypeStruct((1, 8192, 8, 8), jnp.float32)
-    program = jax.jit(jax.grad(lambda x: scaled_dot_product_attention(x, x, x, causal=True).sum()))
+    program = jax.jit(jax.grad(lambda x: scaled_dot_product_attention(Heads(x, x, x), None, Scores(causal=True)).sum()))
     assert_no_callback(program, x)
 
 

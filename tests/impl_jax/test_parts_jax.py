@@ -111,8 +111,8 @@ def test_own_and_stock_parts_are_computed_and_searched_with() -> None:
 
 
 class Queries(MultiHeadAttention):
-    def queries(self, query_btd: Any) -> Any:
-        return 2 * super().queries(query_btd)
+    def queries(self, query_btd: Any, rotation: Any = None) -> Any:
+        return 2 * super().queries(query_btd, rotation)
 
 
 class Attend(MultiHeadAttention):

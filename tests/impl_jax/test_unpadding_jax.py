@@ -1,5 +1,6 @@
 """What is special to the JAX port without padding: single operations, programs, and arrays of several devices."""
 
+import functools
 from collections.abc import Iterator
 
 import jax
@@ -9,9 +10,11 @@ import pytest
 from backends import Backend
 from test_unpadding import CONFIGS, TIED, arrays, close, tokens
 
+from impl_jax.mask import real_rows
 from impl_jax.programs import unpadding
 from impl_jax.programs.compiled import compiled, graphs
 from impl_jax.programs.unpadding import unpadded
+from reference_numpy.rotary_scaling import RotaryScaling
 
 BACKEND = Backend("jax")
 
@@ -27,8 +30,8 @@ def test_operation_by_operation_padding_is_left_out_too() -> None:
     """And a target of rows beside a flat source; a function without a driver is called as it is."""
     source, target = tokens("mixed", TIED)
     model = BACKEND.loaded(TIED, arrays(TIED))
-    given = {"source": source, "target": target, "skip_padding": True}
-    close(unpadded(model, least=0)(**given), model(**given))
+    rows = real_rows(model(source, target), target != 0)
+    close(unpadded(model, least=0)(source, target, skip_padding=True), rows)
     close(unpadded(model, least=0)(source, target), model(source, target))
     close(unpadded(model.training_loss, least=0)(source, target), model.training_loss(source, target))
     close(unpadded(model.encode, least=0)(source), model.encode(source))
@@ -40,10 +43,11 @@ def test_rows_of_padding_are_zeros_also_where_nothing_lies_flat() -> None:
     model = BACKEND.loaded(TIED, arrays(TIED))
     wanted = compiled(model, least=0)(source, target, skip_padding=True)
     assert not wanted[target == 0].any()
-    given = jax.jit(lambda source, target: model(source, target, skip_padding=True)).lower(source, target)
+    run = functools.partial(unpadding.forward, model, unpadding.Flat(), skip_padding=True)
+    given = jax.jit(lambda source, target: run(source, target)).lower(source, target)
     assert "gather" in given.as_text()
     close(given.compile()(source, target), wanted)
-    close(model(source, target, skip_padding=True), wanted)
+    close(run(source, target), wanted)
     assert np.abs(model(source, target)[target == 0]).min() > 0
 
 
@@ -66,3 +70,16 @@ def test_arrays_on_several_devices_are_not_brought_together() -> None:
     assert unpadding.is_known(np.ones(2))
     assert unpadding.is_known(jnp.ones(2))
     assert jax.jit(lambda x: x + unpadding.is_known(x))(0) == 0  # a traced one has no values
+
+
+@pytest.mark.parametrize("kind", ["none", "dynamic"])
+def test_flat_tokens_rotate_by_their_positions_in_the_rows_and_by_the_length_of_these(kind: str) -> None:
+    scaling = RotaryScaling(kind="dynamic", factor=2.0, original_length=3) if kind == "dynamic" else RotaryScaling()
+    config = CONFIGS["decoder-only"].replace(
+        positions="rotary", rotary_base=10.0, rotary_scaling=scaling, query_key_norm="head", key_size=4
+    )
+    model = BACKEND.loaded(config, arrays(config))
+    target = np.array([[0, 0, 5, 6, 7, 0, 0, 0], [0, 4, 8, 9, 0, 0, 0, 0]])
+    rows = real_rows(model(None, target), target != 0)
+    close(compiled(model, least=0)(None, target, skip_padding=True), rows)
+    close(unpadded(model.training_loss, least=0)(None, target), model.training_loss(None, target))

@@ -57,6 +57,8 @@ class Backend:
     def build(self, component: str, config: TransformerConfig, dtype: str = "float32") -> Any:
         """A module in evaluation mode; in JAX float64 needs enable_x64 around it."""
         module = submodules.owner(self.port.components[component](config, self.dtype(dtype)))
+        if component == "transformer" and self.name == "jax":  # the port's own takes what a case may ask, too
+            module = self.port.blank(self.part("transformer").Transformer, config, self.dtype(dtype))
         if self.name == "torch" and hasattr(module, "to"):
             module = module.to(self.dtype(dtype)).eval()
         if self.name == "jax" and hasattr(module, "eval"):

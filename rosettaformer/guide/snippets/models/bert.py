@@ -47,7 +47,7 @@ logits["tf"] = model.masked_language_logits(impl_tf.values.Text(ids, mask, segme
 model = impl_jax.transformer.Transformer(config, rngs=nnx.Rngs(0))
 model.eval()
 jax_weights.load(model, values, config)
-logits["jax"] = np.asarray(model.masked_language_logits(ids, mask, segment_bs=segments))
+logits["jax"] = np.asarray(model.masked_language_logits(impl_jax.values.Text(ids, mask, segments)))
 
 for name, array in logits.items():
     print(f"{name:6} {np.abs(array - expected)[mask].max():.1e}")  # at tokens that are padding nothing is said
