@@ -22,6 +22,7 @@ from .layers import DecoderLayer
 from .rotary import Rotation
 from .stacks import Decoder
 from .transformer import Transformer
+from .values import Heads
 
 __all__ = ["decode_in_steps", "decode_step", "reorder", "start_cache"]
 
@@ -175,51 +176,32 @@ def forward_step(
     x_btd = x_btd.reshape(self_bias_bhts.shape[0], self_bias_bhts.shape[2], x_btd.shape[2])
     turned = _rotations(model.config, cache, position_bt, target, x_btd)
     rings = {window: _ring(cache, window, end, x_btd.dtype) for window in {*cache["windows"]} - {0}}
-    layers = zip(model.decoder.layers, cache["layers"], cache["windows"], turned, strict=True)
-    for layer, layer_cache, window, rotation in layers:
-        ring = rings.get(window)
-        own_bias_bhts = self_bias_bhts if ring is None else ring.bias_bhts
-        x_btd = _layer_step(
-            layer, x_btd, layer_cache, read, own_bias_bhts, cross_bias_bhts, ring, rotation
-        )
+
+    def through(layer: Any, x_btd: Tensor, rotation: Rotation | None, index: int) -> Tensor:
+        ring = rings.get(cache["windows"][index])
+        mask_bhts = self_bias_bhts if ring is None else ring.bias_bhts
+        attention, kept = layer.self_attention, cache["layers"][index]
+        scores = attention.scores._replace(causal=False, window=0)  # the mask hides by both
+
+        def attend(y_btd: Tensor) -> Tensor:
+            query_bthk, *new = attention.project(y_btd, y_btd, rotation)
+            pairs = zip(kept["self_attention"], new, strict=True)
+            heads = Heads(query_bthk, *(_written(*pair, read, ring) for pair in pairs))
+            return attention.attend(heads, mask_bhts, scores=scores)
+
+        def attend_to_memory(y_btd: Tensor) -> Tensor:
+            heads = Heads(layer.cross_attention.queries(y_btd), *kept["cross_attention"])
+            return layer.cross_attention.attend(heads, cross_bias_bhts)
+
+        return layer.run(x_btd, attend, attend_to_memory if "cross_attention" in kept else None)
+
+    x_btd = model.decoder.walk(x_btd, through, turned=turned)
     x_btd = x_btd.reshape(*target.shape[:2], x_btd.shape[2])
-    x_btd = model.decoder.final_norm(x_btd[:, -1:] if last else x_btd)
-    return model.logits(x_btd), {**cache, "read": end, "leading_b": leading_b}
-
-
-def _layer_step(
-    layer: DecoderLayer,
-    x_btd: Tensor,
-    cache: Mapping[str, Pair],
-    read: int,
-    self_bias_bhts: Tensor,
-    cross_bias_bhts: Tensor | None,
-    ring: "_Ring | None",
-    rotation: Rotation | None,
-) -> Tensor:
-    """Runs the layer on the next tokens of a target after `read` tokens.
-
-    x_btd: for every row the tokens of each of its w copies, one copy after the other. cache:
-    self_attention, keys and values `b s w g k` for the copies of a whole target; cross_attention,
-    keys and values of the memory, `b s g k`.
-    """
-
-    def attend(y_btd: Tensor) -> Any:
-        query_bthk, *new = layer.self_attention.project(y_btd, rotation)
-        pairs = zip(cache["self_attention"], new, strict=True)
-        key_bsgk, value_bsge = (_written(*pair, read, ring) for pair in pairs)
-        return layer.self_attention.attend(
-            query_bthk, key_bsgk, value_bsge, bias_bhts=self_bias_bhts
-        )
-
-    def attend_to_memory(y_btd: Tensor) -> Any:
-        query_bthk = layer.cross_attention.queries(y_btd)
-        key_bsgk, value_bsge = cache["cross_attention"]
-        return layer.cross_attention.attend(
-            query_bthk, key_bsgk, value_bsge, bias_bhts=cross_bias_bhts
-        )
-
-    return layer.run(x_btd, attend, attend_to_memory if "cross_attention" in cache else None)
+    return model.logits(x_btd[:, -1:] if last else x_btd), {
+        **cache,
+        "read": end,
+        "leading_b": leading_b,
+    }
 
 
 class _Ring(NamedTuple):

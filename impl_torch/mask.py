@@ -7,7 +7,14 @@ from reference_numpy import checks
 
 from . import precision
 
-__all__ = ["causal_mask", "combine_masks", "padding_mask", "token_mask", "window_mask"]
+__all__ = [
+    "causal_mask",
+    "combine_masks",
+    "padding_mask",
+    "real_rows",
+    "token_mask",
+    "window_mask",
+]
 
 
 def token_mask(token: Tensor, padding_id: int | None) -> Tensor:
@@ -49,9 +56,20 @@ def window_mask(
 
 
 def combine_masks(mask_bhts: Tensor | None, other_bhts: Tensor | None) -> Tensor | None:
-    """`mask & other`; None is a mask that allows everything, so that no mask is made from
-    nothing.
+    """`mask & other`; a floating mask, which is added, is -inf where the other is False. None is a
+    mask that allows everything, so that no mask is made from nothing.
     """
     if mask_bhts is None or other_bhts is None:
         return other_bhts if mask_bhts is None else mask_bhts
+    if mask_bhts.is_floating_point():
+        return torch.where(other_bhts, mask_bhts, -torch.inf)
     return mask_bhts & other_bhts
+
+
+def real_rows(x_btd: Tensor, mask_bt: Tensor | None) -> Tensor:
+    """Sets the rows of padding to zero, such as logits `b t v` (PADDING); None: every row is
+    real.
+    """
+    if mask_bt is None:
+        return x_btd
+    return x_btd.masked_fill(~mask_bt[(...,) + (None,) * (x_btd.ndim - 2)], 0)

@@ -1,6 +1,6 @@
 """The components that the judge calls, each built from a config."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -8,12 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from reference_numpy import TransformerConfig
+from reference_numpy import TransformerConfig, checks
 from reference_numpy.parameters import flatten, nest
 from reference_numpy.recipe import Recipe
+from reference_numpy.scores import Scores
 
 from . import cache, optimizer
-from .attention import MultiHeadAttention, scaled_dot_product_attention
+from .attention import MultiHeadAttention, attention_weights, scaled_dot_product_attention
 from .cache import forward_step
 from .decoding import Searcher
 from .dropout import Dropout
@@ -26,16 +27,18 @@ from .mask import causal_mask, combine_masks, padding_mask, token_mask, window_m
 from .normalization import norm
 from .optimizer import clip_global_norm
 from .positional_encoding import PositionEmbedding, positional_encoding, token_positions
+from .precision import dtype_name
 from .programs import compiled as programs
 from .programs.fused import fused, pack
 from .programs.unpadding import unpadded
-from .rotary import rotary_embedding, rotation
+from .rotary import Rotation, rotary_embedding, rotation
 from .sampling import draw, penalise, truncate
 from .schedule import noam
 from .softmax import soft_cap, softmax
 from .stacks import Decoder, Encoder
 from .training import Trainer
 from .transformer import Transformer
+from .values import Drop, Heads
 from .weights import TABLE, export
 
 __all__ = ["compiled", "components", "framework", "modes", "on_mesh", "weights"]
@@ -83,21 +86,86 @@ def search(
     return method(Searcher(model, compiled=compiled), **inputs)
 
 
-def positioned(module: nn.Module, config: TransformerConfig) -> Callable[..., Any]:
-    """Returns an attention or a layer, the first of its stack; one that rotates is given
-    positions.
-    """
-    return partial(at_positions, module, config) if config.layer_kind(0).rotary else module
-
-
-def at_positions(
-    module: nn.Module, config: TransformerConfig, position_bt: Tensor | None = None, **inputs: Any
+def dot_product(
+    query_bthk: Tensor,
+    key_bsgk: Tensor,
+    value_bsge: Tensor,
+    mask_bhts: Tensor | None = None,
+    bias_bhts: Tensor | None = None,
+    return_weights: bool = False,
+    keep_bhts: Tensor | None = None,
+    dropout_rate: float = 0.0,
+    **scores: Any,
 ) -> Any:
-    """Calls the module on tokens of these positions."""
-    if position_bt is not None:
-        dtype = next(module.parameters()).dtype
-        inputs["rotation"] = rotation(config, config.layer_kind(0), position_bt, dtype)
-    return module(**inputs)
+    """Computes `scaled_dot_product_attention`, and with return_weights the weights."""
+    chosen, (batch, target, heads, _) = Scores(**scores), query_bthk.shape
+    mask_bhts = joined(mask_bhts, bias_bhts, (batch, heads, target, key_bsgk.shape[1]))
+    drop = Drop() if keep_bhts is None else Drop(keep_bhts, dropout_rate)
+    output_bthe = scaled_dot_product_attention(
+        Heads(query_bthk, key_bsgk, value_bsge), mask_bhts, chosen, drop
+    )
+    if not return_weights:
+        return output_bthe
+    return output_bthe, attention_weights(query_bthk, key_bsgk, mask_bhts, chosen)
+
+
+def multi_head(
+    module: MultiHeadAttention,
+    query_btd: Tensor,
+    memory_bsd: Tensor,
+    mask_bhts: Tensor | None = None,
+    bias_bhts: Tensor | None = None,
+    causal: bool = False,
+    return_weights: bool = False,
+    keep_bhts: Tensor | None = None,
+    position_bt: Tensor | None = None,
+) -> Any:
+    """Calls an attention, the one of a first layer; with return_weights also returns the
+    weights.
+    """
+    batch, target, source = *query_btd.shape[:2], memory_bsd.shape[1]
+    mask_bhts = joined(mask_bhts, bias_bhts, (batch, module.config.heads, target, source))
+    if causal:
+        mask_bhts = combine_masks(mask_bhts, causal_mask(target, source, query_btd.device))
+    turned = first_rotation(module, query_btd, position_bt)
+    output_btd = module(query_btd, memory_bsd, mask_bhts, rotation=turned, keep_bhts=keep_bhts)
+    if not return_weights:
+        return output_btd
+    return output_btd, module.weights(module.project(query_btd, memory_bsd, turned), mask_bhts)
+
+
+def first_layer(
+    module: EncoderLayer | DecoderLayer,
+    x_btd: Tensor,
+    position_bt: Tensor | None = None,
+    **inputs: Any,
+) -> Tensor:
+    """Calls a layer, the first of its stack."""
+    output_btd: Tensor = module(
+        x_btd, rotation=first_rotation(module, x_btd, position_bt), **inputs
+    )
+    return output_btd
+
+
+def first_rotation(module: Any, x_btd: Tensor, position_bt: Tensor | None) -> Rotation | None:
+    """Returns the rotation of a first layer; without positions, token t has position t."""
+    kind = module.config.layer_kind(0)
+    if not kind.rotary:
+        return None
+    if position_bt is None:
+        position_bt = torch.arange(x_btd.shape[1], device=x_btd.device)[None]
+    return rotation(module.config, kind, position_bt, next(module.parameters()).dtype)
+
+
+def joined(
+    mask_bhts: Tensor | None, bias_bhts: Tensor | None, scores: Sequence[int]
+) -> Tensor | None:
+    """Returns a mask and a bias as one mask, floating if there is a bias."""
+    if bias_bhts is not None:
+        checks.check_bias(bias_bhts.shape, dtype_name(bias_bhts.dtype), scores)
+    if mask_bhts is not None:
+        checks.check_mask(mask_bhts.shape, dtype_name(mask_bhts.dtype), scores)
+    return mask_bhts if bias_bhts is None else combine_masks(bias_bhts, mask_bhts)
 
 
 def random_dropout(dropout: Dropout, x: Tensor, seed: int) -> Tensor:
@@ -173,15 +241,15 @@ components: dict[str, Build] = {
     "combine_masks": lambda config, dtype: combine_masks,
     "softmax": lambda config, dtype: softmax,
     "soft_cap": lambda config, dtype: soft_cap,
-    "scaled_dot_product_attention": lambda config, dtype: scaled_dot_product_attention,
-    "multi_head_attention": lambda config, dtype: positioned(MultiHeadAttention(config), config),
+    "scaled_dot_product_attention": lambda config, dtype: dot_product,
+    "multi_head_attention": lambda config, dtype: partial(multi_head, MultiHeadAttention(config)),
     "activation": lambda config, dtype: partial(activation, name=config.activation),
     "feed_forward": lambda config, dtype: FeedForward(config),
     "layer_norm": lambda config, dtype: norm(config.replace(norm="layer")),
     "rms_norm": lambda config, dtype: norm(config.replace(norm="rms")),
     "dropout": lambda config, dtype: Dropout(config.dropout_rate),
-    "encoder_layer": lambda config, dtype: positioned(EncoderLayer(config), config),
-    "decoder_layer": lambda config, dtype: positioned(DecoderLayer(config), config),
+    "encoder_layer": lambda config, dtype: partial(first_layer, EncoderLayer(config)),
+    "decoder_layer": lambda config, dtype: partial(first_layer, DecoderLayer(config)),
     "encoder": lambda config, dtype: Encoder(config),
     "decoder": lambda config, dtype: Decoder(config),
     "logits": lambda config, dtype: Logits(

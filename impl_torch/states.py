@@ -9,7 +9,7 @@ from reference_numpy import TransformerConfig, checks
 
 from . import mask
 from .inputs import embed, masked_positions
-from .rotary import Rotation, rotations
+from .rotary import Rotation
 from .stacks import Decoder, Encoder
 
 __all__ = ["states"]
@@ -54,14 +54,12 @@ def states(
         x_bsd, cross_mask_bhts, position_bs = _inputs(
             model, "source", source, source_mask_bs, segment_bs
         )
-        result["encoder"] = _stack(
-            model.encoder, x_bsd, False, cross_mask_bhts, position_bs, None, None
-        )
+        result["encoder"] = _stack(model.encoder, x_bsd, cross_mask_bhts, position_bs, None, None)
         memory_bsd = result["encoder"]["hidden_lbtd"][-1]
     if target is not None:
         x_btd, self_mask_bhts, position_bt = _inputs(model, "target", target, target_mask_bt, None)
         given = self_mask_bhts, position_bt, memory_bsd, cross_mask_bhts
-        result["decoder"] = _stack(model.decoder, x_btd, True, *given)
+        result["decoder"] = _stack(model.decoder, x_btd, *given)
     return result
 
 
@@ -77,7 +75,6 @@ def _inputs(
 def _stack(
     stack: Encoder | Decoder,
     x_btd: Tensor,
-    causal: bool,
     self_mask_bhts: Tensor | None,
     position_bt: Tensor | None,
     memory_bsd: Tensor | None,
@@ -87,30 +84,21 @@ def _stack(
     hidden = [x_btd]
     weights: dict[str, list[Tensor]] = {"self_attention": [], "cross_attention": []}
 
-    def recorded(name: str, attended: Any) -> Tensor:
-        output_btd, weights_bhts = attended
-        weights[name].append(weights_bhts)
-        return output_btd
-
-    def run(layer: Any, x_btd: Tensor, rotation: Rotation | None) -> Tensor:
+    def through(layer: Any, x_btd: Tensor, rotation: Rotation | None, index: int) -> Tensor:
         def attend(y_btd: Tensor) -> Tensor:
-            attended = layer.self_attention(
-                y_btd, y_btd, self_mask_bhts, None, causal, True, rotation=rotation
-            )
-            return recorded("self_attention", attended)
+            heads = layer.self_attention.project(y_btd, y_btd, rotation)
+            weights["self_attention"].append(layer.self_attention.weights(heads, self_mask_bhts))
+            return layer.self_attention.attend(heads, self_mask_bhts)
 
         def attend_to_memory(y_btd: Tensor) -> Tensor:
-            attended = layer.cross_attention(
-                y_btd, memory_bsd, cross_mask_bhts, return_weights=True
-            )
-            return recorded("cross_attention", attended)
+            heads = layer.cross_attention.project(y_btd, memory_bsd)
+            weights["cross_attention"].append(layer.cross_attention.weights(heads, cross_mask_bhts))
+            return layer.cross_attention.attend(heads, cross_mask_bhts)
 
-        return layer.run(x_btd, attend, None if memory_bsd is None else attend_to_memory)
+        hidden.append(layer.run(x_btd, attend, None if memory_bsd is None else attend_to_memory))
+        return hidden[-1]
 
-    turned = rotations(stack.config, len(stack.layers), x_btd, position_bt)
-    for layer, rotation in zip(stack.layers, turned, strict=True):
-        hidden.append(run(layer, hidden[-1], rotation))
-    hidden[-1] = stack.final_norm(hidden[-1])
+    hidden[-1] = stack.walk(x_btd, through, position_bt)
     return {"hidden_lbtd": torch.stack(hidden)} | {
         f"{name}_lbhts": torch.stack(maps) for name, maps in weights.items() if maps
     }

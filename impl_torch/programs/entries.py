@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .. import mask, rotary
+from .. import mask
 from ..inputs import embed
-from ..layers import DecoderLayer
 from ..positional_encoding import positional_encoding, token_positions
 from ..rotary import Rotation
 from ..transformer import Transformer
+from ..values import Heads
 
 __all__ = ["Encode", "Forward", "Step"]
 
@@ -100,63 +100,44 @@ class Step(nn.Module):
         read, length = keys_lbsgk.shape[2], target.shape[1]
         end = read + length
         position_bt = token_positions(target_mask_bs, config.position_start)[:, read:]
+        with_memory = cross_keys_lbsgk is not None and cross_values_lbsge is not None
         encoding_pd = None
         if config.positions == "sinusoidal":
             place_p = torch.arange(end, device=target.device)
             given = config.model_width, keys_lbsgk.dtype, config.sinusoid_layout
             encoding_pd = positional_encoding(place_p, *given)
         x_btd = embed(model, "target", target, position_bt, encoding_pd=encoding_pd)
-        kinds = [config.layer_kind(layer) for layer in range(config.decoder_layers)]
-        turned = rotary.by_layer(
-            config,
-            len(kinds),
-            lambda kind: rotary.rotation(config, kind, position_bt, x_btd.dtype),
-        )
         own_bhts = mask.padding_mask(target_mask_bs) & mask.causal_mask(length, end, target.device)
         masks = {
             window: own_bhts & mask.window_mask(length, end, window, target.device)
             if window
             else own_bhts
-            for window in {kind.window for kind in kinds}
+            for window in {layer.self_attention.scores.window for layer in model.decoder.layers}
         }
         cross_bhts = None if source_mask_bs is None else mask.padding_mask(source_mask_bs)
-        kept = []
-        for index, (layer, kind) in enumerate(zip(model.decoder.layers, kinds, strict=True)):
-            own = keys_lbsgk[index], values_lbsge[index]
-            cross = None
-            if cross_keys_lbsgk is not None and cross_values_lbsge is not None:
-                cross = cross_keys_lbsgk[index], cross_values_lbsge[index], cross_bhts
-            x_btd, *pair = _layer(layer, x_btd, own, masks[kind.window], turned[index], cross)
-            kept.append(pair)
-        keys, values = zip(*kept, strict=True)
+        keys, values = [], []
+
+        def through(layer: Any, x_btd: Tensor, rotation: Rotation | None, index: int) -> Tensor:
+            own, cross = layer.self_attention, layer.cross_attention if with_memory else None
+            scores = own.scores._replace(causal=False, window=0)  # the mask hides by both
+
+            def attend(y_btd: Tensor) -> Tensor:
+                query_bthk, key_btgk, value_btge = own.project(y_btd, y_btd, rotation)
+                keys.append(torch.cat([keys_lbsgk[index], key_btgk], dim=1))
+                values.append(torch.cat([values_lbsge[index], value_btge], dim=1))
+                heads = Heads(query_bthk, keys[-1], values[-1])
+                return own.attend(heads, masks[own.scores.window], scores=scores)
+
+            def attend_to_memory(y_btd: Tensor) -> Tensor:
+                key_bsgk, value_bsge = cross_keys_lbsgk[index], cross_values_lbsge[index]
+                heads = Heads(cross.queries(y_btd), key_bsgk, value_bsge)
+                return cross.attend(heads, cross_bhts)
+
+            return layer.run(x_btd, attend, None if cross is None else attend_to_memory)
+
+        x_btd = model.decoder.walk(x_btd, through, position_bt)
         return {
-            "logits_btv": model.logits(model.decoder.final_norm(x_btd)),
+            "logits_btv": model.logits(x_btd),
             "keys_lbsgk": torch.stack(keys),
             "values_lbsge": torch.stack(values),
         }
-
-
-def _layer(
-    layer: DecoderLayer,
-    x_btd: Tensor,
-    own: tuple[Tensor, Tensor],
-    mask_bhts: Tensor,
-    rotation: Rotation | None,
-    cross: Any,
-) -> tuple[Tensor, ...]:
-    """Runs the layer on the next tokens: its output, and all keys and values of its
-    self-attention.
-    """
-    kept: list[Tensor] = []
-
-    def attend(y_btd: Tensor) -> Any:
-        query_bthk, *new = layer.self_attention.project(y_btd, rotation)
-        key_bsgk, value_bsge = (torch.cat(pair, dim=1) for pair in zip(own, new, strict=True))
-        kept.extend((key_bsgk, value_bsge))
-        return layer.self_attention.attend(query_bthk, key_bsgk, value_bsge, mask_bhts)
-
-    def attend_to_memory(y_btd: Tensor) -> Any:
-        return layer.cross_attention.attend(layer.cross_attention.queries(y_btd), *cross)
-
-    x_btd = layer.run(x_btd, attend, None if cross is None else attend_to_memory)
-    return x_btd, *kept

@@ -26,7 +26,7 @@ from .. import (
 from ..dropout import Keep, part
 from ..inputs import embed, masked_positions
 from ..kernels import int8, projection
-from ..kernels.unpadding import PaddedMask, Tokens, pad, unpad, zero_padding
+from ..kernels.unpadding import PaddedMask, Tokens, pad, unpad
 from ..transformer import Transformer
 from . import fused
 
@@ -139,7 +139,7 @@ def forward(
     given = source_mask_bs, target_mask_bt, keep, segment_bs
     logits_1nv, mask_bt = _logits(model, sides, source, target, *given)
     logits_btv = pad(logits_1nv, sides.target)
-    return zero_padding(logits_btv, mask_bt) if skip_padding else logits_btv
+    return mask.real_rows(logits_btv, mask_bt) if skip_padding else logits_btv
 
 
 def training_loss(

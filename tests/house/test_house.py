@@ -18,7 +18,7 @@ PACKAGES = ("reference_numpy", *PORTS)
 INSIDE = {"__init__", "arithmetic", "arrays", "fields", "int8", "presets", "scores"}  # the reference's own
 # The floors of a port, lowest first; every import runs down or stays on its floor.
 FLOORS = ("kernels", "pages", "programs", "doors")
-LEAVES = ("__init__", "framework", "precision", "projection", "mask", "softmax", "dropout")  # pages that kernels may import
+LEAVES = ("__init__", "framework", "precision", "projection", "mask", "softmax", "dropout", "values")  # pages that kernels may import
 DOORS = ("decoding", "training", "port")
 DOORS_OF_USERS = {f"rosettaformer/{name}.py" for name in ("ports", "checkpoints/__init__", "pytest_plugin")}
 UNPADDING = re.compile(r"[Pp]acking|[Uu]npad|PaddedMask|in_rows|\bTokens\b(?!,? [a-z])")  # no sentence that begins with "Tokens"
