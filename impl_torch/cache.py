@@ -22,7 +22,7 @@ from .layers import DecoderLayer
 from .rotary import Rotation
 from .stacks import Decoder
 from .transformer import Transformer
-from .values import Heads
+from .values import Heads, Text
 
 __all__ = ["decode_in_steps", "decode_step", "reorder", "start_cache"]
 
@@ -165,7 +165,7 @@ def forward_step(
             leading_b == read, read + (mask_bt.cumsum(dim=1) == 0).sum(dim=1), leading_b
         )
         position_bt = (position_bt - leading_b[:, None]).clamp(min=0)
-    x_btd = embed(model, "target", target, position_bt, encoding_pd=cache["encoding_pd"])
+    x_btd = embed(model, "target", Text(target), position_bt, cache["encoding_pd"])
     source_mask_bs = cache["source_mask_bs"]
     cross_bias_bhts = (
         None if source_mask_bs is None else _bias(source_mask_bs[:, None, None], x_btd.dtype)

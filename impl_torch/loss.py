@@ -4,7 +4,8 @@ from torch import Tensor
 
 from reference_numpy import checks
 
-from . import framework, precision
+from . import framework, mask, precision
+from .values import Text
 
 __all__ = ["cross_entropy", "teacher_forcing"]
 
@@ -15,6 +16,17 @@ def teacher_forcing(target_bt: Tensor) -> tuple[Tensor, Tensor]:
     """
     checks.check_target(target_bt.shape, precision.dtype_name(target_bt.dtype))
     return target_bt[:, :-1], target_bt[:, 1:]
+
+
+def shifted(target: Text, padding_id: int | None) -> tuple[Text, Tensor, Tensor | None]:
+    """Returns the decoder's input, the labels, and which labels count: those of real tokens; None:
+    all.
+    """
+    input_bt, label_bt = teacher_forcing(target.ids)
+    if target.mask is not None:
+        return Text(input_bt, target.mask[:, :-1]), label_bt, target.mask[:, 1:]
+    mask_bt = None if padding_id is None else mask.token_mask(label_bt, padding_id)
+    return Text(input_bt), label_bt, mask_bt
 
 
 def cross_entropy(

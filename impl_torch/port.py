@@ -30,7 +30,7 @@ from .positional_encoding import PositionEmbedding, positional_encoding, token_p
 from .precision import dtype_name
 from .programs import compiled as programs
 from .programs.fused import fused, pack
-from .programs.unpadding import unpadded
+from .programs.unpadding import real_logits, unpadded
 from .rotary import Rotation, rotary_embedding, rotation
 from .sampling import draw, penalise, truncate
 from .schedule import noam
@@ -38,7 +38,7 @@ from .softmax import soft_cap, softmax
 from .stacks import Decoder, Encoder
 from .training import Trainer
 from .transformer import Transformer
-from .values import Drop, Heads
+from .values import Drop, Heads, Text
 from .weights import TABLE, export
 
 __all__ = ["compiled", "components", "framework", "modes", "on_mesh", "weights"]
@@ -168,6 +168,36 @@ def joined(
     return mask_bhts if bias_bhts is None else combine_masks(bias_bhts, mask_bhts)
 
 
+def of_texts(
+    call: Callable[..., Any],
+    config: TransformerConfig,
+    real_call: Callable[..., Any] | None = None,
+    source: Tensor | None = None,
+    target: Tensor | None = None,
+    source_mask_bs: Tensor | None = None,
+    target_mask_bt: Tensor | None = None,
+    segment_bs: Tensor | None = None,
+    skip_padding: bool = False,
+    **others: Any,
+) -> Any:
+    """Calls a model or its method with texts; real_call: in its place with skip_padding."""
+    of_source = {"source_mask_bs": source_mask_bs, "segment_bs": segment_bs}
+    if source is None and any(value is not None for value in of_source.values()):
+        checks.check_source_given(config.encoder_layers, source, **of_source)
+    if target is None and target_mask_bt is not None:
+        checks.check_target_given(config.decoder_layers, target, target_mask_bt=target_mask_bt)
+    if target is not None:
+        others["target"] = Text(target, target_mask_bt)
+    read = None if source is None else Text(source, source_mask_bs, segment_bs)
+    return (real_call if skip_padding and real_call else call)(source=read, **others)
+
+
+def whole(config: TransformerConfig, dtype: torch.dtype) -> Callable[..., Any]:
+    """Returns the whole model."""
+    model = Transformer(config)
+    return partial(of_texts, model, config, partial(real_logits, model))
+
+
 def random_dropout(dropout: Dropout, x: Tensor, seed: int) -> Tensor:
     """Drops at random."""
     with torch.random.fork_rng():
@@ -208,6 +238,10 @@ def training_steps(case: Any) -> dict[str, np.ndarray]:
 
 def compiled(function: Any) -> Callable[..., Any]:
     """Compiles a component; a model and its loss leave out padding, however little there is."""
+    if isinstance(function, partial) and function.func is of_texts:
+        call, config, *real = function.args
+        graphs: Any = (programs.compiled(one, least=0) for one in real)
+        return partial(of_texts, programs.compiled(call, least=0), config, *graphs)
     if isinstance(function, partial) and function.func is training_loss:
         function = function.args[0].training_loss
     return programs.compiled(function, least=0)
@@ -264,11 +298,13 @@ components: dict[str, Build] = {
         config.model_width, config.classes, config.classifier_dropout_rate
     ),
     "masked_language_head": lambda config, dtype: MaskedLanguageHead(config),
-    "transformer": lambda config, dtype: Transformer(config),
-    "pool": lambda config, dtype: Transformer(config).pool,
-    "classify": lambda config, dtype: Transformer(config).classify,
-    "masked_language_logits": lambda config, dtype: Transformer(config).masked_language_logits,
-    "states": lambda config, dtype: Transformer(config).states,
+    "transformer": whole,
+    "pool": lambda config, dtype: partial(of_texts, Transformer(config).pool, config),
+    "classify": lambda config, dtype: partial(of_texts, Transformer(config).classify, config),
+    "masked_language_logits": lambda config, dtype: partial(
+        of_texts, Transformer(config).masked_language_logits, config
+    ),
+    "states": lambda config, dtype: partial(of_texts, Transformer(config).states, config),
     "decode_in_steps": lambda config, dtype: partial(decode_in_steps, Transformer(config)),
     "penalise": lambda config, dtype: penalise,
     "truncate": lambda config, dtype: truncate,
@@ -280,7 +316,9 @@ components: dict[str, Build] = {
     "beam_search": lambda config, dtype: partial(search, Transformer(config), Searcher.beam_search),
     "cross_entropy": lambda config, dtype: cross_entropy,
     "training_loss": lambda config, dtype: partial(training_loss, Transformer(config)),
-    "classification_loss": lambda config, dtype: Transformer(config).classification_loss,
+    "classification_loss": lambda config, dtype: partial(
+        of_texts, Transformer(config).classification_loss, config
+    ),
     "adam": lambda config, dtype: adam,
     "clip_global_norm": lambda config, dtype: clip_global_norm,
     "noam": lambda config, dtype: partial(noam, width=config.model_width, dtype=dtype),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, overload
 
 from torch import Tensor
 
@@ -34,6 +34,14 @@ class Text(NamedTuple):
     ids: Tensor
     mask: Tensor | None = None
     segment: Tensor | None = None
+
+    @overload
+    @classmethod
+    def of(cls, text: Text | Tensor) -> Text: ...
+
+    @overload
+    @classmethod
+    def of(cls, text: Text | Tensor | None) -> Text | None: ...
 
     @classmethod
     def of(cls, text: Text | Tensor | None) -> Text | None:

@@ -12,7 +12,7 @@ from ..inputs import embed
 from ..positional_encoding import positional_encoding, token_positions
 from ..rotary import Rotation
 from ..transformer import Transformer
-from ..values import Heads
+from ..values import Heads, Text
 
 __all__ = ["Encode", "Forward", "Step"]
 
@@ -33,16 +33,16 @@ class Forward(nn.Module):
     def forward(
         self,
         source: Any = None,
-        target: Tensor | None = None,
+        target: Any = None,
         source_mask_bs: Tensor | None = None,
         target_mask_bt: Tensor | None = None,
         segment_bs: Tensor | None = None,
     ) -> Named:
         model, config = self.model, self.model.config
         if config.decoder_layers:
-            logits_btv = model(source, target, source_mask_bs, target_mask_bt)
-            return {"logits_btv": logits_btv}
-        found = {"hidden_bsd": model.encode(source, source_mask_bs, segment_bs=segment_bs)}
+            read = None if source is None else Text(source, source_mask_bs)
+            return {"logits_btv": model(read, Text(target, target_mask_bt))}
+        found = {"hidden_bsd": model.encode(Text(source, source_mask_bs, segment_bs))}
         if config.pooler:
             found["pooled_bd"] = model.pooler(found["hidden_bsd"])
         if config.classes:
@@ -62,7 +62,8 @@ class Encode(nn.Module):
         self.model = model
 
     def forward(self, source: Tensor, source_mask_bs: Tensor) -> Named:
-        memory_bsd, layers = self.model.encode(source, source_mask_bs), self.model.decoder.layers
+        memory_bsd = self.model.encode(Text(source, source_mask_bs))
+        layers = self.model.decoder.layers
         pairs = [layer.cross_attention.keys_and_values(memory_bsd) for layer in layers]
         keys, values = zip(*pairs, strict=True)
         return {
@@ -100,13 +101,12 @@ class Step(nn.Module):
         read, length = keys_lbsgk.shape[2], target.shape[1]
         end = read + length
         position_bt = token_positions(target_mask_bs, config.position_start)[:, read:]
-        with_memory = cross_keys_lbsgk is not None and cross_values_lbsge is not None
         encoding_pd = None
         if config.positions == "sinusoidal":
             place_p = torch.arange(end, device=target.device)
             given = config.model_width, keys_lbsgk.dtype, config.sinusoid_layout
             encoding_pd = positional_encoding(place_p, *given)
-        x_btd = embed(model, "target", target, position_bt, encoding_pd=encoding_pd)
+        x_btd = embed(model, "target", Text(target), position_bt, encoding_pd)
         own_bhts = mask.padding_mask(target_mask_bs) & mask.causal_mask(length, end, target.device)
         masks = {
             window: own_bhts & mask.window_mask(length, end, window, target.device)
@@ -118,7 +118,7 @@ class Step(nn.Module):
         keys, values = [], []
 
         def through(layer: Any, x_btd: Tensor, rotation: Rotation | None, index: int) -> Tensor:
-            own, cross = layer.self_attention, layer.cross_attention if with_memory else None
+            own = layer.self_attention
             scores = own.scores._replace(causal=False, window=0)  # the mask hides by both
 
             def attend(y_btd: Tensor) -> Tensor:
@@ -128,12 +128,15 @@ class Step(nn.Module):
                 heads = Heads(query_bthk, keys[-1], values[-1])
                 return own.attend(heads, masks[own.scores.window], scores=scores)
 
-            def attend_to_memory(y_btd: Tensor) -> Tensor:
-                key_bsgk, value_bsge = cross_keys_lbsgk[index], cross_values_lbsge[index]
-                heads = Heads(cross.queries(y_btd), key_bsgk, value_bsge)
-                return cross.attend(heads, cross_bhts)
+            if cross_keys_lbsgk is None or cross_values_lbsge is None:
+                return layer.run(x_btd, attend)
+            memory = cross_keys_lbsgk[index], cross_values_lbsge[index]
 
-            return layer.run(x_btd, attend, None if cross is None else attend_to_memory)
+            def attend_to_memory(y_btd: Tensor) -> Tensor:
+                heads = Heads(layer.cross_attention.queries(y_btd), *memory)
+                return layer.cross_attention.attend(heads, cross_bhts)
+
+            return layer.run(x_btd, attend, attend_to_memory)
 
         x_btd = model.decoder.walk(x_btd, through, position_bt)
         return {

@@ -32,6 +32,7 @@ from .. import loss, mask, precision, weights
 from ..framework import scaled
 from ..layers import Layer
 from ..transformer import Transformer
+from ..values import Text
 from . import columns, lengths
 from .parallel import over_model
 from .parts import draw, gathered, own, places, whole
@@ -331,14 +332,12 @@ def training_loss(
     """Computes `Transformer.training_loss` of logits that stay split over the vocabulary: of each
     label, the processes exchange three or four numbers.
     """
-    input_bt, label_bt = loss.teacher_forcing(target)
+    read, label_bt, mask_bt = loss.shifted(Text.of(target), model.config.padding_id)
     model.check_ids(source, target)
-    logits_btv, padding_id = model(source, input_bt, keep=keep), model.config.padding_id
-    mask_bt = mask.token_mask(label_bt, padding_id)
+    logits_btv = model(source, read, keep=keep)
     if not isinstance(logits_btv, DTensor):
-        return loss.unchecked(
-            logits_btv, label_bt, None if padding_id is None else mask_bt, smoothing, total
-        )
+        return loss.unchecked(logits_btv, label_bt, mask_bt, smoothing, total)
+    mask_bt = mask.token_mask(label_bt, None) if mask_bt is None else mask_bt
     loss_bt = _cross_entropy(precision.upcast_half(logits_btv), label_bt, mask_bt, smoothing)
     total = mask_bt.sum().clamp(min=1) if total is None else total
     return (loss_bt.masked_fill(~mask_bt, 0).sum() / total).to(logits_btv.dtype)

@@ -140,7 +140,8 @@ def test_ids_segments_and_labels_are_checked_on_the_host_before_the_compiled_par
         ]
     for function, inputs, message in calls:
         with pytest.raises(ValueError, match=naming(message)):
-            compiled(function)(**({"source": None} | {name: backend.weights.from_numpy(array) for name, array in inputs.items()}))
+            given = {"source": None} | {name: backend.weights.from_numpy(array) for name, array in inputs.items()}
+            compiled(function)(**({"source": None} | backend.texts(**given)))
 
 
 class Symbol:

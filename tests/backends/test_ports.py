@@ -46,10 +46,11 @@ def test_a_row_without_keys_is_zero_and_passes_zero_gradient(backend: Backend, d
     mask[0, :, 1] = False
     bias = {"mask": 0 * bias, "bias": np.where(mask, bias, -np.inf), "both": bias}[hidden_by].astype(kind)
     mask = np.ones_like(mask) if hidden_by == "bias" else mask
-    attend = backend.part("attention").scaled_dot_product_attention
+    attend = backend.port.components["scaled_dot_product_attention"](CONFIG, backend.dtype(dtype))
 
     def attended(query: Any, key: Any, value: Any, bias: Any) -> Any:
-        found = attend(query, key, value, backend.weights.from_numpy(mask), bias, return_weights=return_weights)
+        given = {"query_bthk": query, "key_bsgk": key, "value_bsge": value, "mask_bhts": backend.weights.from_numpy(mask)}
+        found = attend(**given, bias_bhts=bias, return_weights=return_weights)
         return found[0] if return_weights else found
 
     with backend.wide():

@@ -82,12 +82,23 @@ def flat(
     """How many tokens of source and target lie flat in a call, or in a loss; None where a side keeps its rows."""
     unpadding, model = backend.part("programs.unpadding"), models(backend.name, config)[0]
     inputs = given(backend, source=source, target=target, **{name: value for name, value in more.items() if name != "skip_padding"})
-    inputs |= {"skip_padding": True} if more.get("skip_padding") else {}
     if backend.name == "torch":
-        found = unpadding.find(model.training_loss if loss else model, least, **inputs) or (None, None)
+        whole = functools.partial(unpadding.real_logits, model) if more.get("skip_padding") else model
+        found = unpadding.find(model.training_loss if loss else whole, least, **backend.texts(**inputs)) or (None, None)
     else:
+        inputs |= {"skip_padding": True} if more.get("skip_padding") else {}
         found = (unpadding.of_loss if loss else unpadding.of_forward)(model if backend.name == "tf" else config, least, **inputs)
     return [None if side is None or side.index_n is None else len(side.index_n) for side in found]
+
+
+def called(backend: Backend, config: TransformerConfig, skip_padding: bool = False, **inputs: Any) -> Any:
+    """What a model gives without its padding."""
+    model, run = models(backend.name, config)
+    if backend.name != "torch":
+        return run(**inputs, skip_padding=skip_padding)
+    unpadding = backend.part("programs.unpadding")
+    function = functools.partial(unpadding.real_logits, model) if skip_padding else model
+    return unpadding.unpadded(function, least=0)(**backend.texts(**inputs))
 
 
 def close(found: Any, wanted: np.ndarray, **options: Any) -> None:
@@ -100,7 +111,7 @@ def equals(backend: Backend, config: TransformerConfig, source: Any, target: Any
     inputs = given(backend, source=source, target=target, **masks)
     for skip in (True,) if backend.name == "jax" else (True, False):
         expected = transformer.transformer(tree, config, source, target, skip_padding=skip, **masks)
-        close(backend.weights.to_numpy(models(backend.name, config)[1](**inputs, skip_padding=skip)), expected)
+        close(backend.weights.to_numpy(called(backend, config, skip, **inputs)), expected)
 
     target = np.concatenate([target[:, :1], target], axis=1)  # the masks of the sites are those of all but its last token
     inputs |= given(backend, target=target)
@@ -157,15 +168,15 @@ def test_masks_that_are_given_say_what_lies_flat(backend: Backend) -> None:
     soft, masks = np.random.default_rng(3).dirichlet(np.ones(23), source.shape), {"source_mask_bs": mask_bs, "target_mask_bt": mask_bt}
     assert all(flat(backend, OTHERS, soft, target, **masks, skip_padding=True))
     assert not any(flat(backend, OTHERS, soft, target))
-    inputs, run = given(backend, target=target, **masks), models(backend.name, OTHERS)[1]
-    logits, (gradient,) = backend.gradients(lambda soft: run(soft, **inputs, skip_padding=True), soft)
+    inputs = given(backend, target=target, **masks)
+    logits, (gradient,) = backend.gradients(lambda soft: called(backend, OTHERS, True, source=soft, **inputs), soft)
     wanted: dict[str, Any] = {"source": soft, "target": target, **masks, "skip_padding": True}
     expected = transformer.transformer(parameters.nest(arrays(OTHERS)), OTHERS, **wanted)
     close(logits, expected)
     pulled = transformer.transformer_vjp(parameters.nest(arrays(OTHERS)), OTHERS, **wanted, cotangent=2 * expected)
     close(gradient, pulled["source"])
     with pytest.raises(ValueError, match="source mask must have"):
-        run(**given(backend, source=soft, target=target, source_mask_bs=mask_bs[:, 1:]))
+        called(backend, OTHERS, **given(backend, source=soft, target=target, source_mask_bs=mask_bs[:, 1:]))
 
 
 def test_rows_stay_if_little_is_saved(backend: Backend) -> None:

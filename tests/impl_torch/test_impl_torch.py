@@ -9,7 +9,7 @@ from torch_models import CONFIG, encoder_config, tokens
 
 from impl_torch.attention import MultiHeadAttention, scaled_dot_product_attention
 from impl_torch.transformer import Transformer
-from impl_torch.values import Heads
+from impl_torch.values import Heads, Text
 from reference_numpy.scores import Scores
 from rosettaformer.conformance.cases import all_cases
 
@@ -65,7 +65,7 @@ def test_ids_of_a_call_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     Transformer(CONFIG).eval()(tokens(3, 5), tokens(3, 4).int())
     assert reads == [4]
     encoder = Transformer(encoder_config(classes=3)).eval()
-    encoder.classification_loss(tokens(3, 5), torch.tensor([2, 0, 1]), segment_bs=tokens(3, 5) % 2)
+    encoder.classification_loss(Text(tokens(3, 5), segment=tokens(3, 5) % 2), torch.tensor([2, 0, 1]))
     assert reads == [4, 6]
 
 

@@ -18,7 +18,7 @@ from impl_torch import attention, training, weights
 from impl_torch.programs.compiled import compiled
 from impl_torch.programs.unpadding import unpadded
 from impl_torch.transformer import Transformer
-from impl_torch.values import Heads
+from impl_torch.values import Heads, Text
 from reference_numpy import transformer as reference
 from reference_numpy.parameters import nest
 from reference_numpy.scores import Scores
@@ -40,7 +40,7 @@ def test_one_graph_serves_every_batch_and_every_length(padding_id: int | None) -
     with pytest.raises(ValueError, match=r"token ids.*0.*18; got 19"):
         run(source + 1, target)
     with pytest.raises(ValueError, match="source mask"):
-        run(source, target, source_mask_bs=source)
+        run(Text(source, source), target)
 
 
 def test_causal_attention_of_two_dynamic_lengths_is_one_graph() -> None:

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import importlib
+import importlib.util
 from collections.abc import Callable, Iterable
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 
 from reference_numpy import TransformerConfig, parameters
 from rosettaformer.conformance.case import Case
+from rosettaformer.conformance.ports.adapters import submodules
 from rosettaformer.conformance.reference import components
 
 PORTS = ("torch", "tf", "jax")
@@ -54,12 +56,21 @@ class Backend:
 
     def build(self, component: str, config: TransformerConfig, dtype: str = "float32") -> Any:
         """A module in evaluation mode; in JAX float64 needs enable_x64 around it."""
-        module = self.port.components[component](config, self.dtype(dtype))
+        module = submodules.owner(self.port.components[component](config, self.dtype(dtype)))
         if self.name == "torch" and hasattr(module, "to"):
             module = module.to(self.dtype(dtype)).eval()
         if self.name == "jax" and hasattr(module, "eval"):
             module.eval()
         return module
+
+    def texts(self, **inputs: Any) -> dict[str, Any]:
+        """The arguments of a model: masks and segments go with their side. A port without `Text` takes each by its name."""
+        if not importlib.util.find_spec(f"impl_{self.name}.values"):
+            return inputs
+        rest = {"source": ("source_mask_bs", "segment_bs"), "target": ("target_mask_bt",)}
+        of_sides = {side: [inputs.pop(name, None) for name in names] for side, names in rest.items()}
+        sides = {side: inputs[side] for side in rest if inputs.get(side) is not None}
+        return inputs | {side: self.part("values").Text(ids, *of_sides[side]) for side, ids in sides.items()}
 
     def loaded(self, config: TransformerConfig, arrays: dict[str, np.ndarray]) -> Any:
         """A whole model with these parameters, in their dtype."""

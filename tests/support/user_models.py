@@ -80,11 +80,11 @@ class Models:
     def output(self, call: Any, config: TransformerConfig = CONFIG, **changed: Any) -> np.ndarray:
         """The output for the ids of a config, as an array."""
         given = inputs(config) | changed
-        arrays = [given.pop(name, None) for name in ("source", "target")]
-        arrays = arrays if config.decoder_layers else arrays[:1]
-        ids = [x if x is None else self.weights.from_numpy(x) for x in arrays]
-        named = {name: self.weights.from_numpy(x) for name, x in given.items()}
-        return np.asarray(self.weights.to_numpy(call(*ids, **named)), np.float64)
+        named = {name: x if x is None else self.weights.from_numpy(x) for name, x in given.items()}
+        named = self.backend.texts(**named) if given.keys() - {"source", "target"} else named
+        sides = [named.pop(name, None) for name in ("source", "target")]
+        sides = sides if config.decoder_layers else sides[:1]
+        return np.asarray(self.weights.to_numpy(call(*sides, **named)), np.float64)
 
     def right(self, model: Any, call: Any = None, tolerance: float = 0.0, config: Any = None, **changed: Any) -> None:
         """The model, or a call made of it, computes the reference with the exported parameters."""

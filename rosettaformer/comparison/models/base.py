@@ -70,14 +70,16 @@ class Model(abc.ABC):
     """One side's model. Arrays go in and come out in the side's own axes, floats in the dtype of the question.
 
     framework: torch, keras, flax or numpy. convention: where the channels of its spatial layers stand, "first" or "last"; empty if it
-    has none. defaults: inputs that fit it, declared or as arrays. translation: what makes its own arguments of the
-    reference's inputs. canonical: what gives its variables canonical names.
+    has none. defaults: inputs that fit it, declared or as arrays. known: the arguments, and whether each is required, if they are not
+    those of its call. translation: what makes its own arguments of the reference's inputs. canonical: what gives its variables canonical
+    names.
     """
 
     framework: str
     convention = ""
     notes: tuple[str, ...] = ()
     defaults: Sequence[str] | Mapping[str, np.ndarray] = ()
+    known: Mapping[str, bool] | None = None
     translation: Translation | None = None
     canonical: Callable[[list[Variable]], list[Variable]] | None = None
     whole_attention = True  # or attention is the layers that it is made of
@@ -179,7 +181,7 @@ def wrapped(built: Any, make: Callable[[], Any], text: str, call: str = "") -> M
 
     Raises ValueError if it is of no framework.
     """
-    if isinstance(built, functools.partial) and built.args and framework_of(built.args[0]):
+    if isinstance(built, functools.partial) and built.args and (framework_of(built.args[0]) or inspect.ismethod(built.args[0])):
         return wrapped(built.args[0], lambda: make().args[0], text, call)
     if inspect.ismethod(built):
         return wrapped(built.__self__, lambda: make().__self__, text, built.__name__)

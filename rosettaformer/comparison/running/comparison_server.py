@@ -53,6 +53,8 @@ class Server:
         or ports to ours, whose variables have canonical names."""
         self.model = opened(self._side, self._port, fixed, canonical)
         found = self.model.about() | {"framework": self.model.framework, "convention": self.model.convention}
+        if self.model.known is not None:
+            found["arguments"] = [*self.model.known.items()]
         return found | {"inputs": self.model.defaults}
 
     def prepare(self, inputs: Mapping[str, np.ndarray], axes: Mapping[str, Sequence[str]], wide: bool, random: bool) -> dict[str, Any]:

@@ -110,7 +110,7 @@ def owner(built: Any) -> Any:
     if isinstance(built, CallMapping):
         return owner(built.function)
     if isinstance(built, functools.partial) and built.args:
-        return built.args[0]
+        return owner(built.args[0])
     return built.__self__ if inspect.ismethod(built) else built
 
 
@@ -119,7 +119,7 @@ def of_other(function: Any, module: Any) -> Any:
     if isinstance(function, CallMapping):
         return dataclasses.replace(function, function=of_other(function.function, module))
     if isinstance(function, functools.partial):
-        return functools.partial(function.func, module, *function.args[1:], **function.keywords)
+        return functools.partial(function.func, of_other(function.args[0], module), *function.args[1:], **function.keywords)
     return getattr(module, function.__name__) if inspect.ismethod(function) else module
 
 
