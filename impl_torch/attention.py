@@ -20,10 +20,7 @@ __all__ = ["MultiHeadAttention", "attention_weights", "scaled_dot_product_attent
 
 
 def attention_weights(
-    query_bthk: Tensor,
-    key_bsgk: Tensor,
-    mask_bhts: Tensor | None = None,
-    scores: Scores = Scores(),
+    query_bthk: Tensor, key_bsgk: Tensor, mask_bhts: Tensor | None = None, scores: Scores = Scores()
 ) -> Tensor:
     """`softmax(query key^T / sqrt(k) + mask)`, `b h t s`: how much each query attends to each key.
 
@@ -52,10 +49,7 @@ def attention_weights(
 
 
 def scaled_dot_product_attention(
-    heads: Heads,
-    mask_bhts: Tensor | None = None,
-    scores: Scores = Scores(),
-    drop: Drop = Drop(),
+    heads: Heads, mask_bhts: Tensor | None = None, scores: Scores = Scores(), drop: Drop = Drop()
 ) -> Tensor:
     """`attention_weights(query, key) value`, `b t h e`: the mean of the values by their weights.
 
@@ -100,9 +94,9 @@ class MultiHeadAttention(nn.Module):
     position lie side by side. The number of heads follows from the outputs, so that tensor
     parallelism may give each process some of them.
 
-    By config queries and keys are normalised (QKNORM). scores: by default those of the first
-    layer's self-attention, not causal. rotation: of queries and keys (ROTARY); None does not rotate
-    them. keep_bhts: dropout mask of the weights.
+    By config queries and keys are normalised (QKNORM). scores: by default those of an encoder's
+    first layer. rotation: of queries and keys (ROTARY); None does not rotate them. keep_bhts:
+    dropout mask of the weights.
     """
 
     def __init__(self, config: TransformerConfig, scores: Scores | None = None) -> None:
@@ -146,7 +140,7 @@ class MultiHeadAttention(nn.Module):
 
     def queries(self, query_btd: Tensor, rotation: Rotation | None = None) -> Tensor:
         """`x W^Q + b^Q`, normalised and rotated: `b t h k`."""
-        return self.placed(self.query(query_btd), self.query_norm, rotation)
+        return self.split_heads(self.query(query_btd), self.query_norm, rotation)
 
     def keys_and_values(
         self, memory_bsd: Tensor, rotation: Rotation | None = None
@@ -154,17 +148,19 @@ class MultiHeadAttention(nn.Module):
         """`m W^K + b^K`, normalised and rotated, and `m W^V + b^V`, which a cache may hold: `b s g
         k` and `b s g e`.
         """
-        key_bsgk = self.placed(self.key(memory_bsd), self.key_norm, rotation)
+        key_bsgk = self.split_heads(self.key(memory_bsd), self.key_norm, rotation)
         return key_bsgk, self.value(memory_bsd).unflatten(-1, (-1, self.value_size))
 
-    def placed(self, x_btd: Tensor, norm: nn.Module | None, rotation: Rotation | None) -> Tensor:
-        """Splits projected queries or keys into heads, normalised over each head or over all of
-        them together (QKNORM), then rotated to their places (ROTARY): `b t h k`.
+    def split_heads(
+        self, x_btd: Tensor, qk_norm: nn.Module | None, rotation: Rotation | None
+    ) -> Tensor:
+        """Splits projected queries or keys into heads, normalises them, each head or all heads
+        together (QKNORM), and rotates them (ROTARY): `b t h k`.
         """
         x_bthk = x_btd.unflatten(-1, (-1, self.key_size))
-        if norm is not None:
+        if qk_norm is not None:
             axis = 1 if self.config.query_key_norm == "head" else 2
-            rows_btd = norm(x_bthk.flatten(axis, axis + 1))
+            rows_btd = qk_norm(x_bthk.flatten(axis, axis + 1))
             x_bthk = rows_btd.unflatten(axis, (-1, x_bthk.shape[axis + 1]))
         if rotation is None:
             return x_bthk
@@ -179,10 +175,10 @@ class MultiHeadAttention(nn.Module):
     ) -> Tensor:
         """Attends, then projects the output: `b t d`.
 
-        scores: in the place of the module's own, where the mask has causality and window in it.
+        scores: by default the module's own; others if the mask has causality and window in it.
         """
-        # In a run without padding the input is flat: only the attention itself sees rows.
         scores = self.scores if scores is None else scores
+        # In a run without padding the input is flat: only the attention itself sees rows.
         output_bthe = in_rows(self._attention, heads, mask_bhts, keep_bhts, scores)
         return self.output(output_bthe.flatten(-2))
 
@@ -199,8 +195,7 @@ class MultiHeadAttention(nn.Module):
         if type(drop).forward is Dropout.forward and not is_changed(drop):
             rate = drop.rate if drop.training or keep_bhts is not None else 0.0
             return scaled_dot_product_attention(heads, mask_bhts, scores, Drop(keep_bhts, rate))
-        # Another module, or one with hooks, is given the weights, which the fused kernel never
-        # holds.
+        # Another module, or one with hooks, needs the weights, which the fused kernel never holds.
         weights_bhts = attention_weights(heads.query_bthk, heads.key_bsgk, mask_bhts, scores)
         dropped_bhts = drop(weights_bhts) if keep_bhts is None else drop(weights_bhts, keep_bhts)
         return weighted(dropped_bhts, heads.value_bsge)

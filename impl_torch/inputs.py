@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from reference_numpy import TransformerConfig, checks
 
-from . import mask, positional_encoding, precision
+from . import mask, positional_encoding
 from .embedding import Embedding, SegmentEmbedding
 from .framework import is_changed
 from .positional_encoding import PositionEmbedding
@@ -25,10 +25,10 @@ FORWARDS = Embedding.forward, SegmentEmbedding.forward, PositionEmbedding.forwar
 class Inputs(NamedTuple):
     """What one side of a model sums up and normalises; None: its config has no such part."""
 
-    embedding: Any
-    position_embedding: Any
-    segment_embedding: Any
-    norm: Any
+    embedding: nn.Module
+    position_embedding: nn.Module | None
+    segment_embedding: nn.Module | None
+    norm: nn.Module | None
 
 
 class Embedded(Protocol):
@@ -41,7 +41,7 @@ class Embedded(Protocol):
 
 
 def masked_positions(
-    config: TransformerConfig, side: str, text: Text
+    config: TransformerConfig, side: str, token: Tensor, mask_bt: Tensor | None = None
 ) -> tuple[Tensor | None, Tensor | None]:
     """Returns which tokens are real, by default every id but the padding id, and the position of
     each, both `b t`.
@@ -49,11 +49,10 @@ def masked_positions(
     None: every token is real, so that the kernels run without a mask; token t has position t. side:
     "source" or "target".
     """
-    checks.check_length(text.ids.shape[1], config.max_positions)
-    if (mask_bt := real_tokens(config, text)) is None:
+    checks.check_length(token.shape[1], config.max_positions)
+    if (mask_bt := real_tokens(config, Text(token, mask_bt))) is None:
         return None, None
-    kind = precision.dtype_name(mask_bt.dtype)
-    checks.check_token_mask(f"{side} mask", mask_bt.shape, kind, text.ids.shape[:2])
+    mask.check(f"{side} mask", mask_bt, token.shape[:2])
     if config.position_start == "row":
         return mask_bt, None
     return mask_bt, positional_encoding.token_positions(mask_bt)
@@ -69,25 +68,26 @@ def real_tokens(config: TransformerConfig, text: Text) -> Tensor | None:
 def embed(
     model: Embedded,
     side: str,
-    text: Text,
+    token: Tensor,
     position_bt: Tensor | None = None,
+    segment_bt: Tensor | None = None,
     encoding_pd: Tensor | None = None,
 ) -> Tensor:
     """`norm(embedding(token) + position + segment)`, `b t d`, with norm and segments by config.
 
-    The ids must be checked. position_bt: by default token t has position t. encoding_pd: the
-    sinusoidal encoding of every position, if the caller has it.
+    The ids must be checked. position_bt: by default token t has position t. segment_bt: by default
+    0. encoding_pd: the sinusoidal encoding of every position, if the caller has it.
     """
-    config, inputs, ids = model.config, model.inputs(side), text.ids
-    x_btd = rows(inputs.embedding, ids, config.scale_embedding)
+    config, inputs = model.config, model.inputs(side)
+    x_btd = rows(inputs.embedding, token, config.scale_embedding)
     if inputs.position_embedding is not None:
         if position_bt is None:
-            position_bt = torch.arange(ids.shape[1], device=ids.device)[None]
+            position_bt = torch.arange(token.shape[1], device=token.device)[None]
         x_btd = x_btd + rows(inputs.position_embedding, position_bt, config.position_offset > 0)
     elif config.positions == "sinusoidal":
         if encoding_pd is None:
             # Every position is less than the length: one table serves the whole batch.
-            place_t = torch.arange(ids.shape[1], device=ids.device)
+            place_t = torch.arange(token.shape[1], device=token.device)
             encoding_pd = positional_encoding.positional_encoding(
                 place_t, x_btd.shape[2], x_btd.dtype, config.sinusoid_layout
             )
@@ -95,9 +95,8 @@ def embed(
             encoding_pd if position_bt is None else F.embedding(position_bt, encoding_pd)
         )
     if inputs.segment_embedding is not None:
-        segment_bt = text.segment
         if segment_bt is None:
-            segment_bt = torch.zeros(1, 1, dtype=torch.int64, device=ids.device)
+            segment_bt = torch.zeros(1, 1, dtype=torch.int64, device=token.device)
         x_btd = x_btd + rows(inputs.segment_embedding, segment_bt)
     return x_btd if inputs.norm is None else inputs.norm(x_btd)
 

@@ -1,5 +1,7 @@
 """Masks: boolean, True = may attend, broadcastable to b h t s (MASK)."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -7,14 +9,7 @@ from reference_numpy import checks
 
 from . import precision
 
-__all__ = [
-    "causal_mask",
-    "combine_masks",
-    "padding_mask",
-    "real_rows",
-    "token_mask",
-    "window_mask",
-]
+__all__ = ["causal_mask", "combine_masks", "padding_mask", "real_rows", "token_mask", "window_mask"]
 
 
 def token_mask(token: Tensor, padding_id: int | None) -> Tensor:
@@ -26,12 +21,19 @@ def token_mask(token: Tensor, padding_id: int | None) -> Tensor:
     return token != padding_id
 
 
-def padding_mask(mask_bs: Tensor) -> Tensor:
+def check(name: str, mask_bt: Tensor | None, tokens: Sequence[int] | None = None) -> None:
+    """Raises ValueError if a mask of tokens, of axes `b t`, does not fit them."""
+    if mask_bt is not None:
+        kind = precision.dtype_name(mask_bt.dtype)
+        checks.check_token_mask(name, mask_bt.shape, kind, tokens)
+
+
+def padding_mask(mask_bs: Tensor | None) -> Tensor | None:
     """No query may attend to padding: `b s` with axes of size 1 for heads and queries,
-    `b 1 1 s`.
+    `b 1 1 s`; None: every token is real.
     """
-    checks.check_token_mask("mask", mask_bs.shape, precision.dtype_name(mask_bs.dtype))
-    return mask_bs[:, None, None, :]
+    check("mask", mask_bs)
+    return None if mask_bs is None else mask_bs[:, None, None, :]
 
 
 def causal_mask(

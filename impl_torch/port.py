@@ -18,7 +18,7 @@ from .attention import MultiHeadAttention, attention_weights, scaled_dot_product
 from .cache import forward_step
 from .decoding import Searcher
 from .dropout import Dropout
-from .embedding import Embedding, Logits, SegmentEmbedding
+from .embedding import SegmentEmbedding, logits, token_embedding
 from .feed_forward import FeedForward, activation
 from .heads import Classifier, MaskedLanguageHead, Pooler
 from .layers import DecoderLayer, EncoderLayer
@@ -26,7 +26,7 @@ from .loss import cross_entropy
 from .mask import causal_mask, combine_masks, padding_mask, token_mask, window_mask
 from .normalization import norm
 from .optimizer import clip_global_norm
-from .positional_encoding import PositionEmbedding, positional_encoding, token_positions
+from .positional_encoding import position_embedding, positional_encoding, token_positions
 from .precision import dtype_name
 from .programs import compiled as programs
 from .programs.fused import fused, pack
@@ -98,6 +98,7 @@ def dot_product(
     **scores: Any,
 ) -> Any:
     """Computes `scaled_dot_product_attention`, and with return_weights the weights."""
+    checks.check_attention(query_bthk.shape, key_bsgk.shape, value_bsge.shape)
     chosen, (batch, target, heads, _) = Scores(**scores), query_bthk.shape
     mask_bhts = joined(mask_bhts, bias_bhts, (batch, heads, target, key_bsgk.shape[1]))
     drop = Drop() if keep_bhts is None else Drop(keep_bhts, dropout_rate)
@@ -141,10 +142,7 @@ def first_layer(
     **inputs: Any,
 ) -> Tensor:
     """Calls a layer, the first of its stack."""
-    output_btd: Tensor = module(
-        x_btd, rotation=first_rotation(module, x_btd, position_bt), **inputs
-    )
-    return output_btd
+    return module(x_btd, rotation=first_rotation(module, x_btd, position_bt), **inputs)
 
 
 def first_rotation(module: Any, x_btd: Tensor, position_bt: Tensor | None) -> Rotation | None:
@@ -251,19 +249,12 @@ framework = "torch"
 modes = ("eager", "compiled")
 weights = TABLE
 components: dict[str, Build] = {
-    "embedding": lambda config, dtype: Embedding(
-        config.source_vocabulary,
-        config.model_width,
-        config.scale_embedding,
-        config.round_embedding_scale,
-    ),
+    "embedding": lambda config, dtype: token_embedding(config, config.source_vocabulary),
     "segment_embedding": lambda config, dtype: SegmentEmbedding(
         config.segments, config.model_width
     ),
     "token_positions": lambda config, dtype: partial(token_positions, start=config.position_start),
-    "position_embedding": lambda config, dtype: PositionEmbedding(
-        config.max_positions, config.position_offset, config.model_width
-    ),
+    "position_embedding": lambda config, dtype: position_embedding(config),
     "positional_encoding": lambda config, dtype: partial(
         positional_encoding, width=config.model_width, dtype=dtype, layout=config.sinusoid_layout
     ),
@@ -286,13 +277,7 @@ components: dict[str, Build] = {
     "decoder_layer": lambda config, dtype: partial(first_layer, DecoderLayer(config)),
     "encoder": lambda config, dtype: Encoder(config),
     "decoder": lambda config, dtype: Decoder(config),
-    "logits": lambda config, dtype: Logits(
-        config.model_width,
-        config.target_vocabulary,
-        config.output_bias,
-        config.logit_scale,
-        config.logit_cap,
-    ),
+    "logits": lambda config, dtype: logits(config, config.target_vocabulary),
     "pooler": lambda config, dtype: Pooler(config.model_width, config.pooler_activation),
     "classifier": lambda config, dtype: Classifier(
         config.model_width, config.classes, config.classifier_dropout_rate

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from reference_numpy import TransformerConfig
 
 from .dropout import Dropout, Keep, part
-from .layers import DecoderLayer, EncoderLayer
+from .layers import DecoderLayer, EncoderLayer, Layer
 from .normalization import norm
 from .rotary import Rotation, rotations
 
@@ -16,7 +16,7 @@ __all__ = ["Decoder", "Encoder"]
 
 Rotations = Sequence[Rotation | None]
 # (layer, x, rotation, index) -> x after the layer
-Through = Callable[[Any, Tensor, Rotation | None, int], Tensor]
+Through = Callable[[Layer, Tensor, Rotation | None, int], Tensor]
 
 
 class Stack(nn.Module):
@@ -69,7 +69,7 @@ class Encoder(Stack):
         keep: Keep | None = None,
         position_bs: Tensor | None = None,
     ) -> Tensor:
-        def through(layer: Any, x_bsd: Tensor, rotation: Rotation | None, index: int) -> Tensor:
+        def through(layer: Layer, x_bsd: Tensor, rotation: Rotation | None, index: int) -> Tensor:
             more = _given(rotation=rotation, keep=part(keep, "layers", str(index)))
             return layer(x_bsd, mask_bhts, **more)
 
@@ -92,7 +92,7 @@ class Decoder(Stack):
         keep: Keep | None = None,
         position_bt: Tensor | None = None,
     ) -> Tensor:
-        def through(layer: Any, x_btd: Tensor, rotation: Rotation | None, index: int) -> Tensor:
+        def through(layer: Layer, x_btd: Tensor, rotation: Rotation | None, index: int) -> Tensor:
             more = _given(rotation=rotation, keep=part(keep, "layers", str(index)))
             return layer(x_btd, memory_bsd, self_mask_bhts, cross_mask_bhts, **more)
 

@@ -9,6 +9,7 @@ from reference_numpy import checks
 
 from . import mask
 from .inputs import Embedded, embed, masked_positions
+from .layers import Layer
 from .rotary import Rotation
 from .stacks import Decoder, Encoder, Stack
 from .values import Text
@@ -53,9 +54,9 @@ def states(
 
 def _inputs(model: Model, side: str, text: Text) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Computes the input of the first layer, the mask of its self-attention, and the positions."""
-    mask_bt, position_bt = masked_positions(model.config, side, text)
-    x_btd = embed(model, side, text, position_bt)
-    return x_btd, None if mask_bt is None else mask.padding_mask(mask_bt), position_bt
+    mask_bt, position_bt = masked_positions(model.config, side, text.ids, text.mask)
+    x_btd = embed(model, side, text.ids, position_bt, text.segment)
+    return x_btd, mask.padding_mask(mask_bt), position_bt
 
 
 def _recorded(
@@ -63,13 +64,13 @@ def _recorded(
     x_btd: Tensor,
     position_bt: Tensor | None,
     self_mask_bhts: Tensor | None,
-    memory_bsd: Tensor | None = None,
+    memory_bsd: Any = None,
     cross_mask_bhts: Tensor | None = None,
 ) -> dict[str, Tensor]:
     """Runs a stack and records the vectors and attention weights of its layers."""
     hidden, own, cross = [x_btd], [], []
 
-    def through(layer: Any, x_btd: Tensor, rotation: Rotation | None, index: int) -> Tensor:
+    def through(layer: Layer, x_btd: Tensor, rotation: Rotation | None, index: int) -> Tensor:
         def attend(y_btd: Tensor) -> Tensor:
             heads = layer.self_attention.project(y_btd, y_btd, rotation)
             own.append(layer.self_attention.weights(heads, self_mask_bhts))

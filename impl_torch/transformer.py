@@ -7,14 +7,14 @@ from torch import Tensor
 
 from reference_numpy import TransformerConfig, checks
 
-from . import loss, mask, precision, states
+from . import loss, mask, states
 from .dropout import Keep, part
-from .embedding import Embedding, Logits, SegmentEmbedding, check_values, of_vocabulary
+from .embedding import SegmentEmbedding, check_values, logits, of_vocabulary, token_embedding
 from .encoder_only import EncoderHeads
 from .heads import Classifier, MaskedLanguageHead, Pooler
-from .inputs import Inputs, embed, masked_positions
+from .inputs import Inputs, embed, masked_positions, real_tokens
 from .normalization import norm
-from .positional_encoding import PositionEmbedding
+from .positional_encoding import position_embedding
 from .stacks import Decoder, Encoder
 from .values import Text
 
@@ -48,29 +48,23 @@ class Transformer(EncoderHeads):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.config = ModelConfig(**config.to_dict())
-        width = config.model_width
+        width, learned = config.model_width, config.positions == "learned"
         if config.encoder_layers:
-            self.source_embedding = _embedding(config, config.source_vocabulary)
-            self.source_position_embedding = _position_embedding(config)
+            self.source_embedding = token_embedding(config, config.source_vocabulary)
+            self.source_position_embedding = position_embedding(config) if learned else None
             self.source_segment_embedding = (
                 SegmentEmbedding(config.segments, width) if config.segments else None
             )
             self.source_embedding_norm = norm(config) if config.embedding_norm else None
             self.encoder = Encoder(config)
         if config.decoder_layers:
-            self.target_embedding = _embedding(config, config.target_vocabulary)
-            self.target_position_embedding = _position_embedding(config)
+            self.target_embedding = token_embedding(config, config.target_vocabulary)
+            self.target_position_embedding = position_embedding(config) if learned else None
             self.target_embedding_norm = norm(config) if config.embedding_norm else None
             if config.cross_attention and config.share_embeddings:
                 self.target_embedding.weight = self.source_embedding.weight
             self.decoder = Decoder(config)
-            self.logits = Logits(
-                width,
-                config.target_vocabulary,
-                config.output_bias,
-                config.logit_scale,
-                config.logit_cap,
-            )
+            self.logits = logits(config, config.target_vocabulary)
             if config.tie_logits:
                 self.logits.weight = self.target_embedding.weight
         if config.pooler:
@@ -94,10 +88,7 @@ class Transformer(EncoderHeads):
                 self.source_embedding_norm,
             )
         return Inputs(
-            self.target_embedding,
-            self.target_position_embedding,
-            None,
-            self.target_embedding_norm,
+            self.target_embedding, self.target_position_embedding, None, self.target_embedding_norm
         )
 
     def encode(self, source: Text | Tensor, keep: Keep | None = None) -> Tensor:
@@ -129,9 +120,8 @@ class Transformer(EncoderHeads):
         if shape is not None:
             checks.check_same_batch(source=shape, target=target.ids.shape)
         self.check_ids(target=target)
-        if shape is not None and source_mask_bs is not None:
-            kind = precision.dtype_name(source_mask_bs.dtype)
-            checks.check_token_mask("source mask", source_mask_bs.shape, kind, shape[:2])
+        if shape is not None:
+            mask.check("source mask", source_mask_bs, shape[:2])
         return self._decode(target, memory_bsd, source_mask_bs, keep)
 
     def check_ids(
@@ -207,10 +197,10 @@ class Transformer(EncoderHeads):
         divides by its own number.
         """
         self.config.need_decoder()
-        read, label_bt, mask_bt = loss.shifted(Text.of(target), self.config.padding_id)
+        read, label = loss.shifted(Text.of(target))
         self.check_ids(source, target)  # the last column too, which is only a label
-        logits_btv = self(source, read, keep=keep)
-        return loss.unchecked(logits_btv, label_bt, mask_bt, smoothing, total)
+        logits_btv, mask_bt = self(source, read, keep=keep), real_tokens(self.config, label)
+        return loss.unchecked(logits_btv, label.ids, mask_bt, smoothing, total)
 
     def states(
         self, source: Text | Tensor | None = None, target: Text | Tensor | None = None
@@ -227,11 +217,10 @@ class Transformer(EncoderHeads):
     def _encode(self, source: Text, keep: Keep | None) -> tuple[Tensor, Tensor | None]:
         """Computes the memory, and the mask of its real tokens; the ids must be checked."""
         keep = part(keep, "encoder")
-        mask_bs, position_bs = masked_positions(self.config, "source", source)
-        x_bsd = embed(self, "source", source, position_bs)
+        mask_bs, position_bs = masked_positions(self.config, "source", source.ids, source.mask)
+        x_bsd = embed(self, "source", source.ids, position_bs, source.segment)
         x_bsd = self.encoder.embedding_dropout(x_bsd, part(keep, "embedding_dropout"))
-        mask_bhts = None if mask_bs is None else mask.padding_mask(mask_bs)
-        return self.encoder(x_bsd, mask_bhts, keep, position_bs), mask_bs
+        return self.encoder(x_bsd, mask.padding_mask(mask_bs), keep, position_bs), mask_bs
 
     def _decode(
         self,
@@ -242,24 +231,11 @@ class Transformer(EncoderHeads):
     ) -> Tensor:
         """Computes the logits; the ids must be checked."""
         keep = part(keep, "decoder")
-        mask_bt, position_bt = masked_positions(self.config, "target", target)
-        x_btd = embed(self, "target", target, position_bt)
+        mask_bt, position_bt = masked_positions(self.config, "target", target.ids, target.mask)
+        x_btd = embed(self, "target", target.ids, position_bt)
         x_btd = self.decoder.embedding_dropout(x_btd, part(keep, "embedding_dropout"))
-        self_mask_bhts = None if mask_bt is None else mask.padding_mask(mask_bt)
-        cross_mask_bhts = None if source_mask_bs is None else mask.padding_mask(source_mask_bs)
-        x_btd = self.decoder(x_btd, memory_bsd, self_mask_bhts, cross_mask_bhts, keep, position_bt)
-        return self.logits(x_btd)
-
-
-def _embedding(config: TransformerConfig, vocabulary: int) -> Embedding:
-    scale = config.scale_embedding, config.round_embedding_scale
-    return Embedding(vocabulary, config.model_width, *scale)
-
-
-def _position_embedding(config: TransformerConfig) -> PositionEmbedding | None:
-    if config.positions != "learned":
-        return None
-    return PositionEmbedding(config.max_positions, config.position_offset, config.model_width)
+        masks_bhts = mask.padding_mask(mask_bt), mask.padding_mask(source_mask_bs)
+        return self.logits(self.decoder(x_btd, memory_bsd, *masks_bhts, keep, position_bt))
 
 
 def _check_segments(

@@ -7,8 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from reference_numpy.scores import Scores
+
 from .. import mask
 from ..inputs import embed
+from ..layers import Layer
 from ..positional_encoding import positional_encoding, token_positions
 from ..rotary import Rotation
 from ..transformer import Transformer
@@ -106,20 +109,19 @@ class Step(nn.Module):
             place_p = torch.arange(end, device=target.device)
             given = config.model_width, keys_lbsgk.dtype, config.sinusoid_layout
             encoding_pd = positional_encoding(place_p, *given)
-        x_btd = embed(model, "target", Text(target), position_bt, encoding_pd)
-        own_bhts = mask.padding_mask(target_mask_bs) & mask.causal_mask(length, end, target.device)
-        masks = {
-            window: own_bhts & mask.window_mask(length, end, window, target.device)
-            if window
-            else own_bhts
-            for window in {layer.self_attention.scores.window for layer in model.decoder.layers}
-        }
-        cross_bhts = None if source_mask_bs is None else mask.padding_mask(source_mask_bs)
+        x_btd = embed(model, "target", target, position_bt, encoding_pd=encoding_pd)
+        causal_bhts = mask.causal_mask(length, end, target.device)
+        own_bhts = mask.combine_masks(mask.padding_mask(target_mask_bs), causal_bhts)
+        masks = {0: own_bhts}
+        for window in {layer.self_attention.scores.window for layer in model.decoder.layers} - {0}:
+            window_bhts = mask.window_mask(length, end, window, target.device)
+            masks[window] = mask.combine_masks(own_bhts, window_bhts)
+        cross_bhts = mask.padding_mask(source_mask_bs)
         keys, values = [], []
 
-        def through(layer: Any, x_btd: Tensor, rotation: Rotation | None, index: int) -> Tensor:
+        def through(layer: Layer, x_btd: Tensor, rotation: Rotation | None, index: int) -> Tensor:
             own = layer.self_attention
-            scores = own.scores._replace(causal=False, window=0)  # the mask hides by both
+            scores = Scores(own.scores.scale, own.scores.cap)  # the mask hides the rest
 
             def attend(y_btd: Tensor) -> Tensor:
                 query_bthk, key_btgk, value_btge = own.project(y_btd, y_btd, rotation)

@@ -59,7 +59,7 @@ class FusedAttention(MultiHeadAttention):
         self, memory_bsd: Tensor, rotation: Rotation | None = None
     ) -> tuple[Tensor, Tensor]:
         key, value = self.key_value(memory_bsd).split(self.key_value.sizes, dim=-1)
-        key_bsgk = self.placed(key, self.key_norm, rotation)
+        key_bsgk = self.split_heads(key, self.key_norm, rotation)
         return key_bsgk, value.unflatten(-1, (-1, self.value_size))
 
     def project(
@@ -71,8 +71,8 @@ class FusedAttention(MultiHeadAttention):
         sizes = self.query_key_value.sizes
         query, key, value = self.query_key_value(query_btd).split(sizes, dim=-1)
         return Heads(
-            self.placed(query, self.query_norm, rotation),
-            self.placed(key, self.key_norm, rotation),
+            self.split_heads(query, self.query_norm, rotation),
+            self.split_heads(key, self.key_norm, rotation),
             value.unflatten(-1, (-1, self.value_size)),
         )
 

@@ -12,7 +12,6 @@ from reference_numpy import TransformerConfig
 from .. import weights
 from ..inputs import masked_positions
 from ..rotary import rotary_frequencies
-from ..values import Text
 
 __all__ = ["at_length", "by_length", "follow", "longest"]
 
@@ -53,8 +52,7 @@ def follow(
     if token is None:
         return
     mask = None if mask_bt is None else weights.from_numpy(mask_bt)
-    text = Text(weights.from_numpy(token), mask)
-    _, position_bt = masked_positions(model.config, side, text)
+    _, position_bt = masked_positions(model.config, side, weights.from_numpy(token), mask)
     length = token.shape[1] if position_bt is None else longest(position_bt)
     stack = model.encoder if side == "source" else model.decoder
     stack.config = at_length(model.config, length)

@@ -102,11 +102,9 @@ class Reading:
                 self._target_mask_bt[row_b],
             )
         if self._penalises or self._turns:
-            real_bt = (
-                mask.token_mask(token_bt, self.model.config.padding_id)
-                if mask_bt is None
-                else mask_bt
-            )
+            real_bt = mask_bt
+            if real_bt is None:
+                real_bt = mask.token_mask(token_bt, self.model.config.padding_id)
             self._target_bt = torch.cat(
                 [self._target_bt, token_bt.to(self._target_bt.dtype)], dim=1
             )

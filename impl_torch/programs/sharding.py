@@ -18,18 +18,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
-from torch.distributed.tensor import (
-    DTensor,
-    Partial,
-    Replicate,
-    Shard,
-)
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from reference_numpy import TransformerConfig, sharding
 from reference_numpy.sharding import Mesh
 
 from .. import loss, mask, precision, weights
 from ..framework import scaled
+from ..inputs import real_tokens
 from ..layers import Layer
 from ..transformer import Transformer
 from ..values import Text
@@ -199,12 +195,7 @@ class Placed:
         return {name: gathered(x.clone(), 0, rows, devices) for name, x in found.items()}
 
     def draw(
-        self,
-        config: TransformerConfig,
-        rows: slice,
-        lengths: tuple[int, int],
-        seed: int,
-        step: int,
+        self, config: TransformerConfig, rows: slice, lengths: tuple[int, int], seed: int, step: int
     ) -> dict[str, Tensor]:
         """Draws the keep masks of these rows of a batch (`parts.draw`)."""
         chosen = range(rows.start, rows.stop)
@@ -332,9 +323,10 @@ def training_loss(
     """Computes `Transformer.training_loss` of logits that stay split over the vocabulary: of each
     label, the processes exchange three or four numbers.
     """
-    read, label_bt, mask_bt = loss.shifted(Text.of(target), model.config.padding_id)
+    read, label = loss.shifted(Text.of(target))
     model.check_ids(source, target)
     logits_btv = model(source, read, keep=keep)
+    label_bt, mask_bt = label.ids, real_tokens(model.config, label)
     if not isinstance(logits_btv, DTensor):
         return loss.unchecked(logits_btv, label_bt, mask_bt, smoothing, total)
     mask_bt = mask.token_mask(label_bt, None) if mask_bt is None else mask_bt

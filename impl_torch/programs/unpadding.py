@@ -170,11 +170,12 @@ def training_loss(
     of flat tokens.
     """
     model.config.need_decoder()
-    read, label_bt, mask_bt = loss.shifted(Text.of(target), model.config.padding_id)
+    read, label = loss.shifted(Text.of(target))
     logits_1nv, _ = _logits(model, sides, source, read, keep)
-    label_1n = unpad(label_bt, sides.target)
-    mask_1n = None if mask_bt is None else unpad(mask_bt, sides.target)
-    return loss.unchecked(logits_1nv, label_1n, mask_1n, smoothing, total)
+    own = None if label.mask is None else unpad(label.mask, sides.target)
+    label = Text(unpad(label.ids, sides.target), own)
+    mask_1n = real_tokens(model.config, label)
+    return loss.unchecked(logits_1nv, label.ids, mask_1n, smoothing, total)
 
 
 def memory(model: Transformer, source: Side, least: int = LEAST) -> Tensor:
@@ -202,8 +203,8 @@ def _logits(
         memory_1nd, mask_bs = _encode(model, source_tokens, source, keep)
         cross_mask = _padded(mask_bs, tokens, source_tokens)
     keep = part(keep, "decoder")
-    mask_bt, position_bt = masked_positions(model.config, "target", target)
-    x_1nd = unpad(embed(model, "target", target, position_bt), tokens)
+    mask_bt, position_bt = masked_positions(model.config, "target", target.ids, target.mask)
+    x_1nd = unpad(embed(model, "target", target.ids, position_bt), tokens)
     x_1nd = model.decoder.embedding_dropout(x_1nd, part(keep, "embedding_dropout"))
     self_mask, position_1n = _padded(mask_bt, tokens, tokens), _positions(position_bt, tokens)
     x_1nd = model.decoder(x_1nd, memory_1nd, self_mask, cross_mask, keep, position_1n)
@@ -217,8 +218,8 @@ def _encode(
     tokens.
     """
     keep = part(keep, "encoder")
-    mask_bs, position_bs = masked_positions(model.config, "source", source)
-    x_1nd = unpad(embed(model, "source", source, position_bs), tokens)
+    mask_bs, position_bs = masked_positions(model.config, "source", source.ids, source.mask)
+    x_1nd = unpad(embed(model, "source", source.ids, position_bs, source.segment), tokens)
     x_1nd = model.encoder.embedding_dropout(x_1nd, part(keep, "embedding_dropout"))
     self_mask, position_1n = _padded(mask_bs, tokens, tokens), _positions(position_bs, tokens)
     return model.encoder(x_1nd, self_mask, keep, position_1n), mask_bs
@@ -234,7 +235,7 @@ def _positions(position_bt: Tensor | None, tokens: Tokens) -> Tensor:
 
 def _padded(mask_bs: Tensor | None, query: Tokens, key: Tokens) -> Any:
     """Returns what stands for the mask of an attention from flat queries to flat keys."""
-    return PaddedMask(None if mask_bs is None else mask.padding_mask(mask_bs), query, key)
+    return PaddedMask(mask.padding_mask(mask_bs), query, key)
 
 
 def find(

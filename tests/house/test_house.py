@@ -15,7 +15,7 @@ HOUSE = Path(__file__).resolve().parents[2]
 PORTS = ("impl_torch", "impl_tf", "impl_jax")
 FRAMEWORKS = ("torch", "tensorflow", "keras", "jax", "jaxlib", "flax", "optax")
 PACKAGES = ("reference_numpy", *PORTS)
-INSIDE = {"__init__", "arithmetic", "arrays", "fields", "int8", "presets", "scores"}  # the reference's own
+INSIDE = {"__init__", "arithmetic", "arrays", "fields", "int8", "presets"}  # the reference's own
 # The floors of a port, lowest first; every import runs down or stays on its floor.
 FLOORS = ("kernels", "pages", "programs", "doors")
 LEAVES = ("__init__", "framework", "precision", "projection", "mask", "softmax", "dropout", "values")  # pages that kernels may import
