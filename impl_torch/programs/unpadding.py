@@ -121,8 +121,9 @@ def real_logits(
     """`real_rows(model(source, target))`: zeros in the rows of the target's padding.
     `partial(real_logits, model)` may be unpadded.
     """
-    logits_btv = model(source, target, keep)
-    return mask.real_rows(logits_btv, real_tokens(model.config, Text.of(target)))
+    target = Text.of(target)
+    mask_bt = real_tokens(model.config, target)
+    return mask.real_rows(model(source, Text(target.ids, mask_bt), keep), mask_bt)
 
 
 def driver(function: Any) -> tuple[Transformer, Callable[..., Tensor]] | None:
