@@ -23,7 +23,7 @@ FORWARDS = Embedding.forward, SegmentEmbedding.forward, PositionEmbedding.forwar
 
 
 class Inputs(NamedTuple):
-    """What one side of a model sums up and normalises; None: its config has no such part."""
+    """The embeddings that one side of a model adds up, and their norm; None: it has none."""
 
     embedding: nn.Module
     position_embedding: nn.Module | None

@@ -22,7 +22,7 @@ Sublayer = Callable[[Tensor], Tensor]
 
 
 class Around(NamedTuple):
-    """What is around a sub-layer: its norm, another one after it (sandwich), and its dropout."""
+    """The norms and the dropout around a sub-layer. output_norm: the second norm of a sandwich."""
 
     norm: nn.Module
     output_norm: nn.Module | None
@@ -34,8 +34,8 @@ class Layer(nn.Module):
 
     Post-norm: `x = norm(x + dropout(sublayer(x)))`; pre-norm: `x = x + dropout(sublayer(norm(x)))`;
     after: `x = x + dropout(norm(sublayer(x)))`; sandwich: `x = x +
-    dropout(norm(sublayer(norm(x))))`. rotation: of the self-attention, see there. keep: dropout
-    masks by site, nested; a site without one draws its own in training.
+    dropout(norm(sublayer(norm(x))))`. rotation: of queries and keys of the self-attention. keep:
+    dropout masks by site, nested; a site without one draws its own in training.
     """
 
     def __init__(

@@ -77,9 +77,7 @@ class Transformer(EncoderHeads):
             )
 
     def inputs(self, side: str) -> Inputs:
-        """Returns what is summed up and normalised before the first layer of the encoder (source)
-        or the decoder (target).
-        """
+        """Returns the embeddings of the encoder (source) or decoder (target), and their norm."""
         if side == "source":
             return Inputs(
                 self.source_embedding,

@@ -10,9 +10,7 @@ __all__ = ["Drop", "Heads", "Text"]
 
 
 class Heads(NamedTuple):
-    """What an attention multiplies: h query heads, and g heads of keys and values that they
-    share.
-    """
+    """The queries, keys and values of an attention: h query heads share g key and value heads."""
 
     query_bthk: Tensor
     key_bsgk: Tensor
