@@ -12,16 +12,18 @@ from torch import Tensor
 
 from reference_numpy import TransformerConfig, checks
 from reference_numpy.config import LayerKind
+from reference_numpy.scores import Scores
 
-from . import mask, positional_encoding, precision, rotary
+from . import mask, positional_encoding, rotary
 from .attention import MultiHeadAttention
 from .embedding import check_ids
 from .framework import is_changed
 from .inputs import embed
-from .layers import DecoderLayer
+from .layers import DecoderLayer, Layer
 from .rotary import Rotation
 from .stacks import Decoder
 from .transformer import Transformer
+from .values import Heads
 
 __all__ = ["decode_in_steps", "decode_step", "reorder", "start_cache"]
 
@@ -34,7 +36,24 @@ __all__ = ["decode_in_steps", "decode_step", "reorder", "start_cache"]
 # place t % window; 0: all.
 Cache = Mapping[str, Any]
 Step = Callable[..., tuple[Tensor, Cache]]
-Pair = tuple[Tensor, ...]  # keys and values
+
+
+class KeyValues(NamedTuple):
+    """Keys and values that are normalised and rotated: those of the memory, `b s g k` and `b s g
+    e`, or room for those of a target of which each row has w copies, `b s w g k` and `b s w g e`.
+    """
+
+    key: Tensor
+    value: Tensor
+
+    def update(
+        self, key_btgk: Tensor, value_btge: Tensor, read: int, ring: "_Ring | None"
+    ) -> tuple[Tensor, Tensor]:
+        """Writes the next keys and values, in place, behind those of the `read` tokens before, or
+        in a window in place of the oldest; returns all that are read, `b s g k` and `b s g e`.
+        """
+        key_bsgk = _written(self.key, key_btgk, read, ring)
+        return key_bsgk, _written(self.value, value_btge, read, ring)
 
 
 def start_cache(
@@ -59,20 +78,11 @@ def start_cache(
     if model.training:
         raise ValueError("decoding in steps needs a model in evaluation; got one in training")
     config = model.config
-    checks.check_memory(
-        config.cross_attention,
-        config.model_width,
-        None if memory_bsd is None else memory_bsd.shape,
-        source_mask_bs,
-    )
-    checks.check_batch(batch, None if memory_bsd is None else len(memory_bsd))
-    if source_mask_bs is not None and memory_bsd is not None:
-        checks.check_token_mask(
-            "source mask",
-            source_mask_bs.shape,
-            precision.dtype_name(source_mask_bs.dtype),
-            memory_bsd.shape[:2],
-        )
+    shape = None if memory_bsd is None else memory_bsd.shape
+    checks.check_memory(config.cross_attention, config.model_width, shape, source_mask_bs)
+    checks.check_batch(batch, None if shape is None else shape[0])
+    if shape is not None:
+        mask.check("source mask", source_mask_bs, shape[:2])
     kept: Any = next(model.parameters()) if memory_bsd is None else memory_bsd
     rows: Any = batch if memory_bsd is None else len(memory_bsd)
     kinds = [config.layer_kind(index) for index in range(len(model.decoder.layers))]
@@ -81,23 +91,17 @@ def start_cache(
     for layer, window in zip(model.decoder.layers, windows, strict=True):
         # Zeros: a window's places are read before they are written, with weight 0.
         empty = kept.new_zeros if window else kept.new_empty
-        room = (
-            empty(rows, window or length, copies, config.key_value_heads, size)
-            for size in (config.key_size, config.value_size)
-        )
-        layers.append({"self_attention": tuple(room)})
+        room = rows, window or length, copies, config.key_value_heads
+        own = KeyValues(empty(*room, config.key_size), empty(*room, config.value_size))
+        layers.append({"self_attention": own})
         if memory_bsd is not None:
-            layers[-1]["cross_attention"] = layer.cross_attention.keys_and_values(memory_bsd)
+            memory = layer.cross_attention.keys_and_values(memory_bsd)
+            layers[-1]["cross_attention"] = KeyValues(*memory)
     encoding_pd, place_p = None, torch.arange(length, device=kept.device)
     if config.positions == "sinusoidal":
         encoding_pd = positional_encoding.positional_encoding(
             place_p, config.model_width, kept.dtype, config.sinusoid_layout
         )
-    rotations = {
-        rotary.turning(kind): rotary.rotation(config, kind, place_p[None], kept.dtype)
-        for kind in kinds
-        if kind.rotary and not kind.scaling.by_length
-    }
     return {
         "source_mask_bs": source_mask_bs,
         "target_mask_bwtw": torch.empty(
@@ -108,8 +112,9 @@ def start_cache(
         "leading_b": torch.zeros(rows * copies, dtype=torch.int64, device=kept.device),
         "encoding_pd": encoding_pd,
         "rotations": {
-            turning: Rotation(*(part_1pj[0] for part_1pj in turned))
-            for turning, turned in rotations.items()
+            rotary.turning(kind): rotary.rotation(config, kind, place_p, kept.dtype)
+            for kind in kinds
+            if kind.rotary and not kind.scaling.by_length
         },
         "windows": windows,
     }
@@ -132,9 +137,7 @@ def decode_step(
     checks.check_same_batch(cache=cache["leading_b"].shape, target=target.shape)
     checks.check_length(cache["read"] + target.shape[1], model.config.max_positions)
     check_ids((target, model.config.target_vocabulary))
-    if target_mask_bt is not None:
-        kind = precision.dtype_name(target_mask_bt.dtype)
-        checks.check_token_mask("target mask", target_mask_bt.shape, kind, target.shape[:2])
+    mask.check("target mask", target_mask_bt, target.shape[:2])
     if cache["read"] + target.shape[1] > length:
         raise ValueError(
             f"the cache has room for {length} tokens; got {cache['read'] + target.shape[1]}"
@@ -153,11 +156,9 @@ def forward_step(
     token.
     """
     read, end = cache["read"], cache["read"] + target.shape[1]
-    mask_bt = (
-        mask.token_mask(target, model.config.padding_id)
-        if target_mask_bt is None
-        else target_mask_bt
-    )
+    mask_bt = target_mask_bt
+    if mask_bt is None:
+        mask_bt = mask.token_mask(target, model.config.padding_id)
     leading_b, position_bt = cache["leading_b"], torch.arange(read, end, device=target.device)[None]
     if model.config.position_start == "first_token":
         leading_b = torch.where(
@@ -175,51 +176,29 @@ def forward_step(
     x_btd = x_btd.reshape(self_bias_bhts.shape[0], self_bias_bhts.shape[2], x_btd.shape[2])
     turned = _rotations(model.config, cache, position_bt, target, x_btd)
     rings = {window: _ring(cache, window, end, x_btd.dtype) for window in {*cache["windows"]} - {0}}
-    layers = zip(model.decoder.layers, cache["layers"], cache["windows"], turned, strict=True)
-    for layer, layer_cache, window, rotation in layers:
-        ring = rings.get(window)
-        own_bias_bhts = self_bias_bhts if ring is None else ring.bias_bhts
-        x_btd = _layer_step(
-            layer, x_btd, layer_cache, read, own_bias_bhts, cross_bias_bhts, ring, rotation
-        )
+
+    def through(layer: Layer, x_btd: Tensor, rotation: Rotation | None, index: int) -> Tensor:
+        ring = rings.get(cache["windows"][index])
+        mask_bhts = self_bias_bhts if ring is None else ring.bias_bhts
+        attention, kept = layer.self_attention, cache["layers"][index]
+        # The mask has causality and window in it.
+        scores = Scores(attention.scores.scale, attention.scores.cap)
+
+        def attend(y_btd: Tensor) -> Tensor:
+            query_bthk, *new = attention.project(y_btd, y_btd, rotation)
+            heads = Heads(query_bthk, *kept["self_attention"].update(*new, read, ring))
+            return attention.attend(heads, mask_bhts, scores=scores)
+
+        def attend_to_memory(y_btd: Tensor) -> Tensor:
+            heads = Heads(layer.cross_attention.queries(y_btd), *kept["cross_attention"])
+            return layer.cross_attention.attend(heads, cross_bias_bhts)
+
+        return layer.run(x_btd, attend, attend_to_memory if "cross_attention" in kept else None)
+
+    x_btd = model.decoder.walk(x_btd, through, turned=turned)
     x_btd = x_btd.reshape(*target.shape[:2], x_btd.shape[2])
-    x_btd = model.decoder.final_norm(x_btd[:, -1:] if last else x_btd)
-    return model.logits(x_btd), {**cache, "read": end, "leading_b": leading_b}
-
-
-def _layer_step(
-    layer: DecoderLayer,
-    x_btd: Tensor,
-    cache: Mapping[str, Pair],
-    read: int,
-    self_bias_bhts: Tensor,
-    cross_bias_bhts: Tensor | None,
-    ring: "_Ring | None",
-    rotation: Rotation | None,
-) -> Tensor:
-    """Runs the layer on the next tokens of a target after `read` tokens.
-
-    x_btd: for every row the tokens of each of its w copies, one copy after the other. cache:
-    self_attention, keys and values `b s w g k` for the copies of a whole target; cross_attention,
-    keys and values of the memory, `b s g k`.
-    """
-
-    def attend(y_btd: Tensor) -> Any:
-        query_bthk, *new = layer.self_attention.project(y_btd, rotation)
-        pairs = zip(cache["self_attention"], new, strict=True)
-        key_bsgk, value_bsge = (_written(*pair, read, ring) for pair in pairs)
-        return layer.self_attention.attend(
-            query_bthk, key_bsgk, value_bsge, bias_bhts=self_bias_bhts
-        )
-
-    def attend_to_memory(y_btd: Tensor) -> Any:
-        query_bthk = layer.cross_attention.queries(y_btd)
-        key_bsgk, value_bsge = cache["cross_attention"]
-        return layer.cross_attention.attend(
-            query_bthk, key_bsgk, value_bsge, bias_bhts=cross_bias_bhts
-        )
-
-    return layer.run(x_btd, attend, attend_to_memory if "cross_attention" in cache else None)
+    logits_btv = model.logits(x_btd[:, -1:] if last else x_btd)
+    return logits_btv, {**cache, "read": end, "leading_b": leading_b}
 
 
 class _Ring(NamedTuple):
@@ -272,9 +251,7 @@ def _rotations(
 
 
 def _written(kept_bswgk: Tensor, new_btgk: Tensor, read: int, ring: _Ring | None) -> Tensor:
-    """Writes the new keys or values behind the others, or in a window in place of the oldest, and
-    returns all that are read, the copies of each token side by side: `b s g k`.
-    """
+    """Computes `KeyValues.update` of keys or values: the copies of each token lie side by side."""
     new_btwgk = new_btgk.unflatten(1, (kept_bswgk.shape[2], -1)).transpose(1, 2)
     if ring is None:
         end = read + new_btwgk.shape[1]
@@ -322,9 +299,7 @@ def decode_in_steps(
     """
     check_ids((target, model.config.target_vocabulary))
     checks.check_splits(splits, target.shape)
-    if target_mask_bt is not None:
-        kind = precision.dtype_name(target_mask_bt.dtype)
-        checks.check_token_mask("target mask", target_mask_bt.shape, kind, target.shape[:2])
+    mask.check("target mask", target_mask_bt, target.shape[:2])
     batch = len(target) if memory_bsd is None else None
     cache = start_cache(model, memory_bsd, source_mask_bs, batch, length=target.shape[1])
     logits = []
@@ -348,7 +323,7 @@ def reorder(cache: Cache, row_b: Tensor) -> Cache:
     if copies == 1:
         source_mask_bs = None if source_mask_bs is None else source_mask_bs[row_b]
         layers = [
-            {name: tuple(kept[row_b] for kept in pair) for name, pair in layer.items()}
+            {name: KeyValues(*(kept[row_b] for kept in pair)) for name, pair in layer.items()}
             for layer in layers
         ]
     return {

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from reference_numpy import checks
+from reference_numpy import TransformerConfig, checks
 
 from . import framework, precision, softmax
 from .projection import Projection
@@ -99,12 +99,7 @@ class Logits(Projection):
     """
 
     def __init__(
-        self,
-        width: int,
-        vocabulary: int,
-        bias: bool,
-        scale: float = 1.0,
-        cap: float | None = None,
+        self, width: int, vocabulary: int, bias: bool, scale: float = 1.0, cap: float | None = None
     ) -> None:
         super().__init__(width, vocabulary, bias)
         self.scale, self.cap = scale, cap
@@ -113,6 +108,19 @@ class Logits(Projection):
         checks.check_features("x", x_btd.shape, self.in_features)
         logits_btv = super().forward(x_btd)
         return scaled_and_capped(logits_btv, self.scale, self.cap)
+
+
+def token_embedding(config: TransformerConfig, vocabulary: int) -> Embedding:
+    """Returns an embedding of the config for this vocabulary."""
+    return Embedding(
+        vocabulary, config.model_width, config.scale_embedding, config.round_embedding_scale
+    )
+
+
+def logits(config: TransformerConfig, vocabulary: int) -> Logits:
+    """Returns logits of the config for this vocabulary."""
+    scale_and_cap = config.logit_scale, config.logit_cap
+    return Logits(config.model_width, vocabulary, config.output_bias, *scale_and_cap)
 
 
 def scaled_and_capped(logits_btv: Tensor, scale: float, cap: float | None) -> Tensor:

@@ -13,8 +13,11 @@ from . import loss
 from .dropout import Keep, part
 from .framework import Sharing
 from .heads import Classifier, MaskedLanguageHead, Pooler
+from .values import Text
 
 __all__ = ["EncoderHeads"]
+
+Source = Text | Tensor
 
 
 class EncoderHeads(Sharing):
@@ -32,64 +35,43 @@ class EncoderHeads(Sharing):
     classifier: Classifier
     masked_language_head: MaskedLanguageHead
 
-    def pool(
-        self,
-        source: Tensor,
-        source_mask_bs: Tensor | None = None,
-        keep: Keep | None = None,
-        segment_bs: Tensor | None = None,
-    ) -> Tensor:
+    def pool(self, source: Source, keep: Keep | None = None) -> Tensor:
         """`pooler(encode(source))`, `b r`: one vector for each row."""
         self.config.need("pooler")
-        return self.pooler(self.encode(source, source_mask_bs, keep, segment_bs))
+        return self.pooler(self.encode(source, keep))
 
-    def classify(
-        self,
-        source: Tensor,
-        source_mask_bs: Tensor | None = None,
-        keep: Keep | None = None,
-        segment_bs: Tensor | None = None,
-    ) -> Tensor:
+    def classify(self, source: Source, keep: Keep | None = None) -> Tensor:
         """`classifier(pool(source))`, `b c`: the logits of each row's classes."""
         self.config.need("classes")
-        pooled_br = self.pool(source, source_mask_bs, keep, segment_bs)
-        return self.classifier(pooled_br, part(keep, "classifier_dropout"))
+        return self.classifier(self.pool(source, keep), part(keep, "classifier_dropout"))
 
     def classification_loss(
         self,
-        source: Tensor,
+        source: Source,
         label_b: Tensor,
         smoothing: float = 0.0,
         total: int | Tensor | None = None,
         keep: Keep | None = None,
-        source_mask_bs: Tensor | None = None,
-        segment_bs: Tensor | None = None,
     ) -> Tensor:
         """`cross_entropy(classify(source), label)` over the class of every row: a scalar."""
         self.config.need("classes")
-        self.check_ids(source, segment_bs=segment_bs, label_b=label_b)
-        x_bsd, _ = self._encode(source, source_mask_bs, keep, segment_bs)
+        self.check_ids(source, label_b=label_b)
+        x_bsd, _ = self._encode(Text.of(source), keep)
         logits_bc = self.classifier(self.pooler(x_bsd), part(keep, "classifier_dropout"))
         return loss.unchecked(logits_bc[:, None], label_b[:, None], None, smoothing, total)
 
-    def masked_language_logits(
-        self,
-        source: Tensor,
-        source_mask_bs: Tensor | None = None,
-        keep: Keep | None = None,
-        segment_bs: Tensor | None = None,
-    ) -> Tensor:
+    def masked_language_logits(self, source: Source, keep: Keep | None = None) -> Tensor:
         """`masked_language_head(encode(source))`, `b s v`: scores of the token at every position,
         given the whole row.
         """
         self.config.need("masked_language_head")
-        return self.masked_language_head(self.encode(source, source_mask_bs, keep, segment_bs))
+        return self.masked_language_head(self.encode(source, keep))
 
-    def _encoder_output(self, *given: Any) -> Tensor:
+    def _encoder_output(self, source: Any, keep: Keep | None) -> Tensor:
         """Returns the output of the config's head, or of the encoder if there is none."""
         self.config.need_one_head()
         if self.config.classes:
-            return self.classify(*given)
+            return self.classify(source, keep)
         if self.config.masked_language_head:
-            return self.masked_language_logits(*given)
-        return self.encode(*given)
+            return self.masked_language_logits(source, keep)
+        return self.encode(source, keep)

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from reference_numpy import TransformerConfig, checks
 
 from .dropout import Dropout
-from .embedding import Embedding, Logits
+from .embedding import Embedding, logits
 from .feed_forward import activation
 from .normalization import norm
 from .projection import Projection, linear
@@ -56,13 +56,7 @@ class MaskedLanguageHead(nn.Module):
         self.activation_name, self.width = config.activation, config.model_width
         self.hidden = linear(config.model_width, config.model_width)
         self.norm = norm(config)
-        self.logits = Logits(
-            config.model_width,
-            config.source_vocabulary,
-            config.output_bias,
-            config.logit_scale,
-            config.logit_cap,
-        )
+        self.logits = logits(config, config.source_vocabulary)
         if table is not None:
             self.logits.weight = table.weight
 

@@ -2,7 +2,7 @@
 its norm. Rotary positions are not added here: attention rotates its queries and keys by them.
 """
 
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -10,10 +10,11 @@ from torch import Tensor, nn
 
 from reference_numpy import TransformerConfig, checks
 
-from . import mask, positional_encoding, precision
+from . import mask, positional_encoding
 from .embedding import Embedding, SegmentEmbedding
 from .framework import is_changed
 from .positional_encoding import PositionEmbedding
+from .values import Text
 
 __all__ = ["embed", "masked_positions", "table"]
 
@@ -21,11 +22,22 @@ __all__ = ["embed", "masked_positions", "table"]
 FORWARDS = Embedding.forward, SegmentEmbedding.forward, PositionEmbedding.forward
 
 
+class Inputs(NamedTuple):
+    """The embeddings that one side of a model adds up, and their norm; None: it has none."""
+
+    embedding: nn.Module
+    position_embedding: nn.Module | None
+    segment_embedding: nn.Module | None
+    norm: nn.Module | None
+
+
 class Embedded(Protocol):
-    """A model with its embeddings, `source_embedding` and the others."""
+    """A model with its embeddings. inputs: those of "source" or "target"."""
 
     @property
     def config(self) -> TransformerConfig: ...
+
+    def inputs(self, side: str) -> Inputs: ...
 
 
 def masked_positions(
@@ -38,15 +50,19 @@ def masked_positions(
     "source" or "target".
     """
     checks.check_length(token.shape[1], config.max_positions)
-    if mask_bt is None and (config.padding_id is None or token.is_floating_point()):
+    if (mask_bt := real_tokens(config, Text(token, mask_bt))) is None:
         return None, None
-    mask_bt = mask.token_mask(token, config.padding_id) if mask_bt is None else mask_bt
-    checks.check_token_mask(
-        f"{side} mask", mask_bt.shape, precision.dtype_name(mask_bt.dtype), token.shape[:2]
-    )
+    mask.check(f"{side} mask", mask_bt, token.shape[:2])
     if config.position_start == "row":
         return mask_bt, None
     return mask_bt, positional_encoding.token_positions(mask_bt)
+
+
+def real_tokens(config: TransformerConfig, text: Text) -> Tensor | None:
+    """Returns which tokens are real, by default every id but the padding id; None: all."""
+    if text.mask is not None or config.padding_id is None or text.ids.is_floating_point():
+        return text.mask
+    return mask.token_mask(text.ids, config.padding_id)
 
 
 def embed(
@@ -62,14 +78,12 @@ def embed(
     The ids must be checked. position_bt: by default token t has position t. segment_bt: by default
     0. encoding_pd: the sinusoidal encoding of every position, if the caller has it.
     """
-    config = model.config
-    x_btd = rows(table(model, side), token, config.scale_embedding)
-    if config.positions == "learned":
+    config, inputs = model.config, model.inputs(side)
+    x_btd = rows(inputs.embedding, token, config.scale_embedding)
+    if inputs.position_embedding is not None:
         if position_bt is None:
             position_bt = torch.arange(token.shape[1], device=token.device)[None]
-        x_btd = x_btd + rows(
-            getattr(model, f"{side}_position_embedding"), position_bt, config.position_offset > 0
-        )
+        x_btd = x_btd + rows(inputs.position_embedding, position_bt, config.position_offset > 0)
     elif config.positions == "sinusoidal":
         if encoding_pd is None:
             # Every position is less than the length: one table serves the whole batch.
@@ -80,11 +94,11 @@ def embed(
         x_btd = x_btd + (
             encoding_pd if position_bt is None else F.embedding(position_bt, encoding_pd)
         )
-    if config.segments and side == "source":
+    if inputs.segment_embedding is not None:
         if segment_bt is None:
             segment_bt = torch.zeros(1, 1, dtype=torch.int64, device=token.device)
-        x_btd = x_btd + rows(getattr(model, f"{side}_segment_embedding"), segment_bt)
-    return getattr(model, f"{side}_embedding_norm")(x_btd) if config.embedding_norm else x_btd
+        x_btd = x_btd + rows(inputs.segment_embedding, segment_bt)
+    return x_btd if inputs.norm is None else inputs.norm(x_btd)
 
 
 def rows(embedding: Any, index_bt: Tensor, more: bool = False) -> Tensor:
@@ -106,4 +120,4 @@ def rows(embedding: Any, index_bt: Tensor, more: bool = False) -> Tensor:
 
 def table(model: Embedded, side: str) -> Any:
     """Returns the token embedding of source or target, which may share one table."""
-    return getattr(model, f"{side}_embedding")
+    return model.inputs(side).embedding

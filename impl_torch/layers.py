@@ -3,11 +3,12 @@
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import NamedTuple
 
 from torch import Tensor, nn
 
 from reference_numpy import TransformerConfig, checks
+from reference_numpy.scores import Scores
 
 from .attention import MultiHeadAttention
 from .dropout import Dropout, Keep, part
@@ -17,7 +18,15 @@ from .rotary import Rotation
 
 __all__ = ["DecoderLayer", "EncoderLayer"]
 
-Sublayer = Callable[[Tensor], Any]
+Sublayer = Callable[[Tensor], Tensor]
+
+
+class Around(NamedTuple):
+    """The norms and the dropout around a sub-layer. output_norm: the second norm of a sandwich."""
+
+    norm: nn.Module
+    output_norm: nn.Module | None
+    dropout: nn.Module
 
 
 class Layer(nn.Module):
@@ -25,25 +34,29 @@ class Layer(nn.Module):
 
     Post-norm: `x = norm(x + dropout(sublayer(x)))`; pre-norm: `x = x + dropout(sublayer(norm(x)))`;
     after: `x = x + dropout(norm(sublayer(x)))`; sandwich: `x = x +
-    dropout(norm(sublayer(norm(x))))`. keep: dropout masks by site, nested; a site without one draws
-    its own in training. rotation: of the self-attention, see there.
+    dropout(norm(sublayer(norm(x))))`. rotation: of queries and keys of the self-attention. keep:
+    dropout masks by site, nested; a site without one draws its own in training.
     """
 
-    self_attention: MultiHeadAttention
-    cross_attention: MultiHeadAttention
-    feed_forward: FeedForward
-
-    def __init__(self, config: TransformerConfig) -> None:
+    def __init__(
+        self, config: TransformerConfig, scores: Scores, cross_attention: bool = False
+    ) -> None:
         super().__init__()
         self.config = config
-
-    def add(self, name: str, sublayer: nn.Module) -> None:
-        """Adds a sub-layer of that name, with its norms and dropout."""
-        setattr(self, name, sublayer)
-        setattr(self, f"{name}_norm", norm(self.config))
-        if self.config.norm_placement == "sandwich":
-            setattr(self, f"{name}_output_norm", norm(self.config))
-        setattr(self, f"{name}_dropout", Dropout(self.config.dropout_rate))
+        second = config.norm_placement == "sandwich"
+        self.self_attention = MultiHeadAttention(config, scores)
+        self.self_attention_norm = norm(config)
+        self.self_attention_output_norm = norm(config) if second else None
+        self.self_attention_dropout = Dropout(config.dropout_rate)
+        if cross_attention:
+            self.cross_attention = MultiHeadAttention(config, config.scores(layer=None))
+            self.cross_attention_norm = norm(config)
+            self.cross_attention_output_norm = norm(config) if second else None
+            self.cross_attention_dropout = Dropout(config.dropout_rate)
+        self.feed_forward = FeedForward(config)
+        self.feed_forward_norm = norm(config)
+        self.feed_forward_output_norm = norm(config) if second else None
+        self.feed_forward_dropout = Dropout(config.dropout_rate)
 
     def run(
         self,
@@ -55,48 +68,63 @@ class Layer(nn.Module):
         """Applies the sub-layers in their order. attend, attend_to_memory: the attentions, as
         functions of their query.
         """
-        x_btd = self.residual("self_attention", x_btd, attend, keep)
+        around = Around(
+            self.self_attention_norm, self.self_attention_output_norm, self.self_attention_dropout
+        )
+        x_btd = self.residual(x_btd, attend, around, part(keep, "self_attention_dropout"))
         if attend_to_memory is not None:
-            x_btd = self.residual("cross_attention", x_btd, attend_to_memory, keep)
+            around = Around(
+                self.cross_attention_norm,
+                self.cross_attention_output_norm,
+                self.cross_attention_dropout,
+            )
+            keep_btd = part(keep, "cross_attention_dropout")
+            x_btd = self.residual(x_btd, attend_to_memory, around, keep_btd)
         keep_btf = part(keep, "feed_forward", "hidden_dropout")
+        around = Around(
+            self.feed_forward_norm, self.feed_forward_output_norm, self.feed_forward_dropout
+        )
         return self.residual(
-            "feed_forward", x_btd, lambda y_btd: self.feed_forward(y_btd, keep_btf), keep
+            x_btd,
+            lambda y_btd: self.feed_forward(y_btd, keep_btf),
+            around,
+            part(keep, "feed_forward_dropout"),
         )
 
-    def residual(self, name: str, x_btd: Tensor, sublayer: Sublayer, keep: Keep | None) -> Tensor:
+    def residual(
+        self, x_btd: Tensor, sublayer: Sublayer, around: Around, keep_btd: Tensor | None
+    ) -> Tensor:
         """Applies one sub-layer with its residual connection, norms and dropout."""
-        norm, dropout = getattr(self, f"{name}_norm"), getattr(self, f"{name}_dropout")
         placement = self.config.norm_placement
-        pre_norm = placement in ("pre", "sandwich")
-        y_btd = sublayer(norm(x_btd) if pre_norm else x_btd)
-        if placement in ("sandwich", "after"):
-            y_btd = (getattr(self, f"{name}_output_norm") if pre_norm else norm)(y_btd)
-        x_btd = x_btd + dropout(y_btd, part(keep, f"{name}_dropout"))
-        return norm(x_btd) if placement == "post" else x_btd
+        y_btd = sublayer(around.norm(x_btd) if placement in ("pre", "sandwich") else x_btd)
+        if placement == "after":
+            y_btd = around.norm(y_btd)
+        if around.output_norm is not None:
+            y_btd = around.output_norm(y_btd)
+        x_btd = x_btd + around.dropout(y_btd, keep_btd)
+        return around.norm(x_btd) if placement == "post" else x_btd
 
 
 class EncoderLayer(Layer):
     """Self-attention, then feed-forward, each as a residual sub-layer.
 
-    layer: its index in the stack, whose kind decides the window and the rotation.
+    layer: its index in the stack, whose kind decides the window.
     """
 
     def __init__(self, config: TransformerConfig, layer: int = 0) -> None:
-        super().__init__(config)
-        self.add("self_attention", MultiHeadAttention(config, layer))
-        self.add("feed_forward", FeedForward(config))
+        super().__init__(config, config.scores(layer))
 
     def forward(
         self,
         x_btd: Tensor,
         mask_bhts: Tensor | None = None,
-        keep: Keep | None = None,
         rotation: Rotation | None = None,
+        keep: Keep | None = None,
     ) -> Tensor:
-        def attend(y_btd: Tensor) -> Any:
+        def attend(y_btd: Tensor) -> Tensor:
             keep_bhts = part(keep, "self_attention", "weights_dropout")
             return self.self_attention(
-                y_btd, y_btd, mask_bhts, keep_bhts=keep_bhts, rotation=rotation
+                y_btd, y_btd, mask_bhts, rotation=rotation, keep_bhts=keep_bhts
             )
 
         return self.run(x_btd, attend, keep=keep)
@@ -109,15 +137,11 @@ class DecoderLayer(Layer):
     The query of the cross-attention is the self-attention's result; its keys and values are the
     memory, which is not normalised here. In a decoder-only model (encoder_layers=0) there is
     neither cross-attention nor memory. layer: its index in the stack, whose kind decides the window
-    and the rotation of the self-attention.
+    of the self-attention.
     """
 
     def __init__(self, config: TransformerConfig, layer: int = 0) -> None:
-        super().__init__(config)
-        self.add("self_attention", MultiHeadAttention(config, layer))
-        if config.cross_attention:
-            self.add("cross_attention", MultiHeadAttention(config, layer=None))
-        self.add("feed_forward", FeedForward(config))
+        super().__init__(config, config.scores(layer, causal=True), config.cross_attention)
 
     def forward(
         self,
@@ -125,21 +149,21 @@ class DecoderLayer(Layer):
         memory_bsd: Tensor | None = None,
         self_mask_bhts: Tensor | None = None,
         cross_mask_bhts: Tensor | None = None,
-        keep: Keep | None = None,
         rotation: Rotation | None = None,
+        keep: Keep | None = None,
     ) -> Tensor:
         config, shape = self.config, None if memory_bsd is None else memory_bsd.shape
         checks.check_memory(config.cross_attention, config.model_width, shape, cross_mask_bhts)
         if memory_bsd is not None:
             checks.check_same_batch(x=x_btd.shape, memory=memory_bsd.shape)
 
-        def attend(y_btd: Tensor) -> Any:
+        def attend(y_btd: Tensor) -> Tensor:
             keep_bhts = part(keep, "self_attention", "weights_dropout")
             return self.self_attention(
-                y_btd, y_btd, self_mask_bhts, causal=True, keep_bhts=keep_bhts, rotation=rotation
+                y_btd, y_btd, self_mask_bhts, rotation=rotation, keep_bhts=keep_bhts
             )
 
-        def attend_to_memory(y_btd: Tensor) -> Any:
+        def attend_to_memory(y_btd: Tensor) -> Tensor:
             keep_bhts = part(keep, "cross_attention", "weights_dropout")
             return self.cross_attention(y_btd, memory_bsd, cross_mask_bhts, keep_bhts=keep_bhts)
 

@@ -4,7 +4,8 @@ from torch import Tensor
 
 from reference_numpy import checks
 
-from . import framework, precision
+from . import framework, mask, precision
+from .values import Text
 
 __all__ = ["cross_entropy", "teacher_forcing"]
 
@@ -15,6 +16,14 @@ def teacher_forcing(target_bt: Tensor) -> tuple[Tensor, Tensor]:
     """
     checks.check_target(target_bt.shape, precision.dtype_name(target_bt.dtype))
     return target_bt[:, :-1], target_bt[:, 1:]
+
+
+def shifted(target: Text) -> tuple[Text, Text]:
+    """Splits a target as `teacher_forcing`, with its mask."""
+    ids = teacher_forcing(target.ids)
+    if target.mask is None:
+        return Text(ids[0]), Text(ids[1])
+    return Text(ids[0], target.mask[:, :-1]), Text(ids[1], target.mask[:, 1:])
 
 
 def cross_entropy(
@@ -46,9 +55,8 @@ def unchecked(
     """Computes `cross_entropy` of label ids that are checked."""
     _check(logits_btv, label_bt, smoothing, total)
     x_btv = precision.upcast_half(logits_btv)
+    mask.check("mask", mask_bt, label_bt.shape)
     if mask_bt is not None:
-        kind = precision.dtype_name(mask_bt.dtype)
-        checks.check_token_mask("mask", mask_bt.shape, kind, label_bt.shape)
         # First of all, so that an infinite logit of a label that does not count is no NaN in the
         # gradient.
         x_btv = x_btv.masked_fill(~mask_bt[..., None], 0)
@@ -65,11 +73,7 @@ def unchecked(
 
 
 def _check(
-    logits_btv: Tensor,
-    label_bt: Tensor,
-    smoothing: float,
-    total: int | Tensor | None,
-    *bounds: int,
+    logits_btv: Tensor, label_bt: Tensor, smoothing: float, total: int | Tensor | None, *bounds: int
 ) -> None:
     known_total = None if isinstance(total, Tensor) else total
     kind = precision.dtype_name(label_bt.dtype)

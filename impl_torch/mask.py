@@ -1,5 +1,7 @@
 """Masks: boolean, True = may attend, broadcastable to b h t s (MASK)."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -7,7 +9,7 @@ from reference_numpy import checks
 
 from . import precision
 
-__all__ = ["causal_mask", "combine_masks", "padding_mask", "token_mask", "window_mask"]
+__all__ = ["causal_mask", "combine_masks", "padding_mask", "real_rows", "token_mask", "window_mask"]
 
 
 def token_mask(token: Tensor, padding_id: int | None) -> Tensor:
@@ -19,12 +21,19 @@ def token_mask(token: Tensor, padding_id: int | None) -> Tensor:
     return token != padding_id
 
 
-def padding_mask(mask_bs: Tensor) -> Tensor:
+def check(name: str, mask_bt: Tensor | None, tokens: Sequence[int] | None = None) -> None:
+    """Raises ValueError if a mask of tokens, of axes `b t`, does not fit them."""
+    if mask_bt is not None:
+        kind = precision.dtype_name(mask_bt.dtype)
+        checks.check_token_mask(name, mask_bt.shape, kind, tokens)
+
+
+def padding_mask(mask_bs: Tensor | None) -> Tensor | None:
     """No query may attend to padding: `b s` with axes of size 1 for heads and queries,
-    `b 1 1 s`.
+    `b 1 1 s`; None: every token is real.
     """
-    checks.check_token_mask("mask", mask_bs.shape, precision.dtype_name(mask_bs.dtype))
-    return mask_bs[:, None, None, :]
+    check("mask", mask_bs)
+    return None if mask_bs is None else mask_bs[:, None, None, :]
 
 
 def causal_mask(
@@ -49,9 +58,20 @@ def window_mask(
 
 
 def combine_masks(mask_bhts: Tensor | None, other_bhts: Tensor | None) -> Tensor | None:
-    """`mask & other`; None is a mask that allows everything, so that no mask is made from
-    nothing.
+    """`mask & other`; a floating mask, which is added, is -inf where the other is False. None is a
+    mask that allows everything, so that no mask is made from nothing.
     """
     if mask_bhts is None or other_bhts is None:
         return other_bhts if mask_bhts is None else mask_bhts
+    if mask_bhts.is_floating_point():
+        return torch.where(other_bhts, mask_bhts, -torch.inf)
     return mask_bhts & other_bhts
+
+
+def real_rows(x_btd: Tensor, mask_bt: Tensor | None) -> Tensor:
+    """Sets the rows of padding to zero, such as logits `b t v` (PADDING); None: every row is
+    real.
+    """
+    if mask_bt is None:
+        return x_btd
+    return x_btd.masked_fill(~mask_bt[(...,) + (None,) * (x_btd.ndim - 2)], 0)

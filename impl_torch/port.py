@@ -1,6 +1,6 @@
 """The components that the judge calls, each built from a config."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -8,16 +8,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from reference_numpy import TransformerConfig
+from reference_numpy import TransformerConfig, checks
 from reference_numpy.parameters import flatten, nest
 from reference_numpy.recipe import Recipe
+from reference_numpy.scores import Scores
 
 from . import cache, optimizer
-from .attention import MultiHeadAttention, scaled_dot_product_attention
+from .attention import MultiHeadAttention, attention_weights, scaled_dot_product_attention
 from .cache import forward_step
 from .decoding import Searcher
 from .dropout import Dropout
-from .embedding import Embedding, Logits, SegmentEmbedding
+from .embedding import SegmentEmbedding, logits, token_embedding
 from .feed_forward import FeedForward, activation
 from .heads import Classifier, MaskedLanguageHead, Pooler
 from .layers import DecoderLayer, EncoderLayer
@@ -25,17 +26,19 @@ from .loss import cross_entropy
 from .mask import causal_mask, combine_masks, padding_mask, token_mask, window_mask
 from .normalization import norm
 from .optimizer import clip_global_norm
-from .positional_encoding import PositionEmbedding, positional_encoding, token_positions
+from .positional_encoding import position_embedding, positional_encoding, token_positions
+from .precision import dtype_name
 from .programs import compiled as programs
 from .programs.fused import fused, pack
-from .programs.unpadding import unpadded
-from .rotary import rotary_embedding, rotation
+from .programs.unpadding import real_logits, unpadded
+from .rotary import Rotation, rotary_embedding, rotation
 from .sampling import draw, penalise, truncate
 from .schedule import noam
 from .softmax import soft_cap, softmax
 from .stacks import Decoder, Encoder
 from .training import Trainer
 from .transformer import Transformer
+from .values import Drop, Heads, Text
 from .weights import TABLE, export
 
 __all__ = ["compiled", "components", "framework", "modes", "on_mesh", "weights"]
@@ -83,21 +86,114 @@ def search(
     return method(Searcher(model, compiled=compiled), **inputs)
 
 
-def positioned(module: nn.Module, config: TransformerConfig) -> Callable[..., Any]:
-    """Returns an attention or a layer, the first of its stack; one that rotates is given
-    positions.
-    """
-    return partial(at_positions, module, config) if config.layer_kind(0).rotary else module
-
-
-def at_positions(
-    module: nn.Module, config: TransformerConfig, position_bt: Tensor | None = None, **inputs: Any
+def dot_product(
+    query_bthk: Tensor,
+    key_bsgk: Tensor,
+    value_bsge: Tensor,
+    mask_bhts: Tensor | None = None,
+    bias_bhts: Tensor | None = None,
+    return_weights: bool = False,
+    keep_bhts: Tensor | None = None,
+    dropout_rate: float = 0.0,
+    **scores: Any,
 ) -> Any:
-    """Calls the module on tokens of these positions."""
-    if position_bt is not None:
-        dtype = next(module.parameters()).dtype
-        inputs["rotation"] = rotation(config, config.layer_kind(0), position_bt, dtype)
-    return module(**inputs)
+    """Computes `scaled_dot_product_attention`, and with return_weights the weights."""
+    checks.check_attention(query_bthk.shape, key_bsgk.shape, value_bsge.shape)
+    chosen, (batch, target, heads, _) = Scores(**scores), query_bthk.shape
+    mask_bhts = joined(mask_bhts, bias_bhts, (batch, heads, target, key_bsgk.shape[1]))
+    drop = Drop() if keep_bhts is None else Drop(keep_bhts, dropout_rate)
+    output_bthe = scaled_dot_product_attention(
+        Heads(query_bthk, key_bsgk, value_bsge), mask_bhts, chosen, drop
+    )
+    if not return_weights:
+        return output_bthe
+    return output_bthe, attention_weights(query_bthk, key_bsgk, mask_bhts, chosen)
+
+
+def multi_head(
+    module: MultiHeadAttention,
+    query_btd: Tensor,
+    memory_bsd: Tensor,
+    mask_bhts: Tensor | None = None,
+    bias_bhts: Tensor | None = None,
+    causal: bool = False,
+    return_weights: bool = False,
+    keep_bhts: Tensor | None = None,
+    position_bt: Tensor | None = None,
+) -> Any:
+    """Calls an attention, the one of a first layer; with return_weights also returns the
+    weights.
+    """
+    batch, target, source = *query_btd.shape[:2], memory_bsd.shape[1]
+    mask_bhts = joined(mask_bhts, bias_bhts, (batch, module.config.heads, target, source))
+    if causal:
+        mask_bhts = combine_masks(mask_bhts, causal_mask(target, source, query_btd.device))
+    turned = first_rotation(module, query_btd, position_bt)
+    output_btd = module(query_btd, memory_bsd, mask_bhts, rotation=turned, keep_bhts=keep_bhts)
+    if not return_weights:
+        return output_btd
+    return output_btd, module.weights(module.project(query_btd, memory_bsd, turned), mask_bhts)
+
+
+def first_layer(
+    module: EncoderLayer | DecoderLayer,
+    x_btd: Tensor,
+    position_bt: Tensor | None = None,
+    **inputs: Any,
+) -> Tensor:
+    """Calls a layer, the first of its stack."""
+    return module(x_btd, rotation=first_rotation(module, x_btd, position_bt), **inputs)
+
+
+def first_rotation(module: Any, x_btd: Tensor, position_bt: Tensor | None) -> Rotation | None:
+    """Returns the rotation of a first layer; without positions, token t has position t."""
+    kind = module.config.layer_kind(0)
+    if not kind.rotary:
+        return None
+    if position_bt is None:
+        position_bt = torch.arange(x_btd.shape[1], device=x_btd.device)[None]
+    return rotation(module.config, kind, position_bt, next(module.parameters()).dtype)
+
+
+def joined(
+    mask_bhts: Tensor | None, bias_bhts: Tensor | None, scores: Sequence[int]
+) -> Tensor | None:
+    """Returns a mask and a bias as one mask, floating if there is a bias."""
+    if bias_bhts is not None:
+        checks.check_bias(bias_bhts.shape, dtype_name(bias_bhts.dtype), scores)
+    if mask_bhts is not None:
+        checks.check_mask(mask_bhts.shape, dtype_name(mask_bhts.dtype), scores)
+    return mask_bhts if bias_bhts is None else combine_masks(bias_bhts, mask_bhts)
+
+
+def of_texts(
+    call: Callable[..., Any],
+    config: TransformerConfig,
+    real_call: Callable[..., Any] | None = None,
+    source: Tensor | None = None,
+    target: Tensor | None = None,
+    source_mask_bs: Tensor | None = None,
+    target_mask_bt: Tensor | None = None,
+    segment_bs: Tensor | None = None,
+    skip_padding: bool = False,
+    **others: Any,
+) -> Any:
+    """Calls a model or its method with texts; real_call: in its place with skip_padding."""
+    of_source = {"source_mask_bs": source_mask_bs, "segment_bs": segment_bs}
+    if source is None and any(value is not None for value in of_source.values()):
+        checks.check_source_given(config.encoder_layers, source, **of_source)
+    if target is None and target_mask_bt is not None:
+        checks.check_target_given(config.decoder_layers, target, target_mask_bt=target_mask_bt)
+    if target is not None:
+        others["target"] = Text(target, target_mask_bt)
+    read = None if source is None else Text(source, source_mask_bs, segment_bs)
+    return (real_call if skip_padding and real_call else call)(source=read, **others)
+
+
+def whole(config: TransformerConfig, dtype: torch.dtype) -> Callable[..., Any]:
+    """Returns the whole model."""
+    model = Transformer(config)
+    return partial(of_texts, model, config, partial(real_logits, model))
 
 
 def random_dropout(dropout: Dropout, x: Tensor, seed: int) -> Tensor:
@@ -140,6 +236,10 @@ def training_steps(case: Any) -> dict[str, np.ndarray]:
 
 def compiled(function: Any) -> Callable[..., Any]:
     """Compiles a component; a model and its loss leave out padding, however little there is."""
+    if isinstance(function, partial) and function.func is of_texts:
+        call, config, *real = function.args
+        graphs: Any = (programs.compiled(one, least=0) for one in real)
+        return partial(of_texts, programs.compiled(call, least=0), config, *graphs)
     if isinstance(function, partial) and function.func is training_loss:
         function = function.args[0].training_loss
     return programs.compiled(function, least=0)
@@ -149,19 +249,12 @@ framework = "torch"
 modes = ("eager", "compiled")
 weights = TABLE
 components: dict[str, Build] = {
-    "embedding": lambda config, dtype: Embedding(
-        config.source_vocabulary,
-        config.model_width,
-        config.scale_embedding,
-        config.round_embedding_scale,
-    ),
+    "embedding": lambda config, dtype: token_embedding(config, config.source_vocabulary),
     "segment_embedding": lambda config, dtype: SegmentEmbedding(
         config.segments, config.model_width
     ),
     "token_positions": lambda config, dtype: partial(token_positions, start=config.position_start),
-    "position_embedding": lambda config, dtype: PositionEmbedding(
-        config.max_positions, config.position_offset, config.model_width
-    ),
+    "position_embedding": lambda config, dtype: position_embedding(config),
     "positional_encoding": lambda config, dtype: partial(
         positional_encoding, width=config.model_width, dtype=dtype, layout=config.sinusoid_layout
     ),
@@ -173,34 +266,30 @@ components: dict[str, Build] = {
     "combine_masks": lambda config, dtype: combine_masks,
     "softmax": lambda config, dtype: softmax,
     "soft_cap": lambda config, dtype: soft_cap,
-    "scaled_dot_product_attention": lambda config, dtype: scaled_dot_product_attention,
-    "multi_head_attention": lambda config, dtype: positioned(MultiHeadAttention(config), config),
+    "scaled_dot_product_attention": lambda config, dtype: dot_product,
+    "multi_head_attention": lambda config, dtype: partial(multi_head, MultiHeadAttention(config)),
     "activation": lambda config, dtype: partial(activation, name=config.activation),
     "feed_forward": lambda config, dtype: FeedForward(config),
     "layer_norm": lambda config, dtype: norm(config.replace(norm="layer")),
     "rms_norm": lambda config, dtype: norm(config.replace(norm="rms")),
     "dropout": lambda config, dtype: Dropout(config.dropout_rate),
-    "encoder_layer": lambda config, dtype: positioned(EncoderLayer(config), config),
-    "decoder_layer": lambda config, dtype: positioned(DecoderLayer(config), config),
+    "encoder_layer": lambda config, dtype: partial(first_layer, EncoderLayer(config)),
+    "decoder_layer": lambda config, dtype: partial(first_layer, DecoderLayer(config)),
     "encoder": lambda config, dtype: Encoder(config),
     "decoder": lambda config, dtype: Decoder(config),
-    "logits": lambda config, dtype: Logits(
-        config.model_width,
-        config.target_vocabulary,
-        config.output_bias,
-        config.logit_scale,
-        config.logit_cap,
-    ),
+    "logits": lambda config, dtype: logits(config, config.target_vocabulary),
     "pooler": lambda config, dtype: Pooler(config.model_width, config.pooler_activation),
     "classifier": lambda config, dtype: Classifier(
         config.model_width, config.classes, config.classifier_dropout_rate
     ),
     "masked_language_head": lambda config, dtype: MaskedLanguageHead(config),
-    "transformer": lambda config, dtype: Transformer(config),
-    "pool": lambda config, dtype: Transformer(config).pool,
-    "classify": lambda config, dtype: Transformer(config).classify,
-    "masked_language_logits": lambda config, dtype: Transformer(config).masked_language_logits,
-    "states": lambda config, dtype: Transformer(config).states,
+    "transformer": whole,
+    "pool": lambda config, dtype: partial(of_texts, Transformer(config).pool, config),
+    "classify": lambda config, dtype: partial(of_texts, Transformer(config).classify, config),
+    "masked_language_logits": lambda config, dtype: partial(
+        of_texts, Transformer(config).masked_language_logits, config
+    ),
+    "states": lambda config, dtype: partial(of_texts, Transformer(config).states, config),
     "decode_in_steps": lambda config, dtype: partial(decode_in_steps, Transformer(config)),
     "penalise": lambda config, dtype: penalise,
     "truncate": lambda config, dtype: truncate,
@@ -212,7 +301,9 @@ components: dict[str, Build] = {
     "beam_search": lambda config, dtype: partial(search, Transformer(config), Searcher.beam_search),
     "cross_entropy": lambda config, dtype: cross_entropy,
     "training_loss": lambda config, dtype: partial(training_loss, Transformer(config)),
-    "classification_loss": lambda config, dtype: Transformer(config).classification_loss,
+    "classification_loss": lambda config, dtype: partial(
+        of_texts, Transformer(config).classification_loss, config
+    ),
     "adam": lambda config, dtype: adam,
     "clip_global_norm": lambda config, dtype: clip_global_norm,
     "noam": lambda config, dtype: partial(noam, width=config.model_width, dtype=dtype),

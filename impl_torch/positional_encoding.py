@@ -3,11 +3,11 @@
 import torch
 from torch import Tensor
 
-from reference_numpy import checks
+from reference_numpy import TransformerConfig, checks
 from reference_numpy.config import POSITION_STARTS, SINUSOID_LAYOUTS
 from reference_numpy.suggestions import known
 
-from . import framework, precision
+from . import framework, mask, precision
 from .embedding import Table
 
 __all__ = ["PositionEmbedding", "positional_encoding", "token_positions"]
@@ -17,7 +17,7 @@ def token_positions(mask_bt: Tensor, start: str = "first_token") -> Tensor:
     """`position_t = max(t - n, 0)`, with n padding tokens before the first real one; start "row":
     `position_t = t`. int64 `b t`.
     """
-    checks.check_token_mask("mask", mask_bt.shape, precision.dtype_name(mask_bt.dtype))
+    mask.check("mask", mask_bt)
     known("position start", [start], POSITION_STARTS)
     place_t = torch.arange(mask_bt.shape[1], device=mask_bt.device)
     if start == "row":
@@ -28,10 +28,7 @@ def token_positions(mask_bt: Tensor, start: str = "first_token") -> Tensor:
 
 
 def positional_encoding(
-    position_bt: Tensor,
-    width: int,
-    dtype: torch.dtype = torch.float64,
-    layout: str = "interleaved",
+    position_bt: Tensor, width: int, dtype: torch.dtype = torch.float64, layout: str = "interleaved"
 ) -> Tensor:
     """`PE(p, 2i) = sin(p / 10000^(2i/d))`, `PE(p, 2i+1) = cos(p / 10000^(2i/d))`: `b t d`; layout
     "halves": all sines, then all cosines.
@@ -70,3 +67,8 @@ class PositionEmbedding(Table):
 
     def look_up(self, position_bt: Tensor) -> Tensor:
         return super().look_up(position_bt + self.offset if self.offset else position_bt)
+
+
+def position_embedding(config: TransformerConfig) -> PositionEmbedding:
+    """Returns the table of a config whose positions are learned."""
+    return PositionEmbedding(config.max_positions, config.position_offset, config.model_width)

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from reference_numpy import checks
 
-from . import framework, precision
+from . import framework, mask, precision
 from .softmax import softmax
 
 __all__ = ["draw", "penalise", "truncate"]
@@ -123,10 +123,7 @@ def _check_penalise(
     to check.
     """
     checks.check_next_token(scores_bv.shape, token_bn.shape, precision.dtype_name(token_bn.dtype))
-    if mask_bn is not None:
-        checks.check_token_mask(
-            "mask", mask_bn.shape, precision.dtype_name(mask_bn.dtype), token_bn.shape
-        )
+    mask.check("mask", mask_bn, token_bn.shape)
     checks.check_penalties(repetition_penalty, no_repeat_ngram)
     if bounds := framework.bounds(token_bn):
         checks.check_held(scores_bv.shape[1], *bounds)

@@ -1,5 +1,6 @@
 """Encoder and decoder: stacks of layers."""
 
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -7,31 +8,59 @@ from torch import Tensor, nn
 from reference_numpy import TransformerConfig
 
 from .dropout import Dropout, Keep, part
-from .layers import DecoderLayer, EncoderLayer
+from .layers import DecoderLayer, EncoderLayer, Layer
 from .normalization import norm
 from .rotary import Rotation, rotations
 
 __all__ = ["Decoder", "Encoder"]
 
+Rotations = Sequence[Rotation | None]
+# (layer, x, rotation, index) -> x after the layer
+Through = Callable[[Layer, Tensor, Rotation | None, int], Tensor]
 
-class Encoder(nn.Module):
+
+class Stack(nn.Module):
     """`x = layer_i(x)` for every layer, then `final_norm(x)` if the config has one. Vectors in,
-    vectors out: `b s d`.
+    vectors out.
 
-    It owns `embedding_dropout`, a site of the encoder, which `Transformer.encode` applies. A layer
-    of another class takes x and the mask; it takes keep masks only if it is given some, and a
-    rotation only if it is in the place of one that rotates. position_bs: without it, token s has
-    position s.
+    It owns `embedding_dropout`, a site of the stack, which `Transformer` applies to its input. A
+    layer of another class is given `rotation` only if it is in the place of one that rotates, and
+    `keep` only if there are keep masks.
     """
 
-    def __init__(self, config: TransformerConfig) -> None:
+    def __init__(self, config: TransformerConfig, layers: Iterable[nn.Module]) -> None:
         super().__init__()
         self.config = config
         self.embedding_dropout = Dropout(config.dropout_rate)
-        self.layers: Any = nn.ModuleList(
-            EncoderLayer(config, index) for index in range(config.encoder_layers)
-        )
+        self.layers: Any = nn.ModuleList(layers)
         self.final_norm = norm(config) if config.final_norm else nn.Identity()
+
+    def walk(
+        self,
+        x_btd: Tensor,
+        through: Through,
+        position_bt: Tensor | None = None,
+        turned: Rotations | None = None,
+    ) -> Tensor:
+        """`x = through(layer, x, rotation, index)` for every layer, then the final norm: the one
+        loop over layers.
+
+        position_bt: without it, token t has position t. turned: the rotation of every layer, if the
+        caller has them.
+        """
+        if turned is None:
+            turned = rotations(self.config, len(self.layers), x_btd, position_bt)
+        for index, layer in enumerate(self.layers):
+            x_btd = through(layer, x_btd, turned[index], index)
+        return self.final_norm(x_btd)
+
+
+class Encoder(Stack):
+    """A `Stack` of `EncoderLayer`: `b s d`."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        layers = range(config.encoder_layers)
+        super().__init__(config, (EncoderLayer(config, layer) for layer in layers))
 
     def forward(
         self,
@@ -40,31 +69,19 @@ class Encoder(nn.Module):
         keep: Keep | None = None,
         position_bs: Tensor | None = None,
     ) -> Tensor:
-        turned = rotations(self.config, len(self.layers), x_bsd, position_bs)
-        for index, layer in enumerate(self.layers):
-            given = _given(part(keep, "layers", str(index)), turned[index])
-            x_bsd = layer(x_bsd, mask_bhts, *given)
-        return self.final_norm(x_bsd)
+        def through(layer: Layer, x_bsd: Tensor, rotation: Rotation | None, index: int) -> Tensor:
+            more = _given(rotation=rotation, keep=part(keep, "layers", str(index)))
+            return layer(x_bsd, mask_bhts, **more)
+
+        return self.walk(x_bsd, through, position_bs)
 
 
-class Decoder(nn.Module):
-    """`x = layer_i(x, memory)` for every layer, then `final_norm(x)` if the config has one. Vectors
-    in, vectors out: `b t d`.
-
-    It owns `embedding_dropout`, a site of the decoder, which `Transformer.decode` applies. A layer
-    of another class takes x, the memory and both masks; it takes keep masks only if it is given
-    some, and a rotation only if it is in the place of one that rotates. position_bt: without it,
-    token t has position t.
-    """
+class Decoder(Stack):
+    """A `Stack` of `DecoderLayer`, which attend to the memory too: `b t d`."""
 
     def __init__(self, config: TransformerConfig) -> None:
-        super().__init__()
-        self.config = config
-        self.embedding_dropout = Dropout(config.dropout_rate)
-        self.layers: Any = nn.ModuleList(
-            DecoderLayer(config, index) for index in range(config.decoder_layers)
-        )
-        self.final_norm = norm(config) if config.final_norm else nn.Identity()
+        layers = range(config.decoder_layers)
+        super().__init__(config, (DecoderLayer(config, layer) for layer in layers))
 
     def forward(
         self,
@@ -75,17 +92,15 @@ class Decoder(nn.Module):
         keep: Keep | None = None,
         position_bt: Tensor | None = None,
     ) -> Tensor:
-        turned = rotations(self.config, len(self.layers), x_btd, position_bt)
-        for index, layer in enumerate(self.layers):
-            given = _given(part(keep, "layers", str(index)), turned[index])
-            x_btd = layer(x_btd, memory_bsd, self_mask_bhts, cross_mask_bhts, *given)
-        return self.final_norm(x_btd)
+        def through(layer: Layer, x_btd: Tensor, rotation: Rotation | None, index: int) -> Tensor:
+            more = _given(rotation=rotation, keep=part(keep, "layers", str(index)))
+            return layer(x_btd, memory_bsd, self_mask_bhts, cross_mask_bhts, **more)
+
+        return self.walk(x_btd, through, position_bt)
 
 
-def _given(keep: Keep | None, rotation: Rotation | None) -> tuple[Any, ...]:
-    """Returns keep masks and rotation as arguments, none if there are none: a layer of another
-    class need not take them.
+def _given(**arguments: Any) -> dict[str, Any]:
+    """Returns the arguments that are not None: a layer of another class need not take the
+    others.
     """
-    if rotation is not None:
-        return keep, rotation
-    return () if keep is None else (keep,)
+    return {name: value for name, value in arguments.items() if value is not None}

@@ -5,112 +5,85 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from reference_numpy import TransformerConfig, checks
+from reference_numpy import checks
 
 from . import mask
-from .inputs import embed, masked_positions
-from .rotary import Rotation, rotations
-from .stacks import Decoder, Encoder
+from .inputs import Embedded, embed, masked_positions
+from .layers import Layer
+from .rotary import Rotation
+from .stacks import Decoder, Encoder, Stack
+from .values import Text
 
 __all__ = ["states"]
 
 
-class Model(Protocol):
+class Model(Embedded, Protocol):
     """A `Transformer`, which has these states as a method."""
 
     encoder: Encoder
     decoder: Decoder
     training: bool
 
-    @property
-    def config(self) -> TransformerConfig: ...
-
-    def check_ids(
-        self, source: Tensor | None, target: Tensor | None, segment_bs: Tensor | None
-    ) -> None: ...
+    def check_ids(self, source: Text | None, target: Text | None) -> None: ...
 
 
 def states(
-    model: Model,
-    source: Tensor | None = None,
-    target: Tensor | None = None,
-    source_mask_bs: Tensor | None = None,
-    target_mask_bt: Tensor | None = None,
-    segment_bs: Tensor | None = None,
+    model: Model, source: Text | Tensor | None = None, target: Text | Tensor | None = None
 ) -> dict[str, dict[str, Tensor]]:
     """Computes `Transformer.states`. The attention weights exist here; the kernels of `forward`
     never hold them.
     """
-    config = model.config
-    checks.check_source_given(
-        config.encoder_layers, source, source_mask_bs=source_mask_bs, segment_bs=segment_bs
-    )
-    checks.check_target_given(config.decoder_layers, target, target_mask_bt=target_mask_bt)
+    checks.check_source_given(model.config.encoder_layers, source)
+    checks.check_target_given(model.config.decoder_layers, target)
     if model.training:
         raise ValueError("states need a model in evaluation; got one in training")
-    model.check_ids(source, target, segment_bs)
+    source, target = Text.of(source), Text.of(target)
+    model.check_ids(source, target)
     result, memory_bsd, cross_mask_bhts = {}, None, None
     if source is not None:
-        x_bsd, cross_mask_bhts, position_bs = _inputs(
-            model, "source", source, source_mask_bs, segment_bs
-        )
-        result["encoder"] = _stack(
-            model.encoder, x_bsd, False, cross_mask_bhts, position_bs, None, None
-        )
+        x_bsd, cross_mask_bhts, position_bs = _inputs(model, "source", source)
+        given = x_bsd, position_bs, cross_mask_bhts
+        result["encoder"] = _recorded(model.encoder, *given)
         memory_bsd = result["encoder"]["hidden_lbtd"][-1]
     if target is not None:
-        x_btd, self_mask_bhts, position_bt = _inputs(model, "target", target, target_mask_bt, None)
-        given = self_mask_bhts, position_bt, memory_bsd, cross_mask_bhts
-        result["decoder"] = _stack(model.decoder, x_btd, True, *given)
+        x_btd, self_mask_bhts, position_bt = _inputs(model, "target", target)
+        given = x_btd, position_bt, self_mask_bhts
+        result["decoder"] = _recorded(model.decoder, *given, memory_bsd, cross_mask_bhts)
     return result
 
 
-def _inputs(
-    model: Model, side: str, token: Tensor, mask_bt: Tensor | None, segment_bt: Tensor | None
-) -> tuple[Tensor, Tensor | None, Tensor | None]:
+def _inputs(model: Model, side: str, text: Text) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Computes the input of the first layer, the mask of its self-attention, and the positions."""
-    mask_bt, position_bt = masked_positions(model.config, side, token, mask_bt)
-    x_btd = embed(model, side, token, position_bt, segment_bt)
-    return x_btd, None if mask_bt is None else mask.padding_mask(mask_bt), position_bt
+    mask_bt, position_bt = masked_positions(model.config, side, text.ids, text.mask)
+    x_btd = embed(model, side, text.ids, position_bt, text.segment)
+    return x_btd, mask.padding_mask(mask_bt), position_bt
 
 
-def _stack(
-    stack: Encoder | Decoder,
+def _recorded(
+    stack: Stack,
     x_btd: Tensor,
-    causal: bool,
-    self_mask_bhts: Tensor | None,
     position_bt: Tensor | None,
-    memory_bsd: Tensor | None,
-    cross_mask_bhts: Tensor | None,
+    self_mask_bhts: Tensor | None,
+    memory_bsd: Any = None,
+    cross_mask_bhts: Tensor | None = None,
 ) -> dict[str, Tensor]:
     """Runs a stack and records the vectors and attention weights of its layers."""
-    hidden = [x_btd]
-    weights: dict[str, list[Tensor]] = {"self_attention": [], "cross_attention": []}
+    hidden, own, cross = [x_btd], [], []
 
-    def recorded(name: str, attended: Any) -> Tensor:
-        output_btd, weights_bhts = attended
-        weights[name].append(weights_bhts)
-        return output_btd
-
-    def run(layer: Any, x_btd: Tensor, rotation: Rotation | None) -> Tensor:
+    def through(layer: Layer, x_btd: Tensor, rotation: Rotation | None, index: int) -> Tensor:
         def attend(y_btd: Tensor) -> Tensor:
-            attended = layer.self_attention(
-                y_btd, y_btd, self_mask_bhts, None, causal, True, rotation=rotation
-            )
-            return recorded("self_attention", attended)
+            heads = layer.self_attention.project(y_btd, y_btd, rotation)
+            own.append(layer.self_attention.weights(heads, self_mask_bhts))
+            return layer.self_attention.attend(heads, self_mask_bhts)
 
         def attend_to_memory(y_btd: Tensor) -> Tensor:
-            attended = layer.cross_attention(
-                y_btd, memory_bsd, cross_mask_bhts, return_weights=True
-            )
-            return recorded("cross_attention", attended)
+            heads = layer.cross_attention.project(y_btd, memory_bsd)
+            cross.append(layer.cross_attention.weights(heads, cross_mask_bhts))
+            return layer.cross_attention.attend(heads, cross_mask_bhts)
 
-        return layer.run(x_btd, attend, None if memory_bsd is None else attend_to_memory)
+        hidden.append(layer.run(x_btd, attend, None if memory_bsd is None else attend_to_memory))
+        return hidden[-1]
 
-    turned = rotations(stack.config, len(stack.layers), x_btd, position_bt)
-    for layer, rotation in zip(stack.layers, turned, strict=True):
-        hidden.append(run(layer, hidden[-1], rotation))
-    hidden[-1] = stack.final_norm(hidden[-1])
-    return {"hidden_lbtd": torch.stack(hidden)} | {
-        f"{name}_lbhts": torch.stack(maps) for name, maps in weights.items() if maps
-    }
+    hidden[-1] = stack.walk(x_btd, through, position_bt)
+    found = {"hidden_lbtd": hidden, "self_attention_lbhts": own, "cross_attention_lbhts": cross}
+    return {name: torch.stack(layers) for name, layers in found.items() if layers}

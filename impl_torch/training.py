@@ -300,11 +300,10 @@ class Trainer:
         """Finds the flat tokens on the host, which then does not wait for the device."""
         if self._placed is not None:
             return None
-        tokens: list[Any] = [
+        tokens = (
             None if x is None else weights.from_numpy(np.asarray(x)) for x in (source, target)
-        ]
-        given = dict(zip(("source", "target"), tokens, strict=True))
-        sides = unpadding.find(self._objective, self._least, **given)
+        )
+        sides = unpadding.find(self._objective, self._least, *tokens)
         return None if sides is None else sides.to(self._device)
 
     def _draw(

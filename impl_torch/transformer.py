@@ -7,15 +7,16 @@ from torch import Tensor
 
 from reference_numpy import TransformerConfig, checks
 
-from . import loss, mask, precision, states
+from . import loss, mask, states
 from .dropout import Keep, part
-from .embedding import Embedding, Logits, SegmentEmbedding, check_values, of_vocabulary
+from .embedding import SegmentEmbedding, check_values, logits, of_vocabulary, token_embedding
 from .encoder_only import EncoderHeads
 from .heads import Classifier, MaskedLanguageHead, Pooler
-from .inputs import embed, masked_positions
+from .inputs import Inputs, embed, masked_positions, real_tokens
 from .normalization import norm
-from .positional_encoding import PositionEmbedding
+from .positional_encoding import position_embedding
 from .stacks import Decoder, Encoder
+from .values import Text
 
 __all__ = ["Transformer"]
 
@@ -36,67 +37,73 @@ class Transformer(EncoderHeads):
     the two stacks, with its own parts.
 
     `embed` is `dropout(norm(embedding(token) + position + segment))`, with norm and segments by
-    config. Shared embeddings and tied logits are one `nn.Parameter` of several modules
-    (`framework.Sharing`). Without a padding id there are no masks, and the fused kernels run
-    without one. keep: dropout masks by site, nested; a site without one draws its own in training.
-    """
+    config. source, target: tensors of ids, or a `Text` of ids, mask and segments. keep: dropout
+    masks by site, nested; a site without one draws its own in training.
 
-    source_embedding: Embedding
-    target_embedding: Embedding
+    Shared embeddings and tied logits are one `nn.Parameter` of several modules
+    (`framework.Sharing`). Without a padding id there are no masks, and the fused kernels run
+    without one.
+    """
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.config = ModelConfig(**config.to_dict())
+        width, learned = config.model_width, config.positions == "learned"
         if config.encoder_layers:
-            self._add_inputs("source", config.source_vocabulary)
+            self.source_embedding = token_embedding(config, config.source_vocabulary)
+            self.source_position_embedding = position_embedding(config) if learned else None
+            self.source_segment_embedding = (
+                SegmentEmbedding(config.segments, width) if config.segments else None
+            )
+            self.source_embedding_norm = norm(config) if config.embedding_norm else None
             self.encoder = Encoder(config)
         if config.decoder_layers:
-            self._add_inputs("target", config.target_vocabulary)
+            self.target_embedding = token_embedding(config, config.target_vocabulary)
+            self.target_position_embedding = position_embedding(config) if learned else None
+            self.target_embedding_norm = norm(config) if config.embedding_norm else None
             if config.cross_attention and config.share_embeddings:
                 self.target_embedding.weight = self.source_embedding.weight
             self.decoder = Decoder(config)
-            self.logits = Logits(
-                config.model_width,
-                config.target_vocabulary,
-                config.output_bias,
-                config.logit_scale,
-                config.logit_cap,
-            )
+            self.logits = logits(config, config.target_vocabulary)
             if config.tie_logits:
                 self.logits.weight = self.target_embedding.weight
         if config.pooler:
-            self.pooler = Pooler(config.model_width, config.pooler_activation)
+            self.pooler = Pooler(width, config.pooler_activation)
         if config.classes:
-            self.classifier = Classifier(
-                config.model_width, config.classes, config.classifier_dropout_rate
-            )
+            self.classifier = Classifier(width, config.classes, config.classifier_dropout_rate)
         if config.masked_language_head:
             self.masked_language_head = MaskedLanguageHead(
                 config, self.source_embedding if config.tie_logits else None
             )
 
-    def encode(
-        self,
-        source: Tensor,
-        source_mask_bs: Tensor | None = None,
-        keep: Keep | None = None,
-        segment_bs: Tensor | None = None,
-    ) -> Tensor:
+    def inputs(self, side: str) -> Inputs:
+        """Returns the embeddings of the encoder (source) or decoder (target), and their norm."""
+        if side == "source":
+            return Inputs(
+                self.source_embedding,
+                self.source_position_embedding,
+                self.source_segment_embedding,
+                self.source_embedding_norm,
+            )
+        return Inputs(
+            self.target_embedding, self.target_position_embedding, None, self.target_embedding_norm
+        )
+
+    def encode(self, source: Text | Tensor, keep: Keep | None = None) -> Tensor:
         """`memory = encoder(dropout(norm(embedding(source) + position + segment)))`, `b s d`.
 
         FSDP2 gathers parameters only for calls of the module;
         `register_fsdp_forward_method(model, "encode")` adds this one.
         """
         self.config.need_encoder()
-        self.check_ids(source, segment_bs=segment_bs)
-        return self._encode(source, source_mask_bs, keep, segment_bs)[0]
+        self.check_ids(source)
+        return self._encode(Text.of(source), keep)[0]
 
     def decode(
         self,
-        target: Tensor,
+        target: Text | Tensor,
         memory_bsd: Tensor | None = None,
         source_mask_bs: Tensor | None = None,
-        target_mask_bt: Tensor | None = None,
         keep: Keep | None = None,
     ) -> Tensor:
         """`logits(decoder(dropout(norm(embedding(target) + position)), memory))`, `b t v`: row t
@@ -105,82 +112,76 @@ class Transformer(EncoderHeads):
         memory_bsd: None in a decoder-only model.
         """
         config, shape = self.config, None if memory_bsd is None else memory_bsd.shape
+        target = Text.of(target)
         config.need_decoder()
         checks.check_memory(config.cross_attention, config.model_width, shape, source_mask_bs)
         if shape is not None:
-            checks.check_same_batch(source=shape, target=target.shape)
+            checks.check_same_batch(source=shape, target=target.ids.shape)
         self.check_ids(target=target)
-        if shape is not None and source_mask_bs is not None:
-            kind = precision.dtype_name(source_mask_bs.dtype)
-            checks.check_token_mask("source mask", source_mask_bs.shape, kind, shape[:2])
-        return self._decode(target, memory_bsd, source_mask_bs, target_mask_bt, keep)[0]
+        if shape is not None:
+            mask.check("source mask", source_mask_bs, shape[:2])
+        return self._decode(target, memory_bsd, source_mask_bs, keep)
 
     def check_ids(
         self,
-        source: Tensor | None = None,
-        target: Tensor | None = None,
-        segment_bs: Tensor | None = None,
+        source: Text | Tensor | None = None,
+        target: Text | Tensor | None = None,
         label_b: Tensor | None = None,
     ) -> None:
         """Raises ValueError on tokens, segments and labels that do not fit; all their values come
         from the device in one transfer.
         """
         config, given = self.config, []
+        source, target = Text.of(source), Text.of(target)
         if source is not None:
-            given.append(of_vocabulary(source, config.source_vocabulary))
+            given.append(of_vocabulary(source.ids, config.source_vocabulary))
         if target is not None:
-            given.append(of_vocabulary(target, config.target_vocabulary))
+            given.append(of_vocabulary(target.ids, config.target_vocabulary))
             if source is not None:
-                checks.check_same_batch(source=source.shape, target=target.shape)
-        if source is not None and segment_bs is not None:
-            given.append((segment_bs, partial(_check_segments, config.segments, source.shape)))
+                checks.check_same_batch(source=source.ids.shape, target=target.ids.shape)
+        for text, segments in ((source, config.segments), (target, 0)):
+            if text is not None and text.segment is not None:
+                check = partial(_check_segments, segments, text.ids.shape)
+                given.append((text.segment, check))
         if source is not None and label_b is not None and config.classes:
-            given.append((label_b, partial(_check_labels, (source.shape[0], 1, config.classes))))
+            shape = source.ids.shape[0], 1, config.classes
+            given.append((label_b, partial(_check_labels, shape)))
         check_values(*given)
 
     def forward(
         self,
-        source: Tensor | None,
-        target: Tensor | None = None,
-        source_mask_bs: Tensor | None = None,
-        target_mask_bt: Tensor | None = None,
+        source: Text | Tensor | None,
+        target: Text | Tensor | None = None,
         keep: Keep | None = None,
-        segment_bs: Tensor | None = None,
-        skip_padding: bool = False,
     ) -> Tensor:
         """`decode(target, encode(source))`, `b t v`; in a decoder-only model `decode(target)`, with
         None for the source.
 
         An encoder-only model takes no target and gives what its head does: `classify`,
-        `masked_language_logits`, or `encode` without one. skip_padding: the rows of the target's
-        padding are zeros (PADDING).
+        `masked_language_logits`, or `encode` without one.
         """
         config = self.config
-        checks.check_target_given(config.decoder_layers, target, target_mask_bt=target_mask_bt)
-        checks.check_source_given(
-            config.encoder_layers, source, source_mask_bs=source_mask_bs, segment_bs=segment_bs
-        )
+        checks.check_target_given(config.decoder_layers, target)
+        checks.check_source_given(config.encoder_layers, source)
         if target is None:
-            return self._encoder_output(source, source_mask_bs, keep, segment_bs)
-        self.check_ids(source, target, segment_bs)
-        memory_bsd = None
-        if source is not None:
-            memory_bsd, source_mask_bs = self._encode(source, source_mask_bs, keep, segment_bs)
-        logits_btv, mask_bt = self._decode(target, memory_bsd, source_mask_bs, target_mask_bt, keep)
-        if skip_padding and mask_bt is not None:
-            return logits_btv.masked_fill(~mask_bt[..., None], 0)
-        return logits_btv
+            return self._encoder_output(source, keep)
+        self.check_ids(source, target)
+        source, target = Text.of(source), Text.of(target)
+        if source is None:
+            return self._decode(target, None, None, keep)
+        memory_bsd, source_mask_bs = self._encode(source, keep)
+        return self._decode(target, memory_bsd, source_mask_bs, keep)
 
     def training_loss(
         self,
-        source: Tensor | None,
-        target: Tensor,
+        source: Text | Tensor | None,
+        target: Text | Tensor,
         smoothing: float = 0.0,
         total: int | Tensor | None = None,
         keep: Keep | None = None,
     ) -> Tensor:
         """`cross_entropy(transformer(source, target[:, :-1]), target[:, 1:])`, a scalar; labels
-        that are the padding id do not count.
+        that are padding do not count.
 
         It calls the module, with its hooks: FSDP2 works, and the loss is float32 if the policy of
         the root has `MixedPrecisionPolicy(output_dtype=torch.float32)`; a layer's policy must leave
@@ -194,19 +195,13 @@ class Transformer(EncoderHeads):
         divides by its own number.
         """
         self.config.need_decoder()
-        input_bt, label_bt = loss.teacher_forcing(target)
+        read, label = loss.shifted(Text.of(target))
         self.check_ids(source, target)  # the last column too, which is only a label
-        logits_btv, padding_id = self(source, input_bt, keep=keep), self.config.padding_id
-        mask_bt = None if padding_id is None else mask.token_mask(label_bt, padding_id)
-        return loss.unchecked(logits_btv, label_bt, mask_bt, smoothing, total)
+        logits_btv, mask_bt = self(source, read, keep=keep), real_tokens(self.config, label)
+        return loss.unchecked(logits_btv, label.ids, mask_bt, smoothing, total)
 
     def states(
-        self,
-        source: Tensor | None = None,
-        target: Tensor | None = None,
-        source_mask_bs: Tensor | None = None,
-        target_mask_bt: Tensor | None = None,
-        segment_bs: Tensor | None = None,
+        self, source: Text | Tensor | None = None, target: Text | Tensor | None = None
     ) -> dict[str, dict[str, Tensor]]:
         """The vectors before the first layer and after every layer, and the attention weights of
         every layer, in evaluation.
@@ -215,53 +210,30 @@ class Transformer(EncoderHeads):
         encoder, cross_attention_lbhts; l layer, t query. The last vectors of a stack are those
         after its final norm.
         """
-        return states.states(self, source, target, source_mask_bs, target_mask_bt, segment_bs)
+        return states.states(self, source, target)
 
-    def _add_inputs(self, side: str, vocabulary: int) -> None:
-        """Adds what is summed and normalised before the first layer of the encoder (source) or the
-        decoder (target).
-        """
-        config, width = self.config, self.config.model_width
-        scale = config.scale_embedding, config.round_embedding_scale
-        setattr(self, f"{side}_embedding", Embedding(vocabulary, width, *scale))
-        if config.positions == "learned":
-            positions = PositionEmbedding(config.max_positions, config.position_offset, width)
-            setattr(self, f"{side}_position_embedding", positions)
-        if config.segments and side == "source":
-            self.source_segment_embedding = SegmentEmbedding(config.segments, width)
-        if config.embedding_norm:
-            setattr(self, f"{side}_embedding_norm", norm(config))
-
-    def _encode(
-        self, source: Tensor, mask_bs: Tensor | None, keep: Keep | None, segment_bs: Tensor | None
-    ) -> tuple[Tensor, Tensor | None]:
+    def _encode(self, source: Text, keep: Keep | None) -> tuple[Tensor, Tensor | None]:
         """Computes the memory, and the mask of its real tokens; the ids must be checked."""
         keep = part(keep, "encoder")
-        mask_bs, position_bs = masked_positions(self.config, "source", source, mask_bs)
-        x_bsd = embed(self, "source", source, position_bs, segment_bs)
+        mask_bs, position_bs = masked_positions(self.config, "source", source.ids, source.mask)
+        x_bsd = embed(self, "source", source.ids, position_bs, source.segment)
         x_bsd = self.encoder.embedding_dropout(x_bsd, part(keep, "embedding_dropout"))
-        mask_bhts = None if mask_bs is None else mask.padding_mask(mask_bs)
-        return self.encoder(x_bsd, mask_bhts, keep, position_bs), mask_bs
+        return self.encoder(x_bsd, mask.padding_mask(mask_bs), keep, position_bs), mask_bs
 
     def _decode(
         self,
-        target: Tensor,
+        target: Text,
         memory_bsd: Tensor | None,
         source_mask_bs: Tensor | None,
-        target_mask_bt: Tensor | None,
         keep: Keep | None,
-    ) -> tuple[Tensor, Tensor | None]:
-        """Computes the logits, and the mask of the target's real tokens; the ids must be
-        checked.
-        """
+    ) -> Tensor:
+        """Computes the logits; the ids must be checked."""
         keep = part(keep, "decoder")
-        mask_bt, position_bt = masked_positions(self.config, "target", target, target_mask_bt)
-        x_btd = embed(self, "target", target, position_bt)
+        mask_bt, position_bt = masked_positions(self.config, "target", target.ids, target.mask)
+        x_btd = embed(self, "target", target.ids, position_bt)
         x_btd = self.decoder.embedding_dropout(x_btd, part(keep, "embedding_dropout"))
-        self_mask_bhts = None if mask_bt is None else mask.padding_mask(mask_bt)
-        cross_mask_bhts = None if source_mask_bs is None else mask.padding_mask(source_mask_bs)
-        x_btd = self.decoder(x_btd, memory_bsd, self_mask_bhts, cross_mask_bhts, keep, position_bt)
-        return self.logits(x_btd), mask_bt
+        masks_bhts = mask.padding_mask(mask_bt), mask.padding_mask(source_mask_bs)
+        return self.logits(self.decoder(x_btd, memory_bsd, *masks_bhts, keep, position_bt))
 
 
 def _check_segments(

@@ -4,44 +4,33 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from reference_numpy.scores import Scores
+
 from .. import framework, mask, precision
+from ..values import Heads
 
 __all__ = ["sdpa"]
 
 
-def sdpa(
-    query_bthk: Tensor,
-    key_bsgk: Tensor,
-    value_bsge: Tensor,
-    mask_bhts: Tensor | None,
-    bias_bhts: Tensor | None,
-    causal: bool,
-    dropout_rate: float,
-    window: int,
-    scale: float | None,
-) -> Tensor:
-    """`softmax(query key^T / sqrt(k) + bias) value` by `F.scaled_dot_product_attention`, `b t h e`.
+def sdpa(heads: Heads, mask_bhts: Tensor | None, scores: Scores, rate: float) -> Tensor:
+    """`softmax(query key^T / sqrt(k) + mask) value` by `F.scaled_dot_product_attention`, `b t h e`,
+    of scores without a cap; rate: of the dropout of the weights.
 
     An empty row is zeroed here (EMPTY), unless every kernel that may serve is known to give 0.
     """
-    target, source = query_bthk.shape[1], key_bsgk.shape[1]
+    query_bthk, key_bsgk, value_bsge = heads
+    target, source, device = query_bthk.shape[1], key_bsgk.shape[1], query_bthk.device
+    if mask_bhts is not None and mask_bhts.is_floating_point():
+        mask_bhts = mask_bhts.to(query_bthk.dtype)  # cuDNN reads another dtype's bits as its own
+    window = scores.window
     if window and not (framework.fits(target, window) and framework.fits(source, window)):
-        window_bhts = mask.window_mask(target, source, window, query_bthk.device)
+        window_bhts = mask.window_mask(target, source, window, device)
         mask_bhts = mask.combine_masks(mask_bhts, window_bhts)
     # The kernel's own triangle is aligned top-left and takes no mask beside it. A single query, the
     # last one, sees every key.
-    triangle = (
-        causal and mask_bhts is None and bias_bhts is None and framework.same_size(target, source)
-    )
-    if causal and not triangle and not framework.fits(target, 1):
-        mask_bhts = mask.combine_masks(
-            mask_bhts, mask.causal_mask(target, source, query_bthk.device)
-        )
-    if bias_bhts is not None:
-        bias_bhts = bias_bhts.to(query_bthk.dtype)  # cuDNN reads another dtype's bits as its own
-        mask_bhts = (
-            bias_bhts if mask_bhts is None else torch.where(mask_bhts, bias_bhts, -torch.inf)
-        )
+    triangle = scores.causal and mask_bhts is None and framework.same_size(target, source)
+    if scores.causal and not triangle and not framework.fits(target, 1):
+        mask_bhts = mask.combine_masks(mask_bhts, mask.causal_mask(target, source, device))
     present_bht1 = None
     if mask_bhts is not None and not _zeroes_empty_rows(query_bthk):
         mask_bhts, present_bht1 = _fill_empty_rows(mask_bhts)
@@ -50,9 +39,9 @@ def sdpa(
         key_bsgk.transpose(1, 2),
         value_bsge.transpose(1, 2),
         attn_mask=mask_bhts,
-        dropout_p=dropout_rate,
+        dropout_p=rate,
         is_causal=triangle,
-        scale=scale,
+        scale=scores.scale,
         enable_gqa=not framework.same_size(query_bthk.shape[2], key_bsgk.shape[2]),
     )
     if present_bht1 is not None:
@@ -75,7 +64,7 @@ def _zeroes_empty_rows(query_bthk: Tensor) -> bool:
 
 
 def _fill_empty_rows(mask_bhts: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns a mask or bias that lets a row without keys attend to all of them, finite forward and
+    """Returns a mask that lets a row without keys attend to all of them, finite forward and
     backward, and which rows have a key.
     """
     if mask_bhts.dtype == torch.bool:

@@ -10,7 +10,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["PaddedMask", "Tokens", "in_rows", "pad", "unpad", "zero_padding"]
+from reference_numpy.scores import Scores
+
+from ..mask import real_rows
+from ..values import Heads
+
+__all__ = ["PaddedMask", "Tokens", "in_rows", "pad", "unpad"]
 
 
 class Tokens(NamedTuple):
@@ -43,28 +48,21 @@ class PaddedMask(NamedTuple):
 
 
 def in_rows(
-    attention: Callable[..., tuple[Tensor, Tensor | None]],
-    query_bthk: Tensor,
-    key_bsgk: Tensor,
-    value_bsge: Tensor,
+    attention: Callable[[Heads, Any, Tensor | None, Scores], Tensor],
+    heads: Heads,
     mask_bhts: Tensor | PaddedMask | None,
-    *rest: Any,
-) -> tuple[Tensor, Tensor | None]:
-    """`attention(query, key, value, mask, *rest)`, an output and weights.
-
-    With a `PaddedMask`, query, key, value and output lie flat, and attention is computed in rows;
-    the weights are of rows.
+    keep_bhts: Tensor | None,
+    scores: Scores,
+) -> Tensor:
+    """`attention(heads, mask, keep, scores)`; with a `PaddedMask`, heads and output lie flat, and
+    attention is computed in rows.
     """
     if not isinstance(mask_bhts, PaddedMask):
-        return attention(query_bthk, key_bsgk, value_bsge, mask_bhts, *rest)
+        return attention(heads, mask_bhts, keep_bhts, scores)
     rows_bhts, query, key = mask_bhts
-    query_bthk, key_bsgk, value_bsge = (
-        pad(query_bthk, query),
-        pad(key_bsgk, key),
-        pad(value_bsge, key),
-    )
-    output_bthe, weights_bhts = attention(query_bthk, key_bsgk, value_bsge, rows_bhts, *rest)
-    return unpad(output_bthe, query), weights_bhts
+    query_bthk, key_bsgk, value_bsge = heads
+    rows = Heads(pad(query_bthk, query), pad(key_bsgk, key), pad(value_bsge, key))
+    return unpad(attention(rows, rows_bhts, keep_bhts, scores), query)
 
 
 def unpad(x_btd: Tensor, tokens: Tokens) -> Tensor:
@@ -91,13 +89,6 @@ def pad(x_1nd: Tensor, tokens: Tokens) -> Tensor:
     return gather(x_1nd, index_n, place_bt, mask_bt)
 
 
-def zero_padding(x_btd: Tensor, mask_bt: Tensor | None) -> Tensor:
-    """Sets the rows of padding to zero."""
-    if mask_bt is None:
-        return x_btd
-    return x_btd.masked_fill(~mask_bt[(...,) + (None,) * (x_btd.ndim - 2)], 0)
-
-
 class _Unpad(torch.autograd.Function):
     """Both ways are a gather; the gradient of `index_select` would add up rows one by one."""
 
@@ -114,7 +105,7 @@ class _Unpad(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *cotangents: Any) -> Any:
         tokens = Tokens(*ctx.saved_tensors)
-        return zero_padding(pad(cotangents[0], tokens), tokens.mask_bt), None, None, None
+        return real_rows(pad(cotangents[0], tokens), tokens.mask_bt), None, None, None
 
 
 class _Pad(torch.autograd.Function):

@@ -17,7 +17,7 @@ from reference_numpy.sharding import Mesh, repeated, spread
 
 from .. import weights
 from ..attention import MultiHeadAttention
-from ..embedding import Embedding, Logits
+from ..embedding import Embedding, logits
 from ..feed_forward import FeedForward
 from ..normalization import norm
 from ..transformer import Transformer
@@ -134,8 +134,7 @@ def _split_vocabulary(model: Any, config: TransformerConfig, column: Column) -> 
             setattr(model, name, embedding)
     if config.cross_attention and config.share_embeddings:
         model.target_embedding.weight = model.source_embedding.weight
-    of_logits = config.output_bias, config.logit_scale, config.logit_cap
-    model.logits = Logits(config.model_width, rows["target"], *of_logits)
+    model.logits = logits(config, rows["target"])
     if config.tie_logits:
         model.logits.weight = model.target_embedding.weight
 

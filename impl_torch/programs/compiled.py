@@ -21,15 +21,16 @@ def compiled(module: Callable[..., Any], least: int = unpadding.LEAST) -> Callab
 
     Token ids are checked before the graph runs, if the module, or a method's own module, has
     `check_ids`: inside it there are no values to look at. The check is given the arguments whose
-    names it knows. A model and its `training_loss` leave out padding, as `unpadding.unpadded` does;
-    least: see there. The first call compiles, and so does the first that differs in a length; from
-    then on one graph serves every length. torch keeps `torch.compiler.config.recompile_limit`
-    graphs for all modules of a class together, and raises when there are more.
+    names it knows. What `unpadding.unpadded` takes leaves out padding; least: see there. The first
+    call compiles, and so does the first that differs in a length; from then on one graph serves
+    every length. torch keeps `torch.compiler.config.recompile_limit` graphs for all modules of a
+    class together, and raises when there are more.
     """
     graph = torch.compile(module, fullgraph=True)
+    model: Any = getattr(module, "__self__", module)
     if (driver := unpadding.driver(module)) is not None:
         model, flat = driver[0], torch.compile(driver[1], fullgraph=True)
-    check_ids = getattr(getattr(module, "__self__", module), "check_ids", None)
+    check_ids = getattr(model, "check_ids", None)
     if check_ids is not None:
         call = inspect.signature(getattr(module, "forward", module))
         known = inspect.signature(check_ids).parameters

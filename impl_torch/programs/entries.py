@@ -7,12 +7,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .. import mask, rotary
+from reference_numpy.scores import Scores
+
+from .. import mask
 from ..inputs import embed
-from ..layers import DecoderLayer
+from ..layers import Layer
 from ..positional_encoding import positional_encoding, token_positions
 from ..rotary import Rotation
 from ..transformer import Transformer
+from ..values import Heads, Text
 
 __all__ = ["Encode", "Forward", "Step"]
 
@@ -33,16 +36,16 @@ class Forward(nn.Module):
     def forward(
         self,
         source: Any = None,
-        target: Tensor | None = None,
+        target: Any = None,
         source_mask_bs: Tensor | None = None,
         target_mask_bt: Tensor | None = None,
         segment_bs: Tensor | None = None,
     ) -> Named:
         model, config = self.model, self.model.config
         if config.decoder_layers:
-            logits_btv = model(source, target, source_mask_bs, target_mask_bt)
-            return {"logits_btv": logits_btv}
-        found = {"hidden_bsd": model.encode(source, source_mask_bs, segment_bs=segment_bs)}
+            read = None if source is None else Text(source, source_mask_bs)
+            return {"logits_btv": model(read, Text(target, target_mask_bt))}
+        found = {"hidden_bsd": model.encode(Text(source, source_mask_bs, segment_bs))}
         if config.pooler:
             found["pooled_bd"] = model.pooler(found["hidden_bsd"])
         if config.classes:
@@ -62,7 +65,8 @@ class Encode(nn.Module):
         self.model = model
 
     def forward(self, source: Tensor, source_mask_bs: Tensor) -> Named:
-        memory_bsd, layers = self.model.encode(source, source_mask_bs), self.model.decoder.layers
+        memory_bsd = self.model.encode(Text(source, source_mask_bs))
+        layers = self.model.decoder.layers
         pairs = [layer.cross_attention.keys_and_values(memory_bsd) for layer in layers]
         keys, values = zip(*pairs, strict=True)
         return {
@@ -106,57 +110,39 @@ class Step(nn.Module):
             given = config.model_width, keys_lbsgk.dtype, config.sinusoid_layout
             encoding_pd = positional_encoding(place_p, *given)
         x_btd = embed(model, "target", target, position_bt, encoding_pd=encoding_pd)
-        kinds = [config.layer_kind(layer) for layer in range(config.decoder_layers)]
-        turned = rotary.by_layer(
-            config,
-            len(kinds),
-            lambda kind: rotary.rotation(config, kind, position_bt, x_btd.dtype),
-        )
-        own_bhts = mask.padding_mask(target_mask_bs) & mask.causal_mask(length, end, target.device)
-        masks = {
-            window: own_bhts & mask.window_mask(length, end, window, target.device)
-            if window
-            else own_bhts
-            for window in {kind.window for kind in kinds}
-        }
-        cross_bhts = None if source_mask_bs is None else mask.padding_mask(source_mask_bs)
-        kept = []
-        for index, (layer, kind) in enumerate(zip(model.decoder.layers, kinds, strict=True)):
-            own = keys_lbsgk[index], values_lbsge[index]
-            cross = None
-            if cross_keys_lbsgk is not None and cross_values_lbsge is not None:
-                cross = cross_keys_lbsgk[index], cross_values_lbsge[index], cross_bhts
-            x_btd, *pair = _layer(layer, x_btd, own, masks[kind.window], turned[index], cross)
-            kept.append(pair)
-        keys, values = zip(*kept, strict=True)
+        causal_bhts = mask.causal_mask(length, end, target.device)
+        own_bhts = mask.combine_masks(mask.padding_mask(target_mask_bs), causal_bhts)
+        masks = {0: own_bhts}
+        for window in {layer.self_attention.scores.window for layer in model.decoder.layers} - {0}:
+            window_bhts = mask.window_mask(length, end, window, target.device)
+            masks[window] = mask.combine_masks(own_bhts, window_bhts)
+        cross_bhts = mask.padding_mask(source_mask_bs)
+        keys, values = [], []
+
+        def through(layer: Layer, x_btd: Tensor, rotation: Rotation | None, index: int) -> Tensor:
+            own = layer.self_attention
+            scores = Scores(own.scores.scale, own.scores.cap)  # the mask hides the rest
+
+            def attend(y_btd: Tensor) -> Tensor:
+                query_bthk, key_btgk, value_btge = own.project(y_btd, y_btd, rotation)
+                keys.append(torch.cat([keys_lbsgk[index], key_btgk], dim=1))
+                values.append(torch.cat([values_lbsge[index], value_btge], dim=1))
+                heads = Heads(query_bthk, keys[-1], values[-1])
+                return own.attend(heads, masks[own.scores.window], scores=scores)
+
+            if cross_keys_lbsgk is None or cross_values_lbsge is None:
+                return layer.run(x_btd, attend)
+            memory = cross_keys_lbsgk[index], cross_values_lbsge[index]
+
+            def attend_to_memory(y_btd: Tensor) -> Tensor:
+                heads = Heads(layer.cross_attention.queries(y_btd), *memory)
+                return layer.cross_attention.attend(heads, cross_bhts)
+
+            return layer.run(x_btd, attend, attend_to_memory)
+
+        x_btd = model.decoder.walk(x_btd, through, position_bt)
         return {
-            "logits_btv": model.logits(model.decoder.final_norm(x_btd)),
+            "logits_btv": model.logits(x_btd),
             "keys_lbsgk": torch.stack(keys),
             "values_lbsge": torch.stack(values),
         }
-
-
-def _layer(
-    layer: DecoderLayer,
-    x_btd: Tensor,
-    own: tuple[Tensor, Tensor],
-    mask_bhts: Tensor,
-    rotation: Rotation | None,
-    cross: Any,
-) -> tuple[Tensor, ...]:
-    """Runs the layer on the next tokens: its output, and all keys and values of its
-    self-attention.
-    """
-    kept: list[Tensor] = []
-
-    def attend(y_btd: Tensor) -> Any:
-        query_bthk, *new = layer.self_attention.project(y_btd, rotation)
-        key_bsgk, value_bsge = (torch.cat(pair, dim=1) for pair in zip(own, new, strict=True))
-        kept.extend((key_bsgk, value_bsge))
-        return layer.self_attention.attend(query_bthk, key_bsgk, value_bsge, mask_bhts)
-
-    def attend_to_memory(y_btd: Tensor) -> Any:
-        return layer.cross_attention.attend(layer.cross_attention.queries(y_btd), *cross)
-
-    x_btd = layer.run(x_btd, attend, None if cross is None else attend_to_memory)
-    return x_btd, *kept

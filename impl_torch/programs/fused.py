@@ -21,7 +21,9 @@ from ..framework import is_changed
 from ..kernels.int8 import Int8Projection, check_int8
 from ..kernels.projection import FusedProjection
 from ..projection import Projection
+from ..rotary import Rotation
 from ..transformer import Transformer
+from ..values import Heads
 
 __all__ = ["Dtype", "FusedAttention", "FusedFeedForward", "FusedLogits", "fused", "pack"]
 
@@ -43,9 +45,8 @@ class FusedAttention(MultiHeadAttention):
             attention.key_size,
             attention.value_size,
         )
-        self.config, self.kind, self.of_itself = attention.config, attention.kind, of_itself
-        if self.config.query_key_norm != "none":
-            self.query_norm, self.key_norm = attention.query_norm, attention.key_norm
+        self.config, self.scores, self.of_itself = attention.config, attention.scores, of_itself
+        self.query_norm, self.key_norm = attention.query_norm, attention.key_norm
         self.weights_dropout = attention.weights_dropout
         self.output: Any = kind(attention.output)
         if of_itself:
@@ -54,20 +55,26 @@ class FusedAttention(MultiHeadAttention):
             self.query: Any = kind(attention.query)
             self.key_value = kind(attention.key, attention.value)
 
-    def keys_and_values(self, memory_bsd: Tensor) -> tuple[Tensor, Tensor]:
+    def keys_and_values(
+        self, memory_bsd: Tensor, rotation: Rotation | None = None
+    ) -> tuple[Tensor, Tensor]:
         key, value = self.key_value(memory_bsd).split(self.key_value.sizes, dim=-1)
-        key_bsgk = self.normalised("key_norm", key.unflatten(-1, (-1, self.key_size)))
+        key_bsgk = self.split_heads(key, self.key_norm, rotation)
         return key_bsgk, value.unflatten(-1, (-1, self.value_size))
 
-    def unrotated(self, query_btd: Tensor, memory_bsd: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def project(
+        self, query_btd: Tensor, memory_bsd: Tensor, rotation: Rotation | None = None
+    ) -> Heads:
         """In self-attention the memory is the query's input and is not read."""
         if not self.of_itself:
-            return super().unrotated(query_btd, memory_bsd)
+            return super().project(query_btd, memory_bsd, rotation)
         sizes = self.query_key_value.sizes
         query, key, value = self.query_key_value(query_btd).split(sizes, dim=-1)
-        query_bthk = self.normalised("query_norm", query.unflatten(-1, (-1, self.key_size)))
-        key_btgk = self.normalised("key_norm", key.unflatten(-1, (-1, self.key_size)))
-        return query_bthk, key_btgk, value.unflatten(-1, (-1, self.value_size))
+        return Heads(
+            self.split_heads(query, self.query_norm, rotation),
+            self.split_heads(key, self.key_norm, rotation),
+            value.unflatten(-1, (-1, self.value_size)),
+        )
 
 
 class FusedFeedForward(FeedForward):

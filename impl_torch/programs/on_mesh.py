@@ -160,7 +160,7 @@ def _function(component: str, function: Any, module: Any) -> Callable[..., Any]:
     if component == "training_loss":
         return partial(training_loss, module)
     if component in METHODS:
-        return getattr(module, component)
+        return partial(function.func, getattr(module, component), *function.args[1:])
     return partial(_in_order, module) if function is module else function
 
 

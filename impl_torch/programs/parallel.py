@@ -34,6 +34,7 @@ from ..attention import MultiHeadAttention
 from ..embedding import Logits
 from ..feed_forward import FeedForward
 from ..normalization import LayerNorm, RMSNorm
+from ..values import Heads
 from .parts import Place
 
 __all__ = ["over_model"]
@@ -110,15 +111,22 @@ class _Inputs:
                     given[name] = _part(x, axis, self.sizes[axis], device_mesh)
             return (), given
 
-        def after(module: nn.Module, args: Any, outputs: Any) -> Any:
-            if not isinstance(outputs, tuple):
-                return outputs
-            output_btd, weights_bhts = outputs
-            parts = DTensor.from_local(weights_bhts, device_mesh, [Shard(1)], run_check=False)
-            return output_btd, parts.full_tensor()
-
         module.register_forward_pre_hook(before, with_kwargs=True)
-        module.register_forward_hook(after)
+        if isinstance(module, MultiHeadAttention):
+            self._gather_weights(module, device_mesh)
+
+    def _gather_weights(self, module: Any, device_mesh: DeviceMesh) -> None:
+        """Lets the weights of an attention be those of all heads."""
+        own_weights, heads = module.weights, self.sizes[1]
+
+        def weights(own: Heads, mask_bhts: Tensor | None = None) -> Tensor:
+            part = None if mask_bhts is None else _part(mask_bhts, 1, heads, device_mesh)
+            own_bhts = own_weights(own, part)
+            return DTensor.from_local(
+                own_bhts, device_mesh, [Shard(1)], run_check=False
+            ).full_tensor()
+
+        module.weights = weights
 
 
 class _Table:

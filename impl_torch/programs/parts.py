@@ -82,10 +82,7 @@ def own(place: Place, array: np.ndarray, mesh: Mesh, rank: int) -> np.ndarray:
     """
     part = layout.rearranged(array, place.letters, place.axes, place.sizes)
     row, column = divmod(rank, mesh.model)
-    for axis, parts, index in (
-        (place.model, mesh.model, column),
-        (place.data, mesh.data, row),
-    ):
+    for axis, parts, index in ((place.model, mesh.model, column), (place.data, mesh.data, row)):
         if axis is not None:
             chosen = sharding.chunks(part.shape[axis], parts)[index]
             part = part[(slice(None),) * axis + (chosen,)]

@@ -62,17 +62,13 @@ class StepProgram:
         def run(inputs: list[Tensor]) -> tuple[Tensor, ...]:
             rest = iter(inputs)
             target, end = next(rest), next(rest).shape[0]
-            kept = {
-                **cache,
-                "read": end - 1,
-                "leading_b": next(rest),
-                "target_mask_bwtw": next(rest),
-            }
+            kept = {**cache, "read": end - 1}
+            kept |= {"leading_b": next(rest), "target_mask_bwtw": next(rest)}
             if cache["source_mask_bs"] is not None:
                 kept["source_mask_bs"] = next(rest)
             given = [next(rest) if isinstance(arg, Tensor) else arg for arg in args]
             kept["layers"] = [
-                {name: tuple(next(rest) for _ in pair) for name, pair in layer.items()}
+                {name: type(pair)(*(next(rest) for _ in pair)) for name, pair in layer.items()}
                 for layer in cache["layers"]
             ]
             if cache["encoding_pd"] is not None:
@@ -121,19 +117,11 @@ def signature(target: Tensor, cache: Cache, args: Sequence[Any], fixed: list[Ten
 
 def _inputs(target: Tensor, cache: Cache, args: Sequence[Any]) -> list[Tensor]:
     """Returns the inputs that may be other tensors at every step."""
-    masks = (
-        [cache["target_mask_bwtw"]]
-        if cache["source_mask_bs"] is None
-        else [cache["target_mask_bwtw"], cache["source_mask_bs"]]
-    )
+    kept = [cache["leading_b"], cache["target_mask_bwtw"]]
+    if cache["source_mask_bs"] is not None:
+        kept.append(cache["source_mask_bs"])
     length = target.new_empty(cache["read"] + 1, 0)
-    return [
-        target,
-        length,
-        cache["leading_b"],
-        *masks,
-        *(arg for arg in args if isinstance(arg, Tensor)),
-    ]
+    return [target, length, *kept, *(arg for arg in args if isinstance(arg, Tensor))]
 
 
 def _lengths(cache: Cache, args: Sequence[Any], count: int) -> list[tuple[int, ...]]:
@@ -206,11 +194,9 @@ def _like(x: Tensor) -> Tensor:
     """Returns an uninitialised example input of the same layout; prepacked kernels are passed
     through.
     """
-    return (
-        x
-        if x.is_mkldnn
-        else torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device)
-    )
+    if x.is_mkldnn:
+        return x
+    return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device)
 
 
 def _key(exported: Any) -> str:
@@ -227,12 +213,8 @@ def _key(exported: Any) -> str:
         if isinstance(x, Tensor)
     ]
     devices = {x.device for x in exported.example_inputs[0][0]}
-    lines += [
-        VERSION,
-        str(torch.__version__),
-        str(torch.cpu.get_capabilities()),
-        str(torch.get_num_threads()),
-    ]
+    lines += [VERSION, str(torch.__version__), str(torch.cpu.get_capabilities())]
+    lines += [str(torch.get_num_threads())]
     lines += [
         str(torch.cuda.get_device_properties(device)) for device in devices if device.type == "cuda"
     ]

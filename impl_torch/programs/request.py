@@ -48,9 +48,8 @@ def request(
     prefix, prefix_mask_bp = _prefix(config, strategy, source, prefix, prefix_mask_bp)
     if source is not None:
         checks.check_same_batch(source=source.shape, prefix=prefix.shape)
-        source_mask_bs = (
-            mask.token_mask(source, config.padding_id) if source_mask_bs is None else source_mask_bs
-        )
+        if source_mask_bs is None:
+            source_mask_bs = mask.token_mask(source, config.padding_id)
     sources = () if source is None else ((source, config.source_vocabulary),)
     check_ids(*sources, (prefix, config.target_vocabulary))
     return Request(
@@ -79,10 +78,7 @@ def _prefix(
     checks.check_prefix_given(prefix is not None, source is not None, strategy.start_id)
     if prefix is None:
         prefix = source.new_full((len(source), 1), strategy.start_id)
-    if mask_bp is not None:
-        checks.check_token_mask(
-            "prefix mask", mask_bp.shape, precision.dtype_name(mask_bp.dtype), prefix.shape
-        )
+    mask.check("prefix mask", mask_bp, prefix.shape)
     last = () if mask_bp is None else mask_bp[:, -1].tolist()
     checks.check_prefix(
         prefix.shape,

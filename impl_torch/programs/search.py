@@ -14,6 +14,7 @@ from reference_numpy import TransformerConfig, checks
 from .. import cache, mask, precision, sampling
 from ..cache import Cache, forward_step
 from ..transformer import Transformer
+from ..values import Text
 from . import fused, unpadding
 from .request import Request
 
@@ -71,7 +72,9 @@ class Reading:
     ) -> None:
         self.model, self.step, self.request, self.strategy = model, step, request, request.strategy
         source, source_mask_bs = request.source, request.source_mask_bs
-        memory_bsd = None if source is None else unpadding.memory(model, source, source_mask_bs)
+        memory_bsd = None
+        if source is not None:
+            memory_bsd = unpadding.memory(model, Text(source, source_mask_bs))
         (self.rows, length), device = request.prefix_bp.shape, request.prefix_bp.device
         room = {"length": length + self.strategy.max_new_tokens, "copies": copies}
         start = functools.partial(cache.start_cache, model, memory_bsd, source_mask_bs, self.rows)
@@ -99,11 +102,9 @@ class Reading:
                 self._target_mask_bt[row_b],
             )
         if self._penalises or self._turns:
-            real_bt = (
-                mask.token_mask(token_bt, self.model.config.padding_id)
-                if mask_bt is None
-                else mask_bt
-            )
+            real_bt = mask_bt
+            if real_bt is None:
+                real_bt = mask.token_mask(token_bt, self.model.config.padding_id)
             self._target_bt = torch.cat(
                 [self._target_bt, token_bt.to(self._target_bt.dtype)], dim=1
             )

@@ -18,20 +18,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
-from torch.distributed.tensor import (
-    DTensor,
-    Partial,
-    Replicate,
-    Shard,
-)
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from reference_numpy import TransformerConfig, sharding
 from reference_numpy.sharding import Mesh
 
 from .. import loss, mask, precision, weights
 from ..framework import scaled
+from ..inputs import real_tokens
 from ..layers import Layer
 from ..transformer import Transformer
+from ..values import Text
 from . import columns, lengths
 from .parallel import over_model
 from .parts import draw, gathered, own, places, whole
@@ -198,12 +195,7 @@ class Placed:
         return {name: gathered(x.clone(), 0, rows, devices) for name, x in found.items()}
 
     def draw(
-        self,
-        config: TransformerConfig,
-        rows: slice,
-        lengths: tuple[int, int],
-        seed: int,
-        step: int,
+        self, config: TransformerConfig, rows: slice, lengths: tuple[int, int], seed: int, step: int
     ) -> dict[str, Tensor]:
         """Draws the keep masks of these rows of a batch (`parts.draw`)."""
         chosen = range(rows.start, rows.stop)
@@ -331,14 +323,13 @@ def training_loss(
     """Computes `Transformer.training_loss` of logits that stay split over the vocabulary: of each
     label, the processes exchange three or four numbers.
     """
-    input_bt, label_bt = loss.teacher_forcing(target)
+    read, label = loss.shifted(Text.of(target))
     model.check_ids(source, target)
-    logits_btv, padding_id = model(source, input_bt, keep=keep), model.config.padding_id
-    mask_bt = mask.token_mask(label_bt, padding_id)
+    logits_btv = model(source, read, keep=keep)
+    label_bt, mask_bt = label.ids, real_tokens(model.config, label)
     if not isinstance(logits_btv, DTensor):
-        return loss.unchecked(
-            logits_btv, label_bt, None if padding_id is None else mask_bt, smoothing, total
-        )
+        return loss.unchecked(logits_btv, label_bt, mask_bt, smoothing, total)
+    mask_bt = mask.token_mask(label_bt, None) if mask_bt is None else mask_bt
     loss_bt = _cross_entropy(precision.upcast_half(logits_btv), label_bt, mask_bt, smoothing)
     total = mask_bt.sum().clamp(min=1) if total is None else total
     return (loss_bt.masked_fill(~mask_bt, 0).sum() / total).to(logits_btv.dtype)

@@ -7,6 +7,7 @@ keep their rows.
 
 import inspect
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -24,10 +25,11 @@ from .. import (
     stacks,
 )
 from ..dropout import Keep, part
-from ..inputs import embed, masked_positions
+from ..inputs import embed, masked_positions, real_tokens
 from ..kernels import int8, projection
-from ..kernels.unpadding import PaddedMask, Tokens, pad, unpad, zero_padding
+from ..kernels.unpadding import PaddedMask, Tokens, pad, unpad
 from ..transformer import Transformer
+from ..values import Text
 from . import fused
 
 __all__ = [
@@ -38,10 +40,13 @@ __all__ = [
     "forward",
     "memory",
     "of_any_number",
+    "real_logits",
     "training_loss",
     "unpad_keep",
     "unpadded",
 ]
+
+Side = Text | Tensor
 
 # Numbers of one layer's input that are saved, from which a forward pass gains more than the gathers
 # take.
@@ -88,12 +93,12 @@ class Sides(NamedTuple):
 
 
 def unpadded(function: Callable[..., Tensor], least: int = LEAST) -> Callable[..., Tensor]:
-    """Returns a function that does the same as a model, or its `training_loss`, and computes
-    nothing for padding (PADDING).
+    """Returns a function that does the same as a model, its `training_loss`, or `real_logits` of
+    it, and computes nothing for padding (PADDING).
 
-    A model leaves out the padding of its source, with skip_padding also the target's; a loss leaves
-    out every place that no label depends on. least: how many numbers of a layer's input must be
-    padding for that. Gradients, keep masks and errors are the function's own.
+    A model leaves out the padding of its source, `real_logits` also the target's; a loss leaves out
+    every place that no label depends on. least: how many numbers of a layer's input must be padding
+    for that. Gradients, keep masks and errors are the function's own.
     """
     if (pair := driver(function)) is None:
         raise ValueError(f"only a model or its training_loss leaves out padding; got {function}")
@@ -104,18 +109,31 @@ def unpadded(function: Callable[..., Tensor], least: int = LEAST) -> Callable[..
         given = signature.bind(*args, **kwargs).arguments
         if (sides := find(function, least, **given)) is None:
             return function(*args, **kwargs)
-        model.check_ids(given["source"], given["target"], given.get("segment_bs"))
+        model.check_ids(given["source"], given["target"])
         return run(model, sides, **given | {"keep": unpad_keep(given.get("keep"), sides)})
 
     return call
 
 
+def real_logits(
+    model: Transformer, source: Side | None, target: Side, keep: Keep | None = None
+) -> Tensor:
+    """`real_rows(model(source, target))`: zeros in the rows of the target's padding.
+    `partial(real_logits, model)` may be unpadded.
+    """
+    target = Text.of(target)
+    mask_bt = real_tokens(model.config, target)
+    return mask.real_rows(model(source, Text(target.ids, mask_bt), keep), mask_bt)
+
+
 def driver(function: Any) -> tuple[Transformer, Callable[..., Tensor]] | None:
-    """Returns the model and what runs it, or its `training_loss`, on flat tokens; None for any
-    other function.
+    """Returns the model and what runs it, its `training_loss`, or `real_logits` of it, on flat
+    tokens; None for any other function.
     """
     if isinstance(function, Transformer):
         return function, forward
+    if isinstance(function, partial) and function.func is real_logits:
+        return function.args[0], real_forward
     model = getattr(function, "__self__", None)
     if isinstance(model, Transformer) and function.__name__ == "training_loss":
         return model, training_loss
@@ -123,30 +141,28 @@ def driver(function: Any) -> tuple[Transformer, Callable[..., Tensor]] | None:
 
 
 def forward(
-    model: Transformer,
-    sides: Sides,
-    source: Tensor | None,
-    target: Tensor,
-    source_mask_bs: Tensor | None = None,
-    target_mask_bt: Tensor | None = None,
-    keep: Keep | None = None,
-    segment_bs: Tensor | None = None,
-    skip_padding: bool = False,
+    model: Transformer, sides: Sides, source: Side | None, target: Side, keep: Keep | None = None
 ) -> Tensor:
     """Computes `Transformer.forward` on flat tokens, `b t v`; ids must be checked, and keep masks
     are of flat tokens.
     """
-    given = source_mask_bs, target_mask_bt, keep, segment_bs
-    logits_1nv, mask_bt = _logits(model, sides, source, target, *given)
-    logits_btv = pad(logits_1nv, sides.target)
-    return zero_padding(logits_btv, mask_bt) if skip_padding else logits_btv
+    logits_1nv, _ = _logits(model, sides, source, target, keep)
+    return pad(logits_1nv, sides.target)
+
+
+def real_forward(
+    model: Transformer, sides: Sides, source: Side | None, target: Side, keep: Keep | None = None
+) -> Tensor:
+    """Computes `real_logits` on flat tokens; arguments as `forward`."""
+    logits_1nv, mask_bt = _logits(model, sides, source, target, keep)
+    return mask.real_rows(pad(logits_1nv, sides.target), mask_bt)
 
 
 def training_loss(
     model: Transformer,
     sides: Sides,
-    source: Tensor | None,
-    target: Tensor,
+    source: Side | None,
+    target: Side,
     smoothing: float = 0.0,
     total: int | Tensor | None = None,
     keep: Keep | None = None,
@@ -155,49 +171,41 @@ def training_loss(
     of flat tokens.
     """
     model.config.need_decoder()
-    input_bt, label_bt = loss.teacher_forcing(target)
-    logits_1nv, _ = _logits(model, sides, source, input_bt, None, None, keep, None)
-    label_1n, padding_id = unpad(label_bt, sides.target), model.config.padding_id
-    mask_1n = None if padding_id is None else mask.token_mask(label_1n, padding_id)
-    return loss.unchecked(logits_1nv, label_1n, mask_1n, smoothing, total)
+    read, label = loss.shifted(Text.of(target))
+    logits_1nv, _ = _logits(model, sides, source, read, keep)
+    own = None if label.mask is None else unpad(label.mask, sides.target)
+    label = Text(unpad(label.ids, sides.target), own)
+    mask_1n = real_tokens(model.config, label)
+    return loss.unchecked(logits_1nv, label.ids, mask_1n, smoothing, total)
 
 
-def memory(
-    model: Transformer, source: Tensor, source_mask_bs: Tensor | None = None, least: int = LEAST
-) -> Tensor:
+def memory(model: Transformer, source: Side, least: int = LEAST) -> Tensor:
     """Computes `encode` of ids that are checked; the rows of padding may hold anything, so attend
     by the mask.
     """
-    tokens = _worth_it(model, _real(model, source, source_mask_bs, least), least)
+    source = Text.of(source)
+    tokens = _worth_it(model, _real(model, source, least), least)
     if tokens is None:
-        return model._encode(source, source_mask_bs, None, None)[0]
-    tokens = _moved(tokens, source.device)
-    return pad(_encode(model, tokens, source, source_mask_bs, None, None)[0], tokens)
+        return model._encode(source, None)[0]
+    tokens = _moved(tokens, source.ids.device)
+    return pad(_encode(model, tokens, source, None)[0], tokens)
 
 
 def _logits(
-    model: Transformer,
-    sides: Sides,
-    source: Tensor | None,
-    target: Tensor,
-    source_mask_bs: Tensor | None,
-    target_mask_bt: Tensor | None,
-    keep: Keep | None,
-    segment_bs: Tensor | None,
+    model: Transformer, sides: Sides, source: Side | None, target: Side, keep: Keep | None
 ) -> tuple[Tensor, Tensor | None]:
     """Computes the logits of flat target tokens, `1 n v`, and the mask of the target's real
     tokens.
     """
     source_tokens, tokens = sides
+    source, target = Text.of(source), Text.of(target)
     memory_1nd, cross_mask = None, None
     if source is not None and source_tokens is not None:
-        memory_1nd, source_mask_bs = _encode(
-            model, source_tokens, source, source_mask_bs, keep, segment_bs
-        )
-        cross_mask = _padded(source_mask_bs, tokens, source_tokens)
+        memory_1nd, mask_bs = _encode(model, source_tokens, source, keep)
+        cross_mask = _padded(mask_bs, tokens, source_tokens)
     keep = part(keep, "decoder")
-    mask_bt, position_bt = masked_positions(model.config, "target", target, target_mask_bt)
-    x_1nd = unpad(embed(model, "target", target, position_bt), tokens)
+    mask_bt, position_bt = masked_positions(model.config, "target", target.ids, target.mask)
+    x_1nd = unpad(embed(model, "target", target.ids, position_bt), tokens)
     x_1nd = model.decoder.embedding_dropout(x_1nd, part(keep, "embedding_dropout"))
     self_mask, position_1n = _padded(mask_bt, tokens, tokens), _positions(position_bt, tokens)
     x_1nd = model.decoder(x_1nd, memory_1nd, self_mask, cross_mask, keep, position_1n)
@@ -205,19 +213,14 @@ def _logits(
 
 
 def _encode(
-    model: Transformer,
-    tokens: Tokens,
-    source: Tensor,
-    mask_bs: Tensor | None,
-    keep: Keep | None,
-    segment_bs: Tensor | None,
+    model: Transformer, tokens: Tokens, source: Text, keep: Keep | None
 ) -> tuple[Tensor, Tensor | None]:
     """Computes the memory of flat source tokens, `1 n d`, and the mask of the source's real
     tokens.
     """
     keep = part(keep, "encoder")
-    mask_bs, position_bs = masked_positions(model.config, "source", source, mask_bs)
-    x_1nd = unpad(embed(model, "source", source, position_bs, segment_bs), tokens)
+    mask_bs, position_bs = masked_positions(model.config, "source", source.ids, source.mask)
+    x_1nd = unpad(embed(model, "source", source.ids, position_bs, source.segment), tokens)
     x_1nd = model.encoder.embedding_dropout(x_1nd, part(keep, "embedding_dropout"))
     self_mask, position_1n = _padded(mask_bs, tokens, tokens), _positions(position_bs, tokens)
     return model.encoder(x_1nd, self_mask, keep, position_1n), mask_bs
@@ -233,68 +236,66 @@ def _positions(position_bt: Tensor | None, tokens: Tokens) -> Tensor:
 
 def _padded(mask_bs: Tensor | None, query: Tokens, key: Tokens) -> Any:
     """Returns what stands for the mask of an attention from flat queries to flat keys."""
-    return PaddedMask(None if mask_bs is None else mask.padding_mask(mask_bs), query, key)
+    return PaddedMask(mask.padding_mask(mask_bs), query, key)
 
 
-def find(function: Any, least: int = LEAST, **given: Any) -> Sides | None:
-    """Finds the tokens that lie flat when a model, or its `training_loss`, is given these
-    arguments.
+def find(
+    function: Any,
+    least: int = LEAST,
+    source: Side | None = None,
+    target: Side | None = None,
+    **others: Any,
+) -> Sides | None:
+    """Finds the tokens that lie flat when a model, its `training_loss`, or `real_logits` of it, is
+    given these texts; others: arguments that do not matter.
 
     None: padding is not worth leaving out, the function is another one, or the arguments do not
     fit, which the function itself says.
     """
-    source: Any = given.get("source")
-    target: Any = given.get("target")
     if (pair := driver(function)) is None:
         return None
     model, run = pair
+    source, target = Text.of(source), Text.of(target)
     if not model.config.decoder_layers:  # every row of an encoder-only model's output is an answer
         return None
-    if not _fits(model.config.encoder_layers, source) or not _fits(1, target):
+    if target is None or not _fits(model.config.encoder_layers, source) or not _fits(1, target):
         return None
-    of_source = given.get("source_mask_bs"), given.get("segment_bs")
-    if source is None and of_source != (None, None):
-        return None
-    real_bs, real_bt = _real(model, source, given.get("source_mask_bs"), least), None
+    real_bs, real_bt = _real(model, source, least), None
     if run is training_loss:
-        real_bt, target = _depended_on(model, target, least), target[:, :-1]
-    elif given.get("skip_padding"):
-        real_bt = _real(model, target, given.get("target_mask_bt"), least)
+        real_bt = _depended_on(model, target, least)
+        target = Text(target.ids[:, :-1])
+    elif run is real_forward:
+        real_bt = _real(model, target, least)
     found = [_worth_it(model, real, least) for real in (real_bs, real_bt)]
     if found == [None, None]:
         return None
-    source_tokens = None if source is None else found[0] or _all(source)
-    return Sides(source_tokens, found[1] or _all(target)).to(target.device)
+    source_tokens = None if source is None else found[0] or _all(source.ids)
+    return Sides(source_tokens, found[1] or _all(target.ids)).to(target.ids.device)
 
 
-def _fits(layers: int, token: Tensor | None) -> bool:
-    return token is None if not layers else token is not None and token.ndim > 1
+def _fits(layers: int, text: Text | None) -> bool:
+    return text is None if not layers else text is not None and text.ids.ndim > 1
 
 
-def _depended_on(model: Transformer, target: Tensor, least: int) -> Tensor | None:
+def _depended_on(model: Transformer, target: Text, least: int) -> Tensor | None:
     """Returns the places of a target on which a label that counts depends; None: all.
 
     There the label counts, or the token is real and so may be attended to, and a label counts at
     the place or after it.
     """
-    counted_bt = _real(model, target[:, 1:], None, least)
-    if counted_bt is None:
+    real_bt = _real(model, target, least)
+    if real_bt is None:
         return None
+    counted_bt = real_bt[:, 1:]
     later_bt = counted_bt.flip(1).cumsum(1).flip(1) > 0
-    real_bt = mask.token_mask(target[:, :-1], model.config.padding_id)
-    return (counted_bt | real_bt) & later_bt
+    return (counted_bt | real_bt[:, :-1]) & later_bt
 
 
-def _real(
-    model: Transformer, token: Tensor | None, mask_bt: Tensor | None, least: int
-) -> Tensor | None:
+def _real(model: Transformer, text: Text | None, least: int) -> Tensor | None:
     """Returns which tokens are real; None: all, or too few are there to save enough."""
-    config = model.config
-    if token is None or token.shape[0] * token.shape[1] * config.model_width < least:
+    if text is None or text.ids.shape[0] * text.ids.shape[1] * model.config.model_width < least:
         return None
-    if mask_bt is not None or config.padding_id is None or token.is_floating_point():
-        return mask_bt
-    return mask.token_mask(token, config.padding_id)
+    return real_tokens(model.config, text)
 
 
 def _worth_it(model: Transformer, mask_bt: Tensor | None, least: int) -> Tokens | None:

@@ -11,6 +11,7 @@ import torch
 from impl_torch import cache, weights
 from impl_torch.programs.fused import fused, pack
 from impl_torch.transformer import Transformer
+from impl_torch.values import Text
 from reference_numpy import TransformerConfig, layout
 
 from ..checkpoints.container import release
@@ -74,8 +75,10 @@ class BackendModel(Model):
 
     @torch.inference_mode()
     def run(self, method: str, **inputs: np.ndarray | None) -> Any:
-        found = getattr(self._model, method)(**{name: self._tensor(array) for name, array in inputs.items()})
-        return mapped(found, weights.to_numpy)
+        given = {name: self._tensor(array) for name, array in inputs.items()}
+        sides = {"source": ("source_mask_bs", "segment_bs"), "target": ("target_mask_bt",)}
+        texts = {side: Text(given[side], *map(given.get, own)) for side, own in sides.items() if given.get(side) is not None}
+        return mapped(getattr(self._model, method)(**texts), weights.to_numpy)
 
     def _tensor(self, array: np.ndarray | None) -> Any:
         return None if array is None else weights.from_numpy(array, self._device)

@@ -14,6 +14,7 @@ from expectations import suite
 from training_runs import TINY, log, process, train
 
 from reference_numpy import preset
+from reference_numpy.scores import Scores
 from rosettaformer.benchmarks.workloads import WORKLOADS
 from rosettaformer.conformance import runner
 from rosettaformer.conformance.case import DTYPES
@@ -49,6 +50,7 @@ def test_EMPTY_rows_are_zero_with_every_kernel_of_torch_forward_and_backward(bac
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     from impl_torch.attention import scaled_dot_product_attention
+    from impl_torch.values import Heads
 
     kind = getattr(torch, dtype)
     served = 0
@@ -60,12 +62,12 @@ def test_EMPTY_rows_are_zero_with_every_kernel_of_torch_forward_and_backward(bac
         mask[0, :, 1] = False
         for options in (
             {"mask_bhts": mask},
-            {"bias_bhts": torch.where(mask, 0.0, -torch.inf).to(kind)},
-            {"mask_bhts": mask, "causal": True},
+            {"mask_bhts": torch.where(mask, 0.0, -torch.inf).to(kind)},
+            {"mask_bhts": mask, "scores": Scores(causal=True)},
         ):
             try:
                 with sdpa_kernel(getattr(SDPBackend, backend)), torch.set_grad_enabled(grad):
-                    output = scaled_dot_product_attention(query, key, value, **options)
+                    output = scaled_dot_product_attention(Heads(query, key, value), **options)
             except RuntimeError as error:
                 assert "No available kernel" in str(error), error
                 continue

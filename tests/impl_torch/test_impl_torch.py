@@ -9,6 +9,8 @@ from torch_models import CONFIG, encoder_config, tokens
 
 from impl_torch.attention import MultiHeadAttention, scaled_dot_product_attention
 from impl_torch.transformer import Transformer
+from impl_torch.values import Heads, Text
+from reference_numpy.scores import Scores
 from rosettaformer.conformance.cases import all_cases
 
 
@@ -25,9 +27,10 @@ def test_fused_path_makes_no_needless_tensors(monkeypatch: pytest.MonkeyPatch) -
     query, key, value = torch.randn(2, 5, 6, 8), torch.randn(2, 5, 2, 8), torch.randn(2, 5, 2, 8)
     given = {x.untyped_storage().data_ptr() for x in (query, key, value)}
     mask, bias = torch.ones(2, 1, 1, 5, dtype=torch.bool), torch.randn(1, 6, 5, 5)
-    for extra in ({}, {"causal": True}, {"mask_bhts": mask}, {"bias_bhts": bias}):
-        scaled_dot_product_attention(query, key, value, **extra)
-    scaled_dot_product_attention(query[:, :1], key, value, causal=True)
+    causal = Scores(causal=True)
+    for extra in ((), (None, causal), (mask,), (bias,)):
+        scaled_dot_product_attention(Heads(query, key, value), *extra)
+    scaled_dot_product_attention(Heads(query[:, :1], key, value), None, causal)
     assert [call["is_causal"] for call in calls] == [False, True, False, False, False]
     assert [call["attn_mask"] for call in calls[:2] + calls[4:]] == [None, None, None]
     assert calls[2]["attn_mask"] is mask
@@ -62,7 +65,7 @@ def test_ids_of_a_call_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     Transformer(CONFIG).eval()(tokens(3, 5), tokens(3, 4).int())
     assert reads == [4]
     encoder = Transformer(encoder_config(classes=3)).eval()
-    encoder.classification_loss(tokens(3, 5), torch.tensor([2, 0, 1]), segment_bs=tokens(3, 5) % 2)
+    encoder.classification_loss(Text(tokens(3, 5), segment=tokens(3, 5) % 2), torch.tensor([2, 0, 1]))
     assert reads == [4, 6]
 
 
@@ -96,7 +99,7 @@ class Attention(torch.nn.Module):
     def forward(self, query_btd: Any, memory_bsd: Any, mask_bhts: Any = None) -> Any:
         queries, keys, values = ((x @ kernel.T).unflatten(-1, (3, 4)) for x, kernel in zip(
             (query_btd, memory_bsd, memory_bsd), (self.query, self.key, self.value), strict=True))  # fmt: skip
-        return self.output(scaled_dot_product_attention(queries, keys, values, mask_bhts).flatten(-2))
+        return self.output(scaled_dot_product_attention(Heads(queries, keys, values), mask_bhts).flatten(-2))
 
 
 SIZES = {"model_width": 12, "heads": 3, "key_value_heads": 3, "key_size": 4, "value_size": 4, "attention_bias": False}

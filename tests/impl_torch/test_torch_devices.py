@@ -22,6 +22,7 @@ from impl_torch.transformer import Transformer
 from reference_numpy import TransformerConfig, preset
 from reference_numpy.parameters import flatten, nest
 from rosettaformer.conformance.case import Case
+from rosettaformer.conformance.ports.adapters import submodules
 
 SIZES: dict[str, Any] = {"source_vocabulary": 19, "target_vocabulary": 19, "output_bias": True}
 MODELS = {
@@ -57,13 +58,6 @@ def moved(value: Any) -> Any:
     return value
 
 
-def owner(function: Any) -> Any:
-    """The module that a component is, or whose method it is."""
-    while hasattr(function, "func"):
-        function = function.args[0] if function.args and isinstance(function.args[0], torch.nn.Module) else function.func
-    return getattr(function, "__self__", function)
-
-
 def devices(outputs: Any) -> set[str]:
     return {leaf.device.type for leaf in tree_leaves(outputs) if isinstance(leaf, torch.Tensor)}
 
@@ -72,7 +66,7 @@ def devices(outputs: Any) -> set[str]:
 def test_a_component_computes_where_its_inputs_are(component: str) -> None:
     case = FIRST[component]
     function = port.components[component](case.config, torch.float32)
-    if isinstance(module := owner(function), torch.nn.Module):
+    if isinstance(module := submodules.owner(function), torch.nn.Module):
         moved(module.eval())
     inputs = nest({name: moved(value) for name, value in flatten(dict(case.inputs)).items()})
     with Elsewhere(), torch.device("cpu" if any(map(devices, flatten(inputs).values())) else "meta"):

@@ -18,8 +18,10 @@ from impl_torch import attention, training, weights
 from impl_torch.programs.compiled import compiled
 from impl_torch.programs.unpadding import unpadded
 from impl_torch.transformer import Transformer
+from impl_torch.values import Heads, Text
 from reference_numpy import transformer as reference
 from reference_numpy.parameters import nest
+from reference_numpy.scores import Scores
 
 F = torch.nn.functional
 
@@ -38,7 +40,7 @@ def test_one_graph_serves_every_batch_and_every_length(padding_id: int | None) -
     with pytest.raises(ValueError, match=r"token ids.*0.*18; got 19"):
         run(source + 1, target)
     with pytest.raises(ValueError, match="source mask"):
-        run(source, target, source_mask_bs=source)
+        run(Text(source, source), target)
 
 
 def test_causal_attention_of_two_dynamic_lengths_is_one_graph() -> None:
@@ -47,7 +49,8 @@ def test_causal_attention_of_two_dynamic_lengths_is_one_graph() -> None:
     graph = torch.compile(attention.scaled_dot_product_attention, backend=traced, fullgraph=True, dynamic=True)
     for target, source in ((5, 7), (4, 6), (9, 5)):
         query, key = torch.randn(2, target, 4, 8), torch.randn(2, source, 2, 8)
-        close(graph(query, key, key, causal=True), attention.scaled_dot_product_attention(query, key, key, causal=True))
+        given = Heads(query, key, key), None, Scores(causal=True)
+        close(graph(*given), attention.scaled_dot_product_attention(*given))
     assert traced.frame_count == 1
 
 
@@ -97,13 +100,13 @@ def test_where_a_kernel_is_not_known_empty_rows_are_zero_forward_and_backward(
     bias = torch.randn(2, 4, 6, 5, dtype=torch.float64)
     options: dict[str, Any] = {
         "mask": {"mask_bhts": mask},
-        "bias": {"bias_bhts": torch.where(mask, 0.0, -torch.inf).double()},
-        "both": {"mask_bhts": mask, "bias_bhts": bias},
-        "causal": {"mask_bhts": mask, "causal": True},
+        "bias": {"mask_bhts": torch.where(mask, 0.0, -torch.inf).double()},
+        "both": {"mask_bhts": torch.where(mask, bias, -torch.inf)},
+        "causal": {"mask_bhts": mask, "scores": Scores(causal=True)},
     }[extra]
 
     def run(*given: Any) -> tuple[Any, ...]:
-        output = attention.scaled_dot_product_attention(*given, **options)
+        output = attention.scaled_dot_product_attention(Heads(*given), **options)
         return output, *torch.autograd.grad(output.square().sum(), given)
 
     expected = run(*given)
@@ -116,7 +119,7 @@ def test_a_bias_has_the_dtype_of_the_query(monkeypatch: pytest.MonkeyPatch) -> N
     given: list[Any] = []
     monkeypatch.setattr(F, "scaled_dot_product_attention", lambda query, *_, attn_mask, **__: given.append(attn_mask) or query)
     query = torch.zeros(1, 2, 4, 8, dtype=torch.bfloat16)
-    attention.scaled_dot_product_attention(query, query, query, bias_bhts=torch.zeros(1, 1, 2, 2))
+    attention.scaled_dot_product_attention(Heads(query, query, query), torch.zeros(1, 1, 2, 2))
     assert given[0].dtype == torch.bfloat16
 
 

@@ -9,13 +9,15 @@ from backends import Backend
 from test_training import FULL, batch, begin
 from torch._dynamo.testing import CompileCounter
 
-from impl_torch.attention import scaled_dot_product_attention
+from impl_torch.attention import attention_weights, scaled_dot_product_attention
+from impl_torch.values import Drop, Heads
+from reference_numpy.scores import Scores
 
 BACKEND = Backend("torch")
 
 
-@pytest.mark.parametrize("return_weights", [False, True])
-def test_random_masks_of_attention_weights_are_independent(return_weights: bool) -> None:
+@pytest.mark.parametrize("scores", [Scores(), Scores(cap=1.0)], ids=["fused", "weights"])
+def test_random_masks_of_attention_weights_are_independent(scores: Scores) -> None:
     """Queries of zero attend to all keys alike, and values that are the identity show the weights after dropout.
 
     The rate, and the correlation of neighbours along every axis, lie within five standard deviations of what a fair coin gives.
@@ -23,16 +25,14 @@ def test_random_masks_of_attention_weights_are_independent(return_weights: bool)
     torch.manual_seed(0)
     rate, query, value = 0.3, torch.zeros(8, 20, 4, 3, dtype=torch.float64), torch.eye(16, dtype=torch.float64)
     value_bsge, key = value[None, :, None].expand(8, 16, 4, 16), torch.zeros(8, 16, 4, 3, dtype=torch.float64)
-    output: Any = scaled_dot_product_attention(query, key, value_bsge, return_weights=return_weights, dropout_rate=rate, training=True)
-    dropped_bhts = (output[0] if return_weights else output).transpose(1, 2)
+    dropped_bhts = scaled_dot_product_attention(Heads(query, key, value_bsge), scores=scores, drop=Drop(rate=rate)).transpose(1, 2)
     torch.testing.assert_close(dropped_bhts.unique(), torch.tensor([0, 1 / 16 / (1 - rate)], dtype=torch.float64))
     centred, variance = (dropped_bhts != 0).double() - (1 - rate), rate * (1 - rate)
     assert abs(centred.mean()) < 5 * (variance / centred.numel()) ** 0.5
     for axis, size in enumerate(centred.shape):
         product = centred.narrow(axis, 0, size - 1) * centred.narrow(axis, 1, size - 1)
         assert abs(product.mean()) < 5 * variance / product.numel() ** 0.5, f"axis {axis}"
-    if return_weights:
-        assert (output[1] == 1 / 16).all()
+    assert (attention_weights(query, key, scores=scores) == 1 / 16).all()
 
 
 def test_a_step_has_its_own_random_numbers_and_leaves_torch_s_settings_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """The PyTorch port computes nothing for padding (PADDING), and compiles one graph for every number of tokens."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from impl_torch.programs import unpadding
 from impl_torch.programs.compiled import compiled
-from impl_torch.programs.unpadding import unpadded
+from impl_torch.programs.unpadding import real_logits, unpadded
 from reference_numpy import preset
 
 CONFIG = preset("tiny").replace(padding_id=0, dropout_rate=0.0)
@@ -38,7 +39,7 @@ def flops(call: Any) -> int:
 @pytest.mark.parametrize("lengths", [(16, 8, 4, 4), (16, 16, 1, 1)])
 def test_products_are_of_real_tokens_alone(model: Any, lengths: tuple[int, ...]) -> None:
     source, target = (torch.from_numpy(ragged(seed, lengths)) for seed in (0, 1))
-    flat = flops(lambda: unpadded(model, 0)(source, target, skip_padding=True))
+    flat = flops(lambda: unpadded(partial(real_logits, model), 0)(source, target))
     assert flat / flops(lambda: model(source, target)) == pytest.approx(sum(lengths) / (16 * len(lengths)))
     side = {"source": source, "target": target}
     flat = flops(lambda: unpadding.training_loss(model, unpadding.find(model.training_loss, 0, **side), **side))
@@ -70,9 +71,10 @@ def test_rows_stay_where_hooks_see_them(model: Any) -> None:
 def test_one_graph_serves_every_number_of_tokens(model: Any, batches: tuple[tuple[int, ...], ...]) -> None:
     """A graph that is first given a single token does not take it for all numbers."""
     counters.clear()
-    graph = compiled(model, 0)
+    real = partial(real_logits, model)
+    graph = compiled(real, 0)
     with torch.no_grad():
         for lengths in batches:
             source, target = (torch.from_numpy(ragged(seed, lengths)) for seed in (0, 1))
-            torch.testing.assert_close(graph(source, target, skip_padding=True), model(source, target, skip_padding=True))
+            torch.testing.assert_close(graph(source, target), real(source, target))
     assert len(batches) == 3 or counters["stats"]["unique_graphs"] == 1

@@ -307,6 +307,7 @@ def test_a_pooler_and_a_sublayer_with_its_norm_are_not_the_components_whose_name
     import torch
 
     from impl_torch.transformer import Transformer
+    from impl_torch.values import Text
 
     class Model(Transformer):
         def __init__(self, config: Any) -> None:
@@ -314,7 +315,7 @@ def test_a_pooler_and_a_sublayer_with_its_norm_are_not_the_components_whose_name
             self.pooler = torch.nn.Linear(config.model_width, config.model_width)
 
         def forward(self, source: Any, source_mask_bs: Any = None, segment_bs: Any = None) -> Any:
-            return torch.tanh(self.pooler(self.encode(source, source_mask_bs, segment_bs=segment_bs)[:, 0]))
+            return torch.tanh(self.pooler(self.encode(Text(source, source_mask_bs, segment_bs))[:, 0]))
 
     own = adapter("torch", components={"pool": lambda config, dtype: Model(config)})
     case = CASES["pool/bert"].at("float64")

@@ -14,7 +14,7 @@ from torch import nn
 from impl_torch import weights
 from impl_torch.programs.compiled import compiled
 from impl_torch.programs.fused import fused
-from impl_torch.programs.unpadding import unpadded
+from impl_torch.programs.unpadding import real_logits, unpadded
 from impl_torch.training import Trainer
 from impl_torch.transformer import Transformer
 
@@ -51,11 +51,11 @@ def rows(problem: Problem, device: str) -> list[Row]:
 def _passes(problem: Problem, device: str, precision: str) -> list[Row]:
     """Forward passes, or those of only the encoder."""
 
-    def start(build: Callable[[Problem], Any], compiler: Callable[..., Any], **options: Any) -> Call:
+    def start(build: Callable[[Problem], Any], compiler: Callable[..., Any]) -> Call:
         model = build(problem).to(device, DTYPES.get(precision)).eval()
         function = compiler(model.encode if problem.task.kind == "encoder" else model)
         tokens = map(optional(lambda token: weights.from_numpy(token, device)), problem.inputs)
-        return torch_stock.waiting(functools.partial(function, *tokens, **options), device, precision)
+        return torch_stock.waiting(functools.partial(function, *tokens), device, precision)
 
     def row(name: str, start: Callable[[], Call], **about: Any) -> Row:
         return Row("torch", name, precision, start=start, read=torch_stock.read, **about)
@@ -78,7 +78,7 @@ def _passes(problem: Problem, device: str, precision: str) -> list[Row]:
         snapshot = functools.partial(start, lambda problem: fused(_ours(problem)), compiled)
         result.insert(2, row("impl_torch snapshot compiled", snapshot, compiles=True))
     if problem.task.skips:
-        skipping = functools.partial(start, _ours, compiled, skip_padding=True)
+        skipping = functools.partial(start, _ours, lambda model: compiled(functools.partial(real_logits, model)))
         result.insert(2, row("impl_torch compiled, skip_padding", skipping, compiles=True, skips=True))
     if problem.task.ceiling:
         result.append(row("torch's matrix products alone", functools.partial(_products, problem, device, precision), ceiling=True))

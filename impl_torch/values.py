@@ -1,0 +1,47 @@
+"""The small values that are decided once and passed on; none of them ever changes."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, overload
+
+from torch import Tensor
+
+__all__ = ["Drop", "Heads", "Text"]
+
+
+class Heads(NamedTuple):
+    """The queries, keys and values of an attention: h query heads share g key and value heads."""
+
+    query_bthk: Tensor
+    key_bsgk: Tensor
+    value_bsge: Tensor
+
+
+class Drop(NamedTuple):
+    """Dropout of the attention weights: by a keep mask, True = keep, or at random at this rate."""
+
+    keep_bhts: Tensor | None = None
+    rate: float = 0.0
+
+
+class Text(NamedTuple):
+    """One side of a model's input. ids: `b t`, or soft one-hot rows `b t v`. mask: boolean, True =
+    real token; None: every id but the padding id. segment: of every token; None: 0.
+    """
+
+    ids: Tensor
+    mask: Tensor | None = None
+    segment: Tensor | None = None
+
+    @overload
+    @classmethod
+    def of(cls, text: Text | Tensor) -> Text: ...
+
+    @overload
+    @classmethod
+    def of(cls, text: Text | Tensor | None) -> Text | None: ...
+
+    @classmethod
+    def of(cls, text: Text | Tensor | None) -> Text | None:
+        """Returns a tensor of ids as a text; a text and None stay as they are."""
+        return text if text is None or isinstance(text, Text) else Text(text)
