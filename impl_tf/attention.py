@@ -206,7 +206,7 @@ class MultiHeadAttention(Configured):
         # In a run without padding the input is flat: only the attention itself sees rows.
         return self.output_projection(in_rows(attention, heads, mask_bhts))
 
-    def attention_weights(self, heads: Heads, mask_bhts: tf.Tensor | None = None) -> tf.Tensor:
+    def weights_of(self, heads: Heads, mask_bhts: tf.Tensor | None = None) -> tf.Tensor:
         """The weights by which these queries attend to these keys, `b h t s`, before dropout."""
         return attention_weights(heads.query_bthk, heads.key_bsgk, mask_bhts, self.scores)
 

@@ -198,7 +198,7 @@ def _multi_head_attention(
     if not return_weights:
         return output_btd
     heads = module.project(query_btd, memory_bsd, rotation)
-    return output_btd, module.attention_weights(heads, mask_bhts)
+    return output_btd, module.weights_of(heads, mask_bhts)
 
 
 def _one_mask(

@@ -54,7 +54,7 @@ def _stack(
         name: str, attention: MultiHeadAttention, heads: Heads, mask_bhts: tf.Tensor | None
     ) -> tf.Tensor:
         maps = weights.setdefault(name, [])
-        maps.append(attention.attention_weights(heads, mask_bhts))
+        maps.append(attention.weights_of(heads, mask_bhts))
         return attention.attend(heads, mask_bhts)
 
     def through(layer: Any, x_btd: tf.Tensor, rotation: Rotation | None, _: int) -> tf.Tensor:

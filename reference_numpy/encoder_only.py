@@ -52,28 +52,6 @@ def classify_vjp(
     return transformer.encoder_output_vjp(parameters, config, *given, cotangent=cotangent)
 
 
-def masked_language_logits(
-    parameters: Tree, config: Config, source: Text | Array, keep: Keep = None
-) -> Array:
-    """`masked_language_head(encode(source))`, `b s v`: scores of the token at every position.
-
-    Arguments and errors match `encode`; a config with no such head also raises ValueError.
-    Source: Devlin et al. 2019, section 3.1 (MLM).
-    """
-    return transformer.encoder_output(parameters, config, "masked_language_head", source, keep)
-
-
-def masked_language_logits_vjp(
-    parameters: Tree, config: Config, source: Text | Array, keep: Keep = None, *, cotangent: Array
-) -> Gradients:
-    """Backwards through the head and the encoder; parameters, and source where it is soft.
-
-    The gradient of a table that is also the head's kernel is the sum of both uses.
-    """
-    given = "masked_language_head", source, keep
-    return transformer.encoder_output_vjp(parameters, config, *given, cotangent=cotangent)
-
-
 def classification_loss(
     parameters: Tree,
     config: Config,
@@ -109,3 +87,25 @@ def classification_loss_vjp(
     inner = loss.cross_entropy_vjp(*rows, None, smoothing, total, cotangent=cotangent)
     g_bc = inner["logits_btv"][:, 0]
     return classify_vjp(parameters, config, source, keep, cotangent=g_bc)
+
+
+def masked_language_logits(
+    parameters: Tree, config: Config, source: Text | Array, keep: Keep = None
+) -> Array:
+    """`masked_language_head(encode(source))`, `b s v`: scores of the token at every position.
+
+    Arguments and errors match `encode`; a config with no such head also raises ValueError.
+    Source: Devlin et al. 2019, section 3.1 (MLM).
+    """
+    return transformer.encoder_output(parameters, config, "masked_language_head", source, keep)
+
+
+def masked_language_logits_vjp(
+    parameters: Tree, config: Config, source: Text | Array, keep: Keep = None, *, cotangent: Array
+) -> Gradients:
+    """Backwards through the head and the encoder; parameters, and source where it is soft.
+
+    The gradient of a table that is also the head's kernel is the sum of both uses.
+    """
+    given = "masked_language_head", source, keep
+    return transformer.encoder_output_vjp(parameters, config, *given, cotangent=cotangent)
