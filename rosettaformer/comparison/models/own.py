@@ -43,21 +43,13 @@ def of_checkpoint(path: Path, backend: str) -> Model:
     model = wrapped(make(), make, str(path), method)
     table = Names(imported(backend, f"{BACKENDS[backend]}.weights").TABLE).table("transformer", config)
     model.canonical, model.convention, model.defaults = named(table, config, "transformer"), "", inputs_of(config)
-    passed = f"{BACKENDS[backend]}.values"
-    if not importlib.util.find_spec(passed):
-        known = [name for name in ("source", "source_mask_bs") if config.encoder_layers] + ["target", "target_mask_bt"]
-        model.translation = lambda inputs: arguments.masked(arguments.of_decoder(known, inputs))
-        return model
-    text = importlib.import_module(passed).Text
-    source = {"source": True, "source_mask_bs": False, "segment_bs": False} if config.encoder_layers else {}
-    model.known = source | ({"target": True, "target_mask_bt": False} if config.decoder_layers else {})
-    model.translation = lambda inputs: _texts(text, model.known or {}, inputs)
+    _take_texts(model, BACKENDS[backend], config)
     return model
 
 
 def _take_texts(model: Model, package: str, config: Any) -> None:
     """Has a model of ours called with a mask and segments as parts of their side."""
-    if package not in BACKENDS.values() or not importlib.util.find_spec(f"{package}.values"):
+    if package not in BACKENDS.values():
         return
     text = importlib.import_module(f"{package}.values").Text
     source = {"source": True, "source_mask_bs": False, "segment_bs": False} if config.encoder_layers else {}
