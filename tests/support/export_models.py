@@ -11,7 +11,6 @@ from backends import random_parameters
 
 from reference_numpy import TransformerConfig, cache, parameters, preset
 from reference_numpy.rotary_scaling import RotaryScaling
-from rosettaformer.conformance.reference import components
 
 __all__ = ["LENGTH", "MODELS", "SPLITS", "inputs", "stepped", "values", "wanted", "wanted_steps"]
 
@@ -66,7 +65,7 @@ def wanted(name: str, given: Arrays) -> dict[str, np.ndarray]:
     config, nested = MODELS[name], parameters.nest(values(name))
     if config.decoder_layers:
         own = (given.get(one) for one in ("source", "target", "source_mask_bs", "target_mask_bt"))
-        return {"logits_btv": components.function_of("transformer")(nested, config, *own)}
+        return {"logits_btv": flat.transformer(nested, config, *own)}
     own = {one: given[one] for one in ("source", "source_mask_bs", "segment_bs")}
     return {
         "hidden_bsd": flat.encode(nested, config, **own),

@@ -8,7 +8,6 @@ from backends import Backend
 
 from reference_numpy import TransformerConfig, decoding, parameters, preset
 from reference_numpy.strategy import Strategy
-from rosettaformer.conformance.reference import components
 
 SIZES: dict[str, Any] = dict.fromkeys(("dropout_rate", "attention_dropout_rate"), 0.0) | {
     "source_vocabulary": 24, "target_vocabulary": 24, "model_width": 8, "heads": 2,
@@ -52,7 +51,7 @@ def reference(config: TransformerConfig = CONFIG, arrays: Any = None, **changed:
     """Output of the reference's whole model, or of the head of an encoder-only model."""
     nested, given = tree(arrays or values(config)), inputs(config) | changed
     if config.decoder_layers:
-        return components.function_of("transformer")(nested, config, **given)
+        return flat.transformer(nested, config, **given)
     if config.classes:
         return flat.classify(nested, config, **given)
     head = flat.masked_language_logits if config.masked_language_head else flat.encode
