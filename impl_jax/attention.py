@@ -46,7 +46,8 @@ def attention_weights(
     if scores.cap is not None:
         scores_bhts = soft_cap(scores_bhts, scores.cap)
     if mask_bhts is not None:
-        check_mask(mask_bhts, scores_bhts.shape)
+        kind = str(mask_bhts.dtype)
+        checks.check_attention_mask(mask_bhts.shape, kind, scores_bhts.shape)
         mask_bhts = beside(mask_bhts, scores_bhts)
         if mask_bhts.dtype != bool:
             scores_bhts, mask_bhts = scores_bhts + mask_bhts, mask_bhts > -jnp.inf
@@ -73,7 +74,8 @@ def scaled_dot_product_attention(
     checks.check_attention(*(x.shape for x in heads))
     (batch, target, count, _), source = heads.query_bthk.shape, heads.key_bsgk.shape[1]
     if mask_bhts is not None:
-        check_mask(mask_bhts, (batch, count, target, source))
+        kind, shape = str(mask_bhts.dtype), (batch, count, target, source)
+        checks.check_attention_mask(mask_bhts.shape, kind, shape)
     if drop.keep_bhts is None and (lengths := chunk_lengths(batch, count, target, source)):
         return in_chunks(attended, heads, mask_bhts, scores, lengths)
     return attended(heads, mask_bhts, scores, drop)
@@ -94,13 +96,6 @@ def repeat_kv(x_bsge: jax.Array, heads: int) -> jax.Array:
     """Keys or values, each head once for every query head that shares it; the gradient is a sum."""
     sharding = jax.typeof(x_bsge).sharding if has_explicit_axes(x_bsge) else None
     return jnp.repeat(x_bsge, heads // x_bsge.shape[2], axis=2, out_sharding=sharding)
-
-
-def check_mask(mask_bhts: jax.Array, shape: tuple[int, ...]) -> None:
-    """Raises ValueError unless a boolean or floating mask broadcasts to scores of this shape."""
-    is_floating = jnp.issubdtype(mask_bhts.dtype, jnp.floating)
-    check = checks.check_bias if is_floating else checks.check_mask
-    check(mask_bhts.shape, str(mask_bhts.dtype), shape)
 
 
 class MultiHeadAttention(nnx.Module):

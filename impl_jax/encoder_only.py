@@ -35,16 +35,6 @@ class EncoderHeads(nnx.Module):
         self.config.need("classes")
         return self.classifier(self.pool(source, keep), part(keep, "classifier_dropout"))
 
-    def masked_language_logits(
-        self, source: Text | jax.Array, keep: Keep | None = None
-    ) -> jax.Array:
-        """`masked_language_head(encode(source))`, `b s v`: scores of every position's token."""
-        self.config.need("masked_language_head")
-        x_bsd = self.encode(source, keep)
-        if not self.config.tie_logits:
-            return self.masked_language_head(x_bsd)
-        return self.masked_language_head(x_bsd, self.token_embedding("source").table.T)
-
     def classification_loss(
         self,
         source: Text | jax.Array,
@@ -57,6 +47,16 @@ class EncoderHeads(nnx.Module):
         checks.check_classes(label_b.shape, str(label_b.dtype))
         logits_bc = self.widened(self.classify(source, keep))
         return cross_entropy(logits_bc[:, None], label_b[:, None], None, smoothing, total)
+
+    def masked_language_logits(
+        self, source: Text | jax.Array, keep: Keep | None = None
+    ) -> jax.Array:
+        """`masked_language_head(encode(source))`, `b s v`: scores of every position's token."""
+        self.config.need("masked_language_head")
+        x_bsd = self.encode(source, keep)
+        if not self.config.tie_logits:
+            return self.masked_language_head(x_bsd)
+        return self.masked_language_head(x_bsd, self.token_embedding("source").table.T)
 
     def _encoder_output(self, source: Text | jax.Array, keep: Keep | None) -> jax.Array:
         """What the head gives; `encode` without one."""

@@ -56,8 +56,7 @@ def _check(heads: Heads, mask_bhts: tf.Tensor | None) -> None:
     checks.check_attention(query, key, value)
     if mask_bhts is not None:
         dtype, shape = mask_bhts.dtype.name, (query[0], query[2], query[1], key[1])
-        check = checks.check_bias if "float" in dtype else checks.check_mask
-        check(mask_bhts.shape, dtype, shape)
+        checks.check_attention_mask(mask_bhts.shape, dtype, shape)
 
 
 def _attention(

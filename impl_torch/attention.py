@@ -81,9 +81,8 @@ def _check_mask(mask_bhts: Tensor | None, query_bthk: Tensor, key_bsgk: Tensor) 
     if mask_bhts is None:
         return
     batch, target, heads, _ = query_bthk.shape
-    check = checks.check_bias if mask_bhts.is_floating_point() else checks.check_mask
-    shape = batch, heads, target, key_bsgk.shape[1]
-    check(mask_bhts.shape, precision.dtype_name(mask_bhts.dtype), shape)
+    kind, shape = precision.dtype_name(mask_bhts.dtype), (batch, heads, target, key_bsgk.shape[1])
+    checks.check_attention_mask(mask_bhts.shape, kind, shape)
 
 
 class MultiHeadAttention(nn.Module):

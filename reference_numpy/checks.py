@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 __all__ = [
     "check_attention",
+    "check_attention_mask",
     "check_batch",
     "check_bias",
     "check_choice",
