@@ -117,8 +117,9 @@ def decoder_vjp(
 
 def walk(parameters: Tree, config: Config, x_btd: Array, layer: Layer) -> Array:
     """`x = layer(index, parameters, x)` for every layer of the stack, then its final norm."""
-    for index in range(len(parameters["layers"])):
-        x_btd = layer(index, parameters["layers"][str(index)], x_btd)
+    own = parameters.get("layers", {})  # a stack without layers has none
+    for index in range(len(own)):
+        x_btd = layer(index, own[str(index)], x_btd)
     return final_norm(parameters, config, x_btd)
 
 
@@ -132,10 +133,9 @@ def walk_vjp(
     cotangent: Array,
 ) -> Gradients:
     """The input of every layer again, then backwards from the final norm; parameters, x_btd."""
-    inputs_btd = [x_btd]
-    for index in range(len(parameters["layers"])):
-        own = parameters["layers"][str(index)]
-        inputs_btd.append(layer(index, own, inputs_btd[-1]))
+    inputs_btd, own = [x_btd], parameters.get("layers", {})
+    for index in range(len(own)):
+        inputs_btd.append(layer(index, own[str(index)], inputs_btd[-1]))
     last_btd = inputs_btd.pop()
     gradients: Gradients = {"layers": {}}
     if config.final_norm:
@@ -144,7 +144,7 @@ def walk_vjp(
         )
         gradients["final_norm"], cotangent = inner["parameters"], inner["x_btd"]
     for index, y_btd in reversed([*enumerate(inputs_btd)]):
-        inner = layer_vjp(index, parameters["layers"][str(index)], y_btd, cotangent)
+        inner = layer_vjp(index, own[str(index)], y_btd, cotangent)
         gradients["layers"][str(index)], cotangent = inner["parameters"], inner["x_btd"]
     return {"parameters": gradients, "x_btd": cotangent}
 

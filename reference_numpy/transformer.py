@@ -121,8 +121,9 @@ def transformer(
 
     source: None for a decoder-only model (ALONE). target: None for an encoder-only model, which
     returns what its head does: `classify`, `masked_language_logits`, or `encode` if it has none.
-    Arguments and errors match `encode` and `decode`; an encoder-only model with both heads also
-    raises ValueError. Source: Vaswani et al. 2017, figure 1.
+    Nothing attends to padding, which therefore changes no logits elsewhere (PADDING). Arguments and
+    errors match `encode` and `decode`; an encoder-only model with both heads also raises
+    ValueError. Source: Vaswani et al. 2017, figure 1.
     """
     source, target = sides(config, source, target)
     if source is None:

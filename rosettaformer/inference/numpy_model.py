@@ -7,8 +7,11 @@ import numpy as np
 
 from reference_numpy import TransformerConfig, cache, encoder_only, states, transformer
 from reference_numpy import parameters as canonical
+from reference_numpy.values import Text
 
 from .models import Model, rounded
+
+SIDES = {"source": ("source_mask_bs", "segment_bs"), "target": ("target_mask_bt",)}
 
 
 class BackendModel(Model):
@@ -31,4 +34,6 @@ class BackendModel(Model):
 
     def run(self, method: str, **inputs: np.ndarray | None) -> Any:
         function = next(getattr(module, method) for module in (transformer, encoder_only, states) if hasattr(module, method))
-        return function(self._parameters, self.config, **inputs)
+        sides = {side: ids for side in SIDES if (ids := inputs.get(side)) is not None}
+        given = {side: Text(ids, *map(inputs.get, SIDES[side])) for side, ids in sides.items()}
+        return function(self._parameters, self.config, **given)

@@ -3,6 +3,7 @@
 import functools
 from typing import Any
 
+import flat
 import numpy as np
 import pytest
 import torch
@@ -19,9 +20,8 @@ from impl_torch.programs.fused import FusedFeedForward, fused
 from impl_torch.projection import initialise
 from impl_torch.transformer import Transformer
 from impl_torch.values import Text
-from reference_numpy import TransformerConfig, decoding, layout, parameters, preset, transformer
+from reference_numpy import TransformerConfig, decoding, layout, parameters, preset
 from reference_numpy import cache as steps
-from reference_numpy import states as recorded
 from reference_numpy.config import ACTIVATIONS, NORM_PLACEMENTS, NORMS, QUERY_KEY_NORMS, ROTARY_LAYOUTS
 from reference_numpy.parameters import flatten, nest
 from reference_numpy.rotary_scaling import RotaryScaling
@@ -125,14 +125,14 @@ def test_a_model_its_gradients_and_its_states_are_the_reference_s(config: Transf
     values, batch = draw_parameters(config, 0), Batch(config)
     model = model_of(config, values)
     logits = model(*batch.texts)
-    np.testing.assert_allclose(logits.detach(), transformer.transformer(nest(values), config, *batch.given), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(logits.detach(), flat.transformer(nest(values), config, *batch.given), rtol=0, atol=1e-12)
     cotangent = np.random.default_rng(2).standard_normal(logits.shape)
     logits.backward(tensor(cotangent))
-    expected = flatten(transformer.transformer_vjp(nest(values), config, *batch.given, cotangent=cotangent)["parameters"])
+    expected = flatten(flat.transformer_vjp(nest(values), config, *batch.given, cotangent=cotangent)["parameters"])
     native, found = layout.to_native(expected, weights.TABLE, config), weights.tensors(model, config)
     for name, letters in parameters.axes(config).items():
         np.testing.assert_allclose(found[name].grad, native[layout.native(name, letters, weights.TABLE)[0]], rtol=1e-9, atol=1e-9)
-    states = flatten(recorded.states(nest(values), config, *batch.given))
+    states = flatten(flat.states(nest(values), config, *batch.given))
     for name, state in flatten(model.states(*batch.texts)).items():
         np.testing.assert_allclose(state.detach(), states[name], rtol=0, atol=1e-12)
 
@@ -142,7 +142,7 @@ def test_a_model_its_gradients_and_its_states_are_the_reference_s(config: Transf
 def test_steps_are_the_reference_s_however_a_target_is_split(snapshot: bool, config: TransformerConfig) -> None:
     """Beyond the window of a layer, whose places are written over, and for padding on the left."""
     values, batch = draw_parameters(config, 0), Batch(config)
-    memory = None if batch.source is None else transformer.encode(nest(values), config, batch.source, batch.source_mask)
+    memory = None if batch.source is None else flat.encode(nest(values), config, batch.source, batch.source_mask)
     model = model_of(config, values)
     model = fused(model) if snapshot else model
     for splits in ([9], [1] * 9, [3, 1, 1, 1, 3], [4, 2, 3], [5, 1, 1, 2], [8, 1]):

@@ -26,12 +26,12 @@ AFFECTS = {
     "training checkpoints impl_jax impl_torch",
     "rosettaformer/benchmarks": "benchmarks comparison backends commands",
     "rosettaformer/checkpoints": "checkpoints inference judge comparison artefacts commands backends guide training diagnosis "
-    "house proposals benchmarks impl_torch impl_tf impl_jax",
+    "house proposals benchmarks impl_torch impl_tf impl_jax reference",
     "rosettaformer/commands": "commands judge diagnosis comparison inference training proposals artefacts guide benchmarks "
     "checkpoints house backends",
     "rosettaformer/comparison": "comparison checkpoints judge commands",
     "rosettaformer/conformance": "judge diagnosis backends proposals guide artefacts commands comparison training inference "
-    "checkpoints benchmarks house impl_torch impl_tf impl_jax",
+    "checkpoints benchmarks house impl_torch impl_tf impl_jax reference",
     "rosettaformer/guide": "guide commands diagnosis",
     "rosettaformer/inference": "inference checkpoints comparison commands benchmarks diagnosis house judge artefacts backends guide "
     "proposals training",

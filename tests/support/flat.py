@@ -29,6 +29,6 @@ def decode(
 
 
 def __getattr__(name: str) -> Any:
-    if name.startswith("__"):
+    if name not in components.ASKED:
         raise AttributeError(name)
     return components.function_of(name)

@@ -10,6 +10,8 @@ import onnx
 import torch
 from onnx import numpy_helper
 
+from impl_torch.transformer import Transformer
+from impl_torch.values import Text
 from reference_numpy import TransformerConfig
 from rosettaformer.backends import transformer
 from rosettaformer.checkpoints import save
@@ -17,11 +19,20 @@ from rosettaformer.checkpoints import save
 ROWS, LENGTH = 2, 4
 
 
+class OfTensors(Transformer):
+    """A model whose graph has an input for each mask."""
+
+    def forward(self, source: Any, target: Any = None, source_mask_bs: Any = None, target_mask_bt: Any = None) -> torch.Tensor:
+        sides = (source, source_mask_bs), (target, target_mask_bt)
+        return super().forward(*(None if ids is None else Text(ids, mask) for ids, mask in sides))
+
+
 def written(folder: Path, config: TransformerConfig, parameters: dict[str, np.ndarray], fixed: bool = False) -> tuple[Path, Path]:
     """Writes a canonical checkpoint and the ONNX model of it. fixed: for 2 rows of 4 tokens alone."""
     checkpoint, file = folder / "model.safetensors", folder / "model.onnx"
     save(checkpoint, config, parameters)
     model = transformer("torch", config, parameters).eval()
+    model.__class__ = OfTensors
     sides = [side for side, layers in (("source", config.encoder_layers), ("target", config.decoder_layers)) if layers]
     ids = {side: torch.arange(ROWS * LENGTH).reshape(ROWS, LENGTH) % 7 for side in sides}
     masks = {f"{side}_mask_{'bs' if side == 'source' else 'bt'}": torch.ones(ROWS, LENGTH, dtype=torch.bool) for side in sides}

@@ -6,18 +6,25 @@ from typing import Any
 
 import numpy as np
 
-from reference_numpy import arithmetic, embedding, feed_forward, mask, normalization, transformer
+from reference_numpy import arithmetic, embedding, feed_forward, mask, normalization
 from reference_numpy.values import Text
 
+from ..reference.patching import patched
 from .alteration import Altered, Array, Replaces, Variants, on_arguments
 
 
-def _mean_of_tokens(original: Callable, parameters: Any, config: Any, source: Text | Array, keep: Any = None) -> Array:
-    config.need("pooler")
-    x_bsd, text = transformer.encode(parameters, config, source, keep), Text.of(source)
+def _mean_of_tokens(original: Callable, parameters: Any, config: Any, head: str, source: Text | Array, keep: Any = None) -> Array:
+    """The mean of the real tokens in place of the pooler's output."""
+    text = Text.of(source)
     real_bs = mask.token_mask(text.ids, config.padding_id) if text.mask_bt is None else text.mask_bt
-    real_bs = real_bs.astype(x_bsd.dtype)
-    return arithmetic.einsum("bsd,bs->bd", x_bsd, real_bs) / np.maximum(arithmetic.sum(real_bs, -1), real_bs.dtype.type(1))
+
+    def mean(pooler: Callable, own: Any, x_bsd: Array, activation_name: str = "tanh") -> Array:
+        weight_bs = real_bs.astype(x_bsd.dtype)
+        count_b1 = np.maximum(arithmetic.sum(weight_bs, -1), weight_bs.dtype.type(1))
+        return arithmetic.einsum("bsd,bs->bd", x_bsd, weight_bs) / count_b1
+
+    with patched({"heads.pooler": mean}):
+        return original(parameters, config, head, source, keep)
 
 
 def _without_transform(original: Callable, parameters: Any, x_bsd: Array, config: Any) -> Array:
@@ -38,7 +45,7 @@ def _between(steps: Callable[..., Array]) -> Replaces:
 
 ALTERED: Altered = {
     "HED1": {"heads.pooler": on_arguments(x_bsd=lambda x_bsd: x_bsd[:, -1:])},
-    "HED2": {"encoder_only.pool": _mean_of_tokens},
+    "HED2": {"transformer.encoder_output": _mean_of_tokens},
     "HED3": {"heads.active": lambda original, x, name: x},
     "HED4": {"heads.pooler": lambda original, parameters, x_bsd, activation_name: x_bsd[:, 0]},
     "HED5": {"heads.masked_language_head": _without_transform},
