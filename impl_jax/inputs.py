@@ -21,7 +21,7 @@ __all__ = ["embed", "masked_positions", "table"]
 
 
 class Side(NamedTuple):
-    """What turns the tokens of a side, source or target, into vectors; what it lacks is None."""
+    """The modules that embed the tokens of a side, source or target; absent ones are None."""
 
     embedding: Embedding
     position_embedding: PositionEmbedding | None  # of learned positions

@@ -165,7 +165,7 @@ class Transformer(EncoderHeads):
         return self.source_embedding if is_source else self.target_embedding
 
     def side(self, name: str) -> inputs.Side:
-        """What turns the tokens of source or target into vectors."""
+        """The modules that embed the tokens of the source or the target."""
         embedding = self.token_embedding(name)
         if name == "target":
             own = self.target_position_embedding, None, self.target_embedding_norm

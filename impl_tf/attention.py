@@ -100,7 +100,7 @@ class MultiHeadAttention(Configured):
     `output = sum_i head_i W_i^O + b^O`.
 
     By config queries and keys are normalised (QKNORM); they are then rotated (ROTARY) by the
-    rotation of the call, if it is given one. scores: by default those of the config's first layer.
+    rotation of the call, if it is given one. scores: default, the first layer's.
 
     W^O and b^O are those of `output_projection`, since Keras layers have a property `output`, as
     they have `weights`. Keys that Keras masked (Masking, mask_zero) are not attended to. Outside a

@@ -214,7 +214,7 @@ class KeyValues:
         self.room = key_bgks.shape[3] // step.width
 
     def update(self, key_bsgk: tf.Tensor, value_bsge: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Holds those of the next tokens; returns all keys and values to which these attend."""
+        """Stores keys and values of the next tokens; returns all that these tokens attend to."""
         new = zip(self.pair, _by_head(key_bsgk, value_bsge), (3, 2), strict=True)
         seen, self.pair = zip(*(self._extended(*each) for each in new), strict=True)
         return _by_position(*seen)

@@ -15,7 +15,7 @@ __all__ = ["EncoderHeads"]
 
 
 class EncoderHeads(Configured):
-    """The methods of a Transformer without a decoder; source, keep, training and errors: those of
+    """The methods of a Transformer without a decoder. source, keep, training and errors match
     `encode`."""
 
     @property

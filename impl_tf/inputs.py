@@ -80,8 +80,8 @@ def check_given(config: TransformerConfig, source: Text | None, target: Text | N
 
 
 def real_tokens(config: TransformerConfig, text: Text) -> tf.Tensor | None:
-    """Which tokens are real, `b t`; None: all. By default those of Keras' mask, or every id but the
-    padding id."""
+    """Which tokens are real, `b t`; None: all. Without a mask in the text, Keras' mask decides, or
+    every id but the padding id is real."""
     mask_bt = attached_mask(text.ids) if text.mask is None else text.mask
     if mask_bt is not None or config.padding_id is None or len(text.ids.shape) == 3:
         return mask_bt

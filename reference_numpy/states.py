@@ -1,5 +1,8 @@
 """The vectors between a model's layers, and its attention weights."""
 
+from functools import partial
+from typing import Any
+
 import numpy as np
 
 from . import attention, inputs, layers, mask, stacks, transformer
@@ -81,11 +84,11 @@ def _stack(
             itself = Memory(z_btd, mask_bhts)
             return recorded("self_attention", own, z_btd, itself, scores, rotation)
 
-        crossing = None
+        attend_to_memory = None
         if memory is not None:
-            given = memory, config.scores(None)
-            crossing = lambda z_btd: recorded("cross_attention", own, z_btd, *given)  # noqa: E731
-        hidden.append(layers.run(own, config, y_btd, attend, crossing))
+            given: dict[str, Any] = {"memory": memory, "scores": config.scores(None)}
+            attend_to_memory = partial(recorded, "cross_attention", own, **given)
+        hidden.append(layers.run(own, config, y_btd, attend, attend_to_memory))
         return hidden[-1]
 
     hidden[-1] = stacks.walk(parameters, config, x_btd, layer)

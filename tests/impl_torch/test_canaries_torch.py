@@ -190,7 +190,8 @@ def _bfloat16() -> None:
 
 def _int8() -> None:
     if torch.backends.mkldnn.is_available() and in_one_instruction():
-        assert torch.allclose(Int8Projection(LINEAR)(X), LINEAR(X), atol=0.03)
+        bound = 1.01 * 3 * float(LINEAR.weight.abs().max()) / 127  # of 3 products: half a step of 1 / 127 in each factor
+        assert torch.allclose(Int8Projection(LINEAR)(X), LINEAR(X), rtol=0, atol=bound)
 
 
 CANARIES: dict[str, Callable[[], None]] = {
