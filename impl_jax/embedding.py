@@ -50,9 +50,8 @@ class Embedding(nnx.Module):
 
     def check_ids(self, token: jax.Array) -> None:
         """Raises ValueError on what is no token, and on concrete ids out of range."""
-        checks.check_tokens(
-            "token", token.shape, str(token.dtype), self.table.shape[0], *id_bounds(token)
-        )
+        vocabulary = self.table.get_raw_value().shape[0]
+        checks.check_tokens("token", token.shape, str(token.dtype), vocabulary, *id_bounds(token))
 
 
 class SegmentEmbedding(nnx.Module):

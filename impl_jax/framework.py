@@ -10,13 +10,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 __all__ = [
     "PRIVATE",
     "Array",
-    "attributes",
     "beside",
     "bucket",
     "device",
@@ -81,7 +79,7 @@ def is_traced(value: Any) -> bool:
 
 def id_bounds(ids: jax.Array) -> tuple[int, ...]:
     """The smallest and the largest id; () if they are traced, not integers, or none."""
-    if is_traced(ids) or not ids.size or not jnp.issubdtype(ids.dtype, jnp.integer):
+    if is_traced(ids) or not ids.size or ids.dtype.kind not in "iu":
         return ()
     concrete = np.asarray(ids)
     return int(concrete.min()), int(concrete.max())
@@ -91,12 +89,6 @@ def program_count(function: Callable[..., Any]) -> int:
     """How many XLA programs a function of `jax.jit` has."""
     found: int = function._cache_size()  # type: ignore[attr-defined]
     return found
-
-
-def attributes(node: nnx.Pytree) -> dict[str, Any]:
-    """A module's own attributes, without those in which Flax keeps its notes."""
-    notes = "_pytree__state", "_pytree__nodes"
-    return {name: value for name, value in vars(node).items() if name not in notes}
 
 
 def has_explicit_axes(x: jax.Array) -> bool:

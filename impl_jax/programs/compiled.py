@@ -2,6 +2,8 @@
 
 import functools
 import inspect
+import itertools
+import operator
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -9,7 +11,7 @@ import jax
 import numpy as np
 from flax import nnx
 
-from ..framework import attributes, program_count
+from ..framework import program_count
 from .unpadding import LEAST, Driver, Flat, driver, is_known
 
 __all__ = ["compiled", "graphs"]
@@ -88,12 +90,14 @@ class _Split(NamedTuple):
 
     structure: int
     variables: list[nnx.Variable[Any]]
-    parts: list[tuple[dict[str, Any], str, Any]]  # every attribute, and where it was found
+    parts: list[dict[str, Any]]  # the attributes of every part,
+    values: list[Any]  # and what they were
     driver: Driver | None
 
     def is_current(self) -> bool:
         """Whether the module still has the same parts in the same places, and the same mode."""
-        return all(attributes.get(name) is value for attributes, name, value in self.parts)
+        values = [*itertools.chain.from_iterable(map(dict.values, self.parts))]
+        return len(values) == len(self.values) and all(map(operator.is_, values, self.values))
 
 
 def _split(
@@ -104,13 +108,13 @@ def _split(
     if structure not in structures:
         structures.append(structure)
     found = [] if module is None else [node for _, node in nnx.iter_graph(module)]
-    nodes = [node for node in found if isinstance(node, nnx.Pytree)]
-    parts = [(vars(node), *item) for node in nodes for item in attributes(node).items()]
+    parts = [vars(node) for node in found if isinstance(node, nnx.Pytree)]
+    values = [value for attributes in parts for value in attributes.values()]
     variables = nnx.to_flat_state(state).leaves
-    return _Split(structures.index(structure), variables, parts, driver(function))
+    return _Split(structures.index(structure), variables, parts, values, driver(function))
 
 
 def _holds_arrays(value: Any) -> bool:
-    if isinstance(value, Mapping):
+    if isinstance(value, jax.Array | Mapping):
         return True
     return any(isinstance(leaf, jax.Array | np.ndarray) for leaf in jax.tree.leaves(value))

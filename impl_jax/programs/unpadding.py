@@ -1,6 +1,7 @@
 """A model's call and its training loss without padding: which tokens are worth it, and the run."""
 
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -239,7 +240,7 @@ def _real(config: TransformerConfig, least: int, text: Text | None) -> np.ndarra
     if text is None or not is_known(text.ids if text.mask is None else text.mask):
         return None
     token, mask_bt = text.ids, text.mask
-    if token.ndim < 2 or np.prod(token.shape[:2]) * config.model_width < least:
+    if token.ndim < 2 or math.prod(token.shape[:2]) * config.model_width < least:
         return None
     if mask_bt is not None:
         real_bt = np.asarray(mask_bt)
