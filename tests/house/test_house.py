@@ -26,6 +26,7 @@ DEFINED = ast.FunctionDef | ast.ClassDef
 CALLS = ("forward", "call", "__call__")  # what a class computes, by framework
 ALONE = ("memory",)  # a value of the reference that a port takes as two arguments
 OTHERWISE = ("adam", "norm")  # an optimizer of the framework, and what makes a norm of a config
+PAGES_OF_TWINS = ("attention", "layers", "stacks", "transformer", "encoder_only", "decoding", "cache")
 OF_ALL_ROWS = ("beams",)  # twins whose functions take the tensors of all rows where the reference has objects of one
 
 
@@ -257,6 +258,37 @@ def test_a_port_has_the_reference_s_names_and_parameters_in_its_order(package: s
         assert not lacks or file in OF_ALL_ROWS, f"{package}/{file}.py: {name} lacks {lacks}"
         common = [one for one in own[name] if one in reference[name]]
         assert common == [one for one in reference[name] if one in common], f"{package}/{file}.py: {name}"
+
+
+# Hooks of a framework, which it calls by these names
+HOOKS = {"build", "compute_mask", "compute_output_shape", "export", "get_build_config", "get_config", "summary", "to"}
+BY_HAND = "only a derivative by hand needs it as a step of its own"
+# (page, package) -> the steps that have no twin, and why
+ALONE_IN: dict[tuple[str, str], dict[str, str]] = {}
+
+
+def steps(package: str, page: str) -> list[str]:
+    """The functions and methods of a page in its order, private ones too, by plain name; a class that is called is a step itself."""
+    found = []
+    for node in tree_of(HOUSE / package / f"{page}.py").body:
+        if isinstance(node, ast.FunctionDef):
+            found.append(node.name)
+        elif isinstance(node, ast.ClassDef):
+            methods = [part.name for part in node.body if isinstance(part, ast.FunctionDef)]
+            found += [node.name if name in CALLS else name for name in methods]
+    return list(dict.fromkeys(plain(name) for name in found if not name.startswith("__") and name not in HOOKS and not name.endswith("_vjp")))
+
+
+@pytest.mark.parametrize("page", PAGES_OF_TWINS)
+def test_twins_have_the_same_steps_in_the_same_order(page: str) -> None:
+    """A step of the reference is in a port, one of a port in the reference or in both other ports, but for those that are listed."""
+    of = {package: steps(package, page) for package in PACKAGES}
+    for package, own in of.items():
+        others = [set(of[other]) for other in PORTS if other != package]
+        twins = set.union(*others) if package == "reference_numpy" else {*of["reference_numpy"]} | set.intersection(*others)
+        assert {*own} - twins == {*map(plain, ALONE_IN.get((page, package), ()))}, package
+        for other in of.values():
+            assert [step for step in own if step in other] == [step for step in other if step in own], package
 
 
 @pytest.mark.parametrize("package", PACKAGES)
