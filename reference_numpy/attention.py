@@ -1,4 +1,8 @@
-"""Scaled dot-product attention and multi-head attention."""
+"""Scaled dot-product attention and multi-head attention.
+
+As in section 3.2 of Vaswani et al. 2017, with a function for each later idea: masks that are added,
+windows and caps, shared key heads, norms of queries and keys, and rotation. Gradients come last.
+"""
 
 import numpy as np
 
@@ -7,7 +11,7 @@ from .arrays import Array, Gradients, Mask, Tree
 from .config import TransformerConfig as Config
 from .rotary import Rotation
 from .scores import Scores
-from .values import Drop, Heads
+from .values import Attending, Drop, Heads
 
 __all__ = [
     "attention_weights",
@@ -50,56 +54,9 @@ def scaled_dot_product_attention(
     query_bthk, key_bsgk, value_bsge = heads
     checks.check_attention(query_bthk.shape, key_bsgk.shape, value_bsge.shape)
     weights_bhts = attention_weights(query_bthk, key_bsgk, mask_bhts, scores)
-    dropped_bhts = dropout.dropout(weights_bhts, *drop)
+    dropped_bhts = dropout.dropout(weights_bhts, drop.keep_bhts, drop.rate)
     value_bshe = repeat_kv(value_bsge, query_bthk.shape[2])
     return arithmetic.einsum("bhts,bshe->bthe", dropped_bhts, value_bshe)
-
-
-def scaled_dot_product_attention_vjp(
-    heads: Heads,
-    mask_bhts: Mask = None,
-    scores: Scores = Scores(),
-    drop: Drop = Drop(),
-    *,
-    cotangent: Array,
-) -> Gradients:
-    """`dV = D(P)^T g`, `dP = D(g V^T)`, `dS = P (dP - sum_s P dP)`, `dQ = dS K / sqrt(k)`, `dK =
-    dS^T Q / sqrt(k)`, with P the weights and D their dropout; a cap multiplies dS by its slope.
-
-    Returns query_bthk, key_bsgk, value_bsge, and mask_bhts if it is floating. A query that may
-    attend to nothing passes zero gradient (EMPTY). The key and value heads that several query heads
-    share get the sum. Half-precision dtypes hold dS in float32. Source: Dao et al. 2022, section
-    3.1.
-    """
-    query_bthk, key_bsgk, value_bsge = heads
-    checks.check_attention(query_bthk.shape, key_bsgk.shape, value_bsge.shape)
-    count, dtype = query_bthk.shape[2], query_bthk.dtype
-    raw_bhts = scaled_scores(query_bthk, key_bsgk, scores)
-    capped_bhts = raw_bhts if scores.cap is None else softmax.soft_cap(raw_bhts, scores.cap)
-    scores_bhts, visible_bhts = masked(capped_bhts, mask_bhts, scores)
-    weights_bhts = softmax.softmax(scores_bhts, visible_bhts).astype(dtype, copy=False)
-    dropped_bhts = dropout.dropout(weights_bhts, *drop)
-    g_bhts = arithmetic.einsum("bthe,bshe->bhts", cotangent, repeat_kv(value_bsge, count))
-    g_bhts = dropout.dropout_vjp(weights_bhts, *drop, cotangent=g_bhts)["x"]
-    g_bhts = softmax.softmax_vjp(scores_bhts, visible_bhts, cotangent=g_bhts)["logits"]
-    d_mask_bhts = g_bhts
-    if scores.cap is not None:
-        g_bhts = softmax.soft_cap_vjp(raw_bhts, scores.cap, cotangent=g_bhts)["x"]
-    factor = raw_bhts.dtype.type(_scale(query_bthk, scores))
-    key_bshk = arithmetic.upcast_half(repeat_kv(key_bsgk, count))
-    d_query_bthk = arithmetic.einsum("bhts,bshk->bthk", g_bhts, key_bshk) * factor
-    scaled_bthk = arithmetic.upcast_half(query_bthk) * factor
-    d_key_bshk = arithmetic.einsum("bhts,bthk->bshk", g_bhts, scaled_bthk)
-    d_value_bshe = arithmetic.einsum("bhts,bthe->bshe", dropped_bhts, cotangent)
-    gradients = {
-        "query_bthk": d_query_bthk.astype(dtype, copy=False),
-        "key_bsgk": sum_over_groups(d_key_bshk.astype(dtype), key_bsgk),
-        "value_bsge": sum_over_groups(d_value_bshe, value_bsge),
-    }
-    if mask_bhts is not None and mask_bhts.dtype != bool:
-        d_mask_bhts = arithmetic.unbroadcast(d_mask_bhts, mask_bhts.shape)
-        gradients["mask_bhts"] = d_mask_bhts.astype(mask_bhts.dtype, copy=False)
-    return gradients
 
 
 def scaled_scores(query_bthk: Array, key_bsgk: Array, scores: Scores = Scores()) -> Array:
@@ -107,9 +64,9 @@ def scaled_scores(query_bthk: Array, key_bsgk: Array, scores: Scores = Scores())
     float32.
     """
     wide_query_bthk = arithmetic.upcast_half(query_bthk)
-    scaled_bthk = wide_query_bthk * wide_query_bthk.dtype.type(_scale(query_bthk, scores))
-    key_bshk = repeat_kv(key_bsgk, query_bthk.shape[2])
-    return arithmetic.einsum("bthk,bshk->bhts", scaled_bthk, arithmetic.upcast_half(key_bshk))
+    factor = wide_query_bthk.dtype.type(scores.factor(query_bthk.shape[3]))
+    key_bshk = arithmetic.upcast_half(repeat_kv(key_bsgk, query_bthk.shape[2]))
+    return arithmetic.einsum("bthk,bshk->bhts", wide_query_bthk * factor, key_bshk)
 
 
 def masked(
@@ -137,25 +94,12 @@ def repeat_kv(x_bsgk: Array, heads: int) -> Array:
     return np.repeat(x_bsgk, heads // groups, axis=2) if groups != heads else x_bsgk
 
 
-def sum_over_groups(gradient_bshk: Array, key_bsgk: Array) -> Array:
-    """The gradient of `repeat_kv`: the sum over the query heads that share a head."""
-    batch, source, groups, size = key_bsgk.shape
-    grouped = gradient_bshk.reshape(batch, source, groups, gradient_bshk.shape[2] // groups, size)
-    return arithmetic.unbroadcast(grouped, (batch, source, groups, 1, size))[:, :, :, 0]
-
-
-def _scale(query_bthk: Array, scores: Scores) -> float:
-    return query_bthk.shape[3] ** -0.5 if scores.scale is None else scores.scale
-
-
 def multi_head_attention(
     parameters: Tree,
     config: Config,
     query_btd: Array,
     memory_bsd: Array,
-    mask_bhts: Mask = None,
-    scores: Scores = Scores(),
-    rotation: Rotation | None = None,
+    attending: Attending = Attending(),
     keep_bhts: Mask = None,
 ) -> Array:
     """`head_i = attention(x W_i^Q + b_i^Q, m W_i^K + b_i^K, m W_i^V + b_i^V)`, `output = sum_i
@@ -164,10 +108,11 @@ def multi_head_attention(
     query_btd: x, whose tokens attend; memory_bsd: m, what they attend to, which is x itself in
     self-attention. parameters: query.kernel `d h k`, key.kernel `d g k`, value.kernel `d g e`,
     output.kernel `h e d`; biases `h k`, `g k`, `g e`, `d` where present, and query_norm and
-    key_norm by config. mask_bhts, scores: as `attention_weights`. rotation: of queries and keys;
-    None does not rotate them. keep_bhts: dropout mask of the weights, whose rate is the config's.
-    Raises ValueError on shapes that do not fit. Source: Vaswani et al. 2017, section 3.2.2.
+    key_norm by config. attending: mask, scores and rotation. keep_bhts: dropout mask of the
+    weights, whose rate is the config's. Raises ValueError on shapes that do not fit. Source:
+    Vaswani et al. 2017, section 3.2.2.
     """
+    mask_bhts, scores, rotation = attending
     heads = project(parameters, config, query_btd, memory_bsd, rotation)
     return attend(parameters, config, heads, mask_bhts, scores, keep_bhts)
 
@@ -211,6 +156,31 @@ def keys_and_values(
     return rotated(config, normed_bsgk, rotation), value_bsge
 
 
+def query_key_norm(parameters: Tree, config: Config, name: str, x_bthk: Array) -> Array:
+    """`norm(x)` over the features of each head, or of all heads together (QKNORM).
+
+    name: "query" or "key"; parameters: query_norm.scale `k` (head) or `h k` (width), and key_norm.
+    Source: Henry et al. 2020; its place before the rotation: Yang et al. 2025, Qwen 3.
+    """
+    if config.query_key_norm == "none":
+        return x_bthk
+    rows_btd = x_bthk.reshape(_rows(config, x_bthk))
+    normed_btd = normalization.norm(parameters[f"{name}_norm"], config, rows_btd)
+    return normed_btd.reshape(x_bthk.shape)
+
+
+def _rows(config: Config, x_bthk: Array) -> tuple[int, int, int]:
+    """The shape of x with all that its norm divides by one root in the last of three axes."""
+    batch, length, heads, size = x_bthk.shape
+    by_head = config.query_key_norm == "head"
+    return (batch, length * heads, size) if by_head else (batch, length, heads * size)
+
+
+def rotated(config: Config, x_bthk: Array, rotation: Rotation | None) -> Array:
+    """Queries or keys, rotated if there is a rotation (ROTARY)."""
+    return x_bthk if rotation is None else rotary.rotated(x_bthk, rotation, config.rotary_layout)
+
+
 def attend(
     parameters: Tree,
     config: Config,
@@ -230,41 +200,58 @@ def projection(subscripts: str, parameters: Tree, x: Array) -> Array:
     return arithmetic.affine(subscripts, x, parameters)
 
 
-def query_key_norm(parameters: Tree, config: Config, name: str, x_bthk: Array) -> Array:
-    """`norm(x)` over the features of each head, or of all heads together (QKNORM).
+def scaled_dot_product_attention_vjp(
+    heads: Heads,
+    mask_bhts: Mask = None,
+    scores: Scores = Scores(),
+    drop: Drop = Drop(),
+    *,
+    cotangent: Array,
+) -> Gradients:
+    """`dV = D(P)^T g`, `dP = D(g V^T)`, `dS = P (dP - sum_s P dP)`, `dQ = dS K / sqrt(k)`, `dK =
+    dS^T Q / sqrt(k)`, with P the weights and D their dropout; a cap multiplies dS by its slope.
 
-    name: "query" or "key"; parameters: query_norm.scale `k` (head) or `h k` (width), and key_norm.
-    Source: Henry et al. 2020; its place before the rotation: Yang et al. 2025, Qwen 3.
+    Returns query_bthk, key_bsgk, value_bsge, and mask_bhts if it is floating. A query that may
+    attend to nothing passes zero gradient (EMPTY). The key and value heads that several query heads
+    share get the sum. Half-precision dtypes hold dS in float32. Source: Dao et al. 2022, section
+    3.1.
     """
-    if config.query_key_norm == "none":
-        return x_bthk
-    normed_btd = normalization.norm(parameters[f"{name}_norm"], config, _rows(config, x_bthk))
-    return normed_btd.reshape(x_bthk.shape)
+    query_bthk, key_bsgk, value_bsge = heads
+    checks.check_attention(query_bthk.shape, key_bsgk.shape, value_bsge.shape)
+    (_, _, count, size), dtype = query_bthk.shape, query_bthk.dtype
+    raw_bhts = scaled_scores(query_bthk, key_bsgk, scores)
+    capped_bhts = raw_bhts if scores.cap is None else softmax.soft_cap(raw_bhts, scores.cap)
+    scores_bhts, visible_bhts = masked(capped_bhts, mask_bhts, scores)
+    weights_bhts = softmax.softmax(scores_bhts, visible_bhts).astype(dtype, copy=False)
+    dropped_bhts = dropout.dropout(weights_bhts, drop.keep_bhts, drop.rate)
+    g_bhts = arithmetic.einsum("bthe,bshe->bhts", cotangent, repeat_kv(value_bsge, count))
+    g_bhts = dropout.dropout_vjp(weights_bhts, drop.keep_bhts, drop.rate, cotangent=g_bhts)["x"]
+    g_bhts = softmax.softmax_vjp(scores_bhts, visible_bhts, cotangent=g_bhts)["logits"]
+    d_mask_bhts = g_bhts
+    if scores.cap is not None:
+        g_bhts = softmax.soft_cap_vjp(raw_bhts, scores.cap, cotangent=g_bhts)["x"]
+    factor = raw_bhts.dtype.type(scores.factor(size))
+    key_bshk = arithmetic.upcast_half(repeat_kv(key_bsgk, count))
+    d_query_bthk = arithmetic.einsum("bhts,bshk->bthk", g_bhts, key_bshk) * factor
+    scaled_bthk = arithmetic.upcast_half(query_bthk) * factor
+    d_key_bshk = arithmetic.einsum("bhts,bthk->bshk", g_bhts, scaled_bthk)
+    d_value_bshe = arithmetic.einsum("bhts,bthe->bshe", dropped_bhts, cotangent)
+    gradients = {
+        "query_bthk": d_query_bthk.astype(dtype, copy=False),
+        "key_bsgk": repeat_kv_vjp(d_key_bshk.astype(dtype), key_bsgk),
+        "value_bsge": repeat_kv_vjp(d_value_bshe, value_bsge),
+    }
+    if mask_bhts is not None and mask_bhts.dtype != bool:
+        d_mask_bhts = arithmetic.unbroadcast(d_mask_bhts, mask_bhts.shape)
+        gradients["mask_bhts"] = d_mask_bhts.astype(mask_bhts.dtype, copy=False)
+    return gradients
 
 
-def query_key_norm_vjp(
-    parameters: Tree, config: Config, name: str, x_bthk: Array, *, cotangent: Array
-) -> tuple[Array, Gradients]:
-    """The gradient of x, and of the norm under its name."""
-    if config.query_key_norm == "none":
-        return cotangent, {}
-    norm, rows_btd = f"{name}_norm", _rows(config, x_bthk)
-    g_btd = cotangent.reshape(rows_btd.shape)
-    inner = normalization.norm_vjp(parameters[norm], config, rows_btd, cotangent=g_btd)
-    return inner["x_btd"].reshape(x_bthk.shape), {norm: inner["parameters"]}
-
-
-def _rows(config: Config, x_bthk: Array) -> Array:
-    """x with what its norm divides by one root in the last of three axes."""
-    batch, length, heads, size = x_bthk.shape
-    if config.query_key_norm == "head":
-        return x_bthk.reshape(batch, length * heads, size)
-    return x_bthk.reshape(batch, length, heads * size)
-
-
-def rotated(config: Config, x_bthk: Array, rotation: Rotation | None) -> Array:
-    """Queries or keys, rotated if there is a rotation (ROTARY)."""
-    return x_bthk if rotation is None else rotary.rotated(x_bthk, rotation, config.rotary_layout)
+def repeat_kv_vjp(gradient_bshk: Array, key_bsgk: Array) -> Array:
+    """The gradient of `repeat_kv`: the sum over the query heads that share a head."""
+    batch, source, groups, size = key_bsgk.shape
+    grouped = gradient_bshk.reshape(batch, source, groups, gradient_bshk.shape[2] // groups, size)
+    return arithmetic.unbroadcast(grouped, (batch, source, groups, 1, size))[:, :, :, 0]
 
 
 def multi_head_attention_vjp(
@@ -272,9 +259,7 @@ def multi_head_attention_vjp(
     config: Config,
     query_btd: Array,
     memory_bsd: Array,
-    mask_bhts: Mask = None,
-    scores: Scores = Scores(),
-    rotation: Rotation | None = None,
+    attending: Attending = Attending(),
     keep_bhts: Mask = None,
     *,
     cotangent: Array,
@@ -285,48 +270,41 @@ def multi_head_attention_vjp(
     Returns parameters, query_btd, memory_bsd, and mask_bhts if it is floating. In self-attention
     the gradient of x is the sum of query_btd and memory_bsd.
     """
+    mask_bhts, scores, rotation = attending
     heads = project(parameters, config, query_btd, memory_bsd, rotation)
-    given = heads, mask_bhts, scores, Drop(keep_bhts, config.attention_dropout_rate)
-    output_bthe = scaled_dot_product_attention(*given)
-    g_bthe, output = arithmetic.affine_vjp(
-        "bthe,hed->btd", output_bthe, parameters["output"], cotangent
-    )
-    inner = scaled_dot_product_attention_vjp(*given, cotangent=g_bthe)
-    g_query_btd, of_query = _backwards(
-        parameters, config, "query", query_btd, rotation, cotangent=inner["query_bthk"]
-    )
-    g_key_bsd, of_key = _backwards(
-        parameters, config, "key", memory_bsd, rotation, cotangent=inner["key_bsgk"]
-    )
-    g_value_bsd, value = arithmetic.affine_vjp(
-        "bsd,dge->bsge", memory_bsd, parameters["value"], inner["value_bsge"]
-    )
-    order = ("query", "key", "value", "output", "query_norm", "key_norm")
-    found = of_query | of_key | {"value": value, "output": output}
+    drop = Drop(keep_bhts, config.attention_dropout_rate)
+    output_bthe = scaled_dot_product_attention(heads, mask_bhts, scores, drop)
+    own = parameters["output"]
+    g_bthe, of_output = arithmetic.affine_vjp("bthe,hed->btd", output_bthe, own, cotangent)
+    inner = scaled_dot_product_attention_vjp(heads, mask_bhts, scores, drop, cotangent=g_bthe)
+    vectors, kernels, norms = dict[str, Array](), Gradients(), Gradients()
+    for name, subscripts, x, g in (
+        ("query", "btd,dhk->bthk", query_btd, inner["query_bthk"]),
+        ("key", "bsd,dgk->bsgk", memory_bsd, inner["key_bsgk"]),
+        ("value", "bsd,dge->bsge", memory_bsd, inner["value_bsge"]),
+    ):
+        if name != "value":  # rotated and normed
+            if rotation is not None:
+                g = rotary.rotated_vjp(rotation, config.rotary_layout, cotangent=g)
+            raw = projection(subscripts, parameters[name], x)
+            g, norm = query_key_norm_vjp(parameters, config, name, raw, cotangent=g)
+            norms |= norm
+        vectors[name], kernels[name] = arithmetic.affine_vjp(subscripts, x, parameters[name], g)
     gradients: Gradients = {
-        "parameters": {name: found[name] for name in order if name in found},
-        "query_btd": g_query_btd,
-        "memory_bsd": g_key_bsd + g_value_bsd,
+        "parameters": {**kernels, "output": of_output, **norms},
+        "query_btd": vectors["query"],
+        "memory_bsd": vectors["key"] + vectors["value"],
     }
     return gradients | ({"mask_bhts": inner["mask_bhts"]} if "mask_bhts" in inner else {})
 
 
-def _backwards(
-    parameters: Tree,
-    config: Config,
-    name: str,
-    x_btd: Array,
-    rotation: Rotation | None,
-    *,
-    cotangent: Array,
+def query_key_norm_vjp(
+    parameters: Tree, config: Config, name: str, x_bthk: Array, *, cotangent: Array
 ) -> tuple[Array, Gradients]:
-    """Through rotation, norm and projection of queries or keys: the gradient of x, and those of the
-    parameters by name.
-    """
-    subscripts = {"query": "btd,dhk->bthk", "key": "bsd,dgk->bsgk"}[name]
-    if rotation is not None:
-        cotangent = rotary.rotated_vjp(rotation, config.rotary_layout, cotangent=cotangent)
-    raw_bthk = projection(subscripts, parameters[name], x_btd)
-    cotangent, norms = query_key_norm_vjp(parameters, config, name, raw_bthk, cotangent=cotangent)
-    g_btd, own = arithmetic.affine_vjp(subscripts, x_btd, parameters[name], cotangent)
-    return g_btd, {name: own, **norms}
+    """The gradient of x, and of the norm under its name."""
+    if config.query_key_norm == "none":
+        return cotangent, {}
+    norm, rows = f"{name}_norm", _rows(config, x_bthk)
+    rows_btd, g_btd = x_bthk.reshape(rows), cotangent.reshape(rows)
+    inner = normalization.norm_vjp(parameters[norm], config, rows_btd, cotangent=g_btd)
+    return inner["x_btd"].reshape(x_bthk.shape), {norm: inner["parameters"]}

@@ -34,20 +34,15 @@ class Row:
         if self.done:
             return
         strategy, length = self.strategy, len(self.live[0].tokens) + 1
-        total_wv = (
-            scores_wv[: len(self.live)]
-            + np.array([beam.score for beam in self.live], scores_wv.dtype)[:, None]
-        )
+        before_w = np.array([beam.score for beam in self.live], scores_wv.dtype)
+        total_wv = scores_wv[: len(self.live)] + before_w[:, None]
         penalty = total_wv.dtype.type(length_penalty(length, strategy.alpha))
         ended_w = total_wv[:, strategy.end_id] / penalty
         total_wv[:, strategy.end_id] = -np.inf
         self.kept = keep(self.kept, self.live, ended_w, strategy)
         self.live = best(self.live, total_wv, strategy.beam_size)
-        self.done = (
-            length == strategy.max_new_tokens
-            or not self.live
-            or stops(self.live, self.kept, strategy)
-        )
+        over = length == strategy.max_new_tokens or not self.live
+        self.done = over or stops(self.live, self.kept, strategy)
 
 
 def best(live: list[Beam], total_wv: Array, count: int) -> list[Beam]:

@@ -1,25 +1,14 @@
 """Decoding in steps: a cache of keys and values, so that a step computes only its own tokens."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from . import (
-    attention,
-    checks,
-    inputs,
-    layers,
-    mask,
-    positional_encoding,
-    stacks,
-    transformer,
-)
+from . import attention, checks, inputs, layers, mask, positional_encoding, stacks, transformer
 from .arrays import Array, Mask, Tree
 from .config import TransformerConfig as Config
-from .rotary import Rotation
-from .scores import Scores
-from .values import Heads
+from .values import Attending, Heads, Text
 
 __all__ = ["decode_in_steps", "decode_step", "reorder", "start_cache"]
 
@@ -41,8 +30,12 @@ class KeyValues(NamedTuple):
         return KeyValues(self.key_bsgk[:, first:], self.value_bsge[:, first:])
 
 
-# source_mask_bs; target_mask_bt of the tokens read; layers: the KeyValues of both attentions
-Cache = Mapping[str, Any]
+class Cache(NamedTuple):
+    """What a decoder has read. layers: the KeyValues of each layer's attentions, by their names."""
+
+    source_mask_bs: Mask
+    target_mask_bt: Array
+    layers: Sequence[Mapping[str, KeyValues]]
 
 
 def start_cache(
@@ -63,22 +56,20 @@ def start_cache(
     checks.check_memory(config.cross_attention, config.model_width, memory, source_mask_bs)
     checks.check_batch(batch, None if memory is None else memory[0])
     if source_mask_bs is not None and memory is not None:
-        checks.check_token_mask(
-            "source mask", source_mask_bs.shape, str(source_mask_bs.dtype), memory[:2]
-        )
-    rows: Any = batch if memory is None else memory[0]
+        kind = str(source_mask_bs.dtype)
+        checks.check_token_mask("source mask", source_mask_bs.shape, kind, memory[:2])
     dtype = parameters[inputs.table(config, "target")]["table"].dtype
-    sizes = config.key_size, config.value_size
-    nothing = KeyValues(*(np.zeros((rows, 0, config.key_value_heads, n), dtype) for n in sizes))
-    caches: list[dict[str, Any]] = []
+    rows, heads = (batch or 0) if memory_bsd is None else len(memory_bsd), config.key_value_heads
+    key_bsgk = np.zeros((rows, 0, heads, config.key_size), dtype)
+    value_bsge = np.zeros((rows, 0, heads, config.value_size), dtype)
+    caches = []
     for index in range(config.decoder_layers):
-        caches.append({"self_attention": nothing})
+        caches.append({"self_attention": KeyValues(key_bsgk, value_bsge)})
         if memory_bsd is not None:
             layer = parameters["decoder"]["layers"][str(index)]["cross_attention"]
             pair = attention.keys_and_values(layer, config, memory_bsd)
             caches[-1]["cross_attention"] = KeyValues(*pair)
-    read_bt = np.zeros((rows, 0), bool)
-    return {"source_mask_bs": source_mask_bs, "target_mask_bt": read_bt, "layers": caches}
+    return Cache(source_mask_bs, np.zeros((rows, 0), bool), caches)
 
 
 def decode_step(
@@ -89,34 +80,30 @@ def decode_step(
     They equal those rows of `decode` on what has been read: position and causality count from its
     beginning (CAUSAL). Keys rotate as they are read, where frequencies depend on the length
     (ROTARY) by those of what has been read then. A layer with a window keeps no more keys than its
-    window. target and target_mask_bt: as in `decode`, for these tokens only; t may
-    differ from step to step. Nothing is dropped.
-    Raises ValueError on ids, masks and shapes that do not fit.
+    window. target and target_mask_bt: as in `decode`, for these tokens only; t may differ from step
+    to step. Nothing is dropped. Raises ValueError on ids, masks and shapes that do not fit.
     """
-    source_mask_bs, past_bt = cache["source_mask_bs"], cache["target_mask_bt"]
+    source_mask_bs, past_bt, _ = cache
     checks.check_same_batch(cache=past_bt.shape, target=target.shape)
     checks.check_length(past_bt.shape[1] + target.shape[1], config.max_positions)
-    if target_mask_bt is None:
-        target_mask_bt = mask.token_mask(target, config.padding_id)
-    checks.check_token_mask(
-        "target mask", target_mask_bt.shape, str(target_mask_bt.dtype), target.shape[:2]
-    )
-    read_bt = np.concatenate([past_bt, target_mask_bt], axis=1)
+    mask_bt = inputs.real(config, Text(target, target_mask_bt))
+    checks.check_token_mask("target mask", mask_bt.shape, str(mask_bt.dtype), target.shape[:2])
+    read_bt = np.concatenate([past_bt, mask_bt], axis=1)
     position_bt = positions(config, read_bt, target.shape[1])
     x_btd = inputs.embed(parameters, config, "target", target, position_bt)
+    self_mask_bhts = mask.padding_mask(read_bt)
     memory_mask_bhts = None if source_mask_bs is None else mask.padding_mask(source_mask_bs)
-    caches = list(cache["layers"])
+    caches = list(cache.layers)
 
     def layer(index: int, own: Tree, y_btd: Array) -> Array:
-        scores = config.scores(index, causal=True)
-        rotation = stacks.rotation(config, index, y_btd, position_bt)
-        given = mask.padding_mask(read_bt), memory_mask_bhts, scores, rotation
-        y_btd, caches[index] = decoder_layer_step(own, config, y_btd, caches[index], *given)
+        told = stacks.attending(config, index, y_btd, self_mask_bhts, position_bt, causal=True)
+        step = decoder_layer_step(own, config, y_btd, caches[index], told, memory_mask_bhts)
+        y_btd, caches[index] = step
         return y_btd
 
     x_btd = stacks.walk(parameters["decoder"], config, x_btd, layer)
     logits_btv = transformer.logits(parameters, config, x_btd)
-    return logits_btv, {**cache, "target_mask_bt": read_bt, "layers": caches}
+    return logits_btv, Cache(source_mask_bs, read_bt, caches)
 
 
 def decoder_layer_step(
@@ -124,28 +111,24 @@ def decoder_layer_step(
     config: Config,
     x_btd: Array,
     cache: Mapping[str, KeyValues],
-    self_mask_bhts: Mask = None,
+    attending: Attending,
     cross_mask_bhts: Mask = None,
-    scores: Scores = Scores(causal=True),
-    rotation: Rotation | None = None,
 ) -> tuple[Array, dict[str, KeyValues]]:
     """`layers.decoder_layer` on the next tokens of a target, and the layer's cache after them.
 
     cache: self_attention, of the tokens before, to which those of x are appended; cross_attention,
-    of the memory, if there is one. self_mask_bhts: over all tokens that were read, those of x among
-    them. scores, rotation: as `layers.decoder_layer`.
+    of the memory, if there is one. attending: as `layers.decoder_layer`, its mask over all tokens
+    that were read, those of x among them.
     """
-    after = dict(cache)
+    after, (mask_bhts, scores, rotation) = dict(cache), attending
 
     def attend(y_btd: Array) -> Array:
         own = parameters["self_attention"]
         query_bthk, *new = attention.project(own, config, y_btd, y_btd, rotation)
         read = cache["self_attention"].update(*new)
         after["self_attention"] = read.last(scores.window)
-        mask_bhts = (
-            None if self_mask_bhts is None else self_mask_bhts[..., -read.key_bsgk.shape[1] :]
-        )
-        return attention.attend(own, config, Heads(query_bthk, *read), mask_bhts, scores)
+        seen_bhts = None if mask_bhts is None else mask_bhts[..., -read.key_bsgk.shape[1] :]
+        return attention.attend(own, config, Heads(query_bthk, *read), seen_bhts, scores)
 
     def attend_to_memory(y_btd: Array) -> Array:
         own, memory = parameters["cross_attention"], cache["cross_attention"]
@@ -173,9 +156,8 @@ def decode_in_steps(
     checks.check_tokens("token", target.shape, str(target.dtype), config.target_vocabulary)
     checks.check_splits(splits, target.shape)
     if target_mask_bt is not None:
-        checks.check_token_mask(
-            "target mask", target_mask_bt.shape, str(target_mask_bt.dtype), target.shape[:2]
-        )
+        kind = str(target_mask_bt.dtype)
+        checks.check_token_mask("target mask", target_mask_bt.shape, kind, target.shape[:2])
     batch = len(target) if memory_bsd is None else None
     cache, logits = start_cache(parameters, config, memory_bsd, source_mask_bs, batch), []
     for end, length in zip(np.cumsum(splits), splits, strict=True):
@@ -188,16 +170,13 @@ def decode_in_steps(
 
 def reorder(cache: Cache, row_b: Array) -> Cache:
     """The cache whose row i is what row `row_b[i]` was: beams that live on keep their past."""
-    source_mask_bs = cache["source_mask_bs"]
-    caches = [
+    source_mask_bs, target_mask_bt, layers = cache
+    moved = [
         {name: KeyValues(key[row_b], value[row_b]) for name, (key, value) in layer.items()}
-        for layer in cache["layers"]
+        for layer in layers
     ]
-    return {
-        "source_mask_bs": None if source_mask_bs is None else source_mask_bs[row_b],
-        "target_mask_bt": cache["target_mask_bt"][row_b],
-        "layers": caches,
-    }
+    real_bs = None if source_mask_bs is None else source_mask_bs[row_b]
+    return Cache(real_bs, target_mask_bt[row_b], moved)
 
 
 def positions(config: Config, read_bt: Array, length: int) -> Array:

@@ -61,15 +61,11 @@ def check_tokens(
 
     A length of 0 is refused, a batch of 0 is not.
     """
-    integers = dtype.startswith(("int", "uint"))
-    soft = dtype.endswith(("float16", "float32", "float64"))
-    if not ((integers and len(shape) == 2) or (soft and len(shape) == 3)):
-        raise ValueError(
-            f"{name} must be integer token ids of axes b t, or floating one-hot rows of axes b t v"
-            f"; got {dtype} of shape {_show(shape)}"
-        )
-    if shape[1] == 0:
-        raise ValueError(f"{name} must have length at least 1; got shape {_show(shape)}")
+    soft = dtype.endswith(("float16", "float32", "float64")) and len(shape) == 3
+    if not soft:
+        wanted = "integer token ids of axes b t, or floating one-hot rows of axes b t v"
+        _check_integers(name, wanted, shape, dtype, 2)
+    check_not_empty(name, shape)
     if len(shape) == 3 and shape[2] not in (vocabulary, None):
         raise ValueError(
             f"{name} rows must have the vocabulary's size {vocabulary}; got shape {_show(shape)}"
@@ -81,10 +77,7 @@ def check_rows(
     name: str, shape: Shape, dtype: str, rows: int, lowest: Bound = None, highest: Bound = None
 ) -> None:
     """Indices `b t` of rows of a table: integers from 0 to rows - 1."""
-    if not dtype.startswith(("int", "uint")) or len(shape) != 2:
-        raise ValueError(
-            f"{name} must be integers of axes b t; got {dtype} of shape {_show(shape)}"
-        )
+    _check_integers(name, "integers of axes b t", shape, dtype, 2)
     if lowest is not None and highest is not None and (lowest < 0 or highest >= rows):
         raise ValueError(f"{name} must lie in 0 .. {rows - 1}; got {lowest} .. {highest}")
 
@@ -135,9 +128,8 @@ def check_memory(
     """A memory is `b s d` if the decoder attends to an encoder; a decoder-only model has none."""
     if memory is None:
         if cross_attention:
-            raise ValueError(
-                "a decoder that attends to an encoder needs its memory, b s d; got None"
-            )
+            wanted = "a decoder that attends to an encoder needs its memory, b s d"
+            raise ValueError(f"{wanted}; got None")
     elif not cross_attention:
         raise ValueError(
             f"a decoder-only model (encoder_layers=0) takes no memory; got shape {_show(memory)}"
@@ -157,23 +149,19 @@ def check_segments(
     highest: Bound = None,
 ) -> None:
     """The segment of every token of a source is a row of the table of segments."""
+    got = _show(shape)
     if not segments:
-        raise ValueError(
-            f"the model has no segments (segments=0); got segments of shape {_show(shape)}"
-        )
+        raise ValueError(f"the model has no segments (segments=0); got segments of shape {got}")
     check_rows("segment", shape, dtype, segments, lowest, highest)
     if tuple(shape) != tuple(source[:2]):
-        raise ValueError(
-            f"segment must have axes b s = {_show(source[:2])}; got shape {_show(shape)}"
-        )
+        raise ValueError(f"segment must have axes b s = {_show(source[:2])}; got shape {got}")
 
 
 def check_features(name: str, shape: Shape, width: int) -> None:
     """Activations are `b t d` with d the width of the parameters; a length of 0 is refused."""
     if len(shape) != 3 or shape[2] not in (width, None):
         raise ValueError(f"{name} must have axes b t d with d={width}; got shape {_show(shape)}")
-    if shape[1] == 0:
-        raise ValueError(f"{name} must have length at least 1; got shape {_show(shape)}")
+    check_not_empty(name, shape)
 
 
 def check_not_empty(name: str, shape: Shape) -> None:
@@ -198,9 +186,8 @@ def check_same_batch(**shapes: Shape) -> None:
             raise ValueError(f"{name} must have a batch axis; got shape ()")
     sizes = [(name, shape[0]) for name, shape in shapes.items() if shape[0] is not None]
     if any(size != sizes[0][1] for _, size in sizes[1:]):
-        raise ValueError(
-            "batch sizes must be equal; got " + ", ".join(f"{name} {size}" for name, size in sizes)
-        )
+        got = ", ".join(f"{name} {size}" for name, size in sizes)
+        raise ValueError(f"batch sizes must be equal; got {got}")
 
 
 def check_same_length(query: Shape, memory: Shape) -> None:
@@ -216,24 +203,18 @@ def check_attention(query: Shape, key: Shape, value: Shape) -> None:
     """query `b t h k`, key `b s g k`, value `b s g e`, where g divides h."""
     for name, shape in (("query", query), ("key", key), ("value", value)):
         if len(shape) != 4:
-            raise ValueError(
-                f"{name} must have four axes (batch, position, heads, head size); "
-                f"got shape {_show(shape)}"
-            )
-        if shape[1] == 0:
-            raise ValueError(f"{name} must have length at least 1; got shape {_show(shape)}")
+            wanted = "four axes (batch, position, heads, head size)"
+            raise ValueError(f"{name} must have {wanted}; got shape {_show(shape)}")
+        check_not_empty(name, shape)
         if 0 in shape[2:]:
-            raise ValueError(
-                f"{name} must have at least one head, of size at least 1; got shape {_show(shape)}"
-            )
+            wanted = "at least one head, of size at least 1"
+            raise ValueError(f"{name} must have {wanted}; got shape {_show(shape)}")
     check_same_batch(query=query, key=key, value=value)
     if query[3] != key[3]:
         raise ValueError(f"query and key head sizes must be equal; got {query[3]} and {key[3]}")
     if key[1:3] != value[1:3] and None not in (*key[1:3], *value[1:3]):
-        raise ValueError(
-            "key and value must have the same positions and heads; "
-            f"got shapes {_show(key)} and {_show(value)}"
-        )
+        got = f"{_show(key)} and {_show(value)}"
+        raise ValueError(f"key and value must have the same positions and heads; got shapes {got}")
     if query[2] % key[2]:  # type: ignore[operator]
         raise ValueError(f"key heads must divide query heads; got h={query[2]}, g={key[2]}")
 
@@ -241,13 +222,9 @@ def check_attention(query: Shape, key: Shape, value: Shape) -> None:
 def check_rotated(shape: Shape, positions: Shape, dtype: str, head_size: int) -> None:
     """Queries or keys are `b t h k`, and their positions integers `b t`, or one row `1 t`."""
     if len(shape) != 4 or shape[3] not in (head_size, None):
-        raise ValueError(
-            f"what rotates must have axes b t h k with k={head_size}; got shape {_show(shape)}"
-        )
-    if not dtype.startswith(("int", "uint")) or len(positions) != 2:
-        raise ValueError(
-            f"positions must be integers of axes b t; got {dtype} of shape {_show(positions)}"
-        )
+        wanted = f"axes b t h k with k={head_size}"
+        raise ValueError(f"what rotates must have {wanted}; got shape {_show(shape)}")
+    _check_integers("positions", "integers of axes b t", positions, dtype, 2)
     _check_broadcast("positions", positions, shape[:2], "b t")
 
 
@@ -271,10 +248,7 @@ def check_token_mask(name: str, shape: Shape, dtype: str, tokens: Shape | None =
     if dtype != "bool":
         raise ValueError(f"{name} must be boolean, True = real token; got {dtype}")
     wanted = tokens or (None, None)
-    fits = len(shape) == 2 and all(
-        want in (size, None) or size is None for size, want in zip(shape, wanted, strict=True)
-    )
-    if not fits:
+    if not _same(shape, wanted):
         raise ValueError(f"{name} must have axes b t = {_show(wanted)}; got shape {_show(shape)}")
 
 
@@ -297,27 +271,21 @@ def check_keep(shape: Shape, dtype: str, x: Shape, rate: float) -> None:
 def check_splits(splits: Sequence[int], target: Shape) -> None:
     """A target `b t` is read in steps of these lengths: each at least 1, together t."""
     if not splits or min(splits) < 1 or sum(splits) != target[1]:
-        raise ValueError(
-            f"splits must be lengths of at least 1 that add up to {target[1]}; got {tuple(splits)}"
-        )
+        wanted = f"lengths of at least 1 that add up to {target[1]}"
+        raise ValueError(f"splits must be {wanted}; got {tuple(splits)}")
 
 
 def check_target(shape: Shape, dtype: str) -> None:
     """A target to be learnt is integer ids `b t`: at least a first token and one after it."""
-    if not dtype.startswith(("int", "uint")) or len(shape) != 2:
-        raise ValueError(
-            f"target must be integer token ids of axes b t; got {dtype} of shape {_show(shape)}"
-        )
+    _check_integers("target", "integer token ids of axes b t", shape, dtype, 2)
     if shape[1] in (0, 1):
-        raise ValueError(
-            f"target must have length at least 2, an input and its label; got shape {_show(shape)}"
-        )
+        wanted = "length at least 2, an input and its label"
+        raise ValueError(f"target must have {wanted}; got shape {_show(shape)}")
 
 
 def check_classes(shape: Shape, dtype: str) -> None:
     """The classes to be learnt are integers, one for each row."""
-    if not dtype.startswith(("int", "uint")) or len(shape) != 1:
-        raise ValueError(f"classes must be integers of axes b; got {dtype} of shape {_show(shape)}")
+    _check_integers("classes", "integers of axes b", shape, dtype, 1)
 
 
 def check_labels(
@@ -335,14 +303,8 @@ def check_labels(
     """
     if len(logits) != 3 or logits[2] == 0:
         raise ValueError(f"logits must have axes b t v; got shape {_show(logits)}")
-    fits = len(labels) == 2 and all(
-        None in (have, want) or have == want for have, want in zip(labels, logits[:2], strict=True)
-    )
-    if not dtype.startswith(("int", "uint")) or not fits:
-        raise ValueError(
-            f"labels must be integer ids of axes b t = {_show(logits[:2])}; "
-            f"got {dtype} of shape {_show(labels)}"
-        )
+    axes = 2 if _same(labels, logits[:2]) else None
+    _check_integers("labels", f"integer ids of axes b t = {_show(logits[:2])}", labels, dtype, axes)
     if not 0 <= smoothing < 1:
         raise ValueError(f"smoothing must be at least 0 and less than 1; got {smoothing}")
     if total is not None and total < 1:
@@ -354,10 +316,8 @@ def check_labels(
 def check_next_token(scores: Shape, tokens: Shape, dtype: str) -> None:
     """Scores of the next token are `b v`, the ids of the tokens before it `b n`."""
     if len(scores) != 2 or len(tokens) != 2:
-        raise ValueError(
-            "scores must have axes b v and tokens b n; "
-            f"got shapes {_show(scores)} and {_show(tokens)}"
-        )
+        got = f"{_show(scores)} and {_show(tokens)}"
+        raise ValueError(f"scores must have axes b v and tokens b n; got shapes {got}")
     if not dtype.startswith(("int", "uint")):
         raise ValueError(f"tokens must be integer ids; got {dtype}")
     check_same_batch(scores=scores, tokens=tokens)
@@ -402,12 +362,9 @@ def check_uniform(
 
     rounded: it may have been rounded to 1.
     """
-    if len(shape) != len(wanted) or any(
-        None not in (have, want) and have != want for have, want in zip(shape, wanted, strict=True)
-    ):
-        raise ValueError(
-            f"uniform must have a number for every token, {_show(wanted)}; got shape {_show(shape)}"
-        )
+    if not _same(shape, wanted):
+        numbers = f"a number for every token, {_show(wanted)}"
+        raise ValueError(f"uniform must have {numbers}; got shape {_show(shape)}")
     for number in (lowest, highest):
         if number is not None and not (0 <= number < 1 or (rounded and number == 1)):
             raise ValueError(f"uniform numbers must be at least 0 and less than 1; got {number}")
@@ -415,10 +372,7 @@ def check_uniform(
 
 def check_source(shape: Shape, dtype: str) -> None:
     """The source of a search is integer ids `b s`."""
-    if not dtype.startswith(("int", "uint")) or len(shape) != 2:
-        raise ValueError(
-            f"source must be integer token ids of axes b s; got {dtype} of shape {_show(shape)}"
-        )
+    _check_integers("source", "integer token ids of axes b s", shape, dtype, 2)
 
 
 def check_prefix(
@@ -432,21 +386,13 @@ def check_prefix(
 
     last: the ids of its last column; real: the last column of its mask, if it has one.
     """
-    if not dtype.startswith(("int", "uint")) or len(shape) != 2 or shape[1] == 0:
-        raise ValueError(
-            "prefix must be integer token ids of axes b p, p at least 1; "
-            f"got {dtype} of shape {_show(shape)}"
-        )
+    axes = None if len(shape) == 2 and shape[1] == 0 else 2
+    _check_integers("prefix", "integer token ids of axes b p, p at least 1", shape, dtype, axes)
+    wanted = "prefix must be padded on the left, and end in a token"
     if padding_id is not None and any(padding_id in row for row in last):
-        raise ValueError(
-            "prefix must be padded on the left, and end in a token; "
-            f"its last column has the padding id {padding_id}"
-        )
+        raise ValueError(f"{wanted}; its last column has the padding id {padding_id}")
     if not all(real):
-        raise ValueError(
-            "prefix must be padded on the left, and end in a token; "
-            "the last column of its mask is not all True"
-        )
+        raise ValueError(f"{wanted}; the last column of its mask is not all True")
 
 
 def check_prefix_given(prefix: bool, source: bool, start_id: int | None) -> None:
@@ -472,19 +418,28 @@ def check_choice(largest: Sequence[float]) -> None:
         raise ValueError("every row of logits must have one greater than -inf; got a row of -inf")
 
 
+def _check_integers(name: str, wanted: str, shape: Shape, dtype: str, axes: int | None) -> None:
+    """axes: their number; None: the shape is wrong already."""
+    if not dtype.startswith(("int", "uint")) or len(shape) != axes:
+        raise ValueError(f"{name} must be {wanted}; got {dtype} of shape {_show(shape)}")
+
+
 def _check_count(name: str, value: int) -> None:
     if isinstance(value, bool) or not hasattr(value, "__index__") or value < 0:
         raise ValueError(f"{name} must be an integer of at least 0; got {value}")
 
 
 def _check_broadcast(name: str, shape: Shape, wanted: Shape, axes: str) -> None:
-    fits = len(shape) == len(wanted) and all(
-        _broadcasts(size, want) for size, want in zip(shape, wanted, strict=True)
-    )
-    if not fits:
-        raise ValueError(
-            f"{name} must broadcast to {axes} = {_show(wanted)}; got shape {_show(shape)}"
-        )
+    sizes = zip(shape, wanted, strict=False)
+    if len(shape) != len(wanted) or not all(_broadcasts(size, want) for size, want in sizes):
+        axes = f"{axes} = {_show(wanted)}"
+        raise ValueError(f"{name} must broadcast to {axes}; got shape {_show(shape)}")
+
+
+def _same(shape: Shape, wanted: Shape) -> bool:
+    """Whether the sizes that are known are equal."""
+    pairs = [pair for pair in zip(shape, wanted, strict=False) if not any(x is None for x in pair)]
+    return len(shape) == len(wanted) and all(have == want for have, want in pairs)
 
 
 def _broadcasts(size: int | None, want: int | None) -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from textwrap import fill, indent
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 from . import fields
 from .rotary_scaling import RotaryScaling
@@ -60,6 +60,8 @@ _Scaling = Annotated[
 ]
 _Kinds = Annotated[tuple[str, ...], fields.sequence_of(fields.one_of(LAYER_KINDS))]
 _Flags = Annotated[tuple[bool, ...], fields.sequence_of(fields.BOOLEAN)]
+
+_SCALINGS = ("rotary_scaling", "local_rotary_scaling")  # the fields
 
 
 class LayerKind(NamedTuple):
@@ -175,7 +177,7 @@ class TransformerConfig(fields.Fields):
     classifier_dropout_rate: _Rate  # on the pooled token, before the classification head
 
     def __post_init__(self) -> None:
-        for name in ("rotary_scaling", "local_rotary_scaling"):
+        for name in _SCALINGS:
             if isinstance(value := getattr(self, name), Mapping):
                 try:
                     scaling = RotaryScaling.from_dict(value)
@@ -206,12 +208,8 @@ class TransformerConfig(fields.Fields):
             lines += [f"    # {heading}", indent(fill(values, 96, break_on_hyphens=False), "    ")]
         return "\n".join([*lines, ")"])
 
-    def to_dict(self) -> dict[str, Any]:
-        scalings = {
-            name: getattr(self, name).to_dict()
-            for name in ("rotary_scaling", "local_rotary_scaling")
-        }
-        return super().to_dict() | scalings
+    def to_dict(self) -> fields.Values:
+        return super().to_dict() | {name: getattr(self, name).to_dict() for name in _SCALINGS}
 
     def _conflicts(self) -> Iterator[str]:
         source, target = self.source_vocabulary, self.target_vocabulary
@@ -250,7 +248,7 @@ class TransformerConfig(fields.Fields):
         if size < 2 or size % 2:
             yield f"the features that rotate must be an even number; got {size}, {got}"
             return
-        for name in ("rotary_scaling", "local_rotary_scaling"):
+        for name in _SCALINGS:
             scaling = getattr(self, name)
             factors = scaling.short_factors
             if factors is not None and 2 * len(factors) != size:
@@ -287,9 +285,8 @@ class TransformerConfig(fields.Fields):
     def layer_kind(self, layer: int) -> LayerKind:
         """What the self-attention of the layer of that index does; the patterns go on in turn."""
         local = self.layer_pattern[layer % len(self.layer_pattern)] == "local"
-        rotary = (
-            self.positions == "rotary" and self.rotary_pattern[layer % len(self.rotary_pattern)]
-        )
+        rotates = self.rotary_pattern[layer % len(self.rotary_pattern)]
+        rotary = self.positions == "rotary" and rotates
         if local:
             return LayerKind(self.window, rotary, self.local_rotary_base, self.local_rotary_scaling)
         return LayerKind(0, rotary, self.rotary_base, self.rotary_scaling)
@@ -300,6 +297,11 @@ class TransformerConfig(fields.Fields):
         """
         window = 0 if layer is None else self.layer_kind(layer).window
         return Scores(self.score_scale, self.score_cap, window, causal)
+
+    def output_norm(self, sublayer: str) -> str:
+        """The name of the norm of a sub-layer's output; empty without one."""
+        names = {"sandwich": f"{sublayer}_output_norm", "after": f"{sublayer}_norm"}
+        return names.get(self.norm_placement, "")
 
     @property
     def rotary_switches(self) -> set[int]:
@@ -346,10 +348,18 @@ class TransformerConfig(fields.Fields):
     def need_one_head(self) -> None:
         """Raises ValueError if a model has two heads, so that a call does not say which."""
         if self.classes and self.masked_language_head:
-            raise ValueError(
-                "an encoder-only model with two heads is called by `classify` or "
-                "`masked_language_logits`; got a call of the whole"
-            )
+            wanted = "two heads is called by `classify` or `masked_language_logits`"
+            raise ValueError(f"an encoder-only model with {wanted}; got a call of the whole")
+
+    @property
+    def only_head(self) -> str:
+        """The head that the call of an encoder-only model means, by its field; empty without one.
+        Raises ValueError as `need_one_head`.
+        """
+        self.need_one_head()
+        if self.classes:
+            return "classes"
+        return "masked_language_head" if self.masked_language_head else ""
 
     def need_objective(self) -> None:
         """Raises ValueError if no loss reaches every parameter.
@@ -357,7 +367,6 @@ class TransformerConfig(fields.Fields):
         An encoder-only model learns classes, without a masked-language head.
         """
         if not self.decoder_layers and (not self.classes or self.masked_language_head):
-            raise ValueError(
-                "training an encoder-only model needs classes and no masked-language head; "
-                f"got classes={self.classes}, masked_language_head={self.masked_language_head}"
-            )
+            got = f"classes={self.classes}, masked_language_head={self.masked_language_head}"
+            wanted = "needs classes and no masked-language head"
+            raise ValueError(f"training an encoder-only model {wanted}; got {got}")

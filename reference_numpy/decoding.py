@@ -1,37 +1,31 @@
 """Answers: greedy search, sampling and beam search over a model that decodes in steps."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 
-from . import arithmetic, beams, cache, checks, mask, sampling, transformer
+from . import arithmetic, beams, cache, checks, inputs, sampling, transformer
 from .arrays import Array, Mask, Tree
 from .config import TransformerConfig as Config
-from .strategy import Strategy
+from .strategy import Options, Strategy
 from .values import Text
 
 __all__ = ["beam_search", "greedy_search", "sample"]
-
-Options = Strategy | Mapping[str, Any]
 
 
 def greedy_search(
     parameters: Tree,
     config: Config,
-    source: Array | None,
+    source: Text | Array | None,
     strategy: Options,
-    prefix: Array | None = None,
-    source_mask_bs: Mask = None,
-    prefix_mask_bp: Mask = None,
+    prefix: Text | Array | None = None,
 ) -> dict[str, Array]:
     """The answer whose every token is the likeliest; of equals the lower id.
 
     source: ids `b s`; None for a decoder-only model, which needs a prefix, its prompt. strategy: a
     Strategy, or a mapping of its fields. prefix: ids `b p` that every answer follows, in place of
-    the start token; shorter ones are padded on the left. prefix_mask_bp: boolean, True = real
-    token; without it, every id but the padding id. An answer ends with the end token or after
-    max_new_tokens tokens.
+    the start token; shorter ones are padded on the left. A Text has its mask beside the ids. An
+    answer ends with the end token or after max_new_tokens tokens.
 
     Returns `token_bn` and `log_p_bn`, both `max_new_tokens` long. The tokens, int64, are the
     answers without their prefix, with padding after their end. Each has the model's `log p` given
@@ -39,27 +33,17 @@ def greedy_search(
     is 0. Half-precision dtypes compute `log p` in float32. Raises ValueError on ids and options
     that do not fit, and if a logit is inf or NaN.
     """
-    model = Model(
-        parameters,
-        config,
-        Strategy.of(strategy, config),
-        source,
-        prefix,
-        source_mask_bs,
-        prefix_mask_bp,
-    )
+    model = Model(parameters, config, Strategy.of(strategy, config), source, prefix)
     return one_by_one(model, lambda scores_bv, _: scores_bv.argmax(axis=1))
 
 
 def sample(
     parameters: Tree,
     config: Config,
-    source: Array | None,
+    source: Text | Array | None,
     strategy: Options,
     uniform_bn: Array,
-    prefix: Array | None = None,
-    source_mask_bs: Mask = None,
-    prefix_mask_bp: Mask = None,
+    prefix: Text | Array | None = None,
 ) -> dict[str, Array]:
     """As `greedy_search`, but each token is drawn (SAMPLE).
 
@@ -68,11 +52,10 @@ def sample(
     drawn; others are refused. Temperature 0 takes the likeliest token.
     """
     strategy = Strategy.of(strategy, config)
-    model = Model(parameters, config, strategy, source, prefix, source_mask_bs, prefix_mask_bp)
+    model = Model(parameters, config, strategy, source, prefix)
     shape = len(model.target_bt), strategy.max_new_tokens
-    checks.check_uniform(
-        uniform_bn.shape, shape, uniform_bn.min(initial=0), uniform_bn.max(initial=0)
-    )
+    least, most = uniform_bn.min(initial=0), uniform_bn.max(initial=0)
+    checks.check_uniform(uniform_bn.shape, shape, least, most)
 
     def choose(scores_bv: Array, step: int) -> Array:
         if not strategy.temperature:
@@ -86,11 +69,9 @@ def sample(
 def beam_search(
     parameters: Tree,
     config: Config,
-    source: Array | None,
+    source: Text | Array | None,
     strategy: Options,
-    prefix: Array | None = None,
-    source_mask_bs: Mask = None,
-    prefix_mask_bp: Mask = None,
+    prefix: Text | Array | None = None,
 ) -> dict[str, Array]:
     """The hypotheses of highest score `log p / ((5 + n) / 6)^alpha`, n tokens with the end token
     (BEAM).
@@ -105,19 +86,10 @@ def beam_search(
     Missing ones are padding, with the score -inf. Source: Wu et al. 2016, eq. 14.
     """
     strategy = Strategy.of(strategy, config)
-    model = Model(
-        parameters,
-        config,
-        strategy,
-        source,
-        prefix,
-        source_mask_bs,
-        prefix_mask_bp,
-        strategy.beam_size,
-    )
+    model = Model(parameters, config, strategy, source, prefix, strategy.beam_size)
     rows = [beams.Row(strategy) for _ in range(len(model.target_bt) // strategy.beam_size)]
     for _ in range(strategy.max_new_tokens):
-        scores_bv = model.penalised(model.log_p_bv)
+        scores_bv = model.penalised(model.log_p)
         scores_bwv = scores_bv.reshape(len(rows), strategy.beam_size, scores_bv.shape[1])
         for row, scores_wv in zip(rows, scores_bwv, strict=True):
             row.advance(scores_wv)
@@ -127,106 +99,7 @@ def beam_search(
     return n_best(rows, strategy, strategy.pad_id(config), scores_bwv.dtype)
 
 
-class Model:
-    """The model after it has read a target, with a copy of each row for every beam."""
-
-    def __init__(
-        self,
-        parameters: Tree,
-        config: Config,
-        strategy: Strategy,
-        source: Array | None,
-        prefix: Array | None,
-        source_mask_bs: Mask,
-        prefix_mask_bp: Mask,
-        copies: int = 1,
-    ) -> None:
-        self.parameters, self.config, self.strategy = parameters, config, strategy
-        config.need_decoder()
-        checks.check_source_given(config.encoder_layers, source, source_mask_bs=source_mask_bs)
-        if source is not None:
-            checks.check_source(source.shape, str(source.dtype))
-        prefix, mask_bp = _prefix(config, strategy, source, prefix, prefix_mask_bp)
-        row_b = np.repeat(np.arange(len(prefix)), copies)
-        memory_bsd = None
-        if source is not None:
-            checks.check_same_batch(source=source.shape, prefix=prefix.shape)
-            source_mask_bs = (
-                mask.token_mask(source, config.padding_id)
-                if source_mask_bs is None
-                else source_mask_bs
-            )
-            text = Text(source, source_mask_bs)
-            memory_bsd = transformer.encode(parameters, config, text)[row_b]
-            source_mask_bs = source_mask_bs[row_b]
-        self._memory = memory_bsd, source_mask_bs, len(row_b)
-        self._cache = cache.start_cache(parameters, config, *self._memory)
-        self._prefix_length = prefix.shape[1]
-        self.target_bt, self.target_mask_bt = prefix[row_b][:, :0], mask_bp[row_b][:, :0]
-        self.read(prefix[row_b], mask_bt=mask_bp[row_b])
-
-    def read(self, token_bt: Array, row_b: Array | None = None, mask_bt: Mask = None) -> None:
-        """Reads these tokens; before that, row i becomes what row `row_b[i]` was."""
-        if row_b is not None:
-            self._cache = cache.reorder(self._cache, row_b)
-            self.target_bt, self.target_mask_bt = self.target_bt[row_b], self.target_mask_bt[row_b]
-        mask_bt = mask.token_mask(token_bt, self.config.padding_id) if mask_bt is None else mask_bt
-        before_bt = self.target_mask_bt
-        self.target_bt = np.concatenate([self.target_bt, token_bt], axis=1)
-        self.target_mask_bt = np.concatenate([self.target_mask_bt, mask_bt], axis=1)
-        if self._switches(before_bt):
-            # every key rotates anew, by the frequencies of long texts (ROTARY)
-            self._cache = cache.start_cache(self.parameters, self.config, *self._memory)
-            token_bt, mask_bt = self.target_bt, self.target_mask_bt
-        logits_btv, self._cache = cache.decode_step(
-            self.parameters, self.config, token_bt, self._cache, mask_bt
-        )
-        self.logits_bv = arithmetic.upcast_half(logits_btv[:, -1])
-        checks.check_logits(bool((self.logits_bv < np.inf).all()))
-        self.logits_bv[:, self.strategy.forbidden_ids(self.config)] = -np.inf
-
-    def _switches(self, before_bt: Array) -> bool:
-        """Whether the target grows beyond a length after which layers rotate by other factors."""
-        for original in self.config.rotary_switches:
-            before, after = (
-                cache.length(self.config, mask_bt) for mask_bt in (before_bt, self.target_mask_bt)
-            )
-            if 0 < before <= original < after:
-                return True
-        return False
-
-    @property
-    def log_p_bv(self) -> Array:
-        x_bv = self.logits_bv - np.max(self.logits_bv, axis=1, keepdims=True)
-        return x_bv - np.log(arithmetic.sum(arithmetic.exp(x_bv), axis=1))
-
-    def penalised(self, scores_bv: Array) -> Array:
-        """A copy of the scores after the penalties, without an end token that comes too early."""
-        strategy = self.strategy
-        penalties = strategy.repetition_penalty, strategy.no_repeat_ngram
-        scores_bv = sampling.penalise(scores_bv, self.target_bt, *penalties, self.target_mask_bt)
-        if self.target_bt.shape[1] - self._prefix_length < strategy.min_new_tokens:
-            scores_bv[:, strategy.end_id] = -np.inf
-        return scores_bv
-
-
-def _prefix(
-    config: Config, strategy: Strategy, source: Any, prefix: Any, mask_bp: Mask
-) -> tuple[Array, Array]:
-    """The prefix of every answer, by default the start token, and which of its tokens are real."""
-    checks.check_prefix_given(prefix is not None, source is not None, strategy.start_id)
-    if prefix is None:
-        prefix = np.full((len(source), 1), strategy.start_id, source.dtype)
-    if mask_bp is not None:
-        checks.check_token_mask("prefix mask", mask_bp.shape, str(mask_bp.dtype), prefix.shape)
-    last, real = prefix[..., -1:].tolist(), () if mask_bp is None else mask_bp[:, -1].tolist()
-    checks.check_prefix(prefix.shape, str(prefix.dtype), config.padding_id, last, real)
-    # The last token of an answer is not read.
-    checks.check_length(prefix.shape[1] + strategy.max_new_tokens - 1, config.max_positions)
-    return prefix, mask.token_mask(prefix, config.padding_id) if mask_bp is None else mask_bp
-
-
-def one_by_one(model: Model, choose: Callable[[Array, int], Array]) -> dict[str, Array]:
+def one_by_one(model: "Model", choose: Callable[[Array, int], Array]) -> dict[str, Array]:
     """One answer for each row, token by token. choose: (scores `b v`, step) -> tokens `b`."""
     strategy, pad_id = model.strategy, model.strategy.pad_id(model.config)
     shape = len(model.logits_bv), strategy.max_new_tokens
@@ -234,17 +107,34 @@ def one_by_one(model: Model, choose: Callable[[Array, int], Array]) -> dict[str,
     token_bn, log_p_bn = np.full(shape, pad_id), np.zeros(shape, model.logits_bv.dtype)
     for step in range(strategy.max_new_tokens):
         scores_bv = model.penalised(model.logits_bv)
-        scores_bv[np.isneginf(scores_bv).all(axis=1), strategy.end_id] = (
-            0  # where nothing may follow the answer ends
-        )
+        nothing_b = np.isneginf(scores_bv).all(axis=1)
+        scores_bv[nothing_b, strategy.end_id] = 0  # where nothing may follow, the answer ends
         token_bn[:, step] = token_b = np.where(done_b, pad_id, choose(scores_bv, step))
-        log_p_b = np.take_along_axis(model.log_p_bv, token_b[:, None], axis=1)[:, 0]
+        log_p_b = np.take_along_axis(model.log_p, token_b[:, None], axis=1)[:, 0]
         log_p_bn[:, step] = np.where(done_b, log_p_b.dtype.type(0), log_p_b)
         done_b = done_b | (token_b == strategy.end_id)
         if step + 1 == strategy.max_new_tokens or done_b.all():
             break
         model.read(token_b[:, None])
     return {"token_bn": token_bn, "log_p_bn": log_p_bn}
+
+
+def start(
+    config: Config, strategy: Strategy, source: Text | None, prefix: Text | Array | None
+) -> tuple[Array, Array]:
+    """The prefix of every answer, by default the start token, and which of its tokens are real."""
+    checks.check_prefix_given(prefix is not None, source is not None, strategy.start_id)
+    if prefix is None:
+        ids = source.ids  # type: ignore[union-attr]
+        prefix = np.full((len(ids), 1), strategy.start_id, ids.dtype)
+    prefix_bp, mask_bp, _ = text = Text.of(prefix)
+    if mask_bp is not None:
+        checks.check_token_mask("prefix mask", mask_bp.shape, str(mask_bp.dtype), prefix_bp.shape)
+    last, real = prefix_bp[..., -1:].tolist(), () if mask_bp is None else mask_bp[:, -1].tolist()
+    checks.check_prefix(prefix_bp.shape, str(prefix_bp.dtype), config.padding_id, last, real)
+    # The last token of an answer is not read.
+    checks.check_length(prefix_bp.shape[1] + strategy.max_new_tokens - 1, config.max_positions)
+    return prefix_bp, inputs.real(config, text)
 
 
 def continued(rows: list[beams.Row], size: int) -> tuple[Array, Array]:
@@ -257,6 +147,82 @@ def continued(rows: list[beams.Row], size: int) -> tuple[Array, Array]:
             token[index, place], parent[index, place] = beam.tokens[-1], beam.parent
     row_b = parent + size * np.arange(len(rows))[:, None]
     return token.reshape(-1, 1), row_b.reshape(-1)
+
+
+class Model:
+    """The model after it has read a target, with a copy of each row for every beam."""
+
+    def __init__(
+        self,
+        parameters: Tree,
+        config: Config,
+        strategy: Strategy,
+        source: Text | Array | None,
+        prefix: Text | Array | None,
+        copies: int = 1,
+    ) -> None:
+        self.parameters, self.config, self.strategy = parameters, config, strategy
+        config.need_decoder()
+        checks.check_source_given(config.encoder_layers, source)
+        text = None
+        if source is not None:
+            text = Text.of(source)
+            checks.check_source(text.ids.shape, str(text.ids.dtype))
+        prefix_bp, mask_bp = start(config, strategy, text, prefix)
+        row_b = np.repeat(np.arange(len(prefix_bp)), copies)
+        memory_bsd = real_bs = None
+        if text is not None:
+            checks.check_same_batch(source=text.ids.shape, prefix=prefix_bp.shape)
+            real_bs = inputs.real(config, text)
+            text = text._replace(mask_bt=real_bs)
+            memory_bsd = transformer.encode(parameters, config, text)[row_b]
+            real_bs = real_bs[row_b]
+        self._memory = memory_bsd, real_bs, len(row_b)
+        self._cache = cache.start_cache(parameters, config, *self._memory)
+        self._prefix_length = prefix_bp.shape[1]
+        self.target_bt, self.target_mask_bt = prefix_bp[row_b][:, :0], mask_bp[row_b][:, :0]
+        self.read(prefix_bp[row_b], mask_bt=mask_bp[row_b])
+
+    def read(self, token_bt: Array, row_b: Array | None = None, mask_bt: Mask = None) -> None:
+        """Reads these tokens; before that, row i becomes what row `row_b[i]` was."""
+        if row_b is not None:
+            self._cache = cache.reorder(self._cache, row_b)
+            self.target_bt, self.target_mask_bt = self.target_bt[row_b], self.target_mask_bt[row_b]
+        mask_bt = inputs.real(self.config, Text(token_bt, mask_bt))
+        before_bt = self.target_mask_bt
+        self.target_bt = np.concatenate([self.target_bt, token_bt], axis=1)
+        self.target_mask_bt = np.concatenate([self.target_mask_bt, mask_bt], axis=1)
+        if self._switches(before_bt):
+            # every key rotates anew, by the frequencies of long texts (ROTARY)
+            self._cache = cache.start_cache(self.parameters, self.config, *self._memory)
+            token_bt, mask_bt = self.target_bt, self.target_mask_bt
+        given = self.parameters, self.config, token_bt, self._cache, mask_bt
+        logits_btv, self._cache = cache.decode_step(*given)
+        self.logits_bv = arithmetic.upcast_half(logits_btv[:, -1])
+        checks.check_logits(bool((self.logits_bv < np.inf).all()))
+        self.logits_bv[:, self.strategy.forbidden_ids(self.config)] = -np.inf
+
+    def _switches(self, before_bt: Array) -> bool:
+        """Whether the target grows beyond a length after which layers rotate by other factors."""
+        config, after_bt = self.config, self.target_mask_bt
+        return any(
+            0 < cache.length(config, before_bt) <= original < cache.length(config, after_bt)
+            for original in config.rotary_switches
+        )
+
+    @property
+    def log_p(self) -> Array:
+        x_bv = self.logits_bv - np.max(self.logits_bv, axis=1, keepdims=True)
+        return x_bv - np.log(arithmetic.sum(arithmetic.exp(x_bv), axis=1))
+
+    def penalised(self, scores_bv: Array) -> Array:
+        """A copy of the scores after the penalties, without an end token that comes too early."""
+        strategy = self.strategy
+        penalties = strategy.repetition_penalty, strategy.no_repeat_ngram
+        scores_bv = sampling.penalise(scores_bv, self.target_bt, *penalties, self.target_mask_bt)
+        if self.target_bt.shape[1] - self._prefix_length < strategy.min_new_tokens:
+            scores_bv[:, strategy.end_id] = -np.inf
+        return scores_bv
 
 
 def n_best(

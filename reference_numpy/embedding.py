@@ -3,7 +3,7 @@
 import numpy as np
 
 from . import arithmetic, checks, softmax
-from .arrays import Array, Gradients, Tree
+from .arrays import Array, Gradients, Tree, bounds
 
 __all__ = [
     "embedding",
@@ -47,20 +47,17 @@ def embedding_vjp(
     g_btd = _scaled(cotangent, round_scale) if scale else cotangent
     if _are_ids(token, table_vd.shape[0]):
         return {"parameters": {"table": arithmetic.scatter_add(g_btd, token, table_vd.shape[0])}}
-    token_btv, gradient_vd = arithmetic.einsum_vjp(
-        "btv,vd->btd", token.astype(table_vd.dtype, copy=False), table_vd, g_btd
-    )
-    return {
-        "parameters": {"table": gradient_vd},
-        "token": token_btv.astype(token.dtype, copy=False),
-    }
+    soft_btv = token.astype(table_vd.dtype, copy=False)
+    token_btv, gradient_vd = arithmetic.einsum_vjp("btv,vd->btd", soft_btv, table_vd, g_btd)
+    token_btv = token_btv.astype(token.dtype, copy=False)
+    return {"parameters": {"table": gradient_vd}, "token": token_btv}
 
 
 def _are_ids(token: Array, vocabulary: int) -> bool:
     """Whether tokens are ids, otherwise soft rows; raises ValueError if they are neither."""
     ids = token.dtype.kind in "iu"
-    bounds = (int(token.min()), int(token.max())) if ids and token.size else ()
-    checks.check_tokens("token", token.shape, str(token.dtype), vocabulary, *bounds)
+    lowest, highest = bounds(token)
+    checks.check_tokens("token", token.shape, str(token.dtype), vocabulary, lowest, highest)
     return ids
 
 
@@ -76,20 +73,16 @@ def segment_embedding(parameters: Tree, segment_bs: Array) -> Array:
     parameters: table `a d`. segment_bs: integers from 0 to a - 1. Raises ValueError on other
     segments and axes. Source: Devlin et al. 2019, section 3.
     """
-    bounds = (int(segment_bs.min()), int(segment_bs.max())) if segment_bs.size else ()
-    checks.check_rows(
-        "segment", segment_bs.shape, str(segment_bs.dtype), len(parameters["table"]), *bounds
-    )
+    kind, rows = str(segment_bs.dtype), len(parameters["table"])
+    lowest, highest = bounds(segment_bs)
+    checks.check_rows("segment", segment_bs.shape, kind, rows, lowest, highest)
     return parameters["table"][segment_bs]
 
 
 def segment_embedding_vjp(parameters: Tree, segment_bs: Array, *, cotangent: Array) -> Gradients:
     """`dtable[a] = sum_(segment = a) g`: the sum over the tokens of segment a."""
-    return {
-        "parameters": {
-            "table": arithmetic.scatter_add(cotangent, segment_bs, len(parameters["table"]))
-        }
-    }
+    table_ad = arithmetic.scatter_add(cotangent, segment_bs, len(parameters["table"]))
+    return {"parameters": {"table": table_ad}}
 
 
 def logits(parameters: Tree, x_btd: Array, scale: float = 1.0, cap: float | None = None) -> Array:

@@ -99,25 +99,19 @@ def feed_forward_vjp(
     one; parameters and x_btd.
     """
     hidden_btf, (linear_btf, gate_btf) = hidden_layer(parameters, x_btd, activation_name)
-    dropped = keep_btf, dropout_rate
-    g_btf, output = arithmetic.affine_vjp(
-        "btf,fd->btd", dropout.dropout(hidden_btf, *dropped), parameters["output"], cotangent
-    )
-    g_btf = dropout.dropout_vjp(hidden_btf, *dropped, cotangent=g_btf)["x"]
+    own, dropped_btf = parameters["output"], dropout.dropout(hidden_btf, keep_btf, dropout_rate)
+    g_btf, output = arithmetic.affine_vjp("btf,fd->btd", dropped_btf, own, cotangent)
+    g_btf = dropout.dropout_vjp(hidden_btf, keep_btf, dropout_rate, cotangent=g_btf)["x"]
     into = {"hidden": g_btf}
     if gate_btf is not None:
-        into = {
-            "gate": g_btf * linear_btf,
-            "hidden": g_btf * activation(gate_btf, activation_name),
-        }
+        into = {"gate": g_btf * linear_btf, "hidden": g_btf * activation(gate_btf, activation_name)}
     active, x = ("hidden", linear_btf) if gate_btf is None else ("gate", gate_btf)
     into[active] = activation_vjp(x, activation_name, cotangent=into[active])["x"]
     gradients: Gradients = {"output": output}
     gradient_btd = np.zeros((), x_btd.dtype)
     for name, g_btf in into.items():
-        part_btd, gradients[name] = arithmetic.affine_vjp(
-            "btd,df->btf", x_btd, parameters[name], g_btf
-        )
+        own = parameters[name]
+        part_btd, gradients[name] = arithmetic.affine_vjp("btd,df->btf", x_btd, own, g_btf)
         gradient_btd = gradient_btd + part_btd
     return {"parameters": gradients, "x_btd": gradient_btd}
 

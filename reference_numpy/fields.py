@@ -25,14 +25,19 @@ __all__ = [
     "Fields",
     "Rule",
     "SeveralValues",
+    "Values",
     "at_least",
     "at_most",
     "integer",
     "is_integer",
     "is_number",
     "one_of",
+    "or_none",
     "sequence_of",
 ]
+
+
+Values = dict[str, Any]  # of fields, by name
 
 
 class SeveralValues(ValueError):
@@ -67,9 +72,6 @@ NUMBER_OR_NONE = Rule(lambda value: value is None or is_number(value), "a finite
 BOOLEAN = Rule(lambda value: isinstance(value, bool), "True or False")
 NAME = Rule(lambda value: isinstance(value, str), "a name")
 POSITIVE = Rule(lambda value: is_number(value) and value > 0, "greater than 0")
-POSITIVE_OR_NONE = Rule(
-    lambda value: value is None or (is_number(value) and value > 0), "greater than 0, or None"
-)
 LEAST, MOST = 1e-30, 1e30  # float32 holds such numbers and their inverses
 MODERATE = Rule(
     lambda value: not is_number(value) or LEAST <= value <= MOST, f"from {LEAST:g} to {MOST:g}"
@@ -79,9 +81,8 @@ SHARE = Rule(lambda value: is_number(value) and 0 <= value < 1, "at least 0 and 
 
 
 def integer(least: int) -> Rule:
-    return Rule(
-        lambda value: is_integer(value) and value >= least, f"an integer of at least {least}"
-    )
+    wanted = f"an integer of at least {least}"
+    return Rule(lambda value: is_integer(value) and value >= least, wanted)
 
 
 def at_least(least: int) -> Rule:
@@ -94,6 +95,13 @@ def at_most(most: int) -> Rule:
 
 def one_of(names: Collection[str]) -> Rule:
     return Rule(lambda value: value in names, f"one of {', '.join(names)}")
+
+
+def or_none(rule: Rule) -> Rule:
+    return Rule(lambda value: value is None or rule.good(value), f"{rule.wanted}, or None")
+
+
+POSITIVE_OR_NONE = or_none(POSITIVE)
 
 
 def sequence_of(rule: Rule) -> Rule:
@@ -114,9 +122,8 @@ class Fields:
     """
 
     KIND: ClassVar[str]  # what messages call it, such as "config"
-    TOGETHER: ClassVar[
-        Mapping[str, Sequence[str]]
-    ] = {}  # a name -> the fields that it sets to one value
+    # a name -> the fields that it sets to one value
+    TOGETHER: ClassVar[Mapping[str, Sequence[str]]] = {}
     LARGEST: ClassVar[int] = 2**53  # size of an integer; float64 holds all up to it
 
     def __post_init__(self) -> None:
@@ -144,37 +151,28 @@ class Fields:
 
     def replace(self, **changes: Any) -> Self:
         """A copy with some fields changed; raises ValueError on unknown fields and bad values."""
-        changes = self.apart(changes)
-        if problems := unknown(
-            f"{self.KIND} field", changes, [field.name for field in dataclasses.fields(self)]
-        ):
+        changes, names = self.apart(changes), [field.name for field in dataclasses.fields(self)]
+        if problems := unknown(f"{self.KIND} field", changes, names):
             raise ValueError("; ".join(problems))
         return dataclasses.replace(self, **changes)
 
     @classmethod
-    def apart(cls, given: Mapping[str, Any]) -> dict[str, Any]:
+    def apart(cls, given: Mapping[str, Any]) -> Values:
         """The values by field, where one name stands for several fields (`TOGETHER`), as `to_dict`
         gives them.
         """
+        apart = {name: value for name, value in given.items() if name not in cls.TOGETHER}
         named = {
-            name: value.to_dict()
-            if isinstance(value, Fields)
-            else list(value)
-            if isinstance(value, tuple)
-            else value
-            for name, value in given.items()
-            if name not in cls.TOGETHER
+            name: value.to_dict() if isinstance(value, Fields) else _listed(value)
+            for name, value in apart.items()
         }
         for name in [name for name in given if name in cls.TOGETHER]:
             named |= {field: given[name] for field in cls.TOGETHER[name] if field not in named}
         return named
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Values:
         """The fields by name, as JSON can hold them."""
-        return {
-            name: list(value) if isinstance(value, tuple) else value
-            for name, value in dataclasses.asdict(self).items()
-        }
+        return {name: _listed(value) for name, value in dataclasses.asdict(self).items()}
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Self:
@@ -182,10 +180,8 @@ class Fields:
         fields = cls.apart(fields)
         defaults = {field.name: field.default for field in dataclasses.fields(cls)}
         needed = [name for name, default in defaults.items() if default is dataclasses.MISSING]
-        problems, missing = (
-            unknown(f"{cls.KIND} field", fields, defaults),
-            [name for name in needed if name not in fields],
-        )
+        problems = unknown(f"{cls.KIND} field", fields, defaults)
+        missing = [name for name in needed if name not in fields]
         if missing and len(needed) == len(defaults):
             problems.append(f"a {cls.KIND} needs every field; missing {', '.join(missing)}")
         else:
@@ -193,3 +189,7 @@ class Fields:
         if problems:
             raise ValueError("; ".join(problems))
         return cls(**fields)
+
+
+def _listed(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value

@@ -54,9 +54,8 @@ def classifier(
     x is not `b r`. Source: Devlin et al. 2019, section 4.1.
     """
     checks.check_pooled(pooled_br.shape, parameters["kernel"].shape[0])
-    return arithmetic.affine(
-        "br,rc->bc", dropout.dropout(pooled_br, keep_br, dropout_rate), parameters
-    )
+    dropped_br = dropout.dropout(pooled_br, keep_br, dropout_rate)
+    return arithmetic.affine("br,rc->bc", dropped_br, parameters)
 
 
 def classifier_vjp(
@@ -70,10 +69,8 @@ def classifier_vjp(
     """Backwards through the dense layer and dropout; parameters and pooled_br."""
     dropped_br = dropout.dropout(pooled_br, keep_br, dropout_rate)
     g_br, gradients = arithmetic.affine_vjp("br,rc->bc", dropped_br, parameters, cotangent)
-    return {
-        "parameters": gradients,
-        "pooled_br": dropout.dropout_vjp(pooled_br, keep_br, dropout_rate, cotangent=g_br)["x"],
-    }
+    g_br = dropout.dropout_vjp(pooled_br, keep_br, dropout_rate, cotangent=g_br)["x"]
+    return {"parameters": gradients, "pooled_br": g_br}
 
 
 def masked_language_head(parameters: Tree, x_bsd: Array, config: Config) -> Array:
@@ -99,21 +96,14 @@ def masked_language_head_vjp(
     hidden_bsr = arithmetic.affine("bsd,dr->bsr", x_bsd, parameters["hidden"])
     active_bsr = feed_forward.activation(hidden_bsr, config.activation)
     normed_bsr = normalization.norm(parameters["norm"], config, active_bsr)
-    of_logits = parameters["logits"], normed_bsr, config.logit_scale, config.logit_cap
-    last = embedding.logits_vjp(*of_logits, cotangent=cotangent)
+    own, scale, cap = parameters["logits"], config.logit_scale, config.logit_cap
+    last = embedding.logits_vjp(own, normed_bsr, scale, cap, cotangent=cotangent)
     normed = normalization.norm_vjp(parameters["norm"], config, active_bsr, cotangent=last["x_btd"])
-    g_bsr = feed_forward.activation_vjp(hidden_bsr, config.activation, cotangent=normed["x_btd"])[
-        "x"
-    ]
-    gradient_bsd, hidden = arithmetic.affine_vjp("bsd,dr->bsr", x_bsd, parameters["hidden"], g_bsr)
-    return {
-        "parameters": {
-            "hidden": hidden,
-            "norm": normed["parameters"],
-            "logits": last["parameters"],
-        },
-        "x_bsd": gradient_bsd,
-    }
+    g_bsr = normed["x_btd"]
+    g_bsr = feed_forward.activation_vjp(hidden_bsr, config.activation, cotangent=g_bsr)["x"]
+    g_bsd, hidden = arithmetic.affine_vjp("bsd,dr->bsr", x_bsd, parameters["hidden"], g_bsr)
+    gradients = {"hidden": hidden, "norm": normed["parameters"], "logits": last["parameters"]}
+    return {"parameters": gradients, "x_bsd": g_bsd}
 
 
 def output(parameters: Tree, config: Config, head: str, x_bsd: Array, keep: Keep = None) -> Array:
@@ -128,8 +118,8 @@ def output(parameters: Tree, config: Config, head: str, x_bsd: Array, keep: Keep
     pooled_br = pooler(parameters["pooler"], x_bsd, config.pooler_activation)
     if head == "pooler":
         return pooled_br
-    dropped = dropout.part(keep, "classifier_dropout"), config.classifier_dropout_rate
-    return classifier(parameters["classifier"], pooled_br, *dropped)
+    keep_br, rate = dropout.part(keep, "classifier_dropout"), config.classifier_dropout_rate
+    return classifier(parameters["classifier"], pooled_br, keep_br, rate)
 
 
 def output_vjp(
@@ -145,9 +135,8 @@ def output_vjp(
     table.
     """
     if head == "masked_language_head":
-        inner = masked_language_head_vjp(
-            _untied(parameters, config), x_bsd, config, cotangent=cotangent
-        )
+        own = _untied(parameters, config)
+        inner = masked_language_head_vjp(own, x_bsd, config, cotangent=cotangent)
         own, tied = inner["parameters"], {}
         if config.tie_logits:
             tied = {"source_embedding": {"table": own["logits"].pop("kernel").T}}
@@ -156,8 +145,9 @@ def output_vjp(
     found, activation_name = {}, config.pooler_activation
     if head == "classes":
         pooled_br = pooler(parameters["pooler"], x_bsd, activation_name)
-        dropped = dropout.part(keep, "classifier_dropout"), config.classifier_dropout_rate
-        last = classifier_vjp(parameters["classifier"], pooled_br, *dropped, cotangent=cotangent)
+        keep_br, rate = dropout.part(keep, "classifier_dropout"), config.classifier_dropout_rate
+        given = parameters["classifier"], pooled_br, keep_br, rate
+        last = classifier_vjp(*given, cotangent=cotangent)
         found["classifier"], cotangent = last["parameters"], last["pooled_br"]
     first = pooler_vjp(parameters["pooler"], x_bsd, activation_name, cotangent=cotangent)
     return {"parameters": {"pooler": first["parameters"], **found}, "x_bsd": first["x_bsd"]}

@@ -6,8 +6,9 @@ Rotary positions are not added here: attention rotates its queries and keys by t
 import numpy as np
 
 from . import checks, embedding, mask, normalization, positional_encoding
-from .arrays import Array, Gradients, Mask, Tree
+from .arrays import Array, Gradients, Mask, Tree, bounds
 from .config import TransformerConfig as Config
+from .values import Text
 
 __all__ = ["embed", "embed_vjp", "masked_positions", "table"]
 
@@ -24,10 +25,14 @@ def masked_positions(
     vocabulary = config.source_vocabulary if side == "source" else config.target_vocabulary
     checks.check_tokens("token", token.shape, str(token.dtype), vocabulary)
     checks.check_length(token.shape[1], config.max_positions)
-    if mask_bt is None:
-        mask_bt = mask.token_mask(token, config.padding_id)
+    mask_bt = real(config, Text(token, mask_bt))
     checks.check_token_mask(f"{side} mask", mask_bt.shape, str(mask_bt.dtype), token.shape[:2])
     return mask_bt, positional_encoding.token_positions(mask_bt, config.position_start)
+
+
+def real(config: Config, text: Text) -> Array:
+    """Which tokens are real: by the text's mask, otherwise every id but the padding id."""
+    return mask.token_mask(text.ids, config.padding_id) if text.mask_bt is None else text.mask_bt
 
 
 def embed(
@@ -45,11 +50,9 @@ def embed(
     dropout. segment_bt: without it, 0.
     """
     x_btd = summed(parameters, config, side, token, position_bt, segment_bt)
-    return (
-        normalization.norm(parameters[f"{side}_embedding_norm"], config, x_btd)
-        if config.embedding_norm
-        else x_btd
-    )
+    if not config.embedding_norm:
+        return x_btd
+    return normalization.norm(parameters[f"{side}_embedding_norm"], config, x_btd)
 
 
 def embed_vjp(
@@ -66,13 +69,12 @@ def embed_vjp(
     g_btd, gradients = cotangent, {}
     if config.embedding_norm:
         x_btd = summed(parameters, config, side, token, position_bt, segment_bt)
-        normed = normalization.norm_vjp(
-            parameters[f"{side}_embedding_norm"], config, x_btd, cotangent=g_btd
-        )
-        gradients[f"{side}_embedding_norm"], g_btd = normed["parameters"], normed["x_btd"]
+        name = f"{side}_embedding_norm"
+        normed = normalization.norm_vjp(parameters[name], config, x_btd, cotangent=g_btd)
+        gradients[name], g_btd = normed["parameters"], normed["x_btd"]
     name = table(config, side)
-    scale = config.scale_embedding, config.round_embedding_scale
-    embedded = embedding.embedding_vjp(parameters[name], token, *scale, cotangent=g_btd)
+    given = parameters[name], token, config.scale_embedding, config.round_embedding_scale
+    embedded = embedding.embedding_vjp(*given, cotangent=g_btd)
     gradients[name] = embedded["parameters"]
     if config.positions == "learned":
         name = f"{side}_position_embedding"
@@ -82,9 +84,8 @@ def embed_vjp(
         gradients[name] = inner["parameters"]
     if config.segments and side == "source":
         name, segment_bt = "source_segment_embedding", segments(config, token, segment_bt)
-        gradients[name] = embedding.segment_embedding_vjp(
-            parameters[name], segment_bt, cotangent=g_btd
-        )["parameters"]
+        inner = embedding.segment_embedding_vjp(parameters[name], segment_bt, cotangent=g_btd)
+        gradients[name] = inner["parameters"]
     return {"parameters": gradients} | ({side: embedded["token"]} if "token" in embedded else {})
 
 
@@ -99,21 +100,21 @@ def summed(
     """`embedding(token) + position + segment`."""
     if segment_bt is not None and not (config.segments and side == "source"):
         checks.check_segments(0, segment_bt.shape, str(segment_bt.dtype), token.shape)
-    scale = config.scale_embedding, config.round_embedding_scale
-    x_btd = embedding.embedding(parameters[table(config, side)], token, *scale)
+    own, scale, rounded = table(config, side), config.scale_embedding, config.round_embedding_scale
+    x_btd = embedding.embedding(parameters[own], token, scale, rounded)
     if config.positions == "learned":
-        table_pd = parameters[f"{side}_position_embedding"]
-        x_btd = x_btd + positional_encoding.position_embedding(
-            table_pd, position_bt, config.position_offset
-        )
+        own, offset = parameters[f"{side}_position_embedding"], config.position_offset
+        x_btd = x_btd + positional_encoding.position_embedding(own, position_bt, offset)
     elif config.positions == "sinusoidal":
         x_btd = x_btd + positional_encoding.positional_encoding(
             position_bt, config.model_width, x_btd.dtype, config.sinusoid_layout
         )
     if config.segments and side == "source":
-        x_btd = x_btd + embedding.segment_embedding(
-            parameters["source_segment_embedding"], segments(config, token, segment_bt)
+        own, segment_bt = (
+            parameters["source_segment_embedding"],
+            segments(config, token, segment_bt),
         )
+        x_btd = x_btd + embedding.segment_embedding(own, segment_bt)
     return x_btd
 
 
@@ -121,17 +122,13 @@ def segments(config: Config, token: Array, segment_bt: Array | None) -> Array:
     """The segment of every token: without any, 0."""
     if segment_bt is None:
         return np.zeros(token.shape[:2], np.int64)
-    bounds = (int(segment_bt.min()), int(segment_bt.max())) if segment_bt.size else ()
-    checks.check_segments(
-        config.segments, segment_bt.shape, str(segment_bt.dtype), token.shape, *bounds
-    )
+    kind, (lowest, highest) = str(segment_bt.dtype), bounds(segment_bt)
+    shapes = segment_bt.shape, kind, token.shape
+    checks.check_segments(config.segments, *shapes, lowest, highest)
     return segment_bt
 
 
 def table(config: Config, side: str) -> str:
     """The name of the token embedding of source or target, which may be one."""
-    return (
-        "source_embedding"
-        if side == "source" or (config.share_embeddings and config.encoder_layers)
-        else "target_embedding"
-    )
+    shared = config.share_embeddings and config.encoder_layers
+    return "source_embedding" if side == "source" or shared else "target_embedding"

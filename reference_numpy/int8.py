@@ -15,9 +15,8 @@ def quantised(x: Array, axes: tuple[int, ...]) -> tuple[Array, Array]:
 
     The scale of zeros is above 0.
     """
-    scale = np.maximum(np.abs(x).max(axis=axes, keepdims=True), x.dtype.type(TINY)) / x.dtype.type(
-        LARGEST
-    )
+    number, largest = x.dtype.type, np.abs(x).max(axis=axes, keepdims=True)
+    scale = np.maximum(largest, number(TINY)) / number(LARGEST)
     return np.rint(arithmetic.divide(x, scale)).astype(np.int32), scale
 
 
@@ -32,7 +31,6 @@ def affine(subscripts: str, x: Array, parameters: Tree) -> Array:
     kernel8, s = quantised(
         kernel, tuple(axis for axis, letter in enumerate(of_kernel) if letter not in result)
     )
-    y = arithmetic.einsum(subscripts, x8, kernel8).astype(x.dtype) * arithmetic.einsum(
-        subscripts, r, s
-    )
+    y = arithmetic.einsum(subscripts, x8, kernel8).astype(x.dtype)
+    y = y * arithmetic.einsum(subscripts, r, s)
     return y + parameters["bias"] if "bias" in parameters else y

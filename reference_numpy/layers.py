@@ -1,14 +1,12 @@
 """Encoder and decoder layers: residual sub-layers, each with its norm and dropout (RESIDUAL)."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from . import attention, checks, dropout, feed_forward, normalization
-from .arrays import Array, Gradients, Keep, Mask, Tree
+from .arrays import Array, Gradients, Keep, Tree
 from .config import TransformerConfig as Config
-from .rotary import Rotation
 from .scores import Scores
-from .values import Memory
+from .values import Attending, Memory
 
 __all__ = ["decoder_layer", "decoder_layer_vjp", "encoder_layer", "encoder_layer_vjp"]
 
@@ -16,106 +14,12 @@ Sublayer = Callable[[Array], Array]
 Pair = tuple[Sublayer, Callable[..., Gradients]]  # a sub-layer and its vjp
 
 
-def encoder_layer(
-    parameters: Tree,
-    config: Config,
-    x_btd: Array,
-    mask_bhts: Mask = None,
-    scores: Scores = Scores(),
-    rotation: Rotation | None = None,
-    keep: Keep = None,
+def residual(
+    parameters: Tree, config: Config, name: str, x_btd: Array, sublayer: Sublayer, keep: Keep
 ) -> Array:
-    """Self-attention, then feed-forward, each as a residual sub-layer: `b t d`.
-
-    post: `x = norm(x + dropout(sublayer(x)))`; pre: `x = x + dropout(sublayer(norm(x)))`; after:
-    `x = x + dropout(norm(sublayer(x)))`; sandwich: `x = x + dropout(norm(sublayer(norm(x))))`.
-    parameters: self_attention, self_attention_norm, feed_forward, feed_forward_norm; sandwich also
-    self_attention_output_norm and feed_forward_output_norm. mask_bhts, scores, rotation: of the
-    self-attention. keep: masks of self_attention_dropout, self_attention.weights_dropout,
-    feed_forward_dropout and feed_forward.hidden_dropout; None evaluates. Raises ValueError on
-    shapes that do not fit. Source: Vaswani et al. 2017, section 3.1; pre: Xiong et al. 2020;
-    sandwich: Ding et al. 2021, Gemma Team 2024; after: Liu et al. 2022, OLMo Team 2024.
-    """
-
-    def attend(y_btd: Array) -> Array:
-        return self_attention(parameters, config, y_btd, mask_bhts, scores, rotation, keep)
-
-    return run(parameters, config, x_btd, attend, keep=keep)
-
-
-def encoder_layer_vjp(
-    parameters: Tree,
-    config: Config,
-    x_btd: Array,
-    mask_bhts: Mask = None,
-    scores: Scores = Scores(),
-    rotation: Rotation | None = None,
-    keep: Keep = None,
-    *,
-    cotangent: Array,
-) -> Gradients:
-    """Backwards through the sub-layers; parameters and x_btd."""
-    attend = _self_attention_pair(parameters, config, mask_bhts, scores, rotation, keep)
-    sublayers = {"self_attention": attend, "feed_forward": _network_pair(parameters, config, keep)}
-    return run_vjp(parameters, config, x_btd, sublayers, keep, cotangent=cotangent)
-
-
-def decoder_layer(
-    parameters: Tree,
-    config: Config,
-    x_btd: Array,
-    memory: Memory | None = None,
-    self_mask_bhts: Mask = None,
-    scores: Scores = Scores(causal=True),
-    rotation: Rotation | None = None,
-    keep: Keep = None,
-) -> Array:
-    """Causal self-attention, cross-attention to the memory, then feed-forward: `b t d`.
-
-    Each is a residual sub-layer, as in `encoder_layer`; the memory is not normalised here. A
-    decoder-only model has neither cross-attention nor memory. parameters and keep: also those of
-    cross_attention. self_mask_bhts, scores, rotation: of the self-attention. Raises ValueError on
-    shapes that do not fit. Source: Vaswani et al. 2017, section 3.1.
-    """
-    shape = None if memory is None else memory.vectors_bsd.shape
-    checks.check_memory(config.cross_attention, config.model_width, shape)
-    if shape is not None:
-        checks.check_same_batch(x=x_btd.shape, memory=shape)
-
-    def attend(y_btd: Array) -> Array:
-        return self_attention(parameters, config, y_btd, self_mask_bhts, scores, rotation, keep)
-
-    if memory is None:
-        return run(parameters, config, x_btd, attend, keep=keep)
-
-    def attend_to_memory(y_btd: Array) -> Array:
-        return cross_attention(parameters, config, y_btd, memory, keep)
-
-    return run(parameters, config, x_btd, attend, attend_to_memory, keep)
-
-
-def decoder_layer_vjp(
-    parameters: Tree,
-    config: Config,
-    x_btd: Array,
-    memory: Memory | None = None,
-    self_mask_bhts: Mask = None,
-    scores: Scores = Scores(causal=True),
-    rotation: Rotation | None = None,
-    keep: Keep = None,
-    *,
-    cotangent: Array,
-) -> Gradients:
-    """Backwards through the sub-layers; parameters, x_btd, and memory_bsd if there is a memory."""
-    sublayers = {
-        "self_attention": _self_attention_pair(
-            parameters, config, self_mask_bhts, scores, rotation, keep
-        )
-    }
-    if memory is not None:
-        sublayers["cross_attention"] = _cross_attention_pair(parameters, config, memory, keep)
-    sublayers["feed_forward"] = _network_pair(parameters, config, keep)
-    return run_vjp(parameters, config, x_btd, sublayers, keep, cotangent=cotangent)
+    """The sub-layer of that name with its norms, dropout and residual connection."""
+    y_btd = sublayer(residual_in(parameters, config, name, x_btd))
+    return residual_out(parameters, config, name, x_btd, y_btd, keep)
 
 
 def run(
@@ -140,45 +44,90 @@ def run(
     return residual(parameters, config, "feed_forward", x_btd, transform, keep)
 
 
-def residual(
-    parameters: Tree, config: Config, name: str, x_btd: Array, sublayer: Sublayer, keep: Keep
-) -> Array:
-    """The sub-layer of that name with its norms, dropout and residual connection."""
-    y_btd = sublayer(residual_in(parameters, config, name, x_btd))
-    return residual_out(parameters, config, name, x_btd, y_btd, keep)
-
-
-def run_vjp(
+def encoder_layer(
     parameters: Tree,
     config: Config,
     x_btd: Array,
-    sublayers: Mapping[str, Pair],
+    attending: Attending = Attending(),
+    keep: Keep = None,
+) -> Array:
+    """Self-attention, then feed-forward, each as a residual sub-layer: `b t d`.
+
+    post: `x = norm(x + dropout(sublayer(x)))`; pre: `x = x + dropout(sublayer(norm(x)))`; after:
+    `x = x + dropout(norm(sublayer(x)))`; sandwich: `x = x + dropout(norm(sublayer(norm(x))))`.
+    parameters: self_attention, self_attention_norm, feed_forward, feed_forward_norm; sandwich also
+    self_attention_output_norm and feed_forward_output_norm. attending: of the self-attention. keep:
+    masks of self_attention_dropout, self_attention.weights_dropout, feed_forward_dropout and
+    feed_forward.hidden_dropout; None evaluates. Raises ValueError on shapes that do not fit.
+    Source: Vaswani et al. 2017, section 3.1; pre: Xiong et al. 2020; sandwich: Ding et al. 2021,
+    Gemma Team 2024; after: Liu et al. 2022, OLMo Team 2024.
+    """
+
+    def attend(y_btd: Array) -> Array:
+        return self_attention(parameters, config, y_btd, attending, keep)
+
+    return run(parameters, config, x_btd, attend, keep=keep)
+
+
+def encoder_layer_vjp(
+    parameters: Tree,
+    config: Config,
+    x_btd: Array,
+    attending: Attending = Attending(),
     keep: Keep = None,
     *,
     cotangent: Array,
 ) -> Gradients:
-    """The residual sub-layers of these names in their order, then their vjps in reverse.
+    """Backwards through the sub-layers; parameters and x_btd."""
+    sublayers = _pairs(parameters, config, None, attending, keep)
+    return run_vjp(parameters, config, x_btd, sublayers, keep, cotangent=cotangent)
 
-    Returns parameters, x_btd, and what else the sub-layers' vjps return.
+
+def decoder_layer(
+    parameters: Tree,
+    config: Config,
+    x_btd: Array,
+    memory: Memory | None = None,
+    attending: Attending = Attending(scores=Scores(causal=True)),
+    keep: Keep = None,
+) -> Array:
+    """Causal self-attention, cross-attention to the memory, then feed-forward: `b t d`.
+
+    Each is a residual sub-layer, as in `encoder_layer`; the memory is not normalised here. A
+    decoder-only model has neither cross-attention nor memory. parameters and keep: also those of
+    cross_attention. attending: of the self-attention. Raises ValueError on shapes that do not fit.
+    Source: Vaswani et al. 2017, section 3.1.
     """
-    steps = []
-    for name, (sublayer, _) in sublayers.items():
-        in_btd = residual_in(parameters, config, name, x_btd)
-        out_btd = sublayer(in_btd)
-        steps.append((name, x_btd, in_btd, out_btd))
-        x_btd = residual_out(parameters, config, name, x_btd, out_btd, keep)
-    gradients: Gradients = {}
-    others: Gradients = {}
-    for name, x_btd, in_btd, out_btd in reversed(steps):
-        of = parameters, config, name, x_btd
-        after = residual_out_vjp(*of, out_btd, keep, cotangent=cotangent)
-        inner = sublayers[name][1](in_btd, cotangent=after["y_btd"])
-        before = residual_in_vjp(*of, cotangent=inner.pop("x_btd"))
-        norms = before["norms"] | after["norms"]
-        gradients = {name: inner.pop("parameters"), **norms, **gradients}
-        others |= inner
-        cotangent = after["x_btd"] + before["x_btd"]
-    return {"parameters": gradients, "x_btd": cotangent, **others}
+    shape = None if memory is None else memory.vectors_bsd.shape
+    checks.check_memory(config.cross_attention, config.model_width, shape)
+    if shape is not None:
+        checks.check_same_batch(x=x_btd.shape, memory=shape)
+
+    def attend(y_btd: Array) -> Array:
+        return self_attention(parameters, config, y_btd, attending, keep)
+
+    if memory is None:
+        return run(parameters, config, x_btd, attend, keep=keep)
+
+    def attend_to_memory(y_btd: Array) -> Array:
+        return cross_attention(parameters, config, y_btd, memory, keep)
+
+    return run(parameters, config, x_btd, attend, attend_to_memory, keep)
+
+
+def decoder_layer_vjp(
+    parameters: Tree,
+    config: Config,
+    x_btd: Array,
+    memory: Memory | None = None,
+    attending: Attending = Attending(scores=Scores(causal=True)),
+    keep: Keep = None,
+    *,
+    cotangent: Array,
+) -> Gradients:
+    """Backwards through the sub-layers; parameters, x_btd, and memory_bsd if there is a memory."""
+    sublayers = _pairs(parameters, config, memory, attending, keep)
+    return run_vjp(parameters, config, x_btd, sublayers, keep, cotangent=cotangent)
 
 
 def residual_in(parameters: Tree, config: Config, name: str, x_btd: Array) -> Array:
@@ -204,7 +153,7 @@ def residual_out(
     `x + dropout(norm(y))` (sandwich, after).
     """
     keep_btd = dropout.part(keep, f"{name}_dropout")
-    if of_output := norm_of_output(config, name):
+    if of_output := config.output_norm(name):
         y_btd = normalization.norm(parameters[of_output], config, y_btd)
     sum_btd = x_btd + dropout.dropout(y_btd, keep_btd, config.dropout_rate)
     if config.norm_placement != "post":
@@ -223,26 +172,16 @@ def residual_out_vjp(
     cotangent: Array,
 ) -> Gradients:
     """norms, the gradients of the norm that stands here, by its name, x_btd and y_btd."""
-    dropped = dropout.part(keep, f"{name}_dropout"), config.dropout_rate
-    raw_btd, of_output = y_btd, norm_of_output(config, name)
-    if of_output:
-        y_btd = normalization.norm(parameters[of_output], config, y_btd)
-    result: Gradients = {"norms": {}, "x_btd": cotangent}
+    keep_btd, rate = dropout.part(keep, f"{name}_dropout"), config.dropout_rate
+    found: Gradients = {"norms": {}, "x_btd": cotangent}
     if config.norm_placement == "post":
-        sum_btd = x_btd + dropout.dropout(y_btd, *dropped)
-        result = _norm_vjp(parameters, config, f"{name}_norm", sum_btd, cotangent)
-    g_btd = dropout.dropout_vjp(y_btd, *dropped, cotangent=result["x_btd"])["x"]
-    if not of_output:
-        return result | {"y_btd": g_btd}
-    inner = _norm_vjp(parameters, config, of_output, raw_btd, g_btd)
-    return result | {"norms": inner["norms"], "y_btd": inner["x_btd"]}
-
-
-def norm_of_output(config: Config, name: str) -> str:
-    """The name of the norm of a sub-layer's output; empty without one."""
-    return {"sandwich": f"{name}_output_norm", "after": f"{name}_norm"}.get(
-        config.norm_placement, ""
-    )
+        sum_btd = x_btd + dropout.dropout(y_btd, keep_btd, rate)
+        found = _norm_vjp(parameters, config, f"{name}_norm", sum_btd, cotangent)
+    g_btd = dropout.dropout_vjp(y_btd, keep_btd, rate, cotangent=found["x_btd"])["x"]
+    if not (of_output := config.output_norm(name)):
+        return found | {"y_btd": g_btd}
+    inner = _norm_vjp(parameters, config, of_output, y_btd, g_btd)
+    return found | {"norms": inner["norms"], "y_btd": inner["x_btd"]}
 
 
 def _norm_vjp(
@@ -256,110 +195,104 @@ def self_attention(
     parameters: Tree,
     config: Config,
     x_btd: Array,
-    mask_bhts: Mask = None,
-    scores: Scores = Scores(),
-    rotation: Rotation | None = None,
+    attending: Attending = Attending(),
     keep: Keep = None,
 ) -> Array:
     """The attention of x to itself, without norm and residual connection: `b t d`."""
+    own = parameters["self_attention"]
     keep_bhts = dropout.part(keep, "self_attention", "weights_dropout")
-    return attention.multi_head_attention(
-        parameters["self_attention"], config, x_btd, x_btd, mask_bhts, scores, rotation, keep_bhts
-    )
+    return attention.multi_head_attention(own, config, x_btd, x_btd, attending, keep_bhts)
 
 
 def cross_attention(
     parameters: Tree, config: Config, x_btd: Array, memory: Memory, keep: Keep = None
 ) -> Array:
     """The attention of x to the memory, without norm and residual connection: `b t d`."""
-    own, (memory_bsd, mask_bhts) = parameters["cross_attention"], memory
+    own, (vectors_bsd, mask_bhts) = parameters["cross_attention"], memory
+    attending = Attending(mask_bhts, config.scores(None))
     keep_bhts = dropout.part(keep, "cross_attention", "weights_dropout")
-    return attention.multi_head_attention(
-        own, config, x_btd, memory_bsd, mask_bhts, config.scores(None), keep_bhts=keep_bhts
-    )
-
-
-def _self_attention_pair(
-    parameters: Tree,
-    config: Config,
-    mask_bhts: Mask,
-    scores: Scores,
-    rotation: Rotation | None,
-    keep: Keep,
-) -> Pair:
-    """`self_attention` as a sub-layer, and its vjp."""
-    keep_bhts = dropout.part(keep, "self_attention", "weights_dropout")
-
-    def sublayer(y_btd: Array) -> Array:
-        return self_attention(parameters, config, y_btd, mask_bhts, scores, rotation, keep)
-
-    def vjp(y_btd: Array, *, cotangent: Array) -> Gradients:
-        inner = attention.multi_head_attention_vjp(
-            parameters["self_attention"],
-            config,
-            y_btd,
-            y_btd,
-            mask_bhts,
-            scores,
-            rotation,
-            keep_bhts,
-            cotangent=cotangent,
-        )
-        return {
-            "parameters": inner["parameters"],
-            "x_btd": inner["query_btd"] + inner["memory_bsd"],
-        }
-
-    return sublayer, vjp
-
-
-def _cross_attention_pair(parameters: Tree, config: Config, memory: Memory, keep: Keep) -> Pair:
-    """`cross_attention` as a sub-layer, and its vjp."""
-    own, (memory_bsd, mask_bhts) = parameters["cross_attention"], memory
-    keep_bhts = dropout.part(keep, "cross_attention", "weights_dropout")
-
-    def sublayer(y_btd: Array) -> Array:
-        return cross_attention(parameters, config, y_btd, memory, keep)
-
-    def vjp(y_btd: Array, *, cotangent: Array) -> Gradients:
-        inner = attention.multi_head_attention_vjp(
-            own,
-            config,
-            y_btd,
-            memory_bsd,
-            mask_bhts,
-            config.scores(None),
-            keep_bhts=keep_bhts,
-            cotangent=cotangent,
-        )
-        names = {"parameters": "parameters", "x_btd": "query_btd", "memory_bsd": "memory_bsd"}
-        return {name: inner[of] for name, of in names.items()}
-
-    return sublayer, vjp
+    return attention.multi_head_attention(own, config, x_btd, vectors_bsd, attending, keep_bhts)
 
 
 def network(parameters: Tree, config: Config, x_btd: Array, keep: Keep = None) -> Array:
     """The feed-forward network, with the dropout mask of its hidden layer."""
-    settings = _network_settings(config, keep)
-    return feed_forward.feed_forward(parameters["feed_forward"], x_btd, **settings)
-
-
-def _network_settings(config: Config, keep: Keep) -> dict[str, Any]:
+    own, rate = parameters["feed_forward"], config.hidden_dropout_rate
     keep_btf = dropout.part(keep, "feed_forward", "hidden_dropout")
-    rate = config.hidden_dropout_rate
-    return {"activation_name": config.activation, "keep_btf": keep_btf, "dropout_rate": rate}
+    return feed_forward.feed_forward(own, x_btd, config.activation, keep_btf, rate)
 
 
-def _network_pair(parameters: Tree, config: Config, keep: Keep) -> Pair:
-    """`network` as a sub-layer, and its vjp."""
+def _pairs(
+    parameters: Tree, config: Config, memory: Memory | None, attending: Attending, keep: Keep
+) -> dict[str, Pair]:
+    """The sub-layers of a layer in their order, each with its vjp."""
 
-    def sublayer(y_btd: Array) -> Array:
-        return network(parameters, config, y_btd, keep)
+    def attention_vjp(
+        name: str, y_btd: Array, memory_bsd: Array, attending: Attending, g_btd: Array
+    ) -> Gradients:
+        own, keep_bhts = parameters[name], dropout.part(keep, name, "weights_dropout")
+        given = own, config, y_btd, memory_bsd, attending, keep_bhts
+        return attention.multi_head_attention_vjp(*given, cotangent=g_btd)
 
-    def vjp(y_btd: Array, *, cotangent: Array) -> Gradients:
-        settings = _network_settings(config, keep)
-        return feed_forward.feed_forward_vjp(
-            parameters["feed_forward"], y_btd, **settings, cotangent=cotangent
+    def attend_vjp(y_btd: Array, *, cotangent: Array) -> Gradients:
+        inner = attention_vjp("self_attention", y_btd, y_btd, attending, cotangent)
+        x_btd = inner["query_btd"] + inner["memory_bsd"]
+        return {"parameters": inner["parameters"], "x_btd": x_btd}
+
+    def network_vjp(y_btd: Array, *, cotangent: Array) -> Gradients:
+        own, rate = parameters["feed_forward"], config.hidden_dropout_rate
+        given = own, y_btd, config.activation, dropout.part(keep, "feed_forward", "hidden_dropout")
+        return feed_forward.feed_forward_vjp(*given, rate, cotangent=cotangent)
+
+    pairs: dict[str, Pair] = {}
+    pairs["self_attention"] = (
+        lambda y_btd: self_attention(parameters, config, y_btd, attending, keep),
+        attend_vjp,
+    )
+    if memory is not None:
+
+        def cross_vjp(y_btd: Array, *, cotangent: Array) -> Gradients:
+            vectors_bsd, mask_bhts = memory
+            crossing = Attending(mask_bhts, config.scores(None))
+            inner = attention_vjp("cross_attention", y_btd, vectors_bsd, crossing, cotangent)
+            names = {"parameters": "parameters", "x_btd": "query_btd", "memory_bsd": "memory_bsd"}
+            return {name: inner[of] for name, of in names.items()}
+
+        pairs["cross_attention"] = (
+            lambda y_btd: cross_attention(parameters, config, y_btd, memory, keep),
+            cross_vjp,
         )
+    pairs["feed_forward"] = lambda y_btd: network(parameters, config, y_btd, keep), network_vjp
+    return pairs
 
-    return sublayer, vjp
+
+def run_vjp(
+    parameters: Tree,
+    config: Config,
+    x_btd: Array,
+    sublayers: Mapping[str, Pair],
+    keep: Keep = None,
+    *,
+    cotangent: Array,
+) -> Gradients:
+    """The residual sub-layers of these names in their order, then their vjps in reverse.
+
+    Returns parameters, x_btd, and what else the sub-layers' vjps return.
+    """
+    steps = []
+    for name, (sublayer, vjp) in sublayers.items():
+        in_btd = residual_in(parameters, config, name, x_btd)
+        out_btd = sublayer(in_btd)
+        steps.append((name, vjp, x_btd, in_btd, out_btd))
+        x_btd = residual_out(parameters, config, name, x_btd, out_btd, keep)
+    gradients: Gradients = {}
+    others: Gradients = {}
+    for name, vjp, x_btd, in_btd, out_btd in reversed(steps):
+        of = parameters, config, name, x_btd
+        after = residual_out_vjp(*of, out_btd, keep, cotangent=cotangent)
+        inner = vjp(in_btd, cotangent=after["y_btd"])
+        before = residual_in_vjp(*of, cotangent=inner.pop("x_btd"))
+        norms = before["norms"] | after["norms"]
+        gradients = {name: inner.pop("parameters"), **norms, **gradients}
+        others |= inner
+        cotangent = after["x_btd"] + before["x_btd"]
+    return {"parameters": gradients, "x_btd": cotangent, **others}

@@ -37,6 +37,7 @@ Row = tuple[str, str, str]
 Table = tuple[Row, ...]
 _PART = re.compile(r"(\d)/(\d)")  # in native axes: which part of how many
 # modules with canonical names and axes, with every bias and norm that a config may have
+_FULL = preset("tiny", attention_bias=True, output_bias=True, gated_feed_forward=True)
 CANONICAL: Table = tuple(
     (name, name, letters)
     for component in (
@@ -53,17 +54,8 @@ CANONICAL: Table = tuple(
     )
     for name, letters in dict.fromkeys(
         row
-        for query_key_norm in ("head", "width")
-        for row in parameters.axes(
-            preset(
-                "tiny",
-                attention_bias=True,
-                output_bias=True,
-                gated_feed_forward=True,
-                query_key_norm=query_key_norm,
-            ),
-            component,
-        ).items()
+        for norm in ("head", "width")
+        for row in parameters.axes(_FULL.replace(query_key_norm=norm), component).items()
     )
 )
 
@@ -140,17 +132,15 @@ def to_native(
         array, part = np.asarray(tensors[name]), _PART.search(native_axes)
         if not part:
             kernel = _one_block(name, array, sizes["i"]) if "i" in native_axes else array
-            whole[native_name] = relayout(
-                kernel, _of_block(letters, native_axes), native_axes, sizes
-            )
+            axes = _of_block(letters, native_axes)
+            whole[native_name] = relayout(kernel, axes, native_axes, sizes)
             continue
         own = parts.setdefault(native_name, {})
         own[part[0]] = array
         if len(own) == int(part[2]) and len({array.shape for array in own.values()}) == 1:
-            together = np.stack([own[which] for which in sorted(own)])
-            whole[native_name] = relayout(
-                together, f"{part[2]} {letters}", _PART.sub(part[2], native_axes), sizes
-            )
+            together, axes = np.stack([own[which] for which in sorted(own)]), f"{part[2]} {letters}"
+            joined = _PART.sub(part[2], native_axes)
+            whole[native_name] = relayout(together, axes, joined, sizes)
     for native_name, own in parts.items():
         if native_name not in whole:
             got = ", ".join(f"{which} of shape {array.shape}" for which, array in own.items())
@@ -167,25 +157,18 @@ def from_native(
     `parameters.match`.
     """
     rows = list(_rows(table, config, component))
-    parameters.match(
-        tensors,
-        {
-            native_name: shape(_PART.sub(r"\2", native_axes), sizes)
-            for _, _, native_name, native_axes, sizes in rows
-        },
-    )
+    expected = {}
+    for _, _, native_name, native_axes, sizes in rows:
+        expected[native_name] = shape(_PART.sub(r"\2", native_axes), sizes)
+    parameters.match(tensors, expected)
     result = {}
     for name, letters, native_name, native_axes, sizes in rows:
         array, part = np.asarray(tensors[native_name]), _PART.search(native_axes)
         if part:
-            together = relayout(
-                array, _PART.sub(part[2], native_axes), f"{part[2]} {letters}", sizes
-            )
-        result[name] = (
-            together[int(part[1])].copy()
-            if part
-            else relayout(array, native_axes, _of_block(letters, native_axes), sizes)
-        )
+            joined, axes = _PART.sub(part[2], native_axes), f"{part[2]} {letters}"
+            result[name] = relayout(array, joined, axes, sizes)[int(part[1])].copy()
+        else:
+            result[name] = relayout(array, native_axes, _of_block(letters, native_axes), sizes)
     return result
 
 
@@ -205,10 +188,8 @@ def _one_block(name: str, kernel_dhk: Array, size: int) -> Array:
     slices = [kernel_dhk[head * size : (head + 1) * size, head] for head in range(heads)]
     same = all(np.array_equal(block, own) for own in slices)
     if not same or np.count_nonzero(kernel_dhk) != heads * np.count_nonzero(block):
-        raise ValueError(
-            f"{name} must be one block for every head, which reads its slice of the width alone; "
-            "got a kernel of each"
-        )
+        wanted = "one block for every head, which reads its slice of the width alone"
+        raise ValueError(f"{name} must be {wanted}; got a kernel of each")
     return block
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from . import arithmetic, checks, softmax
-from .arrays import Array, Gradients, Mask
+from .arrays import Array, Gradients, Mask, bounds
 
 __all__ = ["cross_entropy", "cross_entropy_vjp", "teacher_forcing"]
 
@@ -39,9 +39,8 @@ def cross_entropy(
     weight_bt = _weight(logits_btv, label_bt, mask_bt, smoothing, total)
     log_p_btv = log_softmax(arithmetic.upcast_half(logits_btv))
     number = log_p_btv.dtype.type
-    loss_bt = (
-        -number(1 - smoothing) * np.take_along_axis(log_p_btv, label_bt[..., None], axis=-1)[..., 0]
-    )
+    true_bt = np.take_along_axis(log_p_btv, label_bt[..., None], axis=-1)[..., 0]
+    loss_bt = -number(1 - smoothing) * true_bt
     if smoothing:
         loss_bt = loss_bt - number(smoothing) * arithmetic.mean(log_p_btv, axis=-1)[..., 0]
     # A label that does not count adds nothing, whatever its logits are.
@@ -65,10 +64,9 @@ def cross_entropy_vjp(
     gradient_btv = p_btv - number(smoothing / logits_btv.shape[-1])
     true_bt1 = np.take_along_axis(gradient_btv, label_bt[..., None], axis=-1)
     np.put_along_axis(gradient_btv, label_bt[..., None], true_bt1 - number(1 - smoothing), axis=-1)
-    factor_bt1 = (weight_bt * arithmetic.upcast_half(np.asarray(cotangent)).astype(number))[
-        ..., None
-    ]
-    gradient_btv = np.where(weight_bt[..., None] > 0, gradient_btv, number(0)) * factor_bt1
+    factor_bt = weight_bt * arithmetic.upcast_half(np.asarray(cotangent)).astype(number)
+    gradient_btv = np.where(weight_bt[..., None] > 0, gradient_btv, number(0))
+    gradient_btv = gradient_btv * factor_bt[..., None]
     return {"logits_btv": gradient_btv.astype(logits_btv.dtype)}
 
 
@@ -76,14 +74,9 @@ def _weight(
     logits_btv: Array, label_bt: Array, mask_bt: Mask, smoothing: float, total: int | None
 ) -> Array:
     """The factor of each label's loss: 1 / total if it counts, otherwise 0."""
-    bounds = (
-        (int(label_bt.min()), int(label_bt.max()))
-        if label_bt.size and label_bt.dtype.kind in "iu"
-        else ()
-    )
-    checks.check_labels(
-        logits_btv.shape, label_bt.shape, str(label_bt.dtype), smoothing, total, *bounds
-    )
+    kind, (lowest, highest) = str(label_bt.dtype), bounds(label_bt)
+    shapes = logits_btv.shape, label_bt.shape
+    checks.check_labels(*shapes, kind, smoothing, total, lowest, highest)
     if mask_bt is None:
         mask_bt = np.ones(label_bt.shape, dtype=bool)
     checks.check_token_mask("mask", mask_bt.shape, str(mask_bt.dtype), label_bt.shape)

@@ -50,9 +50,8 @@ def layer_norm_vjp(
         parameters, normalised_btd, x_btd.dtype, one_plus_scale, cast_before_scale, cotangent
     )
     slope_bt1 = arithmetic.mean(h_btd * normalised_btd, axis=-1)
-    gradient_btd = arithmetic.divide(
-        h_btd - arithmetic.mean(h_btd, axis=-1) - normalised_btd * slope_bt1, deviation_bt1
-    )
+    centred_btd = h_btd - arithmetic.mean(h_btd, axis=-1)
+    gradient_btd = arithmetic.divide(centred_btd - normalised_btd * slope_bt1, deviation_bt1)
     return {"parameters": gradients, "x_btd": gradient_btd.astype(x_btd.dtype, copy=False)}
 
 

@@ -42,10 +42,8 @@ def adam(
         number = p.dtype.type
         m = number(beta_1) * m + number(1 - beta_1) * g
         v = number(beta_2) * v + number(1 - beta_2) * (g * g)
-        m_hat, v_hat = (
-            arithmetic.divide(m, number(1 - beta_1**step)),
-            arithmetic.divide(v, number(1 - beta_2**step)),
-        )
+        m_hat = arithmetic.divide(m, number(1 - beta_1**step))
+        v_hat = arithmetic.divide(v, number(1 - beta_2**step))
         update = arithmetic.divide(m_hat, np.sqrt(v_hat) + number(epsilon))
         if weight_decay and decays[name]:
             update = update + number(weight_decay) * p
@@ -70,6 +68,5 @@ def clip_global_norm(gradients: Tree, limit: float) -> Tree:
 
 def decay_mask(parameters: Tree) -> Tree:
     """Which parameters decay: kernels and tables; not biases, scales and offsets."""
-    return nest(
-        {name: name.rpartition(".")[2] in ("kernel", "table") for name in flatten(parameters)}
-    )
+    leaves = {name: name.rpartition(".")[2] for name in flatten(parameters)}
+    return nest({name: leaf in ("kernel", "table") for name, leaf in leaves.items()})

@@ -109,7 +109,7 @@ def initial_value(
     return np.full(shape, scale if kind == "scale" else 0.0)
 
 
-def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
+def nest(flat: Tree) -> dict[str, Any]:
     """The nested mapping of a mapping by dotted names."""
     nested: dict[str, Any] = {}
     for name, value in flat.items():
@@ -121,21 +121,16 @@ def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
     return nested
 
 
-def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten(nested: Tree, prefix: str = "") -> dict[str, Any]:
     """The mapping by dotted names of a nested mapping; the inverse of `nest`."""
     flat: dict[str, Any] = {}
     for name, value in nested.items():
-        flat.update(
-            flatten(value, f"{prefix}{name}.")
-            if isinstance(value, Mapping)
-            else {prefix + name: value}
-        )
+        inner = isinstance(value, Mapping)
+        flat |= flatten(value, f"{prefix}{name}.") if inner else {prefix + name: value}
     return flat
 
 
-def match(
-    arrays: Mapping[str, Any], expected: Mapping[str, tuple[int, ...]], dtype: str | None = None
-) -> None:
+def match(arrays: Tree, expected: Mapping[str, tuple[int, ...]], dtype: str | None = None) -> None:
     """Raises one ValueError that lists all `mismatches`."""
     if problems := [*mismatches(arrays, expected, dtype)]:
         raise ValueError("parameters do not fit:\n  " + "\n  ".join(problems))
@@ -145,15 +140,13 @@ def training_dtype(values: Tree) -> str:
     """The dtype of a training run's parameters; ValueError unless it is float32 or float64."""
     dtypes = sorted({str(value.dtype) for value in values.values()})
     if dtypes not in (["float32"], ["float64"]):
-        raise ValueError(
-            "parameters to be trained must all be float32 or all float64; "
-            f"got {', '.join(dtypes) or 'none'}"
-        )
+        wanted = "parameters to be trained must all be float32 or all float64"
+        raise ValueError(f"{wanted}; got {', '.join(dtypes) or 'none'}")
     return dtypes[0]
 
 
 def mismatches(
-    arrays: Mapping[str, Any], expected: Mapping[str, tuple[int, ...]], dtype: str | None = None
+    arrays: Tree, expected: Mapping[str, tuple[int, ...]], dtype: str | None = None
 ) -> Iterator[str]:
     """Every missing, unexpected, transposed and misshapen tensor, and each of another dtype."""
     missing = [name for name in expected if name not in arrays]
@@ -167,20 +160,22 @@ def mismatches(
         if name not in expected:
             yield f"unexpected {name}{like_missing.to(name)}"
         elif shape != wanted:
-            transposed = (
-                f"{name} is transposed: has axes reversed, shape {shape}; must have shape {wanted}"
-            )
-            yield (
-                transposed
-                if shape == wanted[::-1]
-                else f"{name} must have shape {wanted}; got {shape}"
-            )
+            if shape == wanted[::-1]:
+                found = f"is transposed: has axes reversed, shape {shape}; must have shape {wanted}"
+            else:
+                found = f"must have shape {wanted}; got {shape}"
+            yield f"{name} {found}"
         elif dtype is not None and str(array.dtype) != dtype:
             yield f"{name} must be {dtype}; got {array.dtype}"
 
 
 def _within(prefix: str, names: Names) -> Names:
     return {f"{prefix}.{name}": letters for name, letters in names.items()}
+
+
+def _part(config: Config, name: str, component: str = "") -> Names:
+    """The parameters of a component under this name, by default its own."""
+    return _within(name, axes(config, component or name))
 
 
 def _biased(bias: bool, names: Names) -> Names:
@@ -193,98 +188,77 @@ def _norm(config: Config) -> Names:
 
 
 def _multi_head_attention(config: Config) -> Names:
-    output = ("output.kernel", "output.bias")
-    names = _biased(
-        config.query_key_value_bias,
-        {name: letters for name, letters in _PROJECTIONS.items() if name not in output},
-    )
+    names = _biased(config.query_key_value_bias, _PROJECTIONS)
     if config.query_key_norm != "none":
         for name, heads in (("query_norm", "h"), ("key_norm", "g")):
             letters = "k" if config.query_key_norm == "head" else f"{heads} k"
             names |= _within(name, dict.fromkeys(_norm(config), letters))
-    own = {name: _PROJECTIONS[name] for name in output}
-    return names | _biased(config.attention_output_bias, own)
+    output = {"output.kernel": "h e d", "output.bias": "d"}
+    return names | _biased(config.attention_output_bias, output)
 
 
 def _feed_forward(config: Config) -> Names:
     names = {"gate.kernel": "d f", "gate.bias": "f"} if config.gated_feed_forward else {}
-    names |= {
-        "hidden.kernel": "d f",
-        "hidden.bias": "f",
-        "output.kernel": "f d",
-        "output.bias": "d",
-    }
+    names |= {"hidden.kernel": "d f", "hidden.bias": "f"}
+    names |= {"output.kernel": "f d", "output.bias": "d"}
     return _biased(config.feed_forward_bias, names)
 
 
-def _sublayers(config: Config, *parts: str) -> Names:
-    names: Names = {}
-    for part in parts:
-        component = "feed_forward" if part == "feed_forward" else "multi_head_attention"
-        names |= _within(part, axes(config, component))
-        norms = [f"{part}_norm"] + [f"{part}_output_norm"] * (config.norm_placement == "sandwich")
-        for norm in norms:
-            names |= _within(norm, axes(config, "layer_norm"))
+def _sublayer(config: Config, part: str) -> Names:
+    component = "feed_forward" if part == "feed_forward" else "multi_head_attention"
+    names = _part(config, part, component) | _part(config, f"{part}_norm", "layer_norm")
+    if config.norm_placement == "sandwich":
+        names |= _part(config, f"{part}_output_norm", "layer_norm")
     return names
+
+
+def _layer(config: Config, crossing: bool = False) -> Names:
+    names = _sublayer(config, "self_attention")
+    if crossing:
+        names |= _sublayer(config, "cross_attention")
+    return names | _sublayer(config, "feed_forward")
 
 
 def _stack(config: Config, layers: int, layer: Names) -> Names:
     names: Names = {}
     for index in range(layers):
         names |= _within(f"layers.{index}", layer)
-    return names | (_within("final_norm", axes(config, "layer_norm")) if config.final_norm else {})
+    return names | (_part(config, "final_norm", "layer_norm") if config.final_norm else {})
 
 
 def _embedded(config: Config, side: str) -> Names:
     """What is added and normalised before the first layer of the encoder (source) or decoder."""
-    names = _within(f"{side}_embedding", axes(config, "embedding"))
+    names = _part(config, f"{side}_embedding", "embedding")
     if config.positions == "learned":
-        names |= _within(f"{side}_position_embedding", axes(config, "position_embedding"))
+        names |= _part(config, f"{side}_position_embedding", "position_embedding")
     if config.segments and side == "source":
-        names |= _within("source_segment_embedding", axes(config, "segment_embedding"))
-    return names | (
-        _within(f"{side}_embedding_norm", axes(config, "layer_norm"))
-        if config.embedding_norm
-        else {}
-    )
+        names |= _part(config, "source_segment_embedding", "segment_embedding")
+    if config.embedding_norm:
+        names |= _part(config, f"{side}_embedding_norm", "layer_norm")
+    return names
 
 
 def _token_decoder(config: Config) -> Names:
-    names = (
-        _embedded(config, "target")
-        | _within("decoder", axes(config, "decoder"))
-        | _within("logits", axes(config, "logits"))
-    )
-    return {
-        name: letters
-        for name, letters in names.items()
-        if name != "logits.kernel" or not config.tie_logits
-    }
+    names = _embedded(config, "target") | _part(config, "decoder") | _part(config, "logits")
+    if config.tie_logits:
+        del names["logits.kernel"]
+    return names
 
 
 def _transformer(config: Config) -> Names:
-    names: Names = {}
-    if config.encoder_layers:
-        names |= axes(config, "token_encoder")
+    names = axes(config, "token_encoder") if config.encoder_layers else {}
     if config.decoder_layers:
         names |= axes(config, "token_decoder")
-    heads = {
-        "pooler": config.pooler,
-        "classifier": config.classes,
-        "masked_language_head": config.masked_language_head,
-    }
+    heads = {"pooler": config.pooler, "classifier": config.classes}
+    heads["masked_language_head"] = config.masked_language_head
     for head in (name for name, present in heads.items() if present):
-        names |= _within(head, axes(config, head))
+        names |= _part(config, head)
     return {name: letters for name, letters in names.items() if name not in ties(config)}
 
 
 def _masked_language_head(config: Config) -> Names:
     hidden = {"hidden.kernel": "d r", "hidden.bias": "r"}
-    return (
-        hidden
-        | _within("norm", axes(config, "layer_norm"))
-        | _within("logits", axes(config, "logits"))
-    )
+    return hidden | _part(config, "norm", "layer_norm") | _part(config, "logits")
 
 
 # the names at which v is the source's
@@ -296,8 +270,6 @@ _PROJECTIONS = {
     "key.bias": "g k",
     "value.kernel": "d g e",
     "value.bias": "g e",
-    "output.kernel": "h e d",
-    "output.bias": "d",
 }
 _COMPONENTS: dict[str, Callable[[Config], Names]] = {
     "embedding": lambda config: {"table": "v d"},
@@ -308,18 +280,14 @@ _COMPONENTS: dict[str, Callable[[Config], Names]] = {
     "feed_forward": _feed_forward,
     "layer_norm": _norm,
     "rms_norm": _norm,
-    "self_attention_sublayer": lambda config: _sublayers(config, "self_attention"),
-    "cross_attention_sublayer": lambda config: _sublayers(config, "cross_attention"),
-    "feed_forward_sublayer": lambda config: _sublayers(config, "feed_forward"),
-    "encoder_layer": lambda config: _sublayers(config, "self_attention", "feed_forward"),
-    "decoder_layer": lambda config: _sublayers(
-        config, "self_attention", *["cross_attention"] * config.cross_attention, "feed_forward"
-    ),
+    "self_attention_sublayer": lambda config: _sublayer(config, "self_attention"),
+    "cross_attention_sublayer": lambda config: _sublayer(config, "cross_attention"),
+    "feed_forward_sublayer": lambda config: _sublayer(config, "feed_forward"),
+    "encoder_layer": _layer,
+    "decoder_layer": lambda config: _layer(config, config.cross_attention),
     "encoder": lambda config: _stack(config, config.encoder_layers, axes(config, "encoder_layer")),
     "decoder": lambda config: _stack(config, config.decoder_layers, axes(config, "decoder_layer")),
-    "token_encoder": lambda config: (
-        _embedded(config, "source") | _within("encoder", axes(config, "encoder"))
-    ),
+    "token_encoder": lambda config: _embedded(config, "source") | _part(config, "encoder"),
     "token_decoder": _token_decoder,
     "pooler": lambda config: {"kernel": "d r", "bias": "r"},
     "classifier": lambda config: {"kernel": "r c", "bias": "c"},

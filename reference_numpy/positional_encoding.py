@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from . import arithmetic, checks
-from .arrays import Array, Gradients, Tree
+from .arrays import Array, Gradients, Tree, bounds
 from .config import POSITION_STARTS, SINUSOID_LAYOUTS
 from .suggestions import known
 
@@ -44,11 +44,9 @@ def positional_encoding(
     frequency_d = arithmetic.power(10000.0, -2.0 * (np.arange(width) // 2) / width)
     angle_btd = position_bt[..., None] * frequency_d
     encoding_btd, half = np.empty(angle_btd.shape, dtype), (width + 1) // 2
-    sines, cosines = (
-        (slice(0, None, 2), slice(1, None, 2))
-        if layout == "interleaved"
-        else (slice(half), slice(half, None))
-    )
+    sines, cosines = slice(half), slice(half, None)
+    if layout == "interleaved":
+        sines, cosines = slice(0, None, 2), slice(1, None, 2)
     encoding_btd[..., sines] = np.sin(angle_btd[..., 0::2])
     encoding_btd[..., cosines] = np.cos(angle_btd[..., 1::2])
     return encoding_btd
@@ -62,8 +60,8 @@ def position_embedding(parameters: Tree, position_bt: Array, offset: int) -> Arr
     3; the offset: Liu et al. 2019 (RoBERTa).
     """
     rows = len(parameters["table"]) - offset
-    bounds = (int(position_bt.min()), int(position_bt.max())) if position_bt.size else ()
-    checks.check_rows("position", position_bt.shape, str(position_bt.dtype), rows, *bounds)
+    kind, (lowest, highest) = str(position_bt.dtype), bounds(position_bt)
+    checks.check_rows("position", position_bt.shape, kind, rows, lowest, highest)
     return parameters["table"][position_bt + offset]
 
 
@@ -71,10 +69,5 @@ def position_embedding_vjp(
     parameters: Tree, position_bt: Array, offset: int, *, cotangent: Array
 ) -> Gradients:
     """`dtable[p] = sum_(position + offset = p) g`: the sum over the places of row p."""
-    return {
-        "parameters": {
-            "table": arithmetic.scatter_add(
-                cotangent, position_bt + offset, len(parameters["table"])
-            )
-        }
-    }
+    rows = len(parameters["table"])
+    return {"parameters": {"table": arithmetic.scatter_add(cotangent, position_bt + offset, rows)}}

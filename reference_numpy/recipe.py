@@ -3,16 +3,13 @@
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from .fields import POSITIVE, SHARE, Fields, Rule, at_least, integer
+from .fields import POSITIVE, POSITIVE_OR_NONE, SHARE, Fields, at_least, integer
 
 __all__ = ["PAPER", "Recipe"]
 
 _Share = Annotated[float, SHARE]
 _Count = Annotated[int, integer(1)]
-_Limit = Annotated[
-    float | None,
-    Rule(lambda value: value is None or POSITIVE.good(value), "greater than 0, or None"),
-]
+_Limit = Annotated[float | None, POSITIVE_OR_NONE]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -106,7 +106,7 @@ def kept(size: int, base: float, scaling: Any, frequency_j: Array) -> Array:
     return number(1) - np.clip(ramp_j, number(0), number(1))
 
 
-def rotation(config: Config, kind: LayerKind, position_bt: Array, dtype: Any) -> Rotation:
+def rotation(config: Config, kind: LayerKind, position_bt: Array, dtype: np.dtype) -> Rotation:
     """The cosine and sine of `p w_j`, times attention_factor, `b t j`, at least in float32."""
     wide = np.dtype(np.float32) if arithmetic.is_half(dtype) else np.dtype(dtype)
     length = int(position_bt.max(initial=0)) + 1

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from dataclasses import fields as fields_of
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 from . import fields
 
@@ -15,50 +15,20 @@ SCALINGS: dict[str, tuple[str, ...]] = {
     "linear": ("factor",),
     "dynamic": ("factor", "original_length"),
     "llama3": ("factor", "original_length", "low_frequency_factor", "high_frequency_factor"),
-    "yarn": (
-        "factor",
-        "original_length",
-        "beta_fast",
-        "beta_slow",
-        "truncate",
-        "attention_factor",
-    ),
+    "yarn": ("factor", "original_length", "beta_fast", "beta_slow", "truncate", "attention_factor"),
     "longrope": ("original_length", "short_factors", "long_factors", "attention_factor"),
 }
 
-_POSITIVE = fields.Rule(
-    lambda value: value is None or (fields.is_number(value) and value > 0),
-    "a number greater than 0, or None",
-)
-_Number = Annotated[float | None, _POSITIVE, fields.MODERATE]
-_Length = Annotated[
-    int | None,
-    fields.Rule(
-        lambda value: value is None or (fields.is_integer(value) and value >= 2),
-        "an integer of at least 2, or None",
-    ),
-]
+_POSITIVE = fields.POSITIVE._replace(wanted="a number greater than 0")
+_Number = Annotated[float | None, fields.or_none(_POSITIVE), fields.MODERATE]
+_Length = Annotated[int | None, fields.or_none(fields.integer(2))]
 _Flag = Annotated[
-    bool | None,
-    fields.Rule(lambda value: value is None or isinstance(value, bool), "True, False or None"),
+    bool | None, fields.or_none(fields.BOOLEAN)._replace(wanted="True, False or None")
 ]
 _Factors = Annotated[
     tuple[float, ...] | None,
-    fields.Rule(
-        lambda value: (
-            value is None
-            or (
-                isinstance(value, tuple)
-                and len(value) > 0
-                and all(fields.is_number(factor) and factor > 0 for factor in value)
-            )
-        ),
-        "numbers greater than 0, or None",
-    ),
-    fields.Rule(
-        lambda value: value is None or all(map(fields.MODERATE.good, value)),
-        fields.MODERATE.wanted,
-    ),
+    fields.or_none(fields.sequence_of(fields.POSITIVE)._replace(wanted="numbers greater than 0")),
+    fields.or_none(fields.sequence_of(fields.MODERATE))._replace(wanted=fields.MODERATE.wanted),
 ]
 
 
@@ -110,7 +80,7 @@ class RotaryScaling(fields.Fields):
         values = ((name, getattr(self, name)) for name in ("kind", *SCALINGS.get(self.kind, ())))
         return f"RotaryScaling({', '.join(f'{name}={value!r}' for name, value in values)})"
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> fields.Values:
         """The kind and the parameters that it needs, as JSON can hold them."""
         values = super().to_dict()
         return {name: values[name] for name in ("kind", *SCALINGS[self.kind])}

@@ -88,13 +88,8 @@ def draw(logits_bv: Array, uniform_b: Array) -> Array:
     row of -inf.
     """
     checks.check_sampling(logits_bv.shape)
-    checks.check_uniform(
-        uniform_b.shape,
-        logits_bv.shape[:1],
-        uniform_b.min(initial=0),
-        uniform_b.max(initial=0),
-        rounded=True,
-    )
+    least, most = uniform_b.min(initial=0), uniform_b.max(initial=0)
+    checks.check_uniform(uniform_b.shape, logits_bv.shape[:1], least, most, rounded=True)
     checks.check_choice(logits_bv.max(axis=1).tolist())
     p_bv = softmax.softmax(logits_bv)
     cumulative_bv = np.cumsum(p_bv, axis=1)

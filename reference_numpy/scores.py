@@ -18,3 +18,7 @@ class Scores(NamedTuple):
     cap: float | None = None
     window: int = 0
     causal: bool = False
+
+    def factor(self, key_size: int) -> float:
+        """The scale, by default `1 / sqrt(k)`."""
+        return key_size**-0.5 if self.scale is None else self.scale

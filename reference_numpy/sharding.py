@@ -9,14 +9,14 @@ are replicated. `model` splits heads, groups, the feed-forward and the vocabular
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, ClassVar, Self
 
 import numpy as np
 
 from . import parameters
 from .arrays import Array
 from .config import TransformerConfig as Config
-from .fields import BOOLEAN, Fields, integer
+from .fields import BOOLEAN, Fields, Values, integer
 
 __all__ = [
     "OVER_MODEL",
@@ -55,15 +55,14 @@ class Mesh(Fields):
 
         Raises ValueError on any other text.
         """
-        given: dict[str, Any] = {}
+        given: Values = {}
         for part in (part.strip() for part in text.split(",")):
             name, _, size = part.partition("=")
             known = name in ("data", "model") and size.isdecimal() and len(size) < 8
             if name in given or not (known or part == "replicate"):
-                raise ValueError(
-                    "a mesh is data=N,model=N, of which either may be left out, and replicate "
-                    f"where parameters are whole along data; got {text!r:.100}"
-                )
+                wanted = "data=N,model=N, of which either may be left out, and replicate where"
+                wanted = f"{wanted} parameters are whole along data"
+                raise ValueError(f"a mesh is {wanted}; got {text!r:.100}")
             given[name] = int(size) if known else True
         return cls(**given)
 
@@ -152,13 +151,9 @@ def splits(config: Config, mesh: Mesh, component: str = "transformer") -> dict[s
 
 
 def _places(sizes: Mapping[str, int], mesh: Mesh) -> Iterator[Place]:
-    over_model = {
-        letter
-        for letter in sizes
-        if mesh.model > 1
-        and letter in OVER_MODEL
-        and not (letter == "g" and sizes["g"] % mesh.model)
-    }
+    over_model = {letter for letter in sizes if mesh.model > 1 and letter in OVER_MODEL}
+    if sizes.get("g", 0) % mesh.model:
+        over_model -= {"g"}
     over_data = ""
     if mesh.data > 1 and not mesh.replicate:
         even = (

@@ -8,9 +8,8 @@ from .parameters import nest
 
 __all__ = ["draw", "rate", "shapes"]
 
-Shapes = dict[
-    str, tuple[int, ...]
-]  # site -> shape of its keep mask, in the order of the forward pass
+# site -> shape of its keep mask, in the order of the forward pass
+Shapes = dict[str, tuple[int, ...]]
 
 
 def shapes(config: Config, batch: int, source_length: int, target_length: int) -> Shapes:
@@ -25,21 +24,17 @@ def shapes(config: Config, batch: int, source_length: int, target_length: int) -
         ("decoder", config.decoder_layers, target_length),
     ):
         x = (batch, length, config.model_width)
-        crossed = stack == "decoder" and config.cross_attention
-        attended = {"self_attention": length} | (
-            {"cross_attention": source_length} if crossed else {}
-        )
+        attended = {"self_attention": length}
+        if stack == "decoder" and config.cross_attention:
+            attended["cross_attention"] = source_length
         if layers:
             result[f"{stack}.embedding_dropout"] = x
         for layer in (f"{stack}.layers.{index}" for index in range(layers)):
             for attention, keys in attended.items():
                 result[f"{layer}.{attention}.weights_dropout"] = (batch, config.heads, length, keys)
                 result[f"{layer}.{attention}_dropout"] = x
-            result[f"{layer}.feed_forward.hidden_dropout"] = (
-                batch,
-                length,
-                config.feed_forward_width,
-            )
+            hidden = (batch, length, config.feed_forward_width)
+            result[f"{layer}.feed_forward.hidden_dropout"] = hidden
             result[f"{layer}.feed_forward_dropout"] = x
     if config.classes:
         result["classifier_dropout"] = (batch, config.model_width)
@@ -51,12 +46,11 @@ def draw(
 ) -> Tree:
     """Random keep masks of all sites, as a tree: each entry is True with probability 1 - rate."""
     sites = shapes(config, batch, source_length, target_length)
-    return nest(
-        {
-            site: rng.random(shape, dtype=np.float32) >= np.float32(rate(config, site))
-            for site, shape in sites.items()
-        }
-    )
+    masks = {
+        site: rng.random(shape, dtype=np.float32) >= np.float32(rate(config, site))
+        for site, shape in sites.items()
+    }
+    return nest(masks)
 
 
 def rate(config: Config, site: str) -> float:

@@ -8,13 +8,20 @@ from . import checks, dropout, layers, normalization, rotary
 from .arrays import Array, Gradients, Keep, Mask, Tree
 from .config import TransformerConfig as Config
 from .rotary import Rotation
-from .scores import Scores
-from .values import Memory
+from .values import Attending, Memory
 
 __all__ = ["decoder", "decoder_vjp", "encoder", "encoder_vjp"]
 
 Layer = Callable[[int, Tree, Array], Array]  # of its index, its parameters and x
-LayerVjp = Callable[[int, Tree, Array, Array], Gradients]  # of the cotangent besides
+Given = Callable[[int, Array], tuple[object, ...]]  # of index and x: what else the layer is given
+
+
+def walk(parameters: Tree, config: Config, x_btd: Array, layer: Layer) -> Array:
+    """`x = layer(index, parameters, x)` for every layer of the stack, then its final norm."""
+    own = parameters.get("layers", {})  # a stack without layers has none
+    for index in range(len(own)):
+        x_btd = layer(index, own[str(index)], x_btd)
+    return final_norm(parameters, config, x_btd)
 
 
 def encoder(
@@ -32,8 +39,8 @@ def encoder(
     """
 
     def layer(index: int, own: Tree, y_bsd: Array) -> Array:
-        given = _given(config, index, y_bsd, position_bs, keep)
-        return layers.encoder_layer(own, config, y_bsd, mask_bhts, *given)
+        told = attending(config, index, y_bsd, mask_bhts, position_bs)
+        return layers.encoder_layer(own, config, y_bsd, told, _of_layer(keep, index))
 
     return walk(parameters, config, x_bsd, layer)
 
@@ -50,15 +57,12 @@ def encoder_vjp(
 ) -> Gradients:
     """Backwards through the final norm and the layers; parameters and x_bsd."""
 
-    def layer(index: int, own: Tree, y_bsd: Array) -> Array:
-        given = _given(config, index, y_bsd, position_bs, keep)
-        return layers.encoder_layer(own, config, y_bsd, mask_bhts, *given)
+    def given(index: int, y_bsd: Array) -> tuple[object, ...]:
+        told = attending(config, index, y_bsd, mask_bhts, position_bs)
+        return told, _of_layer(keep, index)
 
-    def layer_vjp(index: int, own: Tree, y_bsd: Array, g_bsd: Array) -> Gradients:
-        given = _given(config, index, y_bsd, position_bs, keep)
-        return layers.encoder_layer_vjp(own, config, y_bsd, mask_bhts, *given, cotangent=g_bsd)
-
-    found = walk_vjp(parameters, config, x_bsd, layer, layer_vjp, cotangent=cotangent)
+    pair = layers.encoder_layer, layers.encoder_layer_vjp
+    found = walk_vjp(parameters, config, x_bsd, pair, given, cotangent=cotangent)
     return {"parameters": found["parameters"], "x_bsd": found["x_btd"]}
 
 
@@ -79,8 +83,8 @@ def decoder(
     """
 
     def layer(index: int, own: Tree, y_btd: Array) -> Array:
-        given = _given(config, index, y_btd, position_bt, keep, causal=True)
-        return layers.decoder_layer(own, config, y_btd, memory, self_mask_bhts, *given)
+        told = attending(config, index, y_btd, self_mask_bhts, position_bt, causal=True)
+        return layers.decoder_layer(own, config, y_btd, memory, told, _of_layer(keep, index))
 
     return walk(parameters, config, x_btd, layer)
 
@@ -97,56 +101,20 @@ def decoder_vjp(
     cotangent: Array,
 ) -> Gradients:
     """As `encoder_vjp`; parameters, x_btd and, if given, memory_bsd, to which every layer adds."""
-    of_memory = {} if memory is None else {"memory_bsd": np.zeros_like(memory.vectors_bsd)}
 
-    def layer(index: int, own: Tree, y_btd: Array) -> Array:
-        given = _given(config, index, y_btd, position_bt, keep, causal=True)
-        return layers.decoder_layer(own, config, y_btd, memory, self_mask_bhts, *given)
+    def given(index: int, y_btd: Array) -> tuple[object, ...]:
+        told = attending(config, index, y_btd, self_mask_bhts, position_bt, causal=True)
+        return memory, told, _of_layer(keep, index)
 
-    def layer_vjp(index: int, own: Tree, y_btd: Array, g_btd: Array) -> Gradients:
-        given = _given(config, index, y_btd, position_bt, keep, causal=True)
-        fixed = own, config, y_btd, memory, self_mask_bhts
-        inner = layers.decoder_layer_vjp(*fixed, *given, cotangent=g_btd)
-        for name in of_memory:
-            of_memory[name] = of_memory[name] + inner.pop(name)
-        return inner
-
-    found = walk_vjp(parameters, config, x_btd, layer, layer_vjp, cotangent=cotangent)
-    return found | of_memory
+    pair = layers.decoder_layer, layers.decoder_layer_vjp
+    return walk_vjp(parameters, config, x_btd, pair, given, cotangent=cotangent)
 
 
-def walk(parameters: Tree, config: Config, x_btd: Array, layer: Layer) -> Array:
-    """`x = layer(index, parameters, x)` for every layer of the stack, then its final norm."""
-    own = parameters.get("layers", {})  # a stack without layers has none
-    for index in range(len(own)):
-        x_btd = layer(index, own[str(index)], x_btd)
-    return final_norm(parameters, config, x_btd)
-
-
-def walk_vjp(
-    parameters: Tree,
-    config: Config,
-    x_btd: Array,
-    layer: Layer,
-    layer_vjp: LayerVjp,
-    *,
-    cotangent: Array,
-) -> Gradients:
-    """The input of every layer again, then backwards from the final norm; parameters, x_btd."""
-    inputs_btd, own = [x_btd], parameters.get("layers", {})
-    for index in range(len(own)):
-        inputs_btd.append(layer(index, own[str(index)], inputs_btd[-1]))
-    last_btd = inputs_btd.pop()
-    gradients: Gradients = {"layers": {}}
-    if config.final_norm:
-        inner = normalization.norm_vjp(
-            parameters["final_norm"], config, last_btd, cotangent=cotangent
-        )
-        gradients["final_norm"], cotangent = inner["parameters"], inner["x_btd"]
-    for index, y_btd in reversed([*enumerate(inputs_btd)]):
-        inner = layer_vjp(index, own[str(index)], y_btd, cotangent)
-        gradients["layers"][str(index)], cotangent = inner["parameters"], inner["x_btd"]
-    return {"parameters": gradients, "x_btd": cotangent}
+def final_norm(parameters: Tree, config: Config, x_btd: Array) -> Array:
+    """The norm after the last layer, if the config has one."""
+    if not config.final_norm:
+        return x_btd
+    return normalization.norm(parameters["final_norm"], config, x_btd)
 
 
 def rotation(
@@ -165,21 +133,52 @@ def rotation(
     return rotary.rotation(config, kind, position_bt, x_btd.dtype)
 
 
-def _given(
+def attending(
     config: Config,
     index: int,
     x_btd: Array,
+    mask_bhts: Mask,
     position_bt: Array | None,
-    keep: Keep,
     causal: bool = False,
-) -> tuple[Scores, Rotation | None, Keep]:
-    """What a layer is given besides its input and its masks."""
+) -> Attending:
+    """How the self-attention of the layer of that index attends."""
     turned = rotation(config, index, x_btd, position_bt)
-    return config.scores(index, causal), turned, dropout.part(keep, "layers", str(index))
+    return Attending(mask_bhts, config.scores(index, causal), turned)
 
 
-def final_norm(parameters: Tree, config: Config, x_btd: Array) -> Array:
-    """The norm after the last layer, if the config has one."""
-    if not config.final_norm:
-        return x_btd
-    return normalization.norm(parameters["final_norm"], config, x_btd)
+def _of_layer(keep: Keep, index: int) -> Keep:
+    return dropout.part(keep, "layers", str(index))
+
+
+def walk_vjp(
+    parameters: Tree,
+    config: Config,
+    x_btd: Array,
+    pair: tuple[Callable[..., Array], Callable[..., Gradients]],
+    given: Given,
+    *,
+    cotangent: Array,
+) -> Gradients:
+    """The input of every layer again, then backwards from the final norm.
+
+    pair: the function of a layer, and its vjp. Returns parameters, x_btd, and the sums of what else
+    the layers return.
+    """
+    inputs_btd, own = [x_btd], parameters.get("layers", {})
+    for index in range(len(own)):
+        y_btd = inputs_btd[-1]
+        inputs_btd.append(pair[0](own[str(index)], config, y_btd, *given(index, y_btd)))
+    last_btd = inputs_btd.pop()
+    others, gradients = Gradients(), Gradients(layers={})
+    if config.final_norm:
+        norm = parameters["final_norm"]
+        inner = normalization.norm_vjp(norm, config, last_btd, cotangent=cotangent)
+        gradients["final_norm"], cotangent = inner["parameters"], inner["x_btd"]
+    for index, y_btd in reversed([*enumerate(inputs_btd)]):
+        fixed = own[str(index)], config, y_btd
+        inner = pair[1](*fixed, *given(index, y_btd), cotangent=cotangent)
+        gradients["layers"][str(index)] = inner.pop("parameters")
+        cotangent = inner.pop("x_btd")
+        for name, g in inner.items():
+            others[name] = others.get(name, np.zeros(g.shape, g.dtype)) + g
+    return {"parameters": gradients, "x_btd": cotangent, **others}

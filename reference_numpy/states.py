@@ -1,16 +1,11 @@
 """The vectors between a model's layers, and its attention weights."""
 
-from functools import partial
-from typing import Any
-
 import numpy as np
 
-from . import attention, inputs, layers, mask, stacks, transformer
+from . import attention, layers, stacks, transformer
 from .arrays import Array, Mask, Tree
 from .config import TransformerConfig as Config
-from .rotary import Rotation
-from .scores import Scores
-from .values import Memory, Text
+from .values import Attending, Memory, Text
 
 __all__ = ["states"]
 
@@ -30,32 +25,24 @@ def states(
     Source: the outputs `hidden_states` and `attentions` of the library transformers.
     """
     source, target = transformer.sides(config, source, target)
-    result: dict[str, dict[str, Array]] = {}
-    memory = None
+    result, memory = dict[str, dict[str, Array]](), None
     if source is not None:
-        given = _inputs(parameters, config, "source", source)
-        result["encoder"] = _stack(parameters["encoder"], config, *given, memory)
+        given = transformer.embed(parameters, config, "source", source, None)
+        result["encoder"] = _stack(parameters["encoder"], config, None, *given)
         memory = Memory(result["encoder"]["hidden_lbtd"][-1], given[1])
     if target is not None:
-        given = _inputs(parameters, config, "target", target)
-        result["decoder"] = _stack(parameters["decoder"], config, *given, memory, causal=True)
+        given = transformer.embed(parameters, config, "target", target, None)
+        result["decoder"] = _stack(parameters["decoder"], config, memory, *given, causal=True)
     return result
-
-
-def _inputs(parameters: Tree, config: Config, side: str, text: Text) -> tuple[Array, Array, Array]:
-    """The input of the first layer, the mask of its self-attention, and the positions."""
-    mask_bt, position_bt = inputs.masked_positions(config, side, text.ids, text.mask_bt)
-    x_btd = inputs.embed(parameters, config, side, text.ids, position_bt, text.segment_bt)
-    return x_btd, mask.padding_mask(mask_bt), position_bt
 
 
 def _stack(
     parameters: Tree,
     config: Config,
+    memory: Memory | None,
     x_btd: Array,
     mask_bhts: Mask,
     position_bt: Array,
-    memory: Memory | None,
     causal: bool = False,
 ) -> dict[str, Array]:
     """The states of `stacks.encoder` or `stacks.decoder`."""
@@ -63,31 +50,29 @@ def _stack(
     weights: dict[str, list[Array]] = {"self_attention": [], "cross_attention": []}
 
     def recorded(
-        name: str,
-        own: Tree,
-        x_btd: Array,
-        memory: Memory,
-        scores: Scores,
-        rotation: Rotation | None = None,
+        name: str, own: Tree, y_btd: Array, memory_bsd: Array, attending: Attending
     ) -> Array:
-        given = memory.mask_bhts, scores
-        heads = attention.project(own[name], config, x_btd, memory.vectors_bsd, rotation)
-        weights[name].append(attention.attention_weights(*heads[:2], *given))
-        vectors = x_btd, memory.vectors_bsd
-        return attention.multi_head_attention(own[name], config, *vectors, *given, rotation)
+        seen_bhts, scores, rotation = attending
+        heads = attention.project(own, config, y_btd, memory_bsd, rotation)
+        pair = heads.query_bthk, heads.key_bsgk
+        weights[name].append(attention.attention_weights(*pair, seen_bhts, scores))
+        return attention.multi_head_attention(own, config, y_btd, memory_bsd, attending)
 
     def layer(index: int, own: Tree, y_btd: Array) -> Array:
-        scores = config.scores(index, causal)
-        rotation = stacks.rotation(config, index, y_btd, position_bt)
+        told = stacks.attending(config, index, y_btd, mask_bhts, position_bt, causal)
 
         def attend(z_btd: Array) -> Array:
-            itself = Memory(z_btd, mask_bhts)
-            return recorded("self_attention", own, z_btd, itself, scores, rotation)
+            return recorded("self_attention", own["self_attention"], z_btd, z_btd, told)
 
-        attend_to_memory = None
-        if memory is not None:
-            given: dict[str, Any] = {"memory": memory, "scores": config.scores(None)}
-            attend_to_memory = partial(recorded, "cross_attention", own, **given)
+        if memory is None:
+            hidden.append(layers.run(own, config, y_btd, attend))
+            return hidden[-1]
+        vectors_bsd, crossing = memory.vectors_bsd, Attending(memory.mask_bhts, config.scores(None))
+
+        def attend_to_memory(z_btd: Array) -> Array:
+            crossed = own["cross_attention"]
+            return recorded("cross_attention", crossed, z_btd, vectors_bsd, crossing)
+
         hidden.append(layers.run(own, config, y_btd, attend, attend_to_memory))
         return hidden[-1]
 

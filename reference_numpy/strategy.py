@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 from .config import TransformerConfig as Config
-from .fields import BOOLEAN, Fields, Rule, at_most, integer, is_integer, is_number
+from .fields import BOOLEAN, FRACTION, Fields, Rule, at_least, at_most, integer, is_number, or_none
 
-__all__ = ["Strategy"]
+__all__ = ["Options", "Strategy"]
 
 LONGEST = 2**16  # max_new_tokens: every answer has room for them, however early it ends
 _OVERFLOW = 128 * math.log(2)  # the logarithm of what float32 cannot hold
@@ -16,13 +16,7 @@ _OVERFLOW = 128 * math.log(2)  # the logarithm of what float32 cannot hold
 _Natural = Annotated[int, integer(0)]
 _Count = Annotated[int, integer(1)]
 _Flag = Annotated[bool, BOOLEAN]
-_Id = Annotated[
-    int | None,
-    Rule(
-        lambda value: value is None or (is_integer(value) and value >= 0),
-        "an integer of at least 0, or None",
-    ),
-]
+_Id = Annotated[int | None, or_none(integer(0))]
 _Penalty = Annotated[
     float, Rule(lambda value: is_number(value) and 1e-9 <= value <= 1e9, "from 1e-9 to 1e9")
 ]
@@ -30,14 +24,9 @@ _Temperature = Annotated[
     float,
     Rule(lambda value: is_number(value) and (value == 0 or value >= 1e-9), "0, or at least 1e-9"),
 ]
-_Probability = Annotated[
-    float, Rule(lambda value: is_number(value) and 0 < value <= 1, "greater than 0 and at most 1")
-]
+_Probability = Annotated[float, FRACTION]
 _Exponent = Annotated[
-    float,
-    Rule(
-        lambda value: is_number(value) and value >= 0, "at least 0, since no bound holds for less"
-    ),
+    float, at_least(0)._replace(wanted="at least 0, since no bound holds for less")
 ]
 
 
@@ -78,7 +67,7 @@ class Strategy(Fields):
             )
 
     @classmethod
-    def of(cls, fields: "Strategy | Mapping[str, Any]", config: Config) -> "Strategy":
+    def of(cls, fields: "Options", config: Config) -> "Strategy":
         """The strategy, or the one with these fields, if a model of this config can follow it.
 
         Raises ValueError on fields that are unknown, missing or out of range, and on ids and beams
@@ -91,16 +80,13 @@ class Strategy(Fields):
             if id_ is not None and not 0 <= id_ < config.target_vocabulary
         ]
         if result.start_id is not None and result.start_id == config.padding_id:
-            problems.append(
-                f"start_id must not be the padding id, which no query sees; got {result.start_id}"
-            )
+            wanted = "start_id must not be the padding id, which no query sees"
+            problems.append(f"{wanted}; got {result.start_id}")
         if result.end_id == config.padding_id:
             problems.append(f"end_id must not be the padding id; got {result.end_id}")
         if result.beam_size > config.target_vocabulary:
-            problems.append(
-                f"beam_size must be at most the vocabulary, {config.target_vocabulary}; "
-                f"got {result.beam_size}"
-            )
+            wanted = f"beam_size must be at most the vocabulary, {config.target_vocabulary}"
+            problems.append(f"{wanted}; got {result.beam_size}")
         if problems:
             raise ValueError("; ".join(problems))
         return result
@@ -113,3 +99,6 @@ class Strategy(Fields):
     def pad_id(self, config: Config) -> int:
         """The id after the end of an answer: padding, or the end token if the config has none."""
         return self.end_id if config.padding_id is None else config.padding_id
+
+
+Options = Strategy | Mapping[str, Any]  # a strategy, or its fields

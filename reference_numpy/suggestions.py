@@ -25,9 +25,8 @@ def known(
     words, names = list(words), tuple(names)
     if wrong := [name for name in names if name not in words]:
         came = ", ".join(f"{name!r}{nearest(str(name), words)}" for name in wrong)
-        raise ValueError(
-            f"{what} must be one of {', '.join(words)}{others and f', {others}'}; got {came}"
-        )
+        wanted = f"{', '.join(words)}{others and f', {others}'}"
+        raise ValueError(f"{what} must be one of {wanted}; got {came}")
     return names
 
 
@@ -62,18 +61,16 @@ class Nearest:
 
     def to(self, name: str) -> str:
         """The one nearest to the name, as an addition to a message."""
-        found = (
-            [self._by_end[name]]
-            if name in self._by_end
-            else [end for end in _ends(name) if end in self._names][:1]
-        )
+        found = [end for end in _ends(name) if end in self._names][:1]
+        if name in self._by_end:
+            found = [self._by_end[name]]
         if not found and len(name) <= LONGEST:
             letters = name.lower()
             alike = difflib.get_close_matches(letters, self._letters, n=1)
-            within = (
-                other for other in self._letters if len(name) >= SHORTEST and letters in other
-            )
-            found = [self._letters[match] for match in (*alike, *within)][:1]
+            within = [other for other in self._letters if letters in other]
+            if len(name) >= SHORTEST:
+                alike += within[:1]
+            found = [self._letters[match] for match in alike[:1]]
         return f" (nearest: {found[0]})" if found else ""
 
 

@@ -1,23 +1,12 @@
 """A training run: loss and gradients, clipping, the schedule and Adam on batch after batch."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
-from . import (
-    checks,
-    decoding,
-    encoder_only,
-    loss,
-    mask,
-    optimizer,
-    schedule,
-    sharding,
-    sites,
-    transformer,
-)
+from . import checks, decoding, encoder_only, loss, mask, optimizer, schedule, sharding, sites
 from . import parameters as canonical
+from . import transformer as model
 from .arrays import Array, Keep, Tree
 from .config import TransformerConfig as Config
 from .recipe import Recipe
@@ -57,13 +46,10 @@ class Trainer:
         config.need_objective()
         canonical.match(parameters, canonical.shapes(config), canonical.training_dtype(parameters))
         self.config, self.recipe, self.seed, self.steps = config, recipe, seed, 0
-        values, zeros = (
-            {name: make(value) for name, value in parameters.items()}
-            for make in (np.array, np.zeros_like)
-        )
-        self._state = canonical.flatten(
-            {"parameters": values, "first_moment": zeros, "second_moment": zeros}
-        )
+        values = {name: np.array(value) for name, value in parameters.items()}
+        zeros = {name: np.zeros_like(value) for name, value in parameters.items()}
+        state = {"parameters": values, "first_moment": zeros, "second_moment": zeros}
+        self._state = canonical.flatten(state)
 
     def train_step(self, source: Array | None, target: Array, keep: Keep = None) -> float:
         """One update from a batch of ids `b s` and `b t`; returns the batch's loss before it.
@@ -76,39 +62,32 @@ class Trainer:
         self._check(source, target)
         if keep is None:
             rng = np.random.default_rng([self.seed, self.steps])
-            lengths = (
-                0 if source is None else source.shape[1],
-                0 if self.config.classes else target.shape[1] - 1,
-            )
-            keep = sites.draw(self.config, len(target), *lengths, rng)
+            read = 0 if source is None else source.shape[1]
+            written = 0 if self.config.classes else target.shape[1] - 1
+            keep = sites.draw(self.config, len(target), read, written, rng)
         value, gradients = self._gradients(source, target, keep)
-        if self.recipe.clip_norm is not None:
-            gradients = optimizer.clip_global_norm(gradients, self.recipe.clip_norm)
-        rate = float(schedule.noam(self.steps + 1, self.config.model_width, self.recipe.warmup))
-        hyper = (
-            self.recipe.beta_1,
-            self.recipe.beta_2,
-            self.recipe.epsilon,
-            self.recipe.weight_decay,
-        )
-        values, first, second = (
-            canonical.nest(self._state)[part]
-            for part in ("parameters", "first_moment", "second_moment")
-        )
-        updated = optimizer.adam(values, gradients, first, second, self.steps + 1, rate, *hyper)
-        self._state, self.steps = canonical.flatten(updated), self.steps + 1
+        recipe, state, step = self.recipe, canonical.nest(self._state), self.steps + 1
+        if recipe.clip_norm is not None:
+            gradients = optimizer.clip_global_norm(gradients, recipe.clip_norm)
+        rate = float(schedule.noam(step, self.config.model_width, recipe.warmup))
+        settings = recipe.beta_1, recipe.beta_2, recipe.epsilon, recipe.weight_decay
+        moments = state["first_moment"], state["second_moment"]
+        given = state["parameters"], gradients, *moments, step, rate
+        updated = optimizer.adam(*given, *settings)
+        self._state, self.steps = canonical.flatten(updated), step
         return value
 
     def loss(self, source: Array | None, target: Array) -> tuple[float, int]:
         """The sum of -log p over the labels that count, in evaluation without smoothing; their
         number.
         """
-        objective: Any = (
-            encoder_only.classification_loss if self.config.classes else transformer.training_loss
-        )
-        return float(objective(self._parameters, self.config, source, target, total=1)), _count(
-            self.config, target
-        )
+        if self.config.classes:
+            assert source is not None
+            given = self._parameters, self.config, source, target
+            value = encoder_only.classification_loss(*given, total=1)
+        else:
+            value = model.training_loss(self._parameters, self.config, source, target, total=1)
+        return float(value), _count(self.config, target)
 
     def greedy_search(self, source: Array, strategy: Strategy) -> dict[str, Array]:
         """`decoding.greedy_search` of the model as it is now."""
@@ -138,7 +117,7 @@ class Trainer:
         self._state, self.steps = {name: np.array(state[name]) for name in shapes}, steps
 
     @property
-    def _parameters(self) -> dict[str, Any]:
+    def _parameters(self) -> Tree:
         return canonical.nest(self._state)["parameters"]
 
     def _check(self, source: Array | None, target: Array) -> None:
@@ -146,58 +125,50 @@ class Trainer:
         checks.check_source_given(self.config.encoder_layers, source)
         if source is not None:
             checks.check_same_batch(source=source.shape, target=target.shape)
-            checks.check_tokens(
-                "token", source.shape, str(source.dtype), self.config.source_vocabulary
-            )
-        (checks.check_classes if self.config.classes else checks.check_target)(
-            target.shape, str(target.dtype)
-        )
+            kind, vocabulary = str(source.dtype), self.config.source_vocabulary
+            checks.check_tokens("token", source.shape, kind, vocabulary)
+        check = checks.check_classes if self.config.classes else checks.check_target
+        check(target.shape, str(target.dtype))
 
     def _gradients(self, source: Array | None, target: Array, keep: Tree) -> tuple[float, Tree]:
         """The loss of the whole batch and its gradients, added up over the microbatches."""
         parts, total = self.recipe.microbatches, _count(self.config, target)
         if len(target) % parts:
-            raise ValueError(
-                f"the batch must divide into {parts} microbatches; got {len(target)} rows"
-            )
-        value, rows = 0.0, len(target) // parts
+            got = f"{len(target)} rows"
+            raise ValueError(f"the batch must divide into {parts} microbatches; got {got}")
+        value, rows, sites_ = 0.0, len(target) // parts, canonical.flatten(keep)
         summed: dict[str, Array] = {}
         for part in range(parts):
             chosen = slice(part * rows, (part + 1) * rows)
-            masks = canonical.nest(
-                {site: drop[chosen] for site, drop in canonical.flatten(keep).items()}
-            )
-            step = self._backward(
-                None if source is None else source[chosen], target[chosen], max(total, 1), masks
-            )
-            value += step[0]
-            summed = {name: summed[name] + g if summed else g for name, g in step[1].items()}
+            own = None if source is None else source[chosen]
+            masks = canonical.nest({site: drop[chosen] for site, drop in sites_.items()})
+            loss_, gradients = self._backward(own, target[chosen], max(total, 1), masks)
+            value += loss_
+            summed = {name: summed[name] + g if summed else g for name, g in gradients.items()}
         return value, canonical.nest(summed)
 
     def _backward(
         self, source: Array | None, target: Array, total: int, keep: Tree
     ) -> tuple[float, dict[str, Array]]:
         """The loss of some rows and its gradients by name, divided by the total of the batch."""
-        if self.config.classes:
-            return self._backward_of_classes(source, target, total, keep)
+        tree, config, smoothing = self._parameters, self.config, self.recipe.smoothing
+        if config.classes:
+            assert source is not None
+            batch = tree, config, source, target, smoothing, total, keep
+            value = encoder_only.classification_loss(*batch)
+            one = np.ones((), value.dtype)
+            gradients = encoder_only.classification_loss_vjp(*batch, cotangent=one)
+            return float(value), canonical.flatten(gradients["parameters"])
         input_bt, label_bt = loss.teacher_forcing(target)
-        tree, label_mask_bt = self._parameters, mask.token_mask(label_bt, self.config.padding_id)
-        logits_btv = transformer.transformer(tree, self.config, source, input_bt, keep=keep)
-        settings = (label_bt, label_mask_bt, self.recipe.smoothing, total)
-        value = float(loss.cross_entropy(logits_btv, *settings))
-        one = np.ones((), logits_btv.dtype)
-        g_btv = loss.cross_entropy_vjp(logits_btv, *settings, cotangent=one)["logits_btv"]
-        gradients = transformer.transformer_vjp(
-            tree, self.config, source, input_bt, keep=keep, cotangent=g_btv
+        logits_btv = model.transformer(tree, config, source, input_bt, keep=keep)
+        label_mask_bt, one = (
+            mask.token_mask(label_bt, config.padding_id),
+            np.ones((), logits_btv.dtype),
         )
-        return value, canonical.flatten(gradients["parameters"])
-
-    def _backward_of_classes(
-        self, source: Any, label_b: Array, total: int, keep: Tree
-    ) -> tuple[float, dict[str, Array]]:
-        batch = (self._parameters, self.config, source, label_b, self.recipe.smoothing, total, keep)
-        value = encoder_only.classification_loss(*batch)
-        gradients = encoder_only.classification_loss_vjp(*batch, cotangent=np.ones((), value.dtype))
+        given = logits_btv, label_bt, label_mask_bt, smoothing, total
+        value = loss.cross_entropy(*given)
+        g_btv = loss.cross_entropy_vjp(*given, cotangent=one)["logits_btv"]
+        gradients = model.transformer_vjp(tree, config, source, input_bt, keep, cotangent=g_btv)
         return float(value), canonical.flatten(gradients["parameters"])
 
 

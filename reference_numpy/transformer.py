@@ -20,6 +20,57 @@ __all__ = [
 ]
 
 
+def transformer(
+    parameters: Tree,
+    config: Config,
+    source: Text | Array | None,
+    target: Text | Array | None = None,
+    keep: Keep = None,
+) -> Array:
+    """`decode(target, encode(source))`, `b t v`: the logits of the token after each target token.
+
+    source: None for a decoder-only model (ALONE). target: None for an encoder-only model, which
+    returns what its head does: `classify`, `masked_language_logits`, or `encode` if it has none.
+    Nothing attends to padding, which therefore changes no logits elsewhere (PADDING). Arguments and
+    errors match `encode` and `decode`; an encoder-only model with both heads also raises
+    ValueError. Source: Vaswani et al. 2017, figure 1.
+    """
+    source, target = sides(config, source, target)
+    if source is None:
+        assert target is not None
+        return decode(parameters, config, target, keep=keep)
+    if target is None:
+        return encoder_output(parameters, config, config.only_head, source, keep)
+    memory_bsd = encode(parameters, config, source, keep)
+    return decode(parameters, config, target, memory_bsd, inputs.real(config, source), keep)
+
+
+def transformer_vjp(
+    parameters: Tree,
+    config: Config,
+    source: Text | Array | None,
+    target: Text | Array | None = None,
+    keep: Keep = None,
+    *,
+    cotangent: Array,
+) -> Gradients:
+    """Backwards through `decode`, then `encode`; parameters, source and target where they are soft.
+
+    The gradient of a table that source and target share is the sum of its uses.
+    """
+    source, target = sides(config, source, target)
+    if source is None:
+        assert target is not None
+        return decode_vjp(parameters, config, target, keep=keep, cotangent=cotangent)
+    if target is None:
+        given = config.only_head, source, keep
+        return encoder_output_vjp(parameters, config, *given, cotangent=cotangent)
+    of_memory = encode(parameters, config, source, keep), inputs.real(config, source)
+    second = decode_vjp(parameters, config, target, *of_memory, keep, cotangent=cotangent)
+    first = encode_vjp(parameters, config, source, keep, cotangent=second.pop("memory_bsd"))
+    return first | second | {"parameters": add(first["parameters"], second["parameters"])}
+
+
 def encode(parameters: Tree, config: Config, source: Text | Array, keep: Keep = None) -> Array:
     """`memory = encoder(dropout(norm(embedding(source) + position + segment)))`, `b s d`.
 
@@ -30,9 +81,8 @@ def encode(parameters: Tree, config: Config, source: Text | Array, keep: Keep = 
     """
     config.need_encoder()
     keep = dropout.part(keep, "encoder")
-    x_bsd, mask_bs, position_bs = embed(parameters, config, "source", Text.of(source), keep)
-    given = mask.padding_mask(mask_bs), keep, position_bs
-    return stacks.encoder(parameters["encoder"], config, x_bsd, *given)
+    x_bsd, mask_bhts, position_bs = embed(parameters, config, "source", Text.of(source), keep)
+    return stacks.encoder(parameters["encoder"], config, x_bsd, mask_bhts, keep, position_bs)
 
 
 def encode_vjp(
@@ -41,9 +91,9 @@ def encode_vjp(
     """Backwards through the encoder and the embedding; parameters, and source where it is soft."""
     config.need_encoder()
     keep, text = dropout.part(keep, "encoder"), Text.of(source)
-    x_bsd, mask_bs, position_bs = embed(parameters, config, "source", text, keep)
-    given = mask.padding_mask(mask_bs), keep, position_bs
-    inner = stacks.encoder_vjp(parameters["encoder"], config, x_bsd, *given, cotangent=cotangent)
+    x_bsd, mask_bhts, position_bs = embed(parameters, config, "source", text, keep)
+    given = parameters["encoder"], config, x_bsd, mask_bhts, keep, position_bs
+    inner = stacks.encoder_vjp(*given, cotangent=cotangent)
     embedded = embed_vjp(parameters, config, "source", text, keep, cotangent=inner["x_bsd"])
     return embedded | {"parameters": {**embedded["parameters"], "encoder": inner["parameters"]}}
 
@@ -65,10 +115,10 @@ def decode(
     masks and shapes that do not fit, and if the config has no decoder.
     """
     memory = _memory(config, memory_bsd, source_mask_bs, target)
-    keep = dropout.part(keep, "decoder")
-    x_btd, mask_bt, position_bt = embed(parameters, config, "target", Text.of(target), keep)
-    given = memory, mask.padding_mask(mask_bt), keep, position_bt
-    return logits(parameters, config, stacks.decoder(parameters["decoder"], config, x_btd, *given))
+    keep, own = dropout.part(keep, "decoder"), parameters["decoder"]
+    x_btd, mask_bhts, position_bt = embed(parameters, config, "target", Text.of(target), keep)
+    y_btd = stacks.decoder(own, config, x_btd, memory, mask_bhts, keep, position_bt)
+    return logits(parameters, config, y_btd)
 
 
 def decode_vjp(
@@ -88,77 +138,13 @@ def decode_vjp(
     """
     memory = _memory(config, memory_bsd, source_mask_bs, target)
     keep, text = dropout.part(keep, "decoder"), Text.of(target)
-    x_btd, mask_bt, position_bt = embed(parameters, config, "target", text, keep)
-    given = memory, mask.padding_mask(mask_bt), keep, position_bt
-    y_btd = stacks.decoder(parameters["decoder"], config, x_btd, *given)
-    scaled = config.logit_scale, config.logit_cap
-    last = embedding.logits_vjp(head(parameters, config), y_btd, *scaled, cotangent=cotangent)
-    inner = stacks.decoder_vjp(
-        parameters["decoder"], config, x_btd, *given, cotangent=last["x_btd"]
-    )
-    embedded = embed_vjp(parameters, config, "target", text, keep, cotangent=inner["x_btd"])
+    x_btd, mask_bhts, position_bt = embed(parameters, config, "target", text, keep)
+    given = parameters["decoder"], config, x_btd, memory, mask_bhts, keep, position_bt
+    last = logits_vjp(parameters, config, stacks.decoder(*given), cotangent=cotangent)
+    inner = stacks.decoder_vjp(*given, cotangent=last["x_btd"])
+    embedded = embed_vjp(parameters, config, "target", text, keep, cotangent=inner.pop("x_btd"))
     gradients = {**embedded["parameters"], "decoder": inner["parameters"]}
-    own = last["parameters"]
-    if config.tie_logits:
-        table = {"table": own.pop("kernel").T}
-        gradients = add(gradients, {inputs.table(config, "target"): table})
-    if own:  # tied ones have only a bias, by config
-        gradients["logits"] = own
-    others = {
-        name: x for name, x in {**inner, **embedded}.items() if name in ("memory_bsd", "target")
-    }
-    return {"parameters": gradients, **others}
-
-
-def transformer(
-    parameters: Tree,
-    config: Config,
-    source: Text | Array | None,
-    target: Text | Array | None = None,
-    keep: Keep = None,
-) -> Array:
-    """`decode(target, encode(source))`, `b t v`: the logits of the token after each target token.
-
-    source: None for a decoder-only model (ALONE). target: None for an encoder-only model, which
-    returns what its head does: `classify`, `masked_language_logits`, or `encode` if it has none.
-    Nothing attends to padding, which therefore changes no logits elsewhere (PADDING). Arguments and
-    errors match `encode` and `decode`; an encoder-only model with both heads also raises
-    ValueError. Source: Vaswani et al. 2017, figure 1.
-    """
-    source, target = sides(config, source, target)
-    if source is None:
-        assert target is not None
-        return decode(parameters, config, target, keep=keep)
-    if target is None:
-        return encoder_output(parameters, config, _only_head(config), source, keep)
-    memory_bsd = encode(parameters, config, source, keep)
-    return decode(parameters, config, target, memory_bsd, _real(config, source), keep)
-
-
-def transformer_vjp(
-    parameters: Tree,
-    config: Config,
-    source: Text | Array | None,
-    target: Text | Array | None = None,
-    keep: Keep = None,
-    *,
-    cotangent: Array,
-) -> Gradients:
-    """Backwards through `decode`, then `encode`; parameters, source and target where they are soft.
-
-    The gradient of a table that source and target share is the sum of its uses.
-    """
-    source, target = sides(config, source, target)
-    if source is None:
-        assert target is not None
-        return decode_vjp(parameters, config, target, keep=keep, cotangent=cotangent)
-    if target is None:
-        given = _only_head(config), source, keep
-        return encoder_output_vjp(parameters, config, *given, cotangent=cotangent)
-    of_memory = encode(parameters, config, source, keep), _real(config, source)
-    second = decode_vjp(parameters, config, target, *of_memory, keep, cotangent=cotangent)
-    first = encode_vjp(parameters, config, source, keep, cotangent=second.pop("memory_bsd"))
-    return first | second | {"parameters": add(first["parameters"], second["parameters"])}
+    return inner | embedded | {"parameters": add(gradients, last["parameters"])}
 
 
 def encoder_output(
@@ -249,34 +235,22 @@ def sides(
     return source, target
 
 
-def _only_head(config: Config) -> str:
-    """The head that the call of an encoder-only model means, by its field; empty without one."""
-    config.need_one_head()
-    if config.classes:
-        return "classes"
-    return "masked_language_head" if config.masked_language_head else ""
-
-
-def _real(config: Config, text: Text) -> Array:
-    """Which tokens are real: by the text's mask, otherwise every id but the padding id."""
-    return mask.token_mask(text.ids, config.padding_id) if text.mask_bt is None else text.mask_bt
-
-
 def embed(
     parameters: Tree, config: Config, side: str, text: Text, keep: Keep
 ) -> tuple[Array, Array, Array]:
-    """The input of the first layer, and mask and positions of the tokens."""
+    """The input of the first layer, the mask that hides padding, and the positions."""
     mask_bt, position_bt = inputs.masked_positions(config, side, text.ids, text.mask_bt)
     x_btd = inputs.embed(parameters, config, side, text.ids, position_bt, text.segment_bt)
     keep_btd = dropout.part(keep, "embedding_dropout")
-    return dropout.dropout(x_btd, keep_btd, config.dropout_rate), mask_bt, position_bt
+    dropped_btd = dropout.dropout(x_btd, keep_btd, config.dropout_rate)
+    return dropped_btd, mask.padding_mask(mask_bt), position_bt
 
 
 def embed_vjp(
     parameters: Tree, config: Config, side: str, text: Text, keep: Keep, *, cotangent: Array
 ) -> Gradients:
-    dropped = dropout.part(keep, "embedding_dropout"), config.dropout_rate
-    g_btd = dropout.dropout_vjp(cotangent, *dropped, cotangent=cotangent)["x"]
+    keep_btd, rate = dropout.part(keep, "embedding_dropout"), config.dropout_rate
+    g_btd = dropout.dropout_vjp(cotangent, keep_btd, rate, cotangent=cotangent)["x"]
     _, position_bt = inputs.masked_positions(config, side, text.ids, text.mask_bt)
     given = parameters, config, side, text.ids, position_bt, text.segment_bt
     return inputs.embed_vjp(*given, cotangent=g_btd)
@@ -299,19 +273,24 @@ def _memory(
     return Memory(memory_bsd, mask.padding_mask(source_mask_bs))
 
 
-def real_rows(x_btv: Array, config: Config, target: Array, target_mask_bt: Mask = None) -> Array:
-    """The rows at real tokens of the target, and zeros where it is padding (PADDING)."""
-    if target_mask_bt is None:
-        target_mask_bt = mask.token_mask(target, config.padding_id)
-    return np.where(target_mask_bt[..., None], x_btv, x_btv.dtype.type(0))
-
-
 def logits(parameters: Tree, config: Config, x_btd: Array) -> Array:
     """The logits of the decoder's output, with the scale and cap of the config."""
-    given = head(parameters, config), x_btd
+    own = head(parameters, config)
     if config.logit_scale == 1 and config.logit_cap is None:
-        return embedding.logits(*given)
-    return embedding.logits(*given, config.logit_scale, config.logit_cap)
+        return embedding.logits(own, x_btd)
+    return embedding.logits(own, x_btd, config.logit_scale, config.logit_cap)
+
+
+def logits_vjp(parameters: Tree, config: Config, x_btd: Array, *, cotangent: Array) -> Gradients:
+    """parameters, where a tied kernel is its table, and x_btd."""
+    given = head(parameters, config), x_btd, config.logit_scale, config.logit_cap
+    last = embedding.logits_vjp(*given, cotangent=cotangent)
+    own, tied = last["parameters"], {}
+    if config.tie_logits:
+        tied = {inputs.table(config, "target"): {"table": own.pop("kernel").T}}
+    if own:  # tied ones have only a bias, by config
+        tied["logits"] = own
+    return {"parameters": tied, "x_btd": last["x_btd"]}
 
 
 def head(parameters: Tree, config: Config) -> Tree:
@@ -320,6 +299,12 @@ def head(parameters: Tree, config: Config) -> Tree:
     if not config.tie_logits:
         return own
     return {**own, "kernel": parameters[inputs.table(config, "target")]["table"].T}
+
+
+def real_rows(x_btv: Array, config: Config, target: Array, target_mask_bt: Mask = None) -> Array:
+    """The rows at real tokens of the target, and zeros where it is padding (PADDING)."""
+    real_bt = inputs.real(config, Text(target, target_mask_bt))
+    return np.where(real_bt[..., None], x_btv, x_btv.dtype.type(0))
 
 
 def add(first: Tree, second: Tree) -> Gradients:

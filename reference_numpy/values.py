@@ -5,8 +5,20 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from .arrays import Array, Mask
+from .rotary import Rotation
+from .scores import Scores
 
-__all__ = ["Drop", "Heads", "Memory", "Text"]
+__all__ = ["Attending", "Drop", "Heads", "Memory", "Text"]
+
+
+class Attending(NamedTuple):
+    """How a layer's tokens attend. mask_bhts: boolean, True = may attend, or floating, added to the
+    scores; scores: what becomes of them; rotation: of queries and keys; None does not rotate them.
+    """
+
+    mask_bhts: Mask = None
+    scores: Scores = Scores()
+    rotation: Rotation | None = None
 
 
 class Heads(NamedTuple):

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import flat
 import numpy as np
 import pytest
 from backends import PORTS, Backend, random_parameters
@@ -116,12 +117,12 @@ def test_searches_of_prompts_of_different_lengths_are_the_reference_s(backend: B
     config = ALONE.replace(position_start=start, position_offset=2, embedding_norm=True)
     arrays, options = random_parameters(config), {"start_id": None, "no_repeat_ngram": 1, "repetition_penalty": 1.2}
     tree = parameters.nest(arrays)
-    first_b = decoding.greedy_search(tree, config, None, OPTIONS | options, **PROMPTS)["token_bn"][:, :1]
+    first_b = flat.greedy_search(tree, config, None, OPTIONS | options, **PROMPTS)["token_bn"][:, :1]
     prompts = PROMPTS | {"prefix": np.where(PROMPTS["prefix_mask_bp"], PROMPTS["prefix"], first_b)}
     with backend.wide():
         searcher = searcher_of(backend, arrays, config, **({} if compiled is None else {"compiled": compiled}))
         for search, more in (("greedy_search", {}), ("beam_search", BEAMS)):
-            expected = getattr(decoding, search)(tree, config, None, OPTIONS | options | more, **prompts)
+            expected = getattr(flat, search)(tree, config, None, OPTIONS | options | more, **prompts)
             close(found(backend, searcher, search, None, prompts["prefix"], prompts["prefix_mask_bp"], **options, **more), expected)
 
 

@@ -28,7 +28,7 @@ from reference_numpy import (
 )
 from reference_numpy.scores import Scores
 from reference_numpy.softmax import softmax
-from reference_numpy.values import Drop, Heads, Text
+from reference_numpy.values import Attending, Drop, Heads, Text
 
 CONFIG = preset("tiny", target_vocabulary=101, model_width=5, heads=2, key_value_heads=1, key_size=3, value_size=4, attention_bias=True)
 
@@ -109,7 +109,7 @@ def test_EMPTY_query_without_a_key_returns_zeros_and_its_attention_the_output_bi
     part = tree(CONFIG, 1, "multi_head_attention", dtype)
     x = np.random.default_rng(2).normal(size=(1, 2, 5)).astype(dtype)
     seen = np.array([[False], [True]])[None, None]
-    output = attention.multi_head_attention(part, CONFIG, x, x, seen)
+    output = attention.multi_head_attention(part, CONFIG, x, x, Attending(seen))
     query, key, _ = attention.project(part, CONFIG, x, x)
     weights = attention.attention_weights(query, key, seen)
     assert_array_equal(output[0, 0], part["output"]["bias"])
@@ -138,8 +138,8 @@ def test_CAUSAL_is_aligned_bottom_right() -> None:
 def test_CAUSAL_cached_step_equals_the_row_of_the_full_run(dtype: Any, steps: int) -> None:
     part = tree(CONFIG, 4, "multi_head_attention", dtype)
     x = np.random.default_rng(5).normal(size=(2, 6, 5)).astype(dtype)
-    full = attention.multi_head_attention(part, CONFIG, x, x, scores=Scores(causal=True))
-    step = attention.multi_head_attention(part, CONFIG, x[:, -steps:], x, scores=Scores(causal=True))
+    full = attention.multi_head_attention(part, CONFIG, x, x, Attending(scores=Scores(causal=True)))
+    step = attention.multi_head_attention(part, CONFIG, x[:, -steps:], x, Attending(scores=Scores(causal=True)))
     tolerance = {np.float64: 1e-14, np.float32: 1e-5}.get(dtype, 0.03)
     assert step.dtype == dtype
     assert_allclose(step.astype(float), full[:, -steps:].astype(float), rtol=tolerance, atol=tolerance)

@@ -30,7 +30,7 @@ from reference_numpy import (
 )
 from reference_numpy.rotary_scaling import RotaryScaling
 from reference_numpy.scores import Scores
-from reference_numpy.values import Heads, Memory
+from reference_numpy.values import Attending, Heads, Memory
 
 SIZES: dict[str, Any] = {"source_vocabulary": 9, "target_vocabulary": 9, "model_width": 6, "heads": 4, "key_value_heads": 2, "key_size": 4,
                          "value_size": 3, "feed_forward_width": 5, "decoder_layers": 1, "padding_id": None}  # fmt: skip
@@ -58,8 +58,7 @@ def test_ROTARY_turns_pairs_by_position_times_a_power_of_the_base() -> None:
 
 def attended(part: Any, config: TransformerConfig, x: np.ndarray, position: np.ndarray | None = None, layer: int = 0) -> np.ndarray:
     """The self-attention of a decoder's layer."""
-    scores, rotation = config.scores(layer, causal=True), stacks.rotation(config, layer, x, position)
-    return attention.multi_head_attention(part, config, x, x, scores=scores, rotation=rotation)
+    return attention.multi_head_attention(part, config, x, x, stacks.attending(config, layer, x, None, position, causal=True))
 
 
 def test_ROTARY_scores_depend_on_distances_alone_and_values_do_not_rotate() -> None:
@@ -74,7 +73,7 @@ def test_ROTARY_scores_depend_on_distances_alone_and_values_do_not_rotate() -> N
     assert_array_equal(crossed, attention.multi_head_attention(part, LLAMA, x, x[:, :3]))
     assert_array_equal(crossed, flat.multi_head_attention(part, x, x[:, :3], config=LLAMA, layer=None))
     with pytest.raises(ValueError, match=r"rotary positions.*self-attention.*lengths 5 and 3"):
-        attention.multi_head_attention(part, LLAMA, x, x[:, :3], rotation=stacks.rotation(LLAMA, 0, x))
+        attention.multi_head_attention(part, LLAMA, x, x[:, :3], Attending(rotation=stacks.rotation(LLAMA, 0, x)))
 
 
 def test_ROTARY_scalings_change_the_frequencies_as_published() -> None:
@@ -154,7 +153,7 @@ def test_WINDOW_a_cache_keeps_no_more_than_the_window() -> None:
     kept = cache.start_cache(part, GEMMA, None, batch=2)
     for step in np.split(target, [4, 5, 7], axis=1):
         _, kept = cache.decode_step(part, GEMMA, step, kept)
-    sizes = [[held.shape[1] for held in layer["self_attention"]] for layer in kept["layers"]]
+    sizes = [[held.shape[1] for held in layer["self_attention"]] for layer in kept.layers]
     assert sizes == [[3, 3], [9, 9]]
 
 
@@ -244,7 +243,7 @@ def test_RESIDUAL_sandwich_and_after_norm_what_is_added() -> None:
         for name in ("self_attention", "feed_forward"):
             y = normed(f"{name}_norm", expected) if placement == "sandwich" else expected
             if name == "self_attention":
-                y = attention.multi_head_attention(part[name], config, y, y, scores=Scores(causal=True))
+                y = attention.multi_head_attention(part[name], config, y, y, Attending(scores=Scores(causal=True)))
             else:
                 y = feed_forward.feed_forward(part[name], y, "silu")
             expected = expected + normed(f"{name}_output_norm" if placement == "sandwich" else f"{name}_norm", y)

@@ -200,10 +200,7 @@ BAD: list[tuple[Callable[[], Any], str]] = [
     (gpt2(cache.decode_in_steps, GPT2, np.ones((2, 5), int), None, (4, 1)), "serves 4 … 5"),
     (gpt2(decoding.greedy_search, GPT2, None, STRATEGY | {"max_new_tokens": 3}, IDS), "serves 4 … 5"),
     (gpt2(decoding.greedy_search, GPT2, None, STRATEGY | {"start_id": 2}), "decoder-only … None"),
-    (
-        gpt2(decoding.greedy_search, GPT2, None, STRATEGY, IDS, None, np.array([[True, True, False]] * 2)),
-        "prefix … True",
-    ),
+    (gpt2(decoding.greedy_search, GPT2, None, STRATEGY, Text(IDS, np.array([[True, True, False]] * 2))), "prefix … True"),
     (lambda: heads.pooler(BERT_MODEL["pooler"], X[:, :0]), "x … 1; got shape (2, 0, 6)"),
     (lambda: heads.classifier(BERT_MODEL["classifier"], X), "pooled … b r … r=6; got shape (2, 3, 6)"),
     (lambda: position_embedding({"table": np.ones((6, 2))}, np.array([[4]]), 2), "position must lie in 0 .. 3; got 4 .. 4"),

@@ -11,7 +11,7 @@ from strategies import tree
 
 from reference_numpy import attention, preset, stacks
 from reference_numpy.scores import Scores
-from reference_numpy.values import Heads, Memory
+from reference_numpy.values import Attending, Heads, Memory
 
 EXACT: dict[str, Any] = {"rtol": 1e-12, "atol": 1e-13}
 CONFIG = preset("tiny", model_width=12, heads=3, key_value_heads=3, key_size=4, value_size=4, feed_forward_width=17, attention_bias=True,
@@ -144,12 +144,12 @@ def test_keras_multi_head_attention(value_size: int, use_bias: bool) -> None:
     expected = layer(x, memory, attention_mask=mask, return_attention_scores=True)
     query, key, _ = attention.project(part, config, x, memory)
     output, weights = (
-        attention.multi_head_attention(part, config, x, memory, mask[:, None]),
+        attention.multi_head_attention(part, config, x, memory, Attending(mask[:, None])),
         attention.attention_weights(query, key, mask[:, None]),
     )
     assert_allclose(output, expected[0].numpy(), **EXACT)
     assert_allclose(weights, expected[1].numpy(), **EXACT)
-    causal = attention.multi_head_attention(part, config, x, x, scores=Scores(causal=True))
+    causal = attention.multi_head_attention(part, config, x, x, Attending(scores=Scores(causal=True)))
     assert_allclose(causal, layer(x, x, use_causal_mask=True).numpy(), **EXACT)
 
 
@@ -184,4 +184,4 @@ def test_flax_multi_head_attention(groups: int, use_bias: bool) -> None:
         inputs = (jax.numpy.asarray(x), jax.numpy.asarray(memory))
         expected = np.asarray(module(*inputs, mask=jax.numpy.asarray(mask), deterministic=True))
     assert expected.dtype == np.float64
-    assert_allclose(attention.multi_head_attention(part, config, x, memory, mask), expected, **EXACT)
+    assert_allclose(attention.multi_head_attention(part, config, x, memory, Attending(mask)), expected, **EXACT)

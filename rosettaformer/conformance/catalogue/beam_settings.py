@@ -127,11 +127,11 @@ def _partly(key: bool, value: bool, layers: Callable[[int], bool] = lambda index
         moved = original(given, row_b)
 
         def pair(index: int, name: str) -> KeyValues:
-            old, new = given["layers"][index][name], moved["layers"][index][name]
+            old, new = given.layers[index][name], moved.layers[index][name]
             return KeyValues((new if key and layers(index) else old)[0], (new if value and layers(index) else old)[1])
 
-        chosen = [{name: pair(index, name) for name in layer} for index, layer in enumerate(given["layers"])]
-        return {**moved, "layers": chosen}
+        chosen = [{name: pair(index, name) for name in layer} for index, layer in enumerate(given.layers)]
+        return moved._replace(layers=chosen)
 
     return altered
 

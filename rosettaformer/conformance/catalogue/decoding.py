@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 
 from reference_numpy import beams, softmax
-from reference_numpy.cache import KeyValues
+from reference_numpy.cache import Cache, KeyValues
+from reference_numpy.values import Attending
 
 from .alteration import Alteration, Altered, Array, Variants, on_arguments, on_call, on_result, setting, settings
 from .beam_settings import ends_among, penalised_by
@@ -28,9 +29,10 @@ def numbered(number: Callable[[Array, int], Array]) -> Mapping[str, Callable]:
 def with_mask(change: Callable[[Array, int], Array]) -> Mapping[str, Callable]:
     """Gives steps another mask of the target, a function of the right one `b 1 1 s` and of the number of tokens before."""
 
-    def altered(original: Callable, parameters: Any, config: Any, x_btd: Array, cache: Any, self_mask_bhts: Any = None, *rest: Any) -> Any:
-        mask_bhts = None if self_mask_bhts is None else change(self_mask_bhts, self_mask_bhts.shape[-1] - x_btd.shape[1])
-        return original(parameters, config, x_btd, cache, mask_bhts, *rest)
+    def altered(original: Callable, parameters: Any, config: Any, x_btd: Array, cache: Any, attending: Attending, *rest: Any) -> Any:
+        if (mask_bhts := attending.mask_bhts) is not None:
+            attending = attending._replace(mask_bhts=change(mask_bhts, mask_bhts.shape[-1] - x_btd.shape[1]))
+        return original(parameters, config, x_btd, cache, attending, *rest)
 
     return {STEP: altered}
 
@@ -38,14 +40,14 @@ def with_mask(change: Callable[[Array, int], Array]) -> Mapping[str, Callable]:
 def seeing(keys: Chosen, values: Chosen | None = None) -> Callable:
     """Attends to these cached tokens and to the step's own."""
 
-    def altered(original: Callable, parameters: Any, config: Any, x_btd: Array, cache: Any, self_mask_bhts: Any = None, *rest: Any) -> Any:
+    def altered(original: Callable, parameters: Any, config: Any, x_btd: Array, cache: Any, attending: Attending, *rest: Any) -> Any:
         old, own = cache["self_attention"], np.arange(x_btd.shape[1])
         count = old[0].shape[1]
         chosen = keys(count), (values or keys)(count)
-        if self_mask_bhts is not None:
-            self_mask_bhts = self_mask_bhts[..., np.concatenate([chosen[0], count + own])]
+        if attending.mask_bhts is not None:
+            attending = attending._replace(mask_bhts=attending.mask_bhts[..., np.concatenate([chosen[0], count + own])])
         read = KeyValues(*(array[:, index] for array, index in zip(old, chosen, strict=True)))
-        y_btd, new = original(parameters, config, x_btd, {**cache, "self_attention": read}, self_mask_bhts, *rest)
+        y_btd, new = original(parameters, config, x_btd, {**cache, "self_attention": read}, attending, *rest)
         last = (array[:, len(index) :] for array, index in zip(new["self_attention"], chosen, strict=True))
         return y_btd, {**new, "self_attention": old.update(*last)}
 
@@ -66,15 +68,15 @@ _SEEN: dict[str, tuple[str, Chosen, Chosen | None]] = {
 }  # fmt: skip
 
 
-def _memory_of(choose: Callable[[int, int], int]) -> Callable[[Any], Any]:
+def _memory_of(choose: Callable[[int, int], int]) -> Callable[[Cache], Cache]:
     """Gives every layer the memory's keys and values of another layer, a function of the layer and their number."""
 
-    def change(cache: Any) -> Any:
-        layers = cache["layers"]
+    def change(cache: Cache) -> Cache:
+        layers = cache.layers
         if not layers or "cross_attention" not in layers[0]:
             return cache
         others = [layers[choose(index, len(layers))]["cross_attention"] for index in range(len(layers))]
-        return {**cache, "layers": [{**layer, "cross_attention": other} for layer, other in zip(layers, others, strict=True)]}
+        return cache._replace(layers=[{**layer, "cross_attention": other} for layer, other in zip(layers, others, strict=True)])
 
     return change
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from reference_numpy import layers, normalization
+from reference_numpy import normalization
 
 from .alteration import Altered, Array, Replaces, Variants, on_call
 from .normalization import IN, OUT
@@ -20,7 +20,7 @@ def _placed(**placements: str) -> Callable:
 
 
 def _after_the_sum(original: Callable, parameters: Any, config: Any, name: str, x_btd: Array, y_btd: Array, keep: Any) -> Array:
-    of_output = layers.norm_of_output(config, name)
+    of_output = config.output_norm(name)
     if not of_output:
         return original(parameters, config, name, x_btd, y_btd, keep)
     sum_btd = original(parameters, config.replace(norm_placement="pre"), name, x_btd, y_btd, keep)

@@ -8,6 +8,7 @@ import numpy as np
 
 from reference_numpy import mask
 from reference_numpy.scores import Scores
+from reference_numpy.values import Attending
 
 from ..reference import calls
 from ..reference.patching import patched
@@ -102,8 +103,8 @@ def _in_one_row(packed: Mapping[str, Array]) -> Replaces:
         x_btd, mask_bt = given["query_btd"], packed.get("target" if given["causal"] else "source")
         if mask_bt is None or given["memory_bsd"] is not x_btd or given["keep_bhts"] is not None:
             return original(*args, **options)
-        packed_1nd, scores = x_btd[mask_bt][None], Scores(causal=given["causal"])
-        return _put(original(given["parameters"], given["config"], packed_1nd, packed_1nd, scores=scores)[0], mask_bt)
+        packed_1nd, attending = x_btd[mask_bt][None], Attending(scores=Scores(causal=given["causal"]))
+        return _put(original(given["parameters"], given["config"], packed_1nd, packed_1nd, attending)[0], mask_bt)
 
     return {"attention.multi_head_attention": attention}
 

@@ -40,7 +40,7 @@ def _unscaled_steps(unscaled: Callable[[int], bool]) -> Replaces:
     """Leaves the scaling out in those steps of decoding of which a function of the number of tokens before says so."""
 
     def change(config: Any, cache: Any, **others: Any) -> dict[str, Any]:
-        left_out = unscaled(cache["target_mask_bt"].shape[1])
+        left_out = unscaled(cache.target_mask_bt.shape[1])
         return {"config": config.replace(rotary_scaling=NONE, local_rotary_scaling=NONE)} if left_out else {}
 
     return {STEP: on_call(change)}

@@ -9,7 +9,7 @@ from reference_numpy import arithmetic
 from reference_numpy.strategy import Strategy
 
 from ..reference.components import SEARCHES
-from .alteration import Alteration, Array, bound, on_arguments, setting, settings
+from .alteration import Alteration, Array, bound, called, on_arguments, setting, settings
 
 ONE_BY_ONE = ("decoding.greedy_search", "decoding.sample")
 
@@ -43,7 +43,7 @@ def _padded_end(keep: bool) -> Callable:
     return altered
 
 
-def looped(ends: Callable[[Array], Array] = np.array, log_p: Callable[[Any], Array] = lambda model: model.log_p_bv) -> Callable:
+def looped(ends: Callable[[Array], Array] = np.array, log_p: Callable[[Any], Array] = lambda model: model.log_p) -> Callable:
     """Runs the loop of a search without beams with other rules for which rows are done and what log p is."""
 
     def altered(original: Callable, model: Any, choose: Callable) -> dict[str, Array]:
@@ -112,7 +112,7 @@ def _option(change: Callable[[dict[str, Any]], dict[str, Any]]) -> Callable:
     def altered(original: Callable, *args: Any, **options: Any) -> Any:
         given = bound(original, *args, **options)
         given["strategy"] = dict(given["strategy"]) | change(dict(given["strategy"]))
-        return original(**given)
+        return called(original, **given)
 
     return altered
 
@@ -179,7 +179,7 @@ def _normalised(x_bv: Array) -> Array:
 
 def _log_p_penalised(original: Callable, self: Any, scores_bv: Array) -> Array:
     """Penalises log p, not the logits, in a search without beams."""
-    return original(self, self.log_p_bv if scores_bv is self.logits_bv else scores_bv)
+    return original(self, self.log_p if scores_bv is self.logits_bv else scores_bv)
 
 
 def _logits_penalised(original: Callable, self: Any, scores_bv: Array) -> Array:

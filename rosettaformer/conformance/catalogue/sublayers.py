@@ -8,6 +8,7 @@ import numpy as np
 
 from reference_numpy import layers
 from reference_numpy.scores import Scores
+from reference_numpy.values import Attending
 
 from ..reference.patching import patched
 from .alteration import Altered, Array, Replaces, Variants, bound, on_call
@@ -31,18 +32,17 @@ def _in_order(order: Callable[[list[str]], Sequence[str]], parallel: bool = Fals
         return x_btd
 
     def encoder_layer(
-        original: Callable, parameters: Any, config: Any, x_btd: Array, mask_bhts: Any = None, scores: Scores = Scores(),
-        rotation: Any = None, keep: Any = None,
-    ) -> Array:  # fmt: skip
-        attend = functools.partial(_self_attention, parameters, config, mask_bhts, scores, rotation, keep)
+        original: Callable, parameters: Any, config: Any, x_btd: Array, attending: Attending = Attending(), keep: Any = None
+    ) -> Array:
+        attend = functools.partial(_self_attention, parameters, config, attending, keep)
         return layer(parameters, config, x_btd, keep, {SELF: attend})
 
     def decoder_layer(
-        original: Callable, parameters: Any, config: Any, x_btd: Array, memory: Any = None, self_mask_bhts: Any = None,
-        scores: Scores = Scores(causal=True), rotation: Any = None, keep: Any = None,
+        original: Callable, parameters: Any, config: Any, x_btd: Array, memory: Any = None,
+        attending: Attending = Attending(scores=Scores(causal=True)), keep: Any = None,
     ) -> Array:  # fmt: skip
         attentions: dict[str, Callable[[Array], Array]] = {
-            SELF: functools.partial(_self_attention, parameters, config, self_mask_bhts, scores, rotation, keep)
+            SELF: functools.partial(_self_attention, parameters, config, attending, keep)
         }
         if memory is not None:
             attentions[CROSS] = lambda y_btd: layers.cross_attention(parameters, config, y_btd, memory, keep)
@@ -51,8 +51,8 @@ def _in_order(order: Callable[[list[str]], Sequence[str]], parallel: bool = Fals
     return {"layers.encoder_layer": encoder_layer, "layers.decoder_layer": decoder_layer}
 
 
-def _self_attention(parameters: Any, config: Any, mask_bhts: Any, scores: Scores, rotation: Any, keep: Any, y_btd: Array) -> Array:
-    return layers.self_attention(parameters, config, y_btd, mask_bhts, scores, rotation, keep)
+def _self_attention(parameters: Any, config: Any, attending: Attending, keep: Any, y_btd: Array) -> Array:
+    return layers.self_attention(parameters, config, y_btd, attending, keep)
 
 
 def _without(*left_out: str) -> Replaces:

@@ -14,7 +14,7 @@ import numpy as np
 
 from reference_numpy import TransformerConfig, arithmetic, checks, stacks, transformer
 from reference_numpy.scores import Scores
-from reference_numpy.values import Drop, Heads, Memory, Text
+from reference_numpy.values import Attending, Drop, Heads, Memory, Text
 
 from .patching import patched
 
@@ -74,9 +74,7 @@ def multi_head_attention(
         "config": config if keep_bhts is None else config.replace(attention_dropout_rate=dropout_rate),
         "query_btd": query_btd,
         "memory_bsd": memory_bsd,
-        "mask_bhts": joined(mask_bhts, bias_bhts, scores),
-        "scores": config.scores(layer, causal),
-        "rotation": None if layer is None else stacks.rotation(config, layer, query_btd, position_bt),
+        "attending": attending(config, layer, query_btd, joined(mask_bhts, bias_bhts, scores), position_bt, causal),
         "keep_bhts": keep_bhts,
     }
 
@@ -98,9 +96,7 @@ def encoder_layer(
         "parameters": parameters,
         "config": config,
         "x_btd": x_btd,
-        "mask_bhts": mask_bhts,
-        "scores": config.scores(layer),
-        "rotation": stacks.rotation(config, layer, x_btd, position_bt),
+        "attending": attending(config, layer, x_btd, mask_bhts, position_bt),
         "keep": keep,
     }
 
@@ -120,9 +116,7 @@ def decoder_layer(
         "config": config,
         "x_btd": x_btd,
         "memory": remembered(config, memory_bsd, cross_mask_bhts),
-        "self_mask_bhts": self_mask_bhts,
-        "scores": config.scores(layer, causal=True),
-        "rotation": stacks.rotation(config, layer, x_btd, position_bt),
+        "attending": attending(config, layer, x_btd, self_mask_bhts, position_bt, causal=True),
         "keep": keep,
     }
 
@@ -204,6 +198,25 @@ def states(
     return {name: value for name, value in given.items() if name != "keep"}
 
 
+def _searched(
+    parameters: Tree, config: TransformerConfig, source: Array | None, strategy: Any, prefix: Array | None = None,
+    source_mask_bs: Mask = None, prefix_mask_bp: Mask = None,
+) -> Given:  # fmt: skip
+    """source_mask_bs, prefix_mask_bp: boolean, True = real token; without one, every id but the padding id."""
+    if source is None:  # a mask without ids is no text
+        checks.check_source_given(config.encoder_layers, None, source_mask_bs=source_mask_bs)
+    texts = {"source": text(source, source_mask_bs), "prefix": None if prefix is None else text(prefix, prefix_mask_bp)}
+    return {"parameters": parameters, "config": config, "strategy": strategy, **texts}
+
+
+def _sampled(
+    parameters: Tree, config: TransformerConfig, source: Array | None, strategy: Any, uniform_bn: Array, prefix: Array | None = None,
+    source_mask_bs: Mask = None, prefix_mask_bp: Mask = None,
+) -> Given:  # fmt: skip
+    """source_mask_bs, prefix_mask_bp: boolean, True = real token; without one, every id but the padding id."""
+    return _searched(parameters, config, source, strategy, prefix, source_mask_bs, prefix_mask_bp) | {"uniform_bn": uniform_bn}
+
+
 _parts: dict[int, tuple[Mask, Array]] = {}  # the boolean mask and the bias that `joined` has made one, by the identity of that one
 
 
@@ -238,6 +251,15 @@ def _masked(original: Callable, scores_bhts: Array, mask_bhts: Mask, scores: Sco
     return original(scores_bhts, mask_bhts, scores)
 
 
+def attending(
+    config: TransformerConfig, layer: int | None, x_btd: Array, mask_bhts: Mask, position_bt: Array | None, causal: bool = False
+) -> Attending:
+    """How a layer attends: by its index to itself, without one to the memory."""
+    if layer is None:
+        return Attending(mask_bhts, config.scores(None, causal))
+    return stacks.attending(config, layer, x_btd, mask_bhts, position_bt, causal)
+
+
 def remembered(config: TransformerConfig, memory_bsd: Array | None, mask_bhts: Mask) -> Memory | None:
     """The memory with its mask; ValueError on a mask without one."""
     if memory_bsd is None and mask_bhts is not None:
@@ -264,7 +286,11 @@ ARGUMENTS: Mapping[str, Callable[..., Given]] = {
     "masked_language_logits": _of_source,
     "classification_loss": classification_loss,
     "states": states,
+    "greedy_search": _searched,
+    "sample": _sampled,
+    "beam_search": _searched,
 }
+ADDED = (_of_source, _searched, _sampled)  # they say of the arguments only what the function does not
 VJP = "_vjp"
 
 
@@ -287,9 +313,9 @@ def of_case(component: str, function: Callable[..., Any]) -> Callable[..., Any]:
     call.__signature__ = signature  # type: ignore[attr-defined]
     if not component.endswith(VJP):
         call.__doc__ = arguments.__doc__
-        if arguments is _of_source:  # what the function says, and its arguments before the source
-            what, _, source = inspect.cleandoc(function.__doc__ or "").partition("Source: ")
-            call.__doc__ = f"{what}{inspect.cleandoc(arguments.__doc__ or '')}\nSource: {source}"
+        if arguments in ADDED:  # what the function says, and its arguments before the source
+            what, of, source = inspect.cleandoc(function.__doc__ or "").partition("Source: ")
+            call.__doc__ = f"{what}\n{inspect.cleandoc(arguments.__doc__ or '')}\n{of}{source}"
     return call
 
 
@@ -339,17 +365,30 @@ def with_weights(function: Callable[..., Any], values: Given) -> tuple[Array, Ar
 FIELDS: Mapping[str, Mapping[str, str]] = {
     "source": {"ids": "source", "mask_bt": "source_mask_bs", "segment_bt": "segment_bs"},
     "target": {"ids": "target", "mask_bt": "target_mask_bt", "segment_bt": "target_segment_bt"},
+    "prefix": {"ids": "prefix", "mask_bt": "prefix_mask_bp", "segment_bt": "prefix_segment_bp"},
     "memory": {"vectors_bsd": "memory_bsd", "mask_bhts": "cross_mask_bhts"},
     "drop": {"rate": "dropout_rate"},
 }
-KINDS: Mapping[str, type] = {"heads": Heads, "scores": Scores, "drop": Drop, "memory": Memory, "source": Text, "target": Text}
+# the values that are arguments, each before those in it
+KINDS: Mapping[str, type] = {
+    "heads": Heads, "attending": Attending, "scores": Scores, "drop": Drop, "memory": Memory, "source": Text, "target": Text,
+    "prefix": Text,
+}  # fmt: skip
+
+
+def _names(name: str, kind: Any, given: Mapping[str, Any]) -> Mapping[str, str]:
+    """The name of each field of a value. A layer with two masks has one of itself."""
+    beside = {"mask_bhts": "self_mask_bhts"} if name == "attending" and {"memory", "cache"} & given.keys() else FIELDS.get(name, {})
+    return {field: beside.get(field, field) for field in kind._fields}
 
 
 def _fields(given: Mapping[str, Any]) -> Iterator[tuple[str, type, Mapping[str, str]]]:
     """The arguments that are values: name, class, and the name of each field."""
+    names = {*given}
     for name, kind in KINDS.items():
-        own = {field: FIELDS.get(name, {}).get(field, field) for field in kind._fields}  # type: ignore[attr-defined]
-        if name in given and not any(other in given for other in own.values() if other != name):
+        own = _names(name, kind, given)
+        if name in names and not any(other in given for other in own.values() if other != name):
+            names |= {*own.values()}
             yield name, kind, own
 
 
@@ -365,12 +404,12 @@ def unfolded(given: Mapping[str, Any]) -> Given:
 
 def folded(given: Mapping[str, Any], changed: Mapping[str, Any]) -> Given:
     """The arguments again, with what has changed of their `unfolded`."""
-    found = {name: changed[name] for name in given if name in changed}
-    for name, kind, own in _fields(given):
-        first, *others = (changed[wanted] for wanted in own.values())
+    found = dict(changed)
+    for name, kind, own in reversed([*_fields(given)]):
+        first, *others = (found[wanted] for wanted in own.values())
         alone = kind is Text and all(other is None for other in others)
         found[name] = first if alone or (first is None and kind in (Memory, Text)) else kind(first, *others)
-    return found
+    return {name: found[name] for name in given if name in found}
 
 
 def as_of_case(component: str, given: Mapping[str, Any], place: Mapping[str, Any]) -> Given:
@@ -379,7 +418,7 @@ def as_of_case(component: str, given: Mapping[str, Any], place: Mapping[str, Any
     rotation = found.pop("rotation", None)
     if component in ("scaled_dot_product_attention", "multi_head_attention"):
         found["mask_bhts"], found["bias_bhts"] = parted(found.get("mask_bhts"))
-    if component != "scaled_dot_product_attention" and "scores" in given:
+    if "attending" in given:
         for name in ("scale", "cap", "window", *(() if component == "multi_head_attention" else ("causal",))):
             del found[name]
         found["layer"] = place.get("layer", 0)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from reference_numpy import TransformerConfig, attention, feed_forward, layers, transformer
-from reference_numpy.values import Text
+from reference_numpy.values import Attending, Text
 
 from . import calls
 
@@ -103,7 +103,7 @@ def _cross_sublayer(
 
     post: `norm(x + attention(x, memory))`; pre: `x + attention(norm(x), memory)`. parameters: cross_attention, cross_attention_norm.
     """
-    own, rest = parameters["cross_attention"], (memory_bsd, mask_bhts, config.scores(None))
+    own, rest = parameters["cross_attention"], (memory_bsd, Attending(mask_bhts, config.scores(None)))
 
     def vjp(y_btd: Array, cotangent: Array) -> dict[str, Any]:
         inner = attention.multi_head_attention_vjp(own, config, y_btd, *rest, cotangent=cotangent)

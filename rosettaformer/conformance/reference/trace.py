@@ -123,7 +123,7 @@ class _Recorder:
 
     def _place(self, path: str, given: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the layer of an attention or of a layer of a stack, and the positions of its tokens, by which it rotates."""
-        if (rotation := given.get("rotation")) is not None:
+        if "attending" in given and (rotation := given["attending"].rotation) is not None:
             return self.paths.rotations[id(rotation)]
         if not path:
             return {"layer": 0}

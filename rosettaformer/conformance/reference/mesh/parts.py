@@ -16,7 +16,6 @@ from .devices import Device
 Tree = Mapping[str, Any]
 SPLIT = {"query": {"kernel": 1, "bias": 0}, "key": {"kernel": 1, "bias": 0}, "value": {"kernel": 1, "bias": 0}, "output": {"kernel": 0}}
 OF_KEYS = ("key", "value", "key_norm")
-BESIDE = ("mask_bhts", "keep_bhts")  # what has an axis of heads in its second place, or one of size 1
 
 
 class Heads:
@@ -51,11 +50,15 @@ class Heads:
         }
 
     def beside(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the arguments of the call, those of masks and biases for the device's heads."""
-        return {
-            name: value[:, self.slice("query")] if name in BESIDE and value is not None and value.shape[1] > 1 else value
-            for name, value in arguments.items()
-        }
+        """Returns the arguments of the call, masks and biases for the device's heads."""
+        found = dict(arguments)
+        if "attending" in found:
+            found["attending"] = found["attending"]._replace(mask_bhts=self._of_heads(found["attending"].mask_bhts))
+        return found | ({"keep_bhts": self._of_heads(found["keep_bhts"])} if "keep_bhts" in found else {})
+
+    def _of_heads(self, mask_bhts: Any) -> Any:
+        """Returns the part of a mask whose axis of heads has a size other than 1."""
+        return mask_bhts if mask_bhts is None or mask_bhts.shape[1] == 1 else mask_bhts[:, self.slice("query")]
 
     def placed(self, part: str, name: str, gradient: np.ndarray) -> np.ndarray:
         """Returns the gradient of the device's part, in its place of the whole."""
