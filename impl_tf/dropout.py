@@ -1,18 +1,18 @@
 """Inverted dropout (DROPOUT)."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Sequence
+from typing import TypeAlias
 
 import tensorflow as tf
 
 from reference_numpy import checks
 
-from .framework import Recomputed, keras, register, sizes
+from .framework import Recomputed, Tree, keras, register, sizes
 from .precision import upcast_half
 
 __all__ = ["Dropout"]
 
-Keep: TypeAlias = Mapping[str, Any]  # keep masks, nested by site
+Keep: TypeAlias = Tree  # keep masks, nested by site
 
 
 @register
@@ -58,7 +58,7 @@ class Dropout(Recomputed, keras.layers.Dropout):
         return tf.cast(tf.where(keep, y, tf.zeros((), y.dtype)), x.dtype)
 
 
-def part(keep: Keep | None, *names: str) -> Any:
+def part(keep: Keep | None, *names: str) -> tf.Tensor | Keep | None:
     """The keep masks below these names; None where there are none."""
     for name in names:
         keep = None if keep is None else keep.get(name)

@@ -52,15 +52,13 @@ class FeedForward(Configured):
     def __init__(self, config: TransformerConfig, **kwargs: object) -> None:
         super().__init__(config, **kwargs)
         width, hidden = (config.model_width,), (config.feed_forward_width,)
-        bias = config.feed_forward_bias
+        bias, dtype, rate = config.feed_forward_bias, self.dtype_policy, config.hidden_dropout_rate
         if config.gated_feed_forward:
-            self.gate = Projection(width, hidden, bias, dtype=self.dtype_policy, name="gate")
-        self.hidden = Projection(width, hidden, bias, dtype=self.dtype_policy, name="hidden")
-        self.hidden_dropout = Dropout(
-            config.hidden_dropout_rate, dtype=self.dtype_policy, name="hidden_dropout"
-        )
+            self.gate = Projection(width, hidden, bias, dtype=dtype, name="gate")
+        self.hidden = Projection(width, hidden, bias, dtype=dtype, name="hidden")
+        self.hidden_dropout = Dropout(rate, dtype=dtype, name="hidden_dropout")
         self.output_projection = Projection(
-            hidden, width, bias, dtype=self.dtype_policy, name="output_projection"
+            hidden, width, bias, dtype=dtype, name="output_projection"
         )
 
     def call(self, x_btd: tf.Tensor, keep_btf: tf.Tensor | None = None) -> tf.Tensor:

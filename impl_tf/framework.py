@@ -5,8 +5,8 @@ package uses, which no other file names.
 import contextlib
 import inspect
 import os
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Self
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Self, TypeAlias
 
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 
@@ -21,6 +21,7 @@ __all__ = [
     "Configured",
     "Recomputed",
     "Traced",
+    "Tree",
     "attached_mask",
     "check_dense",
     "check_total_given",
@@ -52,6 +53,9 @@ if keras.backend.backend() != "tensorflow":
         f"got {keras.backend.backend()}"
     )
 
+# Tensors, nested by the parts of the canonical names.
+Tree: TypeAlias = Mapping[str, "tf.Tensor | Tree"]
+
 register = keras.saving.register_keras_serializable(package="rosettaformer")
 
 
@@ -63,17 +67,14 @@ class Recomputed:
     random numbers that it had.
     """
 
-    _remat_mode: Any  # of Keras
+    _remat_mode: object  # of Keras
 
     def rematerialized_call(
-        self, layer_call: Callable[..., Any], *args: Any, **kwargs: object
-    ) -> Callable[..., Any]:
+        self, layer_call: Callable[..., tf.Tensor], *args: object, **kwargs: object
+    ) -> Callable[..., tf.Tensor]:
         given = inspect.signature(layer_call).bind(*args, **kwargs).arguments
-        floating = {
-            name: value
-            for name, value in given.items()
-            if tf.is_tensor(value) and value.dtype.is_floating
-        }
+        tensors = {name: value for name, value in given.items() if tf.is_tensor(value)}
+        floating = {name: x for name, x in tensors.items() if x.dtype.is_floating}
         if not floating:
             return layer_call
         training = self._get_call_context().get_value("training")  # type: ignore[attr-defined]
@@ -81,10 +82,9 @@ class Recomputed:
         seeds = [variable for variable in variables if not tf.as_dtype(variable.dtype).is_floating]
         first: list[list[tf.Tensor]] = []  # what the seeds were in the first call
 
-        def call(*tensors: tf.Tensor) -> tf.Tensor:
-            arguments = given | dict(
-                zip(floating, map(_masked, tensors, floating.values()), strict=True)
-            )
+        def call(*again: tf.Tensor) -> tf.Tensor:
+            masked = map(_masked, again, floating.values())
+            arguments = given | dict(zip(floating, masked, strict=True))
             now = [tf.identity(seed.value) for seed in seeds]
             if not first:
                 first.append(now)
@@ -125,7 +125,7 @@ class Traced(Recomputed, keras.layers.Layer):
         super().__init__(**kwargs)
         self.supports_masking = True
 
-    def compute_output_spec(self, *args: Any, **kwargs: object) -> Any:
+    def compute_output_spec(self, *args: object, **kwargs: object) -> keras.KerasTensor:
         return keras.Operation.compute_output_spec(self, *args, **kwargs)
 
     def compute_output_shape(self, input_shape: Sequence[int | None]) -> tuple[int | None, ...]:
@@ -155,7 +155,7 @@ class Configured(Traced):
         return cls(**{**config, "config": TransformerConfig.from_dict(config["config"])})
 
 
-def sizes(x: tf.Tensor) -> tuple[Any, ...]:
+def sizes(x: tf.Tensor) -> tuple[int | tf.Tensor, ...]:
     """The sizes of a tensor's axes: numbers, and scalar tensors where the graph knows none.
 
     `keras.ops.shape` does the same, but runs an operation even if every size is known.
@@ -199,15 +199,15 @@ def attached_mask(x: tf.Tensor) -> tf.Tensor | None:
 def other_layers(model: keras.layers.Layer) -> list[keras.layers.Layer]:
     """The layers of a Transformer that are not of this package or have a `call` of their own, and
     the model itself if it computes otherwise; it may train in its own way."""
-    package = __name__.partition(".")[0]
+
+    def is_ours(kind: type) -> bool:
+        return kind.__module__.partition(".")[0] == __name__.partition(".")[0]
 
     def is_own(layer: keras.layers.Layer) -> bool:
         kind = type(layer)
-        own = next(
-            (base for base in kind.__mro__ if base.__module__.partition(".")[0] == package), None
-        )
         if layer is not model:
-            return kind is own and "call" not in vars(layer)
+            return is_ours(kind) and "call" not in vars(layer)
+        own = next(filter(is_ours, kind.__mro__))
         computing = ("call", "encode", "decode", "embed", "head")
         same = all(getattr(kind, name) is getattr(own, name) for name in computing)
         return same and "call" not in vars(layer)
@@ -223,16 +223,16 @@ def unlocked(layer: keras.layers.Layer) -> Iterator[None]:
     layer._tracker.lock()
 
 
-def variable_index(optimizer: keras.optimizers.Optimizer, variable: Any) -> int:
-    """The place of a variable, of Keras or TensorFlow, among those of an optimiser."""
-    index: int = optimizer._get_variable_index(variable)
-    return index
+def variable_index(
+    optimizer: keras.optimizers.Optimizer, variable: keras.Variable | tf.Variable
+) -> int:
+    """The place of a variable among those of an optimiser."""
+    return optimizer._get_variable_index(variable)
 
 
-def decays(optimizer: keras.optimizers.Optimizer, variable: Any) -> bool:
+def decays(optimizer: keras.optimizers.Optimizer, variable: keras.Variable | tf.Variable) -> bool:
     """Whether a variable is none that `exclude_from_weight_decay` names."""
-    found: bool = optimizer._use_weight_decay(variable)
-    return found
+    return optimizer._use_weight_decay(variable)
 
 
 def check_total_given(total: object) -> None:

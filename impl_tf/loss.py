@@ -40,17 +40,10 @@ def cross_entropy(
     check_total_given(total)
     label_bt = tf.convert_to_tensor(label_bt)
     known = None if total is None or tf.is_tensor(total) else int(total)
-    checks.check_labels(
-        logits_btv.shape,
-        label_bt.shape,
-        label_bt.dtype.name,
-        smoothing,
-        known,
-        *id_bounds(label_bt),
-    )
-    label_bt = (
-        tf.cast(label_bt, tf.int64) if label_bt.dtype not in (tf.int32, tf.int64) else label_bt
-    )
+    shapes, bounds = (logits_btv.shape, label_bt.shape), id_bounds(label_bt)
+    checks.check_labels(*shapes, label_bt.dtype.name, smoothing, known, *bounds)
+    if label_bt.dtype not in (tf.int32, tf.int64):
+        label_bt = tf.cast(label_bt, tf.int64)
     wide_btv = upcast_half(logits_btv)
     if mask_bt is None:
         mask_bt = tf.ones(tf.shape(label_bt), tf.bool)
@@ -60,9 +53,8 @@ def cross_entropy(
     wide_btv = tf.where(mask_bt[..., tf.newaxis], wide_btv, tf.zeros((), wide_btv.dtype))
     loss_bt = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=label_bt, logits=wide_btv)
     if smoothing:
-        loss_bt += smoothing * (
-            tf.gather(wide_btv, label_bt, batch_dims=2) - tf.reduce_mean(wide_btv, axis=-1)
-        )
+        logit_bt = tf.gather(wide_btv, label_bt, batch_dims=2)
+        loss_bt += smoothing * (logit_bt - tf.reduce_mean(wide_btv, axis=-1))
     if total is None:
         total = tf.maximum(tf.math.count_nonzero(mask_bt), 1)
     counted_bt = tf.where(mask_bt, loss_bt, tf.zeros((), loss_bt.dtype))

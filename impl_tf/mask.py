@@ -31,10 +31,8 @@ def causal_mask(target_length: int | tf.Tensor, source_length: int | tf.Tensor) 
 
     The lengths may be scalar tensors.
     """
-    offset = source_length - target_length
-    return (tf.range(source_length) <= tf.range(target_length)[:, tf.newaxis] + offset)[
-        tf.newaxis, tf.newaxis
-    ]
+    query_t1 = (tf.range(target_length) + source_length - target_length)[:, tf.newaxis]
+    return (tf.range(source_length) <= query_t1)[tf.newaxis, tf.newaxis]
 
 
 def window_mask(

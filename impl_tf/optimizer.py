@@ -1,67 +1,28 @@
 """The update of the parameters: Adam with decoupled weight decay, and gradient clipping (ADAM)."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import tensorflow as tf
 
 from reference_numpy.parameters import flatten, nest
 
-from .framework import decays, keras, register, variable_index
+from .framework import Tree, decays, keras, register, variable_index
 
-__all__ = ["adam", "clip_global_norm", "decay_mask"]
+__all__ = ["Adam", "adam", "clip_global_norm", "decay_mask"]
 
-
-def adam(
-    learning_rate: float | Callable[..., Any],
-    beta_1: float,
-    beta_2: float,
-    epsilon: float,
-    weight_decay: float = 0.0,
-    exclude: Iterable[keras.Variable] = (),
-) -> "Adam":
-    """`m = b1 m + (1 - b1) g`, `v = b2 v + (1 - b2) g^2`,
-    `p = p - rate (m_hat / (sqrt(v_hat) + epsilon) + decay p)`, as a Keras optimiser.
-
-    `m_hat = m / (1 - b1^n)` and `v_hat = v / (1 - b2^n)`, with n the step counted from 1.
-    learning_rate: a number, a schedule, or a function without arguments. exclude: the variables
-    that do not decay, which `decay_mask` names.
-    """
-    if not callable(learning_rate):
-        learning_rate = _Constant(learning_rate)
-    optimizer = Adam(learning_rate, weight_decay, beta_1, beta_2, epsilon)
-    optimizer.exclude_from_weight_decay(var_list=list(exclude))
-    return optimizer
-
-
-def clip_global_norm(gradients: Any, limit: float) -> Any:
-    """`g = g min(1, limit / norm)`, `norm = sqrt(sum g^2)` over all tensors of a nest.
-
-    Keras' `global_clipnorm` multiplies by `limit * min(1/norm, 1/limit)`, which is not 1 for every
-    gradient that is short enough. The squares are summed in float64: the norm of millions of
-    float32 numbers would lose digits. Raises ValueError if limit is not greater than 0.
-    """
-    if not limit > 0:
-        raise ValueError(f"limit must be greater than 0; got {limit}")
-    norm = tf.sqrt(
-        tf.add_n(
-            [tf.reduce_sum(tf.square(tf.cast(g, tf.float64))) for g in tf.nest.flatten(gradients)]
-        )
-    )
-    factor = tf.where(norm > limit, limit / norm, tf.ones_like(norm))
-    return tf.nest.map_structure(lambda g: g * tf.cast(factor, g.dtype), gradients)
-
-
-def decay_mask(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Which parameters decay: kernels and tables; not biases, scales and offsets."""
-    return nest(
-        {name: name.rpartition(".")[2] in ("kernel", "table") for name in flatten(parameters)}
-    )
+Nest = TypeVar("Nest")
+SPARED = ("bias", "scale", "offset")  # the parts of a layer that do not decay
 
 
 @register
 class Adam(keras.optimizers.Optimizer):
-    """Adam whose update holds the decoupled weight decay.
+    """`m = b1 m + (1 - b1) g`, `v = b2 v + (1 - b2) g^2`,
+    `p = p - rate (m_hat / (sqrt(v_hat) + epsilon) + decay p)`, as a Keras optimiser.
+
+    `m_hat = m / (1 - b1^n)` and `v_hat = v / (1 - b2^n)`, with n the step counted from 1.
+    learning_rate: a number, a schedule, or a function without arguments. Biases, scales and offsets
+    do not decay, unless `exclude_from_weight_decay` says otherwise.
 
     keras.optimizers.AdamW adds epsilon to the root before the correction (the "epsilon hat" of the
     paper's section 2), which is another epsilon in every step, decays in a pass of its own, and
@@ -70,15 +31,17 @@ class Adam(keras.optimizers.Optimizer):
 
     def __init__(
         self,
-        learning_rate: Any,
-        weight_decay: float,
+        learning_rate: float | Callable[..., tf.Tensor],
         beta_1: float,
         beta_2: float,
         epsilon: float,
+        weight_decay: float = 0.0,
         **kwargs: object,
     ) -> None:
-        super().__init__(learning_rate=learning_rate, **kwargs)
+        rate = learning_rate if callable(learning_rate) else _Constant(learning_rate)
+        super().__init__(rate, **kwargs)
         self.decay, self.beta_1, self.beta_2, self.epsilon = weight_decay, beta_1, beta_2, epsilon
+        self.exclude_from_weight_decay(var_names=[rf"\b{part}\b" for part in SPARED])
 
     def build(self, variables: Sequence[keras.Variable]) -> None:
         if not self.built:
@@ -114,6 +77,31 @@ class Adam(keras.optimizers.Optimizer):
         betas = {"beta_1": self.beta_1, "beta_2": self.beta_2}
         own = {"weight_decay": self.decay, **betas, "epsilon": self.epsilon}
         return {**super().get_config(), **own}
+
+
+adam = Adam  # the name in the other packages
+
+
+def clip_global_norm(gradients: Nest, limit: float) -> Nest:
+    """`g = g min(1, limit / norm)`, `norm = sqrt(sum g^2)` over all tensors of a nest.
+
+    Keras' `global_clipnorm` multiplies by `limit * min(1/norm, 1/limit)`, which is not 1 for every
+    gradient that is short enough. The squares are summed in float64: the norm of millions of
+    float32 numbers would lose digits. Raises ValueError if limit is not greater than 0.
+    """
+    if not limit > 0:
+        raise ValueError(f"limit must be greater than 0; got {limit}")
+    flat = tf.nest.flatten(gradients)
+    norm = tf.sqrt(tf.add_n([tf.reduce_sum(tf.square(tf.cast(g, tf.float64))) for g in flat]))
+    factor = tf.where(norm > limit, limit / norm, tf.ones_like(norm))
+    return tf.nest.map_structure(lambda g: g * tf.cast(factor, g.dtype), gradients)
+
+
+def decay_mask(parameters: Tree) -> Tree:
+    """Which parameters decay: kernels and tables; not biases, scales and offsets."""
+    return nest(
+        {name: name.rpartition(".")[2] in ("kernel", "table") for name in flatten(parameters)}
+    )
 
 
 @register

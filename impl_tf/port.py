@@ -1,7 +1,7 @@
 """The components by name, as the judge calls them."""
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from reference_numpy import TransformerConfig, checks
+from reference_numpy.parameters import flatten, nest
 from reference_numpy.scores import Scores
 
 from . import (
@@ -28,13 +29,15 @@ from . import (
 )
 from .decoding import Searcher
 from .dropout import Dropout
-from .framework import Configured, keras
+from .framework import Configured, Tree, keras
 from .heads import Classifier, MaskedLanguageHead, Pooler
-from .inputs import OF_SOURCE, OF_TARGET, real_tokens
+from .inputs import OF_SOURCE, OF_TARGET
 from .normalization import norm
-from .programs import on_mesh as mesh
 from .programs.compiled import compiled as graph
 from .programs.fused import fused
+from .programs.on_mesh import Answer, Build, Case
+from .programs.on_mesh import on_mesh as answer
+from .programs.unpadding import Unpadded
 from .sampling import draw, penalise, truncate
 from .training import Trainer
 from .transformer import Transformer
@@ -43,15 +46,14 @@ from .weights import TABLE, export
 
 __all__ = ["compiled", "components", "framework", "modes", "on_mesh", "weights"]
 
-Tree: TypeAlias = Mapping[str, Any]  # tensors, nested by the parts of the canonical names
-Input: TypeAlias = tf.Tensor | None
-Output: TypeAlias = tf.Tensor | tuple[tf.Tensor, tf.Tensor]
+# What a case gives by name: tensors, numbers, flags, and mappings of them.
+Inputs: TypeAlias = dict[str, Any]
 
 framework = "tf"
 modes = ("eager", "compiled")
 weights = TABLE
 
-components: dict[str, Callable[..., Callable[..., Any]]] = {
+components: dict[str, Build] = {
     "embedding": lambda config, dtype: embedding.Embedding(
         config.source_vocabulary,
         config.model_width,
@@ -109,13 +111,13 @@ components: dict[str, Callable[..., Callable[..., Any]]] = {
         config.model_width, config.classes, config.classifier_dropout_rate, dtype=dtype.name
     ),
     "masked_language_head": lambda config, dtype: MaskedLanguageHead(config, dtype=dtype.name),
-    "transformer": lambda config, dtype: partial(_transformer, _model(config, dtype)),
-    "pool": lambda config, dtype: partial(_of_source, _model(config, dtype).pool),
-    "classify": lambda config, dtype: partial(_of_source, _model(config, dtype).classify),
+    "transformer": lambda config, dtype: partial(_of_texts, _model(config, dtype)),
+    "pool": lambda config, dtype: partial(_of_texts, _model(config, dtype).pool),
+    "classify": lambda config, dtype: partial(_of_texts, _model(config, dtype).classify),
     "masked_language_logits": lambda config, dtype: partial(
-        _of_source, _model(config, dtype).masked_language_logits
+        _of_texts, _model(config, dtype).masked_language_logits
     ),
-    "states": lambda config, dtype: partial(_states, _model(config, dtype).states),
+    "states": lambda config, dtype: partial(_of_texts, _model(config, dtype).states),
     "decode_in_steps": lambda config, dtype: partial(_in_steps, _model(config, dtype)),
     "penalise": lambda config, dtype: penalise,
     "truncate": lambda config, dtype: truncate,
@@ -130,7 +132,7 @@ components: dict[str, Callable[..., Callable[..., Any]]] = {
     "cross_entropy": lambda config, dtype: loss.cross_entropy,
     "training_loss": lambda config, dtype: _model(config, dtype).training_loss,
     "classification_loss": lambda config, dtype: partial(
-        _of_source, _model(config, dtype).classification_loss
+        _of_texts, _model(config, dtype).classification_loss
     ),
     "adam": lambda config, dtype: _adam,
     "clip_global_norm": lambda config, dtype: optimizer.clip_global_norm,
@@ -142,23 +144,16 @@ components: dict[str, Callable[..., Callable[..., Any]]] = {
 }
 
 
-def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+def compiled(function: Callable[..., Answer]) -> Callable[..., Answer]:
     """One graph, which leaves out padding even if that saves little."""
-    if isinstance(function, partial) and function.func is _transformer:
-        return partial(_transformer, graph(function.args[0], least=0))
+    if isinstance(function, partial) and function.func is _of_texts:
+        return partial(_of_texts, graph(function.args[0], least=0))
     return graph(function, least=0)
 
 
-def on_mesh(case: Any) -> Any:
-    """What a case's component gives on the devices of its mesh, and `training_steps`: the losses of
-    a run and its parameters afterwards.
-
-    Whole arrays, the same in every process. Raises NotImplementedError on what the port does not
-    compute on a mesh.
-    """
-    if case.component == "training_steps":
-        return mesh.training_steps(case, Trainer)
-    return mesh.on_mesh(case, components[case.component.removesuffix("_vjp")])
+def on_mesh(case: Case) -> Answer:
+    """What a case's component gives on the devices of its mesh: `programs.on_mesh`."""
+    return answer(case, components, Trainer)
 
 
 def _model(config: TransformerConfig, dtype: tf.DType) -> Transformer:
@@ -166,45 +161,39 @@ def _model(config: TransformerConfig, dtype: tf.DType) -> Transformer:
 
 
 def _scaled_dot_product_attention(
-    query_bthk: tf.Tensor, key_bsgk: tf.Tensor, value_bsge: tf.Tensor, mask_bhts: Input = None,
-    bias_bhts: Input = None, return_weights: bool = False, keep_bhts: Input = None,
-    dropout_rate: float = 0.0, **scores: Any,
-) -> Output:  # fmt: skip
-    heads = query_bthk.shape[-2]
-    mask_bhts = _one_mask(mask_bhts, bias_bhts, query_bthk, key_bsgk, heads)
-    given, drop = (mask_bhts, Scores(**scores)), Drop(keep_bhts, dropout_rate)
-    output_bthe = attention.scaled_dot_product_attention(
-        Heads(query_bthk, key_bsgk, value_bsge), *given, drop
-    )
+    query_bthk: tf.Tensor, key_bsgk: tf.Tensor, value_bsge: tf.Tensor, return_weights: bool = False,
+    **inputs: Any,
+) -> Answer:  # fmt: skip
+    """inputs: also the fields of `Scores`."""
+    mask_bhts = _one_mask(query_bthk, key_bsgk, query_bthk.shape[-2], inputs)
+    drop = Drop(inputs.pop("keep_bhts", None), inputs.pop("dropout_rate", 0.0))
+    heads, scores = Heads(query_bthk, key_bsgk, value_bsge), Scores(**inputs)
+    output_bthe = attention.scaled_dot_product_attention(heads, mask_bhts, scores, drop)
     if not return_weights:
         return output_bthe
-    return output_bthe, attention.attention_weights(query_bthk, key_bsgk, *given)
+    return output_bthe, attention.attention_weights(query_bthk, key_bsgk, mask_bhts, scores)
 
 
 def _multi_head_attention(
     module: attention.MultiHeadAttention, query_btd: tf.Tensor, memory_bsd: tf.Tensor,
-    mask_bhts: Input = None, bias_bhts: Input = None, causal: bool = False,
-    return_weights: bool = False, keep_bhts: Input = None, position_bt: Input = None,
-    length: int | None = None,
-) -> Output:  # fmt: skip
-    """length: as `rotary.rotation`."""
-    mask_bhts = _one_mask(mask_bhts, bias_bhts, query_btd, memory_bsd, module.config.heads)
+    causal: bool = False, return_weights: bool = False, **inputs: Any,
+) -> Answer:  # fmt: skip
+    """The self-attention of a stack's first layer."""
+    mask_bhts = _one_mask(query_btd, memory_bsd, module.config.heads, inputs)
     if causal:
         causal_11ts = mask.causal_mask(query_btd.shape[1], memory_bsd.shape[1])
         mask_bhts = mask.combine_masks(mask_bhts, causal_11ts)
-    rotation = _rotation(module, query_btd, position_bt, length)
-    named = {"rotation": rotation, "keep_bhts": keep_bhts}
-    output_btd = module(query_btd, memory_bsd, mask_bhts, **named)
+    rotation = _rotation(module, query_btd, inputs)
+    output_btd = module(query_btd, memory_bsd, mask_bhts, rotation=rotation, **inputs)
     if not return_weights:
         return output_btd
     heads = module.project(query_btd, memory_bsd, rotation)
     return output_btd, module.weights_of(heads, mask_bhts)
 
 
-def _one_mask(
-    mask_bhts: Input, bias_bhts: Input, query: tf.Tensor, key: tf.Tensor, heads: int
-) -> Input:
-    """What a mask and a bias say together."""
+def _one_mask(query: tf.Tensor, key: tf.Tensor, heads: int, inputs: Inputs) -> tf.Tensor | None:
+    """What the mask and the bias say together that are taken out of the inputs."""
+    mask_bhts, bias_bhts = inputs.pop("mask_bhts", None), inputs.pop("bias_bhts", None)
     if bias_bhts is None:
         return mask_bhts
     scores = query.shape[0], heads, query.shape[1], key.shape[1]
@@ -215,18 +204,19 @@ def _one_mask(
 
 
 def _layer(
-    layer: layers.EncoderLayer | layers.DecoderLayer, x_btd: tf.Tensor, position_bt: Input = None,
-    position_bs: Input = None, length: int | None = None, **inputs: Any,
-) -> tf.Tensor:  # fmt: skip
-    """The first layer of a stack; length: as `rotary.rotation`."""
+    layer: layers.EncoderLayer | layers.DecoderLayer, x_btd: tf.Tensor, **inputs: Any
+) -> tf.Tensor:
+    """The first layer of a stack."""
+    rotation = _rotation(layer, x_btd, inputs)
+    return layer(x_btd, rotation=rotation, **inputs)
+
+
+def _rotation(module: Configured, x_btd: tf.Tensor, inputs: Inputs) -> rotary.Rotation | None:
+    """The rotation in a stack's first layer, of the positions and the length that are taken out of
+    the inputs; by default of 0, 1, ..., see `rotary.rotation`."""
+    names = ("position_bt", "position_bs", "length")
+    position_bt, position_bs, length = (inputs.pop(name, None) for name in names)
     position_bt = position_bs if position_bt is None else position_bt
-    return layer(x_btd, rotation=_rotation(layer, x_btd, position_bt, length), **inputs)
-
-
-def _rotation(
-    module: Configured, x_btd: tf.Tensor, position_bt: Input, length: int | None
-) -> rotary.Rotation | None:
-    """That of a stack's first layer, by default of the positions 0, 1, ..."""
     config, kind = module.config, module.config.layer_kind(0)
     if not kind.rotary:
         return None
@@ -235,32 +225,16 @@ def _rotation(
     return rotary.rotation(config, kind, position_bt, module.compute_dtype, length)
 
 
-def _texts(inputs: dict[str, Any]) -> list[Text | None]:
-    """Source and target, whose parts are taken out of the inputs."""
-    sides = OF_SOURCE, OF_TARGET
-    return [Text.of(*(inputs.pop(name, None) for name in names)) for names in sides]
-
-
-def _transformer(
-    model: Callable[..., tf.Tensor], skip_padding: bool = False, **inputs: Any
-) -> tf.Tensor:
-    """model: a Transformer, or its graph, which is told what padding it need not compute."""
-    texts = _texts(inputs)
-    if not isinstance(model, Transformer):
-        return model(*texts, skip_padding=skip_padding, **inputs)
-    logits_btv, target = model(*texts, **inputs), texts[1]
-    if not skip_padding or target is None:
-        return logits_btv
-    mask_bt = real_tokens(model.config, target)
-    return logits_btv if mask_bt is None else mask.real_rows(logits_btv, mask_bt)
-
-
-def _states(states: Callable[..., Tree], **inputs: Any) -> Tree:
-    return states(*_texts(inputs), **inputs)
-
-
-def _of_source(method: Callable[..., Output], **inputs: Any) -> Output:
-    return method(_texts(inputs)[0], **inputs)
+def _of_texts(call: Callable[..., Answer], **inputs: Any) -> Answer:
+    """A model, its graph or a method of it, which is given source and target as texts."""
+    source, target = (
+        Text.of(*(inputs.pop(name, None) for name in names)) for names in (OF_SOURCE, OF_TARGET)
+    )
+    if target is not None:
+        inputs["target"] = target
+    if isinstance(call, Transformer):
+        return Unpadded(call).run(None, source, **inputs)
+    return call(source, **inputs)
 
 
 def _in_steps(model: Transformer, compiled: bool = False, **inputs: Any) -> tf.Tensor:
@@ -270,29 +244,28 @@ def _in_steps(model: Transformer, compiled: bool = False, **inputs: Any) -> tf.T
 
 def _adam(
     parameters: Tree, gradients: Tree, first_moment: Tree, second_moment: Tree, step: int,
-    learning_rate: float, beta_1: float, beta_2: float, epsilon: float, weight_decay: float = 0.0,
-) -> dict[str, Any]:  # fmt: skip
+    **settings: float,
+) -> dict[str, Tree]:  # fmt: skip
     """`reference_numpy.optimizer.adam`, by the optimiser of the Trainer."""
-    variables = [
-        keras.Variable(tensor, dtype=tensor.dtype) for tensor in tf.nest.flatten(parameters)
-    ]
-    decays = tf.nest.flatten(optimizer.decay_mask(parameters))
-    exclude = [variable for variable, decay in zip(variables, decays, strict=True) if not decay]
-    adam = optimizer.adam(learning_rate, beta_1, beta_2, epsilon, weight_decay, exclude)
-    adam.build(variables)
-    adam.iterations.assign(step - 1)
-    first, second = map(list, zip(*map(adam.moments, variables), strict=True))
-    for moment, tensor in zip(
-        first + second, tf.nest.flatten([first_moment, second_moment]), strict=True
-    ):
-        moment.assign(tensor)
-    adam.apply(tf.nest.flatten(gradients))
-    state = {
-        "parameters": [variable.value for variable in variables],
-        "first_moment": first,
-        "second_moment": second,
+    variables = {
+        name: keras.Variable(tensor, dtype=tensor.dtype, name=name.rpartition(".")[2])
+        for name, tensor in flatten(parameters).items()
     }
-    return {name: tf.nest.pack_sequence_as(parameters, held) for name, held in state.items()}
+    adam = optimizer.Adam(**settings)
+    adam.build([*variables.values()])
+    adam.iterations.assign(step - 1)
+    moments = {"first_moment": adam.first_moments, "second_moment": adam.second_moments}
+    for held, tree in zip(moments.values(), (first_moment, second_moment), strict=True):
+        values = flatten(tree)
+        for name, moment in zip(variables, held, strict=True):
+            moment.assign(values[name])
+    values = flatten(gradients)
+    adam.apply([values[name] for name in variables])
+    state = {"parameters": variables.values(), **moments}
+    return {
+        kind: nest({name: one.value for name, one in zip(variables, held, strict=True)})
+        for kind, held in state.items()
+    }
 
 
 def _search(

@@ -44,9 +44,8 @@ def positional_encoding(
     frequency = 10000.0 ** (-2.0 * np.arange((width + 1) // 2) / width)
     angle = tf.cast(position_bt, tf.float64)[..., tf.newaxis] * frequency
     pairs = tf.stack([tf.sin(angle), tf.cos(angle)], axis=-1)
-    table_btd = tf.reshape(pairs, tf.concat([tf.shape(position_bt), [2 * len(frequency)]], axis=0))[
-        ..., :width
-    ]
+    shape = tf.concat([tf.shape(position_bt), [2 * len(frequency)]], axis=0)
+    table_btd = tf.reshape(pairs, shape)[..., :width]
     if layout == "halves":
         table_btd = tf.concat([table_btd[..., 0::2], table_btd[..., 1::2]], axis=-1)
     return tf.cast(table_btd, dtype)
@@ -65,10 +64,8 @@ class PositionEmbedding(Table):
 
     def check_ids(self, position_bt: tf.Tensor, **_: object) -> None:
         """Raises ValueError on positions outside the table, other dtypes and other axes."""
-        bounds = id_bounds(position_bt)
-        checks.check_rows(
-            "position", position_bt.shape, position_bt.dtype.name, self.rows - self.offset, *bounds
-        )
+        rows, bounds = self.rows - self.offset, id_bounds(position_bt)
+        checks.check_rows("position", position_bt.shape, position_bt.dtype.name, rows, *bounds)
 
     def call(self, position_bt: tf.Tensor) -> tf.Tensor:
         self.check_ids(position_bt)

@@ -1,8 +1,7 @@
 """The affine map that attention, the feed-forward and the logits share."""
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, MutableMapping, Sequence
 
 import tensorflow as tf
 
@@ -61,15 +60,12 @@ class Adapted(Traced):
         shapes = (*kernel.shape[:-1], rank), (rank, kernel.shape[-1])
         initializers = a_initializer, b_initializer
         with unlocked(self):
-            for name, shape, initializer in zip(self.adapters, shapes, initializers, strict=True):
-                given = {"shape": shape, "initializer": initializer, "dtype": dtype, "name": name}
-                setattr(self, name, self.add_weight(**given))
+            for name, shape, first in zip(self.adapters, shapes, initializers, strict=True):
+                weight = self.add_weight(shape=shape, initializer=first, dtype=dtype, name=name)
+                setattr(self, name, weight)
         kernel.trainable = False
-        self.lora_enabled, self.lora_rank, self.lora_alpha = (
-            True,
-            rank,
-            rank if lora_alpha is None else lora_alpha,
-        )
+        self.lora_enabled, self.lora_rank = True, rank
+        self.lora_alpha = rank if lora_alpha is None else lora_alpha
 
     @property
     def lora(self) -> list[keras.Variable]:
@@ -82,32 +78,29 @@ class Adapted(Traced):
         if not self.lora_enabled:
             return kernel
         a, b = (variable.value for variable in self.lora)
-        return tf.cast(
-            tf.cast(kernel, a.dtype) + self.lora_alpha / self.lora_rank * tf.matmul(a, b),
-            kernel.dtype,
-        )
+        added = self.lora_alpha / self.lora_rank * tf.matmul(a, b)
+        return tf.cast(tf.cast(kernel, a.dtype) + added, kernel.dtype)
 
     def reset_lora(self) -> None:
         """Sets B to 0, so that nothing is added to W."""
         self.lora[1].assign(tf.zeros_like(self.lora[1]))
 
-    def save_own_variables(self, store: Any) -> None:
+    def save_own_variables(self, store: MutableMapping[str, tf.Tensor]) -> None:
         if not self.lora_enabled:
             super().save_own_variables(store)
             return
-        for index, value in enumerate([self.adapted(), *self._biases()]):
-            store[str(index)] = value
+        store["0"] = self.adapted()
+        if getattr(self, "bias", None) is not None:
+            store["1"] = self.bias
 
-    def load_own_variables(self, store: Any) -> None:
+    def load_own_variables(self, store: Mapping[str, tf.Tensor]) -> None:
         if not self.lora_enabled:
             super().load_own_variables(store)
             return
-        for index, variable in enumerate([getattr(self, self.matrix), *self._biases()]):
-            variable.assign(store[str(index)])
+        getattr(self, self.matrix).assign(store["0"])
+        if getattr(self, "bias", None) is not None:
+            self.bias.assign(store["1"])
         self.reset_lora()
-
-    def _biases(self) -> list[keras.Variable]:
-        return [] if getattr(self, "bias", None) is None else [self.bias]
 
     def quantize(self, mode: str | None = None, *_: object, **__: object) -> None:
         raise ValueError(
@@ -146,10 +139,8 @@ class Projection(Adapted):
     def call(self, x: tf.Tensor) -> tf.Tensor:
         inputs, outputs = math.prod(self.inputs), math.prod(self.outputs)
         y = tf.matmul(tf.reshape(x, [-1, inputs]), tf.reshape(self.adapted(), [inputs, outputs]))
-        if self.bias is not None:
-            y = add_bias(
-                y, tf.reshape(self.bias, [outputs])
-            )  # next to the product, so that a graph fuses the two
+        if self.bias is not None:  # next to the product, so that a graph fuses the two
+            y = add_bias(y, tf.reshape(self.bias, [outputs]))
         return tf.reshape(y, [*sizes(x)[: -len(self.inputs)], *self.outputs])
 
     def compute_output_shape(self, input_shape: Sequence[int | None]) -> tuple[int | None, ...]:

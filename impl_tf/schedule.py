@@ -1,7 +1,5 @@
 """The learning rate of every step."""
 
-from typing import Any
-
 import numpy as np
 import tensorflow as tf
 
@@ -15,13 +13,10 @@ def noam(step: int | tf.Tensor, width: int, warmup: int, dtype: tf.DType = tf.fl
 
     Computed in float64 and then cast to dtype; in a graph the step has no values to check.
     """
-    arguments: dict[str, Any] = {"step": step, "width": width, "warmup": warmup}
-    for name, value in arguments.items():
-        array = (
-            np.ones((), value.dtype.as_numpy_dtype)
-            if tf.is_symbolic_tensor(value)
-            else np.asarray(value)
-        )
+    for name, value in {"step": step, "width": width, "warmup": warmup}.items():
+        if isinstance(value, tf.Tensor) and tf.is_symbolic_tensor(value):
+            value = np.ones((), value.dtype.as_numpy_dtype)
+        array = np.asarray(value)
         if array.dtype.kind not in "iu" or (array < 1).any():
             raise ValueError(f"{name} must be an integer of at least 1; got {array.tolist()}")
     n = tf.cast(step, tf.float64)

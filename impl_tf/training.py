@@ -1,8 +1,8 @@
 """A training run, step by step: the loss and its gradients, clipping, the schedule and Adam."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -15,8 +15,9 @@ from reference_numpy.strategy import Strategy
 
 from . import weights
 from .decoding import Searcher
+from .dropout import Keep
 from .framework import id_bounds
-from .optimizer import Adam, adam, clip_global_norm, decay_mask
+from .optimizer import Adam, clip_global_norm
 from .programs.compiled import compiled as graph
 from .programs.sharding import Replicas, count, recomputing
 from .programs.step import Steps
@@ -26,11 +27,19 @@ from .transformer import Transformer
 
 __all__ = ["Trainer"]
 
-Tree = Mapping[str, Any]
-# a variable, its axes, its canonical axes and the size of each
-_Held = tuple[tf.Variable, str, str, dict[str, int]]
 _PARTS = ("parameters", "first_moment", "second_moment")
 _DEVICES = {"cpu": "/CPU:0", "cuda": "/GPU:0"}
+
+
+class _Batch(NamedTuple):
+    """What the graphs are given of a part of a batch."""
+
+    sides: Sides | None  # the tokens that it needs
+    source: tf.Tensor | None
+    target: tf.Tensor
+    keep: Keep | None
+    total: tf.Tensor  # the labels of the whole batch that count
+    place: tf.Tensor  # of the part in the run
 
 
 class Trainer:
@@ -75,25 +84,28 @@ class Trainer:
             with recomputing(config) if recompute else nullcontext():
                 self.model = Transformer(config, dtype=self._dtype)
             weights.load(self.model, parameters, config)
-            self._optimizer = self._built_optimizer()
+            self._optimizer = Adam(
+                Noam(config.model_width, recipe.warmup),
+                recipe.beta_1,
+                recipe.beta_2,
+                recipe.epsilon,
+                recipe.weight_decay,
+            )
+            self._optimizer.build(self.model.trainable_variables)
         self._on_mesh: Steps | None = None
         if replicas is not None:
-            own = self.model, self._optimizer
-            self._on_mesh = Steps(replicas, *own, recipe, seed, compiled)
-        run: Callable[..., Any] = graph if compiled else lambda function: function
-        self._whole_step, self._part, self._apply = (
-            run(self._one_step),
-            run(self._gradients),
-            run(self._update),
-        )
+            self._on_mesh = Steps(replicas, self.model, self._optimizer, recipe, seed, compiled)
         objective = self.model.classification_loss if config.classes else self.model.training_loss
         self._loss = Unpadded(objective)
-        self._evaluate = run(self._loss.run)
+        self._whole_step = graph(self._one_step) if compiled else self._one_step
+        self._part = graph(self._gradients) if compiled else self._gradients
+        self._apply = graph(self._update) if compiled else self._update
+        self._evaluate = graph(self._loss.run) if compiled else self._loss.run
         self._compiled, self._current = compiled, False
         self._searcher: Searcher | None = None
 
     def train_step(
-        self, source: np.ndarray | None, target: np.ndarray, keep: Tree | None = None
+        self, source: np.ndarray | None, target: np.ndarray, keep: Keep | None = None
     ) -> tf.Tensor:
         """One update from a batch of ids `b s` and `b t`; returns the loss of the batch before it,
         a scalar tensor, which the device may still be computing.
@@ -102,12 +114,17 @@ class Trainer:
         has classes. keep: keep masks by site; by default random ones are drawn. Raises ValueError
         on ids that do not fit and on a batch that cannot be split; nothing is then changed.
         """
-        if self._on_mesh is None:
-            loss = self._step(self._batches(source, target, keep))
-        else:
-            self._check_batch(source, target)
-            total = max(count(self.config, target), 1)
+        self._check(source, target)
+        if len(target) % self.recipe.microbatches:
+            raise ValueError(
+                f"the batch must divide into {self.recipe.microbatches} microbatches; got "
+                f"{len(target)} rows"
+            )
+        total = max(count(self.config, target), 1)
+        if self._on_mesh is not None:
             loss = self._on_mesh.step(self.steps, source, target, keep, total)
+        else:
+            loss = self._step(self._batches(source, target, keep, total))
         self.steps, self._current = self.steps + 1, False
         return loss
 
@@ -118,10 +135,9 @@ class Trainer:
         if self._on_mesh is not None:
             return self._on_mesh.loss(source, target), count(self.config, target)
         with tf.device(self._device):
-            tokens = None if source is None else self._tensor(source)
             sides = self._loss.tokens(source, target)
-            batch = tokens, self._tensor(target)
-            value = self._evaluate(sides, *batch, total=1, training=False)
+            tokens, labels = self._tensor(source), self._tensor(target)
+            value = self._evaluate(sides, tokens, labels, total=1, training=False)
         return float(value), count(self.config, target)
 
     def greedy_search(self, source: np.ndarray, strategy: Strategy) -> dict[str, np.ndarray]:
@@ -139,10 +155,8 @@ class Trainer:
 
     def tensors(self) -> Iterator[tuple[str, np.ndarray]]:
         """The items of `state`, one by one."""
-        for part, variables in self._parts().items():
-            for name, (variable, native, letters, sizes) in variables.items():
-                array = layout.relayout(weights.to_numpy(variable), native, letters, sizes)
-                yield f"{part}.{name}", array
+        for name, variable, axes, letters, sizes in self._held():
+            yield name, layout.relayout(weights.to_numpy(variable), axes, letters, sizes)
 
     def load_state(self, state: Mapping[str, np.ndarray], steps: int) -> None:
         """Continues a run from its `state` after that many steps.
@@ -152,16 +166,12 @@ class Trainer:
         """
         if steps < 0:
             raise ValueError(f"steps must be at least 0; got {steps}")
-        shapes = canonical.shapes(self.config)
-        canonical.match(
-            state,
-            {f"{part}.{name}": shape for part in _PARTS for name, shape in shapes.items()},
-            self._dtype,
-        )
-        for part, variables in self._parts().items():
-            for name, (variable, native, letters, sizes) in variables.items():
-                array = layout.relayout(state[f"{part}.{name}"], letters, native, sizes)
-                variable.assign(weights.from_numpy(array))
+        shapes = canonical.shapes(self.config).items()
+        expected = {f"{part}.{name}": shape for part in _PARTS for name, shape in shapes}
+        canonical.match(state, expected, self._dtype)
+        for name, variable, axes, letters, sizes in self._held():
+            array = layout.relayout(state[name], letters, axes, sizes)
+            variable.assign(weights.from_numpy(array))
         self.steps, self._current = steps, False
         self._optimizer.iterations.assign(steps)
 
@@ -174,39 +184,21 @@ class Trainer:
         elif not self._current:
             self._searcher.refresh(self.model)
         self._current = True
-        return {
-            name: tensor.numpy()
-            for name, tensor in getattr(self._searcher, search)(source, strategy).items()
-        }
+        found = getattr(self._searcher, search)(source, strategy)
+        return {name: tensor.numpy() for name, tensor in found.items()}
 
-    def _built_optimizer(self) -> Adam:
-        recipe, variables = self.recipe, weights.variables(self.model, self.config)
-        decays = canonical.flatten(decay_mask(canonical.nest(canonical.axes(self.config))))
-        exclude = [
-            variable
-            for variable, decay in zip(variables.values(), decays.values(), strict=True)
-            if not decay
-        ]
-        schedule = Noam(self.config.model_width, recipe.warmup)
-        optimizer = adam(
-            schedule, recipe.beta_1, recipe.beta_2, recipe.epsilon, recipe.weight_decay, exclude
-        )
-        optimizer.build(self.model.trainable_variables)
-        return optimizer
-
-    def _parts(self) -> dict[str, dict[str, _Held]]:
-        """The variables of the state by part and canonical name."""
-        variables = weights.variables(self.model, self.config)
+    def _held(self) -> Iterator[tuple[str, tf.Variable, str, str, dict[str, int]]]:
+        """The tensors of the state, part by part: name, variable, its axes, canonical axes, and the
+        size of each axis."""
         shapes = canonical.shapes(self.config)
-        parts: dict[str, dict[str, _Held]] = {part: {} for part in _PARTS}
-        for name, letters in canonical.axes(self.config).items():
-            native, axes = layout.native(name, letters, weights.TABLE)
-            sizes = dict(zip(letters.split(), shapes[name], strict=True))
-            variable = variables[native].value
-            held = variable, *self._optimizer.moments(variable)
-            for part, own in zip(_PARTS, held, strict=True):
-                parts[part][name] = own, axes, letters, sizes
-        return parts
+        own = [one.value for one in weights.variables(self.model, self.config).values()]
+        parts = zip(*((one, *self._optimizer.moments(one)) for one in own), strict=True)
+        for part, variables in zip(_PARTS, parts, strict=True):
+            names = canonical.axes(self.config).items()
+            for (name, letters), variable in zip(names, variables, strict=True):
+                _, axes = layout.native(name, letters, weights.TABLE)
+                sizes = dict(zip(letters.split(), shapes[name], strict=True))
+                yield f"{part}.{name}", variable, axes, letters, sizes
 
     def _check(self, source: np.ndarray | None, target: np.ndarray) -> None:
         """Raises ValueError on ids and labels out of range, which a graph cannot see."""
@@ -218,75 +210,52 @@ class Trainer:
             checks.check_classes(target.shape, target.dtype.name)
             checks.check_held(classes, *id_bounds(target), name="label")
 
-    def _check_batch(self, source: np.ndarray | None, target: np.ndarray) -> None:
-        self._check(source, target)
-        parts = self.recipe.microbatches
-        if len(target) % parts:
-            raise ValueError(
-                f"the batch must divide into {parts} microbatches; got {len(target)} rows"
-            )
-
     def _batches(
-        self, source: np.ndarray | None, target: np.ndarray, keep: Tree | None
-    ) -> list[tuple[Any, ...]]:
-        """The arguments of the graphs for each part of a batch: the tokens that it needs, ids, keep
-        masks, the number of the batch's labels that count, and the part's place in the run."""
+        self, source: np.ndarray | None, target: np.ndarray, keep: Keep | None, total: int
+    ) -> Iterator[_Batch]:
+        """The parts of a batch."""
         parts = self.recipe.microbatches
-        self._check_batch(source, target)
-        total, rows = tf.constant(max(count(self.config, target), 1)), len(target) // parts
-        batches = []
+        rows, flat = len(target) // parts, {} if keep is None else canonical.flatten(keep)
         for part in range(parts):
             chosen = slice(part * rows, (part + 1) * rows)
-            drops = (
-                None
-                if keep is None
-                else {
-                    site: self._tensor(drop[chosen])
-                    for site, drop in canonical.flatten(keep).items()
-                }
+            own, labels = None if source is None else source[chosen], target[chosen]
+            drops = {site: self._tensor(drop[chosen]) for site, drop in flat.items()}
+            yield _Batch(
+                self._loss.tokens(own, labels),
+                self._tensor(own),
+                self._tensor(labels),
+                None if keep is None else canonical.nest(drops),
+                tf.constant(total),
+                tf.constant(self.steps * parts + part, tf.int64),
             )
-            masks = None if drops is None else canonical.nest(drops)
-            place = tf.constant(self.steps * parts + part, tf.int64)
-            ids = None if source is None else source[chosen], target[chosen]
-            tokens = [None if array is None else self._tensor(array) for array in ids]
-            batches.append((self._loss.tokens(*ids), *tokens, masks, total, place))
-        return batches
 
-    def _step(self, batches: list[tuple[Any, ...]]) -> tf.Tensor:
+    def _step(self, batches: Iterable[_Batch]) -> tf.Tensor:
         """One update from the parts of a batch; returns its loss."""
         with tf.device(self._device):
             first, *others = batches
             if not others:
-                return self._whole_step(*first)
-            loss, gradients = self._part(*first)
+                return self._whole_step(first)
+            found = self._part(first)
             for batch in others:
-                loss, gradients = tf.nest.map_structure(
-                    tf.add, (loss, gradients), self._part(*batch)
-                )
+                found = tf.nest.map_structure(tf.add, found, self._part(batch))
+            loss, gradients = found
             self._apply(gradients)
         return loss
 
-    def _one_step(self, *batch: Any) -> tf.Tensor:
-        loss, gradients = self._gradients(*batch)
+    def _one_step(self, batch: _Batch) -> tf.Tensor:
+        loss, gradients = self._gradients(batch)
         self._update(gradients)
         return loss
 
-    def _gradients(
-        self,
-        sides: Sides | None,
-        source: tf.Tensor | None,
-        target: tf.Tensor,
-        keep: Tree | None,
-        total: tf.Tensor,
-        place: tf.Tensor,
-    ) -> tuple[tf.Tensor, Any]:
+    def _gradients(self, batch: _Batch) -> tuple[tf.Tensor, list[tf.Tensor]]:
         """The loss of some rows, and the gradients of the model's variables; rows of a table that
         no id names have the gradient 0."""
+        sides, source, target, keep, total, place = batch
         for layer, generator in enumerate(self.model.non_trainable_variables):
             generator.assign(tf.stack([tf.constant(self._key + layer, place.dtype), place]))
+        smoothing, training = self.recipe.smoothing, keep is None
         with tf.GradientTape() as tape:
-            given = source, target, self.recipe.smoothing, total, keep
-            loss = self._loss.run(sides, *given, training=keep is None)
+            loss = self._loss.run(sides, source, target, smoothing, total, keep, training)
         gradients = tape.gradient(loss, self.model.trainable_variables)
         return loss, [tf.convert_to_tensor(gradient) for gradient in gradients]
 
@@ -295,8 +264,8 @@ class Trainer:
             gradients = clip_global_norm(gradients, self.recipe.clip_norm)
         self._optimizer.apply(gradients)
 
-    def _tensor(self, array: np.ndarray) -> tf.Tensor:
-        return weights.from_numpy(array, self._device)
+    def _tensor(self, array: np.ndarray | None) -> tf.Tensor | None:
+        return None if array is None else weights.from_numpy(array, self._device)
 
 
 def _device(name: str) -> str:

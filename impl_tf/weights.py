@@ -2,13 +2,14 @@
 
 import inspect
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import tensorflow as tf
 
 from reference_numpy import TransformerConfig, layout
 from reference_numpy import parameters as canonical
+from reference_numpy.layout import Table
 
 from .framework import keras
 from .projection import Adapted
@@ -16,9 +17,10 @@ from .projection import Adapted
 __all__ = ["TABLE", "at", "export", "from_numpy", "load", "to_numpy", "values", "variables"]
 
 Module: TypeAlias = keras.layers.Layer | tf.Module
+Variable: TypeAlias = keras.Variable | tf.Variable
 
 # Queries and keys are normalised in one axis. A Keras layer has a property `output`.
-TABLE: layout.Table = (
+TABLE: Table = (
     *(
         (f"{name}.{kind}", f"{name}.{kind}", f"({heads} k)")
         for name, heads in (("query_norm", "h"), ("key_norm", "g"))
@@ -33,7 +35,7 @@ def load(
     parameters: Mapping[str, np.ndarray],
     config: TransformerConfig,
     component: str = "transformer",
-    table: layout.Table = TABLE,
+    table: Table = TABLE,
 ) -> None:
     """Assigns canonical parameters to the module's variables, in place and bit for bit.
 
@@ -47,14 +49,11 @@ def load(
         parameters, canonical.shapes(config, component), dtypes.pop() if len(dtypes) == 1 else None
     )
     arrays = layout.to_native(parameters, table, config, component)
-    problems = [
-        f"{name} is {variable.dtype} {tuple(variable.shape)} in the module; "
-        f"got {arrays[name].dtype} {arrays[name].shape}"
+    if problems := [
+        f"{name} is {_kind(variable)} in the module; got {_kind(arrays[name])}"
         for name, variable in native.items()
-        if (tf.as_dtype(variable.dtype), tuple(variable.shape))
-        != (tf.as_dtype(arrays[name].dtype), arrays[name].shape)
-    ]
-    if problems:
+        if _kind(variable) != _kind(arrays[name])
+    ]:
         raise ValueError("parameters do not fit:\n  " + "\n  ".join(problems))
     for name, variable in native.items():
         variable.assign(from_numpy(arrays[name]))
@@ -63,38 +62,28 @@ def load(
 
 
 def export(
-    module: Module,
-    config: TransformerConfig,
-    component: str = "transformer",
-    table: layout.Table = TABLE,
+    module: Module, config: TransformerConfig, component: str = "transformer", table: Table = TABLE
 ) -> dict[str, np.ndarray]:
     """The module's variables by canonical name, the inverse of `load`, with what LoRA adds to them.
 
     Raises ValueError if table and module do not fit.
     """
     native = values(module, config, component, table)
-    return layout.from_native(
-        {name: to_numpy(value) for name, value in native.items()}, table, config, component
-    )
+    arrays = {name: to_numpy(value) for name, value in native.items()}
+    return layout.from_native(arrays, table, config, component)
 
 
 def values(
-    module: Module,
-    config: TransformerConfig,
-    component: str = "transformer",
-    table: layout.Table = TABLE,
-) -> dict[str, keras.Variable | tf.Tensor]:
+    module: Module, config: TransformerConfig, component: str = "transformer", table: Table = TABLE
+) -> dict[str, Variable | tf.Tensor]:
     """`variables`; instead of those that LoRA adapts, the tensors that the module computes with."""
     native = variables(module, config, component, table)
-    return {**native, **{name: layer.adapted() for name, layer in _adapted(module, native).items()}}
+    return native | {name: layer.adapted() for name, layer in _adapted(module, native).items()}
 
 
 def variables(
-    module: Module,
-    config: TransformerConfig,
-    component: str = "transformer",
-    table: layout.Table = TABLE,
-) -> dict[str, keras.Variable | tf.Variable]:
+    module: Module, config: TransformerConfig, component: str = "transformer", table: Table = TABLE
+) -> dict[str, Variable]:
     """The module's variables by native name, a path of attributes and list indices.
 
     A layer that needs no shapes is built first. Raises ValueError if table and module do not fit.
@@ -106,22 +95,20 @@ def variables(
         found[native] = at(module, native)
         if found[native] is None:
             problems.append(f"{native} of {name} is not a variable of the module")
-    known = {_key(variable) for variable in found.values()}
-    known |= {
-        _key(variable) for layer in _adapted(module, found).values() for variable in layer.lora
-    }
-    for variable in module.trainable_variables:
-        if _key(variable) not in known:
-            problems.append(
-                f"variable {getattr(variable, 'path', variable.name)} of shape "
-                f"{tuple(variable.shape)} is not in the table"
-            )
+    adapters = (variable for layer in _adapted(module, found).values() for variable in layer.lora)
+    known = {*map(_key, found.values()), *map(_key, adapters)}
+    problems += [
+        f"variable {getattr(variable, 'path', variable.name)} of shape {tuple(variable.shape)} is "
+        "not in the table"
+        for variable in module.trainable_variables
+        if _key(variable) not in known
+    ]
     if problems:
         raise ValueError("the weight table does not fit the module:\n  " + "\n  ".join(problems))
     return found
 
 
-def to_numpy(tensor: Any) -> np.ndarray:
+def to_numpy(tensor: tf.Tensor | Variable) -> np.ndarray:
     """A copy of a tensor or variable, bit for bit; bfloat16 as ml_dtypes has it."""
     return np.array(tf.convert_to_tensor(tensor).numpy())
 
@@ -133,13 +120,15 @@ def from_numpy(array: np.ndarray, device: str = "/CPU:0") -> tf.Tensor:
         return tf.constant(np.array(array))
 
 
+def _kind(x: Variable | np.ndarray) -> str:
+    return f"{tf.as_dtype(x.dtype).name} {tuple(x.shape)}"
+
+
 def _build(module: Module) -> None:
     if getattr(module, "built", True):
         return
-    if any(
-        parameter.default is parameter.empty
-        for parameter in inspect.signature(module.build).parameters.values()
-    ):
+    needed = inspect.signature(module.build).parameters.values()
+    if any(parameter.default is parameter.empty for parameter in needed):
         raise ValueError(
             f"{module.name} creates its variables from the shapes of its inputs; call it once "
             "before its parameters are set"
@@ -147,13 +136,13 @@ def _build(module: Module) -> None:
     module.build()
 
 
-def at(module: Module, path: str) -> Any:
+def at(module: Module, path: str) -> Variable | None:
     """The variable of that native name, or None."""
     node = _node(module, path)
     return node if hasattr(node, "assign") else None
 
 
-def _node(module: Module, path: str) -> Any:
+def _node(module: Module, path: str) -> Module | Variable | None:
     node = module
     for part in filter(None, path.split(".")):
         try:
@@ -173,10 +162,6 @@ def _adapted(module: Module, names: Iterable[str]) -> dict[str, Adapted]:
     }
 
 
-def _key(variable: Any) -> int:
+def _key(variable: Variable) -> int:
     """The identity of the storage: a Keras variable wraps a tf.Variable."""
-    return (
-        id(getattr(variable, "value", variable))
-        if not isinstance(variable, tf.Variable)
-        else id(variable)
-    )
+    return id(variable.value if isinstance(variable, keras.Variable) else variable)

@@ -1,7 +1,7 @@
 """One compiled graph of a layer or function."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import ParamSpec, TypeVar
 
 import tensorflow as tf
 
@@ -10,10 +10,13 @@ from .unpadding import Unpadded
 
 __all__ = ["compiled"]
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
 
 def compiled(
-    module: Callable[..., Any], jit_compile: bool = True, least: int | None = None
-) -> Callable[..., Any]:
+    module: Callable[P, R], jit_compile: bool = True, least: int | None = None
+) -> Callable[P, R]:
     """The module as one `tf.function` compiled by XLA, with the same arguments.
 
     Shapes and dtypes that were seen are not compiled again. Token ids are checked before the graph,
@@ -27,7 +30,7 @@ def compiled(
     graph = tf.function(function.run, jit_compile=jit_compile, autograph=False)
     owner = getattr(module, "__self__", module)  # of a method
 
-    def call(*arguments: Any, **keywords: Any) -> Any:
+    def call(*arguments: P.args, **keywords: P.kwargs) -> R:
         if isinstance(owner, Configured) and not owner.built:
             owner.build()  # variables of a trace that fails would be in no later one
         if hasattr(module, "check_ids"):

@@ -1,6 +1,6 @@
 """A copy of a model for inference, whose projections of one input are one product."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 
 import tensorflow as tf
 
@@ -13,6 +13,7 @@ from ..feed_forward import FeedForward
 from ..framework import keras, other_layers
 from ..kernels.int8 import Int8Projection
 from ..kernels.projection import FusedProjection
+from ..layers import DecoderLayer
 from ..projection import Projection
 from ..rotary import Rotation
 from ..transformer import Transformer
@@ -20,13 +21,12 @@ from ..values import Heads
 
 __all__ = ["FusedAttention", "FusedFeedForward", "fused", "refresh"]
 
-# The fused projections that a layer may have, and the projections that each is made of.
-FUSED: dict[str, tuple[str, ...]] = {
+# The projections that a fused one is made of; any other is made of the one of its own name.
+FUSED = {
     "query_key_value": ("query", "key", "value"),
     "key_value": ("key", "value"),
     "gate_hidden": ("gate", "hidden"),
 }
-FUSED |= {name: (name,) for name in ("query", "output_projection", "hidden")}
 
 
 class FusedAttention(MultiHeadAttention):
@@ -113,20 +113,17 @@ def fused(model: Transformer, dtype: str | None = None) -> Transformer:
     if dtype is not None and not tf.as_dtype(dtype).is_floating:
         raise ValueError(f"dtype must be a floating one or int8; got {tf.as_dtype(dtype).name}")
     config, copy = model.config, Transformer(model.config, dtype=dtype or model.compute_dtype)
-    options = {"int8": int8, "dtype": copy.dtype_policy}
-    for layer in copy.decoder.layers:
-        layer.self_attention = FusedAttention(layer.self_attention, True, **options)
-        if config.cross_attention:
+    options, in_encoder = {"int8": int8, "dtype": copy.dtype_policy}, int8 and config.encoder_layers
+    for layer in [*copy.decoder.layers, *(copy.encoder.layers if in_encoder else ())]:
+        of_itself = isinstance(layer, DecoderLayer)
+        layer.self_attention = FusedAttention(layer.self_attention, of_itself, **options)
+        if of_itself and config.cross_attention:
             layer.cross_attention = FusedAttention(layer.cross_attention, False, **options)
         if config.gated_feed_forward:
             layer.feed_forward = FusedFeedForward(config, **options, name="feed_forward")
-    if int8:
-        for layer in copy.encoder.layers if config.encoder_layers else ():
-            layer.self_attention = FusedAttention(layer.self_attention, False, **options)
-            if config.gated_feed_forward:
-                layer.feed_forward = FusedFeedForward(config, **options, name="feed_forward")
-        for layer in _layers(copy):
+        if int8:
             _to_int8(layer.feed_forward, "hidden", "output_projection")
+    if int8:
         copy.logits = Int8Logits(config, dtype=copy.dtype_policy)
     copy.build()
     refresh(copy, model)
@@ -138,13 +135,11 @@ def refresh(copy: Transformer, model: Transformer) -> None:
     for name, value in weights.values(model, model.config).items():
         if (own := weights.at(copy, name)) is not None:
             own.assign(tf.cast(value, own.dtype))
-    for layer, given in zip(_layers(copy), _layers(model), strict=True):
-        for part in ("self_attention", "cross_attention", "feed_forward"):
-            for name, names in FUSED.items():
-                if isinstance(
-                    own := getattr(getattr(layer, part, None), name, None), FusedProjection
-                ):
-                    _refresh(own, [getattr(getattr(given, part), each) for each in names])
+    for part, given in zip(_parts(copy), _parts(model), strict=True):
+        for own in vars(part).values():
+            if isinstance(own, FusedProjection):
+                each = [getattr(given, name) for name in FUSED.get(own.name, (own.name,))]
+                own.copy([one.adapted() for one in each], [one.bias for one in each])
     if isinstance(copy.logits, Int8Projection):
         if model.config.tie_logits:
             kernel = tf.transpose(model.input_layers("target").embedding.adapted())
@@ -153,18 +148,12 @@ def refresh(copy: Transformer, model: Transformer) -> None:
         copy.logits.copy([kernel], [model.logits.bias])
 
 
-def _layers(model: Transformer) -> list[keras.layers.Layer]:
-    """The layers of encoder and decoder."""
-    return [
-        layer
-        for name in ("encoder", "decoder")
-        if hasattr(model, name)
-        for layer in getattr(model, name).layers
-    ]
-
-
-def _refresh(own: FusedProjection, projections: Sequence[Projection]) -> None:
-    own.copy([each.adapted() for each in projections], [each.bias for each in projections])
+def _parts(model: Transformer) -> Iterator[keras.layers.Layer]:
+    """The attentions and feed-forward networks of all layers."""
+    for stack in ("encoder", "decoder"):
+        for layer in getattr(model, stack).layers if hasattr(model, stack) else ():
+            names = ("self_attention", "cross_attention", "feed_forward")
+            yield from (getattr(layer, name) for name in names if hasattr(layer, name))
 
 
 def _to_int8(layer: keras.layers.Layer, *names: str) -> None:

@@ -3,66 +3,82 @@
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import tensorflow as tf
 
-from reference_numpy import layout
+from reference_numpy import TransformerConfig, layout
 from reference_numpy import parameters as canonical
 from reference_numpy.recipe import Recipe
 from reference_numpy.sharding import Mesh
 
 from .. import weights
+from ..framework import Tree
 from ..rotary import by_length
 from ..stacks import Decoder, Encoder
 from ..transformer import Transformer
 from .sharding import BATCH_ALONE, Replicas, compilers, count, following, lengths, summed
 
-__all__ = ["on_mesh", "training_steps"]
+__all__ = ["Answer", "Build", "Case", "on_mesh"]
 
 _VJP = "_vjp"  # the end of the name of a component's gradient
 _SEARCHES = ("greedy_search", "sample", "beam_search", "decode_in_steps")
 
+Named: TypeAlias = dict[str, tf.Tensor]
+# Of a component: tensors, or NumPy arrays.
+Answer: TypeAlias = np.ndarray | tf.Tensor | tuple[tf.Tensor, ...] | Tree
+Build: TypeAlias = Callable[[TransformerConfig, tf.DType], Callable[..., Answer]]
 
-def on_mesh(case: Any, build: Callable[..., Callable[..., Any]]) -> Any:
-    """What a component with parameters gives on the devices of a case's mesh: whole arrays, the
-    same in every process; of `<component>_vjp` the gradients by name.
 
-    build: of the component, `build(config, dtype)`. Raises NotImplementedError on a model axis, on
-    a search and on a component without parameters.
+class Case(Protocol):
+    """A question of the judge. inputs: arrays and plain values, by dotted names."""
+
+    component: str
+    config: TransformerConfig
+    inputs: Mapping[str, Any]
+    parameters: Mapping[str, np.ndarray]
+    dtype: str
+    device: str
+    mode: str
+    mesh: Mesh
+
+
+def on_mesh(case: Case, components: Mapping[str, Build], trainer: Callable[..., Any]) -> Answer:
+    """What a component with parameters gives on the devices of a case's mesh, of `<component>_vjp`
+    the gradients by name, and of `training_steps` the losses of a run and its parameters
+    afterwards: whole arrays, the same in every process.
+
+    Raises NotImplementedError on a model axis, on a search and on a component without parameters.
     """
     component = case.component.removesuffix(_VJP)
-    _need_batch_alone(case.mesh)
+    if case.mesh.model > 1:
+        raise NotImplementedError(f"{BATCH_ALONE}; got model={case.mesh.model}")
     if component in _SEARCHES or not case.parameters:
         raise NotImplementedError(f"TensorFlow's port computes {component} on one device")
-    with _products(case):
-        return _Asked(case, component, build).answer()
+    with _products(case.device):
+        if component == "training_steps":
+            return _training_steps(case, trainer)
+        return _Asked(case, component, components[component]).answer()
 
 
-def training_steps(case: Any, trainer: Callable[..., Any]) -> dict[str, np.ndarray]:
-    """The losses of a case's steps of training on its mesh, and the parameters after them.
-
-    Raises NotImplementedError on a model axis.
-    """
-    _need_batch_alone(case.mesh)
-    given, under = canonical.flatten(case.inputs), canonical.nest(case.inputs)
-    masks = canonical.flatten(under.get("keep", {}))
+def _training_steps(case: Case, trainer: Callable[..., Any]) -> dict[str, np.ndarray]:
+    """The losses of a case's steps of training, and the parameters after them."""
+    given = canonical.nest(canonical.flatten(case.inputs))
     run = trainer(
         case.config,
-        Recipe(**under["recipe"]),
+        Recipe(**given["recipe"]),
         case.parameters,
-        device=_kind(case),
+        device=_kind(case.device),
         compiled=case.mode == "compiled",
         mesh=case.mesh,
         recompute=bool(given.get("recompute")),
     )
+    arrays = {n: given[n] for n in ("source", "target", "keep") if given.get(n) is not None}
     losses = []
     for step in range(len(given["target"])):
-        ids = (None if given.get(n) is None else given[n][step] for n in ("source", "target"))
-        keep = {site: mask[step] for site, mask in masks.items()} or None
-        with _products(case):
-            losses.append(float(run.train_step(*ids, keep)))
+        batch = tf.nest.map_structure(lambda array, step=step: array[step], arrays)
+        losses.append(float(run.train_step(**{"source": None, **batch})))
     found = {name: x for name, x in run.tensors() if name.startswith("parameters.")}
     return {"losses": np.array(losses, case.dtype), **found}
 
@@ -70,8 +86,8 @@ def training_steps(case: Any, trainer: Callable[..., Any]) -> dict[str, np.ndarr
 class _Asked:
     """The component of a case on replicas, and its inputs: rows, whole arrays and plain values."""
 
-    def __init__(self, case: Any, component: str, build: Callable[..., Any]) -> None:
-        self._replicas = Replicas(case.mesh, _kind(case))
+    def __init__(self, case: Case, component: str, build: Build) -> None:
+        self._replicas = Replicas(case.mesh, _kind(case.device))
         with self._replicas.strategy.scope():
             self._function = build(case.config, tf.as_dtype(case.dtype))
             module = _owner(self._function)
@@ -90,20 +106,19 @@ class _Asked:
         if self._is_loss and given.get("total") is None:
             labels = given["label_b" if component == "classification_loss" else "target"]
             self._plain["total"] = max(count(case.config, labels), 1)
-        self._stacks: dict[Any, int] = {}  # the length that each follows
+        self._stacks: dict[Encoder | Decoder, int] = {}  # the length that each follows
         if by_length(case.config):
             self._follow(given)
 
-    def answer(self) -> Any:
+    def answer(self) -> Answer:
         """The outputs, or the gradients."""
         xla, graph = compilers(self._case.mode == "compiled")
         derived = self._case.component.endswith(_VJP)
         compute = xla(self._gradients if derived else self._outputs)
 
-        def on_replica(own: dict[str, Any]) -> tuple[Any, Any]:
+        def on_replica(own: Named) -> tuple[Named, Answer]:
             shared, rows = compute(own)
-            sums = summed([*shared.values()]) if shared else []
-            return dict(zip(shared, sums, strict=True)), rows
+            return summed(shared) if shared else {}, rows
 
         split = {name: self._replicas.rows(x, 0, len(x)) for name, x in self._rows.items()}
         run = graph(lambda own: self._replicas.run(on_replica, own))
@@ -123,8 +138,8 @@ class _Asked:
         if isinstance(self._module, Transformer):
             source, target = given.get("source"), given.get("target")
             read = target[:, :-1] if self._is_loss and target is not None else target
-            masks = given.get("source_mask_bs"), given.get("target_mask_bt")
-            found = lengths(self._case.config, source, read, *masks)
+            mask_bs, mask_bt = given.get("source_mask_bs"), given.get("target_mask_bt")
+            found = lengths(self._case.config, source, read, mask_bs, mask_bt)
             self._stacks = {getattr(self._module, stack): x for stack, x in found.items()}
         elif position_bt is not None:
             length = int(position_bt.max(initial=0)) + 1
@@ -133,12 +148,12 @@ class _Asked:
             else:
                 self._plain["length"] = length
 
-    def _outputs(self, own: dict[str, Any]) -> tuple[dict[str, Any], Any]:
+    def _outputs(self, own: Named) -> tuple[Named, Answer]:
         """What is a sum over the replicas, and what are rows."""
         found = self._function(**canonical.nest(self._plain | own))
         return ({"loss": found}, {}) if self._is_loss else ({}, found)
 
-    def _gradients(self, own: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _gradients(self, own: Named) -> tuple[Named, Named]:
         own = {**own}
         cotangent = own.pop("cotangent")
         inputs = {name: x for name, x in own.items() if x.dtype.is_floating}
@@ -151,38 +166,33 @@ class _Asked:
         rows = {name: pulled.pop(name) for name in inputs if name in self._rows}
         return pulled, rows
 
-    def _gathered(self, rows: Any) -> Any:
+    def _gathered(self, rows: Answer) -> Answer:
         """The rows of all replicas, by name if there are names."""
-        gather = self._replicas.strategy.gather
+
+        def gathered(name: str, x: tf.distribute.DistributedValues) -> np.ndarray:
+            axis = max(0, _axes(name).find("b"))
+            return weights.to_numpy(self._replicas.strategy.gather(x, axis))
+
         if not isinstance(rows, Mapping):
-            return tf.nest.map_structure(lambda x: weights.to_numpy(gather(x, 0)), rows)
-        return canonical.nest(
-            {
-                name: weights.to_numpy(gather(x, max(0, _axes(name).find("b"))))
-                for name, x in canonical.flatten(rows).items()
-            }
-        )
+            return tf.nest.map_structure(functools.partial(gathered, ""), rows)
+        flat = canonical.flatten(rows)
+        return canonical.nest({name: gathered(name, x) for name, x in flat.items()})
 
 
 @contextmanager
-def _products(case: Any) -> Iterator[None]:
+def _products(device: str) -> Iterator[None]:
     """Float32 is multiplied as TF32 on the device cuda-tf32 alone."""
     settings = tf.config.experimental
     before = settings.tensor_float_32_execution_enabled()
-    settings.enable_tensor_float_32_execution(case.device == "cuda-tf32")
+    settings.enable_tensor_float_32_execution(device == "cuda-tf32")
     try:
         yield
     finally:
         settings.enable_tensor_float_32_execution(before)
 
 
-def _kind(case: Any) -> str:
-    return case.device.partition("-")[0]
-
-
-def _need_batch_alone(mesh: Mesh) -> None:
-    if mesh.model > 1:
-        raise NotImplementedError(f"{BATCH_ALONE}; got model={mesh.model}")
+def _kind(device: str) -> str:
+    return device.partition("-")[0]
 
 
 def _axes(name: str) -> str:

@@ -4,9 +4,9 @@ whole, and gradients are summed once."""
 import functools
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import ParamSpec, TypeAlias, TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -37,6 +37,10 @@ _KINDS = {"cpu": "CPU", "cuda": "GPU"}
 _LOST = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.DeadlineExceededError)
 _PHILOX, _WORDS = 1, 4  # the generator, and how many words each of its counts gives
 
+P = ParamSpec("P")
+R = TypeVar("R")
+Distributed: TypeAlias = tf.distribute.DistributedValues  # a value for every replica here
+
 
 class Replicas:
     """The devices of a mesh, each of which has a copy of the model: those of this process, or one
@@ -49,34 +53,38 @@ class Replicas:
     def __init__(self, mesh: Mesh, device: str = "cpu") -> None:
         if mesh.model > 1:
             raise ValueError(f"{BATCH_ALONE}; got model={mesh.model}")
-        self.mesh = mesh
-        of_cluster = "TF_CONFIG" in os.environ
-        self.strategy = (_of_cluster if of_cluster else _of_process)(mesh, _KINDS[device])
-        self.group = Workers(self.strategy) if of_cluster else Group()
+        self.mesh, self.group = mesh, Group()
+        if "TF_CONFIG" in os.environ:
+            self.strategy = _of_cluster(_KINDS[device])
+            self.group = Workers(self.strategy)
+        else:
+            self.strategy = _of_process(mesh, _KINDS[device])
+        if (have := self.strategy.num_replicas_in_sync) != mesh.devices:
+            raise ValueError(
+                f"the mesh {mesh} needs {mesh.devices} devices; the workers of TF_CONFIG have "
+                f"{have} together"
+            )
 
-    def rows(self, array: Any, begin: int, end: int) -> Any:
+    def rows(self, array: np.ndarray, begin: int, end: int) -> Distributed:
         """For every replica here its rows of an array's rows begin .. end."""
         places = chunks(end - begin, self.mesh.data)
-        return self.each(
-            lambda index: array[begin + places[index].start : begin + places[index].stop]
-        )
+        return self.each(lambda index: array[begin:end][places[index]])
 
-    def each(self, value: Callable[[int], Any]) -> Any:
+    def each(self, value: Callable[[int], np.ndarray]) -> Distributed:
         """For every replica here the value of its number."""
         return self.strategy.experimental_distribute_values_from_function(
             lambda context: weights.from_numpy(value(context.replica_id_in_sync_group))
         )
 
-    def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
+    def run(self, function: Callable[..., R], *arguments: Distributed) -> R:
         """What the function gives on every replica, of its own part of each argument."""
         with workers_alive():
             return self.strategy.run(function, args=arguments)
 
-    def first(self, values: Any) -> Any:
+    def first(self, values: R) -> R:
         """One of the values of the replicas here, which are the same."""
-        return tf.nest.map_structure(
-            lambda value: self.strategy.experimental_local_results(value)[0], values
-        )
+        local = self.strategy.experimental_local_results
+        return tf.nest.map_structure(lambda value: local(value)[0], values)
 
 
 class Workers(Group):
@@ -85,12 +93,8 @@ class Workers(Group):
     def __init__(self, strategy: tf.distribute.Strategy) -> None:
         resolver = strategy.cluster_resolver
         cluster = resolver.cluster_spec()
-        tasks = [
-            (job, index)
-            for job in ("chief", "worker")
-            if job in cluster.jobs
-            for index in cluster.task_indices(job)
-        ]
+        jobs = [job for job in ("chief", "worker") if job in cluster.jobs]
+        tasks = [(job, index) for job in jobs for index in cluster.task_indices(job)]
         self.rank, self.size = tasks.index((resolver.task_type, resolver.task_id)), len(tasks)
         self._strategy = strategy
         self._found = tf.function(
@@ -115,10 +119,9 @@ def logical_devices(mesh: Mesh) -> None:
     have = len(tf.config.get_logical_device_configuration(cpu) or [None])
     if have >= mesh.devices:
         return
+    devices = [tf.config.LogicalDeviceConfiguration()] * mesh.devices
     try:
-        tf.config.set_logical_device_configuration(
-            cpu, [tf.config.LogicalDeviceConfiguration()] * mesh.devices
-        )
+        tf.config.set_logical_device_configuration(cpu, devices)
     except RuntimeError:
         raise ValueError(
             f"the mesh {mesh} needs {mesh.devices} devices; TensorFlow sees {have}, and splits the "
@@ -131,8 +134,9 @@ def count(config: TransformerConfig, target: np.ndarray) -> int:
     if config.classes:
         return target.size
     label_bt = target[:, 1:]
-    every = config.padding_id is None
-    return label_bt.size if every else int((label_bt != config.padding_id).sum())
+    if config.padding_id is None:
+        return label_bt.size
+    return int((label_bt != config.padding_id).sum())
 
 
 def lengths(
@@ -147,14 +151,14 @@ def lengths(
     found = {}
     for stack, (side, token, mask_bt) in read.items():
         if token is not None and getattr(config, f"{stack}_layers"):
-            given = tf.convert_to_tensor(token), mask_bt
-            position_bt = inputs.masked_positions(config, side, *given)[1]
+            token = tf.convert_to_tensor(token)
+            _, position_bt = inputs.masked_positions(config, side, token, mask_bt)
             found[stack] = int(position_bt.numpy().max(initial=0)) + 1
     return found
 
 
 @contextmanager
-def following(length_of: Mapping[Any, Any]) -> Iterator[None]:
+def following(length_of: Mapping[keras.layers.Layer, int | tf.Variable]) -> Iterator[None]:
     """Frequencies that depend on the length of the text (ROTARY) are those of the length that is
     given for a stack: that of the whole batch, of which a replica reads some rows."""
     for stack, length in length_of.items():
@@ -206,20 +210,10 @@ def recomputing(config: TransformerConfig) -> keras.RematScope:
     return keras.RematScope("list_of_layers", layer_names=names)
 
 
-def _of_cluster(mesh: Mesh, kind: str) -> tf.distribute.Strategy:
+@functools.cache  # a process joins its cluster once, before it uses TensorFlow
+def _of_cluster(kind: str) -> tf.distribute.Strategy:
     """The strategy of the workers that TF_CONFIG names, each with all of its devices of that kind;
     the CPU is one."""
-    strategy = _multi_worker(kind)
-    if strategy.num_replicas_in_sync != mesh.devices:
-        raise ValueError(
-            f"the mesh {mesh} needs {mesh.devices} devices; the workers of TF_CONFIG have "
-            f"{strategy.num_replicas_in_sync} together"
-        )
-    return strategy
-
-
-@functools.cache  # a process joins its cluster once, before it uses TensorFlow
-def _multi_worker(kind: str) -> tf.distribute.Strategy:
     try:
         if kind == "CPU":
             tf.config.set_visible_devices([], "GPU")
@@ -261,14 +255,14 @@ def workers_alive() -> Iterator[None]:
         ) from error
 
 
-def summed(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """Their sums over the replicas, in a replica."""
+def summed(tensors: R) -> R:
+    """The sums over the replicas of a nest of tensors, in a replica."""
     # An argument of a graph has no device, and a process with one replica asks for it.
-    placed = [tf.identity(tensor) for tensor in tensors]
+    placed = tf.nest.map_structure(tf.identity, tensors)
     return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, placed)
 
 
-def compilers(compiled: bool) -> Iterator[Callable[..., Any]]:
+def compilers(compiled: bool) -> Iterator[Callable[[Callable[P, R]], Callable[P, R]]]:
     """What makes a graph of a replica's function, by XLA, and of what replicas do together."""
     for jit_compile in (True, None):
         make = functools.partial(tf.function, autograph=False, jit_compile=jit_compile)

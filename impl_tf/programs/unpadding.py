@@ -1,13 +1,14 @@
 """A model without its padding: finds the tokens that are worth it, and runs the model on them."""
 
-from collections.abc import Callable, Mapping
-from types import MethodType
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from functools import partial
+from typing import Generic, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 import tensorflow as tf
 
 from reference_numpy import checks
+from reference_numpy import parameters as canonical
 
 from .. import loss, mask
 from ..dropout import Keep, part
@@ -18,21 +19,14 @@ from ..rotary import by_length
 from ..transformer import Transformer
 from ..values import Ids, Text
 
-__all__ = [
-    "LEAST",
-    "STEPS",
-    "Sides",
-    "Unpadded",
-    "forward",
-    "of_forward",
-    "of_loss",
-    "training_loss",
-    "unpadded",
-]
+__all__ = ["LEAST", "STEPS", "Sides", "Unpadded", "of_forward", "of_loss", "unpadded"]
 
 LEAST = 16384  # saved positions times the model's width: less takes as long as it saves
 SHARE = 16  # unpadding saves at least one in 16 positions
 STEPS = 16  # a side has at most 16 lengths, each of which is a graph
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class Sides(NamedTuple):
@@ -42,7 +36,7 @@ class Sides(NamedTuple):
     target: Tokens | None = None
 
 
-class Unpadded:
+class Unpadded(Generic[P, R]):
     """A Transformer, or its `training_loss`, that leaves out padding; another function as it is.
 
     A call finds the tokens on the host (`tokens`), then runs the model on them (`run`, which may be
@@ -51,38 +45,82 @@ class Unpadded:
     skip_padding=True: the logits of the target's padding are not needed, and are zeros (PADDING).
     """
 
-    def __init__(self, function: Callable[..., Any], least: int | None = None) -> None:
-        self._function, self._least = function, least
-        self._model: Any = None
-        self._find: Callable[..., Sides] = of_forward
-        self._run: Callable[..., tf.Tensor] = forward
-        if isinstance(function, Transformer):
-            self._model = function
-        elif isinstance(function, MethodType) and function.__func__ is Transformer.training_loss:
-            self._model, self._find, self._run = function.__self__, of_loss, training_loss
+    _model: Transformer
+    _find: Callable[..., Sides] | None = None
 
-    def tokens(self, *arguments: Any, **keywords: Any) -> Sides | None:
+    def __init__(self, function: Callable[P, R], least: int | None = None) -> None:
+        self._function, self._least = function, least
+        method, owner = (getattr(function, name, None) for name in ("__func__", "__self__"))
+        if isinstance(function, Transformer):
+            self._model, self._find = function, of_forward
+        elif isinstance(owner, Transformer) and method is Transformer.training_loss:
+            self._model, self._find = owner, of_loss
+
+    def tokens(self, *arguments: P.args, **keywords: P.kwargs) -> Sides | None:
         """The tokens that a call with these arguments needs; None: all of them."""
-        if self._model is None or by_length(self._model.config):
+        if self._find is None or by_length(self._model.config):
             return None
         least = LEAST if self._least is None else self._least
         sides = self._find(self._model, least, *arguments, **keywords)
         return sides if any(side is not None for side in sides) else None
 
-    def run(self, sides: Sides | None, *arguments: Any, **keywords: Any) -> Any:
+    def run(self, sides: Sides | None, *arguments: P.args, **keywords: P.kwargs) -> R:
         """The function of the other arguments, computed for the tokens of the sides only."""
-        whole = isinstance(self._function, Transformer)
-        if sides is not None or (whole and keywords.get("skip_padding")):
-            return self._run(self._model, sides, *arguments, **keywords)
-        if whole:
+        function, whole = self._function, isinstance(self._function, Transformer)
+        if whole and (sides is not None or keywords.get("skip_padding")):
+            function = partial(self._forward, sides)
+        elif sides is not None:
+            function = partial(self._training_loss, sides)
+        elif whole:
             keywords.pop("skip_padding", None)
-        return self._function(*arguments, **keywords)
+        return function(*arguments, **keywords)
 
-    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
-        return self.run(self.tokens(*arguments, **keywords), *arguments, **keywords)
+    def __call__(self, *arguments: P.args, **keywords: P.kwargs) -> R:
+        sides = self.tokens(*arguments, **keywords)
+        return self.run(sides, *arguments, **keywords)
+
+    def _forward(
+        self,
+        sides: Sides | None,
+        source: Ids | None = None,
+        target: Ids | None = None,
+        keep: Keep | None = None,
+        training: bool | None = None,
+        skip_padding: bool = False,
+    ) -> tf.Tensor:
+        """`model(...)`; zero rows of logits at positions of the target that are left out."""
+        source, target = self._model.texts(source, target)
+        if sides is None or target is None:
+            logits_btv = self._model(source, target, keep=keep, training=training)
+        else:
+            logits_1nv, tokens = _logits(self._model, sides, source, target, keep, training)
+            logits_btv = pad(logits_1nv, tokens)
+            skip_padding &= tokens.index_n is None  # others are zeros already
+        if not skip_padding or target is None:
+            return logits_btv
+        mask_bt = real_tokens(self._model.config, target)
+        return logits_btv if mask_bt is None else mask.real_rows(logits_btv, mask_bt)
+
+    def _training_loss(
+        self,
+        sides: Sides,
+        source: Ids | None,
+        target: tf.Tensor,
+        smoothing: float = 0.0,
+        total: int | tf.Tensor | None = None,
+        keep: Keep | None = None,
+        training: bool | None = None,
+    ) -> tf.Tensor:
+        """`model.training_loss(...)`."""
+        model, (input_bt, label_bt) = self._model, loss.teacher_forcing(target)
+        source, _ = model.texts(source, input_bt)
+        logits_1nv, tokens = _logits(model, sides, source, Text(input_bt), keep, training)
+        mask_1n = counted(mask.token_mask(label_bt, model.config.padding_id), tokens)
+        logits_1nv = tf.cast(logits_1nv, model.variable_dtype)
+        return loss.cross_entropy(logits_1nv, unpad(label_bt, tokens), mask_1n, smoothing, total)
 
 
-def unpadded(function: Callable[..., Any], least: int | None = None) -> Unpadded:
+def unpadded(function: Callable[P, R], least: int | None = None) -> Unpadded[P, R]:
     """The same call, eagerly, with padding left out: of a Transformer or its `training_loss`."""
     return Unpadded(function, least)
 
@@ -92,17 +130,21 @@ def of_forward(
     least: int,
     source: Ids | None = None,
     target: Ids | None = None,
-    *_: Any,
+    *_: object,
     skip_padding: bool = False,
-    **__: Any,
+    **__: object,
 ) -> Sides:
     """The tokens of a call of the model: of the source, since nothing attends to its padding, and
     with skip_padding of the target. An encoder-only model keeps its rows."""
     if not model.config.decoder_layers:
         return Sides()
     source, target = texts(model.config, source, target)
-    real = _real(model, least, source), _real(model, least, target if skip_padding else None)
-    return Sides(*(_tokens(mask_bt, _steps(model, least, mask_bt)) for mask_bt in real))
+    of_source = _real(model, least, source)
+    of_target = _real(model, least, target) if skip_padding else None
+    return Sides(
+        _tokens(of_source, _steps(model, least, of_source)),
+        _tokens(of_target, _steps(model, least, of_target)),
+    )
 
 
 def of_loss(
@@ -115,55 +157,16 @@ def of_loss(
     which take long to compile: one for each length that saves something, and others if one side
     saves too little and keeps all of its positions.
     """
-    mask_bt = _real(model, least, Text.of(target))
-    if mask_bt is not None:
-        label_bt = mask_bt[:, 1:]
+    of_source, of_target = (_real(model, least, Text.of(side)) for side in (source, target))
+    if of_target is not None:
+        label_bt = of_target[:, 1:]
         later_bt = np.logical_or.accumulate(label_bt[:, ::-1], axis=1)[:, ::-1]
-        mask_bt = (label_bt | mask_bt[:, :-1]) & later_bt
-    real = _real(model, least, Text.of(source)), mask_bt
-    steps = [_steps(model, least, mask_bt) for mask_bt in real]
-    both = zip(real, steps, strict=True)
-    return Sides(*(_tokens(mask_bt, own and max(steps)) for mask_bt, own in both))
-
-
-def forward(
-    model: Transformer,
-    sides: Sides | None,
-    source: Any = None,
-    target: Any = None,
-    keep: Keep | None = None,
-    training: bool | None = None,
-    skip_padding: bool = False,
-) -> tf.Tensor:
-    """`model(...)`; zero rows of logits at positions of the target that are left out."""
-    source, target = model.texts(source, target)
-    if sides is None:
-        logits_btv, flat = model(source, target, keep=keep, training=training), False
-    else:
-        logits_1nv, tokens = _logits(model, sides, source, target, keep, training)
-        logits_btv, flat = pad(logits_1nv, tokens), tokens.index_n is not None
-    zeroed = skip_padding and not flat and target is not None
-    mask_bt = real_tokens(model.config, target) if zeroed else None
-    return logits_btv if mask_bt is None else mask.real_rows(logits_btv, mask_bt)
-
-
-def training_loss(
-    model: Transformer,
-    sides: Sides,
-    source: Ids | None,
-    target: tf.Tensor,
-    smoothing: float = 0.0,
-    total: int | tf.Tensor | None = None,
-    keep: Keep | None = None,
-    training: bool | None = None,
-) -> tf.Tensor:
-    """`model.training_loss(...)`."""
-    input_bt, label_bt = loss.teacher_forcing(target)
-    given: tuple[Any, Any] = model.texts(source, input_bt)
-    logits_1nv, tokens = _logits(model, sides, *given, keep, training)
-    mask_1n = counted(mask.token_mask(label_bt, model.config.padding_id), tokens)
-    logits_1nv = tf.cast(logits_1nv, model.variable_dtype)
-    return loss.cross_entropy(logits_1nv, unpad(label_bt, tokens), mask_1n, smoothing, total)
+        of_target = (label_bt | of_target[:, :-1]) & later_bt
+    source_steps, target_steps = (_steps(model, least, real) for real in (of_source, of_target))
+    most = max(source_steps, target_steps)
+    return Sides(
+        _tokens(of_source, source_steps and most), _tokens(of_target, target_steps and most)
+    )
 
 
 def _logits(
@@ -178,44 +181,41 @@ def _logits(
     if not model.built:
         model.build()
 
-    def flat(side: str, name: str, text: Text, tokens: Tokens) -> tuple[Any, ...]:
+    def flat(
+        side: str, text: Text, tokens: Tokens
+    ) -> tuple[tf.Tensor, PaddedMask, Keep | None, tf.Tensor]:
         """The input of a stack, the mask of its self-attention, keep masks and positions."""
         text = Text(*(None if x is None else tf.convert_to_tensor(x) for x in text))
         x_btd, mask_bhts, position_bt = model.embed(side, text, keep, training)
-        layers = part(keep, name, "layers")
+        layers = part(keep, "encoder" if side == "source" else "decoder", "layers")
         kept = None if layers is None else {"layers": _kept(layers, tokens)}
         if position_bt is None:
             position_bt = tf.broadcast_to(tf.range(sizes(x_btd)[1]), sizes(x_btd)[:2])
-        flat_mask, position_1n = PaddedMask(mask_bhts, tokens, tokens), unpad(position_bt, tokens)
-        return unpad(x_btd, tokens), flat_mask, kept, position_1n
+        flat_mask = PaddedMask(mask_bhts, tokens, tokens)
+        return unpad(x_btd, tokens), flat_mask, kept, unpad(position_bt, tokens)
 
     tokens, memory_1md, cross_mask = sides.target or _all(target.ids), None, None
     if source is not None:
         of_source = sides.source or _all(source.ids)
-        inputs = flat("source", "encoder", source, of_source)
-        memory_1md = model.encoder(*inputs, training=training)
-        cross_mask = PaddedMask(inputs[1].mask_bhts, tokens, of_source)
-    x_1nd, self_mask, *rest = flat("target", "decoder", target, tokens)
-    masks = self_mask, cross_mask
-    return model.head(model.decoder(x_1nd, memory_1md, *masks, *rest, training=training)), tokens
+        x_1md, self_mask, kept, position_1m = flat("source", source, of_source)
+        memory_1md = model.encoder(x_1md, self_mask, kept, position_1m, training=training)
+        cross_mask = PaddedMask(self_mask.mask_bhts, tokens, of_source)
+    x_1nd, self_mask, kept, position_1n = flat("target", target, tokens)
+    x_1nd = model.decoder(
+        x_1nd, memory_1md, self_mask, cross_mask, kept, position_1n, training=training
+    )
+    return model.head(x_1nd), tokens
 
 
-def _kept(keep: Mapping[str, Any], tokens: Tokens) -> Mapping[str, Any]:
+def _kept(keep: Keep, tokens: Tokens) -> Keep:
     """The keep masks of layers, flat, except those of attention weights, `b h t s`."""
-    return {
-        name: _kept(below, tokens)
-        if isinstance(below, Mapping)
-        else below
-        if name == "weights_dropout"
-        else _flat_mask(below, tokens)
-        for name, below in keep.items()
-    }
-
-
-def _flat_mask(keep: tf.Tensor, tokens: Tokens) -> tf.Tensor:
-    rows = (*tokens.mask_bt.shape, *(keep.shape[-1:] or (1,)))
-    checks.check_keep(keep.shape, tf.as_dtype(keep.dtype).name, rows, 0.0)
-    return unpad(tf.broadcast_to(keep, rows), tokens)
+    flat = canonical.flatten(keep)
+    for site, drop in flat.items():
+        if not site.endswith("weights_dropout"):
+            rows = (*tokens.mask_bt.shape, *(drop.shape[-1:] or (1,)))
+            checks.check_keep(drop.shape, tf.as_dtype(drop.dtype).name, rows, 0.0)
+            flat[site] = unpad(tf.broadcast_to(drop, rows), tokens)
+    return canonical.nest(flat)
 
 
 def _all(token: tf.Tensor) -> Tokens:

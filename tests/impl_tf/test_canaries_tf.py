@@ -9,7 +9,7 @@ from canaries import overridden, sing
 
 import impl_tf
 from impl_tf import framework
-from impl_tf.optimizer import adam
+from impl_tf.optimizer import Adam
 from impl_tf.transformer import Transformer
 from reference_numpy import preset
 
@@ -54,8 +54,8 @@ def _unlocked() -> None:
 
 
 def _optimizer() -> None:
-    variables = [keras.Variable([1.0, 2.0], name=name) for name in ("first", "second")]
-    optimizer = adam(0.1, 0.9, 0.98, 1e-9, 0.1, exclude=variables[1:])
+    variables = [keras.Variable([1.0, 2.0], name=name) for name in ("kernel", "bias")]
+    optimizer = Adam(0.1, 0.9, 0.98, 1e-9, 0.1)
     optimizer.build(variables)
     for given in (variables, [variable.value for variable in variables]):
         assert [framework.variable_index(optimizer, one) for one in given] == [0, 1]

@@ -49,12 +49,12 @@ def _save(model: Transformer, functions: dict[str, Entry], path: Path) -> None:
 
 def _function(model: Transformer, entry: Entry) -> Any:
     """Returns the graph of a function, which takes its inputs by name."""
-    function = getattr(entries, entry.name.capitalize())(model)
+    function = getattr(entries, entry.name)
     given = {}
     for tensor in entry.inputs:
         shape = [size if isinstance(size, int) else None for size in tensor.shape]
         given[tensor.name] = tf.TensorSpec(shape, tensor.dtype, tensor.name)
-    return tf.function(lambda **named: function(**named)).get_concrete_function(**given)
+    return tf.function(lambda **named: function(model, **named)).get_concrete_function(**given)
 
 
 def _lite(model: Transformer, config: TransformerConfig, path: Path, dtype: str) -> dict[str, Entry]:
