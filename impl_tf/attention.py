@@ -10,7 +10,7 @@ from .dropout import Dropout
 from .framework import Configured, attached_mask, register, sizes
 from .kernels.attention import in_chunks, mask_logits, query_key, weights_value, zero_empty_rows
 from .kernels.unpadding import in_rows
-from .normalization import LayerNorm, RMSNorm, norm
+from .normalization import Norm, norm
 from .precision import upcast_half
 from .projection import Projection
 from .rotary import Rotation, rotated
@@ -33,8 +33,11 @@ def attention_weights(
     of `1 / sqrt(k)`. The weights of a query that may attend to nothing are zeros (EMPTY). Fewer key
     heads than query heads are shared by neighbours. Raises ValueError on shapes that do not fit.
     """
-    _check(Heads(query_bthk, key_bsgk, key_bsgk), mask_bhts)
-    return zero_empty_rows(*_weights(query_bthk, key_bsgk, mask_bhts, scores))
+    checks.check_attention(query_bthk.shape, key_bsgk.shape, key_bsgk.shape)
+    scores_bhts = scaled_scores(query_bthk, key_bsgk, scores)
+    scores_bhts, present_bht1 = masked(scores_bhts, mask_bhts, scores)
+    weights_bhts = tf.cast(tf.nn.softmax(scores_bhts), query_bthk.dtype)
+    return zero_empty_rows(weights_bhts, present_bht1)
 
 
 def scaled_dot_product_attention(
@@ -43,55 +46,55 @@ def scaled_dot_product_attention(
     """`output = dropout(weights) value`, `b t h e`. Mask, scores and errors: `attention_weights`.
 
     TensorFlow has no fused kernel for attention: without dropout many queries are computed in
-    chunks, one after another.
+    chunks, one after another. Empty rows are zeroed in the output, which is smaller.
     """
-    _check(heads, mask_bhts)
+    checks.check_attention(heads.query_bthk.shape, heads.key_bsgk.shape, heads.value_bsge.shape)
+
+    def attention(heads: Heads, mask_bhts: tf.Tensor | None, scores: Scores) -> tf.Tensor:
+        scores_bhts = scaled_scores(heads.query_bthk, heads.key_bsgk, scores)
+        scores_bhts, present_bht1 = masked(scores_bhts, mask_bhts, scores)
+        weights_bhts = tf.cast(tf.nn.softmax(scores_bhts), heads.query_bthk.dtype)
+        dropped_bhts = Dropout.drop(weights_bhts, drop.keep_bhts, drop.rate)
+        output_bthe = weights_value(dropped_bhts, heads.value_bsge)
+        present_bth1 = None if present_bht1 is None else tf.transpose(present_bht1, [0, 2, 1, 3])
+        return zero_empty_rows(output_bthe, present_bth1)
+
     if drop.keep_bhts is None:
-        return in_chunks(_attention, heads, mask_bhts, scores)
-    return _attention(heads, mask_bhts, scores, drop)
+        return in_chunks(attention, heads, mask_bhts, scores)
+    return attention(heads, mask_bhts, scores)
 
 
-def _check(heads: Heads, mask_bhts: tf.Tensor | None) -> None:
-    query, key, value = (tuple(x.shape) for x in heads)
-    checks.check_attention(query, key, value)
-    if mask_bhts is not None:
-        dtype, shape = mask_bhts.dtype.name, (query[0], query[2], query[1], key[1])
-        checks.check_attention_mask(mask_bhts.shape, dtype, shape)
-
-
-def _attention(
-    heads: Heads, mask_bhts: tf.Tensor | None, scores: Scores, drop: Drop = Drop()
+def scaled_scores(
+    query_bthk: tf.Tensor, key_bsgk: tf.Tensor, scores: Scores = Scores()
 ) -> tf.Tensor:
-    """The output of all queries together."""
-    weights_bhts, present_bht1 = _weights(heads.query_bthk, heads.key_bsgk, mask_bhts, scores)
-    dropped_bhts = Dropout.drop(weights_bhts, *drop)
-    output_bthe = weights_value(dropped_bhts, heads.value_bsge)
-    present_bth1 = None if present_bht1 is None else tf.transpose(present_bht1, [0, 2, 1, 3])
-    return tf.cast(zero_empty_rows(output_bthe, present_bth1), heads.value_bsge.dtype)
-
-
-def _weights(
-    query_bthk: tf.Tensor, key_bsgk: tf.Tensor, mask_bhts: tf.Tensor | None, scores: Scores
-) -> tuple[tf.Tensor, tf.Tensor | None]:
-    """The weights, and which queries may attend to any key, `b h t 1`; None: all.
-
-    The logits of the others are finite, which avoids NaN; the caller zeroes what comes of them.
-    """
-    target, source = sizes(query_bthk)[1], sizes(key_bsgk)[1]
+    """`query key^T / sqrt(k)`, or times the scale that is stated (SCALE), under the cap (SOFTCAP):
+    `b h t s`, at least in float32."""
     scale = query_bthk.shape[3] ** -0.5 if scores.scale is None else scores.scale
-    logits_bhts = query_key(upcast_half(query_bthk) * scale, key_bsgk)
-    if scores.cap is not None:
-        logits_bhts = soft_cap(logits_bhts, scores.cap)
-    if mask_bhts is not None and mask_bhts.dtype.name != "bool":
-        logits_bhts += upcast_half(mask_bhts)
-        mask_bhts = mask_bhts > tf.constant(float("-inf"), mask_bhts.dtype)
+    scores_bhts = query_key(upcast_half(query_bthk) * scale, key_bsgk)
+    return scores_bhts if scores.cap is None else soft_cap(scores_bhts, scores.cap)
+
+
+def masked(
+    scores_bhts: tf.Tensor, mask_bhts: tf.Tensor | None, scores: Scores = Scores()
+) -> tuple[tf.Tensor, tf.Tensor | None]:
+    """The scores, a floating mask added, with -inf for keys that are hidden, also by causality
+    (CAUSAL) and window (WINDOW); and which queries may attend to any key, `b h t 1`, None: all.
+
+    The scores of the other queries are finite, which avoids NaN; the caller zeroes what comes of
+    them.
+    """
+    if mask_bhts is not None:
+        checks.check_attention_mask(mask_bhts.shape, mask_bhts.dtype.name, scores_bhts.shape)
+        if mask_bhts.dtype.name != "bool":
+            scores_bhts += upcast_half(mask_bhts)
+            mask_bhts = mask_bhts > tf.constant(float("-inf"), mask_bhts.dtype)
+    target, source = sizes(scores_bhts)[2:]
     if scores.causal:
         mask_bhts = mask.combine_masks(mask_bhts, mask.causal_mask(target, source))
     if scores.window:
         near_11ts = mask.window_mask(target, source, scores.window)
         mask_bhts = mask.combine_masks(mask_bhts, near_11ts)
-    logits_bhts, present_bht1 = mask_logits(logits_bhts, mask_bhts)
-    return tf.cast(tf.nn.softmax(logits_bhts), query_bthk.dtype), present_bht1
+    return mask_logits(scores_bhts, mask_bhts)
 
 
 @register
@@ -113,18 +116,16 @@ class MultiHeadAttention(Configured):
         super().__init__(config, **kwargs)
         self.scores = config.scores(0) if scores is None else Scores(*scores)
         width, dtype = (config.model_width,), self.dtype_policy
-        bias, groups = config.query_key_value_bias, config.key_value_heads
-        self.query = Projection(
-            width, (config.heads, config.key_size), bias, dtype=dtype, name="query"
-        )
-        self.key = Projection(width, (groups, config.key_size), bias, dtype=dtype, name="key")
+        bias, groups, size = config.query_key_value_bias, config.key_value_heads, config.key_size
+        self.query = Projection(width, (config.heads, size), bias, dtype=dtype, name="query")
+        self.key = Projection(width, (groups, size), bias, dtype=dtype, name="key")
         self.value = Projection(width, (groups, config.value_size), bias, dtype=dtype, name="value")
         self.query_norm = self.key_norm = None
         if config.query_key_norm != "none":
             per_head = config.query_key_norm == "head"
             heads, groups = (1, 1) if per_head else (config.heads, groups)
-            self.query_norm = norm(config, heads * config.key_size, dtype=dtype, name="query_norm")
-            self.key_norm = norm(config, groups * config.key_size, dtype=dtype, name="key_norm")
+            self.query_norm = norm(config, heads * size, dtype=dtype, name="query_norm")
+            self.key_norm = norm(config, groups * size, dtype=dtype, name="key_norm")
         self.weights_dropout = Dropout(
             config.attention_dropout_rate, dtype=dtype, name="weights_dropout"
         )
@@ -161,28 +162,30 @@ class MultiHeadAttention(Configured):
         """
         if rotation is not None:
             checks.check_same_length(query=query_btd.shape, memory=memory_bsd.shape)
-        query_bthk = self.queries(query_btd, rotation)
-        return Heads(query_bthk, *self.keys_and_values(memory_bsd, rotation))
+        key_bsgk, value_bsge = self.keys_and_values(memory_bsd, rotation)
+        return Heads(self.queries(query_btd, rotation), key_bsgk, value_bsge)
 
     def queries(self, query_btd: tf.Tensor, rotation: Rotation | None = None) -> tf.Tensor:
         """`x W^Q + b^Q`, normalised and rotated, `b t h k`."""
-        return self._placed(self.query(query_btd), self.query_norm, rotation)
+        return self.query_key_norm(self.query(query_btd), self.query_norm, rotation)
 
     def keys_and_values(
         self, memory_bsd: tf.Tensor, rotation: Rotation | None = None
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """What a cache holds: `m W^K + b^K`, normalised and rotated, `b s g k`; `m W^V + b^V`,
         `b s g e`."""
-        return self._placed(self.key(memory_bsd), self.key_norm, rotation), self.value(memory_bsd)
+        key_bsgk = self.query_key_norm(self.key(memory_bsd), self.key_norm, rotation)
+        return key_bsgk, self.value(memory_bsd)
 
-    def _placed(
-        self, x_bthk: tf.Tensor, norm: LayerNorm | RMSNorm | None, rotation: Rotation | None
+    def query_key_norm(
+        self, x_bthk: tf.Tensor, norm: Norm | None, rotation: Rotation | None = None
     ) -> tf.Tensor:
-        """Queries or keys, normalised over the features of a head or of all heads, then rotated."""
+        """Queries or keys, normalised over the features of a head or of all heads (QKNORM), then
+        rotated (ROTARY)."""
         if norm is not None:
             shape = sizes(x_bthk)
             x_bthk = tf.reshape(norm(tf.reshape(x_bthk, [shape[0], -1, norm.width])), shape)
-        return x_bthk if rotation is None else rotated(x_bthk, rotation, self.config.rotary_layout)
+        return rotated(x_bthk, rotation, self.config.rotary_layout)
 
     def attend(
         self,
@@ -204,10 +207,6 @@ class MultiHeadAttention(Configured):
 
         # In a run without padding the input is flat: only the attention itself sees rows.
         return self.output_projection(in_rows(attention, heads, mask_bhts))
-
-    def weights_of(self, heads: Heads, mask_bhts: tf.Tensor | None = None) -> tf.Tensor:
-        """The weights by which these queries attend to these keys, `b h t s`, before dropout."""
-        return attention_weights(heads.query_bthk, heads.key_bsgk, mask_bhts, self.scores)
 
     def get_config(self) -> dict[str, object]:
         return {**super().get_config(), "scores": list(self.scores)}

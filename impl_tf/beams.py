@@ -49,18 +49,15 @@ def keep(
     """The best of the hypotheses that are kept and of those that end now: the highest score first,
     of equals the lower tokens."""
     size = ended_bw.shape[1]
-    ended_bw = tf.where(
-        tf.math.is_finite(ended_bw), ended_bw, tf.constant(float("-inf"), ended_bw.dtype)
-    )
+    nothing = tf.constant(float("-inf"), ended_bw.dtype)
+    ended_bw = tf.where(tf.math.is_finite(ended_bw), ended_bw, nothing)
+    ended_bwn = _with(live.token_bwn, tf.fill(tf.shape(ended_bw), end_id), place)
     score_bc = tf.concat([kept.score_bw, ended_bw], axis=1)
-    token_bcn = tf.concat(
-        [kept.token_bwn, _with(live.token_bwn, tf.fill(tf.shape(ended_bw), end_id), place)], axis=1
-    )
+    token_bcn = tf.concat([kept.token_bwn, ended_bwn], axis=1)
     rank_bc = tf.math.count_nonzero(_before(score_bc, token_bcn), axis=1)
     order_bw = tf.argsort(rank_bc, axis=1)[:, :size]
-    return Beams(
-        tf.gather(score_bc, order_bw, batch_dims=1), tf.gather(token_bcn, order_bw, batch_dims=1)
-    )
+    score_bw, token_bwn = (tf.gather(x, order_bw, batch_dims=1) for x in (score_bc, token_bcn))
+    return Beams(score_bw, token_bwn)
 
 
 def _before(score_bc: tf.Tensor, token_bcn: tf.Tensor) -> tf.Tensor:
@@ -73,9 +70,8 @@ def _before(score_bc: tf.Tensor, token_bcn: tf.Tensor) -> tf.Tensor:
         for there_bccn in (one_bc1n < other_b1cn, one_bc1n > other_b1cn)
     )
     index_c = tf.range(token_bcn.shape[1])
-    first_bcc = (lower_bcc < higher_bcc) | (
-        (lower_bcc == higher_bcc) & (index_c[:, tf.newaxis] < index_c)
-    )
+    earlier_cc = index_c[:, tf.newaxis] < index_c
+    first_bcc = (lower_bcc < higher_bcc) | ((lower_bcc == higher_bcc) & earlier_cc)
     one_bc1, other_b1c = score_bc[:, :, tf.newaxis], score_bc[:, tf.newaxis]
     return (one_bc1 > other_b1c) | ((one_bc1 == other_b1c) & first_bcc)
 

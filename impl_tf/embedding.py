@@ -33,9 +33,8 @@ class Table(Adapted):
 
     def look_up(self, index_bt: tf.Tensor) -> tf.Tensor:
         """`table[index]`, `b t d`."""
-        index_bt = (
-            index_bt if index_bt.dtype in (tf.int32, tf.int64) else tf.cast(index_bt, tf.int64)
-        )
+        if index_bt.dtype not in (tf.int32, tf.int64):
+            index_bt = tf.cast(index_bt, tf.int64)
         x_btd = tf.gather(self.adapted(), index_bt)
         if not tf.is_symbolic_tensor(index_bt):
             return x_btd
@@ -74,11 +73,8 @@ class Embedding(Table):
     def call(self, token: tf.Tensor) -> tf.Tensor:
         token = ids(token)
         self.check_ids(token)
-        x_btd = (
-            self.look_up(token)
-            if token.dtype.is_integer
-            else tf.tensordot(token, self.adapted(), axes=1)
-        )
+        soft = not token.dtype.is_integer
+        x_btd = tf.tensordot(token, self.adapted(), axes=1) if soft else self.look_up(token)
         if self.scale and self.round_scale:
             return x_btd * tf.constant(self.width**0.5, x_btd.dtype)
         return tf.cast(upcast_half(x_btd) * self.width**0.5, x_btd.dtype) if self.scale else x_btd
@@ -135,11 +131,9 @@ class Logits(Adapted):
             self.kernel = self.add_weight(
                 shape=(self.width, self.vocabulary), initializer=initializer, name="kernel"
             )
-        self.bias = (
-            self.add_weight(shape=(self.vocabulary,), initializer="zeros", name="bias")
-            if self.use_bias
-            else None
-        )
+        self.bias = None
+        if self.use_bias:
+            self.bias = self.add_weight(shape=(self.vocabulary,), initializer="zeros", name="bias")
 
     def call(self, x_btd: tf.Tensor, table_vd: tf.Tensor | None = None) -> tf.Tensor:
         checks.check_features("x", x_btd.shape, self.width)
@@ -147,11 +141,8 @@ class Logits(Adapted):
         # One matrix product of all positions is faster than a batched one, and a tied table is not
         # copied to transpose it.
         x_nd = tf.reshape(x_btd, [batch * target, width])
-        logits_nv = (
-            tf.matmul(x_nd, table_vd, transpose_b=True)
-            if self.tied
-            else tf.matmul(x_nd, self.adapted())
-        )
+        kernel = table_vd if self.tied else self.adapted()
+        logits_nv = tf.matmul(x_nd, kernel, transpose_b=self.tied)
         logits_nv = logits_nv if self.bias is None else add_bias(logits_nv, self.bias)
         logits_nv = capped(logits_nv, self.scale, self.cap)
         return tf.reshape(logits_nv, [batch, target, self.vocabulary])
@@ -169,8 +160,16 @@ def logits(
     config: TransformerConfig, vocabulary: int, tied: bool, dtype: str | keras.DTypePolicy
 ) -> Logits:
     """The logits of the config over that vocabulary."""
-    given = config.output_bias, tied, config.logit_scale, config.logit_cap
-    return Logits(config.model_width, vocabulary, *given, dtype=dtype, name="logits")
+    return Logits(
+        config.model_width,
+        vocabulary,
+        config.output_bias,
+        tied,
+        config.logit_scale,
+        config.logit_cap,
+        dtype=dtype,
+        name="logits",
+    )
 
 
 def capped(x: tf.Tensor, scale: float, cap: float | None) -> tf.Tensor:

@@ -3,8 +3,8 @@
 Rotary positions are not added here: attention rotates its queries and keys by them.
 """
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import tensorflow as tf
 
@@ -14,12 +14,14 @@ from reference_numpy.suggestions import known
 from . import mask
 from .embedding import Embedding, SegmentEmbedding
 from .framework import attached_mask, check_dense, keras, sizes
-from .normalization import LayerNorm, RMSNorm
+from .normalization import Norm, norm
 from .positional_encoding import PositionEmbedding, positional_encoding, token_positions
 from .values import Ids, Text
 
 __all__ = ["embed", "masked_positions", "table"]
 
+# The first argument of a model's call may hold the other.
+Given: TypeAlias = Ids | Mapping[str, tf.Tensor] | Sequence[Ids]
 # The names of the tensors that a mapping, as `fit` hands it over, may hold.
 OF_SOURCE, OF_TARGET = ("source", "source_mask_bs", "segment_bs"), ("target", "target_mask_bt")
 
@@ -30,11 +32,43 @@ class InputLayers(NamedTuple):
     embedding: Embedding
     position_embedding: PositionEmbedding | None
     segment_embedding: SegmentEmbedding | None
-    norm: LayerNorm | RMSNorm | None
+    norm: Norm | None
+
+    @classmethod
+    def new(
+        cls, config: TransformerConfig, side: str, dtype: str | keras.DTypePolicy
+    ) -> "InputLayers":
+        """New layers of a side; no embedding for a target that has the source's."""
+        width, scale = config.model_width, (config.scale_embedding, config.round_embedding_scale)
+        vocabulary = config.source_vocabulary if side == "source" else config.target_vocabulary
+        embedding: Any = None
+        position_embedding = segment_embedding = embedding_norm = None
+        if (name := f"{side}_embedding") == table(config, side):
+            embedding = Embedding(vocabulary, width, *scale, dtype=dtype, name=name)
+        if config.positions == "learned":
+            rows, name = config.sizes["p"], f"{side}_position_embedding"
+            position_embedding = PositionEmbedding(
+                rows, width, config.position_offset, dtype=dtype, name=name
+            )
+        if config.segments and side == "source":
+            name = "source_segment_embedding"
+            segment_embedding = SegmentEmbedding(config.segments, width, dtype=dtype, name=name)
+        if config.embedding_norm:
+            embedding_norm = norm(config, dtype=dtype, name=f"{side}_embedding_norm")
+        return cls(embedding, position_embedding, segment_embedding, embedding_norm)
+
+    @classmethod
+    def of(cls, model: keras.Model, side: str) -> "InputLayers":
+        """The layers of a Transformer's side; source and target may share the embedding."""
+        embedding = getattr(model, table(model.config, side))
+        position_embedding = getattr(model, f"{side}_position_embedding")
+        segment_embedding = model.source_segment_embedding if side == "source" else None
+        norm = getattr(model, f"{side}_embedding_norm")
+        return cls(embedding, position_embedding, segment_embedding, norm)
 
 
 def texts(
-    config: TransformerConfig, source: Any = None, target: Ids | None = None
+    config: TransformerConfig, source: Given | None = None, target: Ids | None = None
 ) -> tuple[Text | None, Text | None]:
     """Source and target of a model's call (or their shapes), whichever way they are handed over.
 
@@ -52,7 +86,9 @@ def texts(
                 "argument"
             )
         given |= first
-        source, target = (Text.of(*map(given.get, names)) for names in (OF_SOURCE, OF_TARGET))
+        ids, mask_bs, segment_bs = (given.get(name) for name in OF_SOURCE)
+        source = Text.of(ids, mask_bs, segment_bs)
+        target = Text.of(given.get("target"), given.get("target_mask_bt"))
     elif second is None and not config.encoder_layers:
         source, target = None, first
     elif second is None and isinstance(first, (list, tuple)) and len(first) == 2:
@@ -65,7 +101,18 @@ def texts(
             "the model must be given source and target: as two arguments, a pair, or a mapping of "
             f"these names; got {came}"
         )
-    check_dense(*(source or ()), *(target or ()))
+    for text in filter(None, (source, target)):
+        check_dense(text.ids, text.mask, text.segment)
+    return source, target
+
+
+def checked_texts(
+    config: TransformerConfig, source: Given | None, target: Ids | None
+) -> tuple[Text | None, Text | None]:
+    """`texts` of a call. Raises ValueError on inputs that the config does not have, or has and are
+    not given."""
+    source, target = texts(config, source, target)
+    check_given(config, source, target)
     return source, target
 
 
@@ -86,6 +133,18 @@ def real_tokens(config: TransformerConfig, text: Text) -> tf.Tensor | None:
     if mask_bt is not None or config.padding_id is None or len(text.ids.shape) == 3:
         return mask_bt
     return mask.token_mask(text.ids, config.padding_id)
+
+
+def target_mask(
+    config: TransformerConfig, target: tf.Tensor, mask_bt: tf.Tensor | None
+) -> tf.Tensor:
+    """Which tokens of a target are real, by default every id but the padding id. Raises ValueError
+    on a mask that does not fit."""
+    if mask_bt is None:
+        return mask.token_mask(target, config.padding_id)
+    mask_bt = tf.convert_to_tensor(mask_bt)
+    checks.check_token_mask("target mask", mask_bt.shape, mask_bt.dtype.name, target.shape[:2])
+    return mask_bt
 
 
 def masked_positions(
@@ -118,14 +177,14 @@ def embed(
     model: a Transformer. segment_bt: by default 0. position_pd: the vectors of all positions, if
     they are known already.
     """
-    config, length, layers = model.config, sizes(token)[1], model.input_layers(side)
+    config, layers = model.config, InputLayers.of(model, side)
     x_btd = layers.embedding(token)
     if position_pd is None and layers.position_embedding is not None:
         x_btd += layers.position_embedding(position_bt)
     elif config.positions in ("learned", "sinusoidal"):
         if position_pd is None:
             # No position reaches the length, so the sines of one row serve the whole batch.
-            position_pd = sinusoids(config, length, x_btd.dtype)
+            position_pd = sinusoids(config, sizes(token)[1], x_btd.dtype)
         x_btd += tf.gather(position_pd, position_bt)
     if layers.segment_embedding is not None:
         if segment_bt is None:

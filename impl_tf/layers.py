@@ -12,32 +12,36 @@ from .attention import MultiHeadAttention
 from .dropout import Dropout, Keep, part
 from .feed_forward import FeedForward
 from .framework import Configured, register
-from .normalization import LayerNorm, RMSNorm, norm
+from .normalization import Norm, norm, output_norm
 from .rotary import Rotation
 
 __all__ = ["DecoderLayer", "EncoderLayer"]
 
-Norm: TypeAlias = LayerNorm | RMSNorm
-SubLayer: TypeAlias = Callable[[tf.Tensor], tf.Tensor]
+Sublayer: TypeAlias = Callable[[tf.Tensor], tf.Tensor]
 
 
 class Residual(NamedTuple):
-    """pre: `x + dropout(f(norm(x)))`, post: `norm(x + dropout(f(x)))`, after:
-    `x + dropout(norm(f(x)))`, sandwich: `x + dropout(norm(f(norm(x))))`, f the sub-layer."""
+    """The residual connection around a sub-layer.
+
+    pre: `x + dropout(sublayer(norm(x)))`, post: `norm(x + dropout(sublayer(x)))`, after:
+    `x + dropout(norm(sublayer(x)))`, sandwich: `x + dropout(output_norm(sublayer(norm(x))))`.
+    """
 
     placement: str
+    norms: tuple[Norm, Norm | None]
     dropout: Dropout
-    norm: Norm
-    output_norm: Norm | None
 
-    def around(self, f: SubLayer, x_btd: tf.Tensor, keep_btd: tf.Tensor | None) -> tf.Tensor:
-        y_btd = f(self.norm(x_btd) if self.placement in ("pre", "sandwich") else x_btd)
+    def __call__(
+        self, x_btd: tf.Tensor, sublayer: Sublayer, keep_btd: tf.Tensor | None
+    ) -> tf.Tensor:
+        norm, output_norm = self.norms
+        y_btd = sublayer(norm(x_btd) if self.placement in ("pre", "sandwich") else x_btd)
         if self.placement == "after":
-            y_btd = self.norm(y_btd)
-        elif self.output_norm is not None:
-            y_btd = self.output_norm(y_btd)
-        sum_btd = x_btd + self.dropout(y_btd, keep_btd)
-        return self.norm(sum_btd) if self.placement == "post" else sum_btd
+            y_btd = norm(y_btd)
+        elif output_norm is not None:
+            y_btd = output_norm(y_btd)
+        x_btd = x_btd + self.dropout(y_btd, keep_btd)
+        return norm(x_btd) if self.placement == "post" else x_btd
 
 
 class _Layer(Configured):
@@ -50,51 +54,44 @@ class _Layer(Configured):
 
     def __init__(self, config: TransformerConfig, layer: int = 0, **kwargs: object) -> None:
         super().__init__(config, **kwargs)
-        self.layer, dtype = layer, self.dtype_policy
+        self.layer, rate, dtype = layer, config.dropout_rate, self.dtype_policy
         scores = config.scores(layer, self.causal)
         self.self_attention = MultiHeadAttention(config, scores, dtype=dtype, name="self_attention")
-        self.self_attention_dropout, self.self_attention_norm, self.self_attention_output_norm = (
-            self._around("self_attention")
+        self.self_attention_dropout = Dropout(rate, dtype=dtype, name="self_attention_dropout")
+        self.self_attention_norm = norm(config, dtype=dtype, name="self_attention_norm")
+        self.self_attention_output_norm = output_norm(
+            config, dtype=dtype, name="self_attention_output_norm"
         )
         self.feed_forward = FeedForward(config, dtype=dtype, name="feed_forward")
-        self.feed_forward_dropout, self.feed_forward_norm, self.feed_forward_output_norm = (
-            self._around("feed_forward")
+        self.feed_forward_dropout = Dropout(rate, dtype=dtype, name="feed_forward_dropout")
+        self.feed_forward_norm = norm(config, dtype=dtype, name="feed_forward_norm")
+        self.feed_forward_output_norm = output_norm(
+            config, dtype=dtype, name="feed_forward_output_norm"
         )
-
-    def _around(self, name: str) -> tuple[Dropout, Norm, Norm | None]:
-        """New layers around a sub-layer of that name: dropout, norm and, in a sandwich, a second
-        norm."""
-        config, dtype = self.config, self.dtype_policy
-        dropout = Dropout(config.dropout_rate, dtype=dtype, name=f"{name}_dropout")
-        own_norm = norm(config, dtype=dtype, name=f"{name}_norm")
-        if config.norm_placement != "sandwich":
-            return dropout, own_norm, None
-        return dropout, own_norm, norm(config, dtype=dtype, name=f"{name}_output_norm")
 
     def run(
         self,
         x_btd: tf.Tensor,
-        attend: SubLayer,
-        attend_to_memory: SubLayer | None = None,
+        attend: Sublayer,
+        attend_to_memory: Sublayer | None = None,
         keep: Keep | None = None,
     ) -> tf.Tensor:
         """The residual sub-layers in their order; what each attention reads is the caller's."""
         placement = self.config.norm_placement
         norms = self.self_attention_norm, self.self_attention_output_norm
-        own = Residual(placement, self.self_attention_dropout, *norms)
-        x_btd = own.around(attend, x_btd, part(keep, "self_attention_dropout"))
+        around = Residual(placement, norms, self.self_attention_dropout)
+        x_btd = around(x_btd, attend, part(keep, "self_attention_dropout"))
         if attend_to_memory is not None:
             norms = self.cross_attention_norm, self.cross_attention_output_norm
-            cross = Residual(placement, self.cross_attention_dropout, *norms)
-            x_btd = cross.around(attend_to_memory, x_btd, part(keep, "cross_attention_dropout"))
+            around = Residual(placement, norms, self.cross_attention_dropout)
+            x_btd = around(x_btd, attend_to_memory, part(keep, "cross_attention_dropout"))
+
+        def feed_forward(y_btd: tf.Tensor) -> tf.Tensor:
+            return self.feed_forward(y_btd, part(keep, "feed_forward", "hidden_dropout"))
+
         norms = self.feed_forward_norm, self.feed_forward_output_norm
-        last = Residual(placement, self.feed_forward_dropout, *norms)
-        keep_btf = part(keep, "feed_forward", "hidden_dropout")
-        return last.around(
-            lambda y_btd: self.feed_forward(y_btd, keep_btf),
-            x_btd,
-            part(keep, "feed_forward_dropout"),
-        )
+        around = Residual(placement, norms, self.feed_forward_dropout)
+        return around(x_btd, feed_forward, part(keep, "feed_forward_dropout"))
 
     def get_config(self) -> dict[str, object]:
         return {**super().get_config(), "layer": self.layer}
@@ -139,14 +136,17 @@ class DecoderLayer(_Layer):
     def __init__(self, config: TransformerConfig, layer: int = 0, **kwargs: object) -> None:
         super().__init__(config, layer, **kwargs)
         if config.cross_attention:
+            dtype, rate = self.dtype_policy, config.dropout_rate
             self.cross_attention = MultiHeadAttention(
-                config, config.scores(None), dtype=self.dtype_policy, name="cross_attention"
+                config, config.scores(None), dtype=dtype, name="cross_attention"
             )
-            (
-                self.cross_attention_dropout,
-                self.cross_attention_norm,
-                self.cross_attention_output_norm,
-            ) = self._around("cross_attention")
+            self.cross_attention_dropout = Dropout(
+                rate, dtype=dtype, name="cross_attention_dropout"
+            )
+            self.cross_attention_norm = norm(config, dtype=dtype, name="cross_attention_norm")
+            self.cross_attention_output_norm = output_norm(
+                config, dtype=dtype, name="cross_attention_output_norm"
+            )
 
     def call(
         self,

@@ -1,5 +1,7 @@
 """Layer normalisation and root-mean-square normalisation."""
 
+from typing import TypeAlias
+
 import tensorflow as tf
 
 from reference_numpy import TransformerConfig, checks
@@ -90,9 +92,10 @@ class RMSNorm(_Norm):
         return self.scaled(wide_btd, factor_bt1, x_btd.dtype)
 
 
-def norm(
-    config: TransformerConfig, width: int | None = None, **kwargs: object
-) -> LayerNorm | RMSNorm:
+Norm: TypeAlias = LayerNorm | RMSNorm
+
+
+def norm(config: TransformerConfig, width: int | None = None, **kwargs: object) -> Norm:
     """The norm of the config over that width, by default the model's."""
     kind = RMSNorm if config.norm == "rms" else LayerNorm
     return kind(
@@ -103,3 +106,10 @@ def norm(
         config.norm_cast_before_scale,
         **kwargs,
     )
+
+
+def output_norm(config: TransformerConfig, **kwargs: object) -> Norm | None:
+    """The second norm of a sub-layer, which only the placement sandwich has (RESIDUAL)."""
+    if config.norm_placement != "sandwich":
+        return None
+    return norm(config, config.model_width, **kwargs)

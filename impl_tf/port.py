@@ -33,6 +33,7 @@ from .framework import Configured, Tree, keras
 from .heads import Classifier, MaskedLanguageHead, Pooler
 from .inputs import OF_SOURCE, OF_TARGET
 from .normalization import norm
+from .programs import static_cache
 from .programs.compiled import compiled as graph
 from .programs.fused import fused
 from .programs.on_mesh import Answer, Build, Case
@@ -187,8 +188,9 @@ def _multi_head_attention(
     output_btd = module(query_btd, memory_bsd, mask_bhts, rotation=rotation, **inputs)
     if not return_weights:
         return output_btd
-    heads = module.project(query_btd, memory_bsd, rotation)
-    return output_btd, module.weights_of(heads, mask_bhts)
+    query_bthk, key_bsgk, _ = module.project(query_btd, memory_bsd, rotation)
+    weights_bhts = attention.attention_weights(query_bthk, key_bsgk, mask_bhts, module.scores)
+    return output_btd, weights_bhts
 
 
 def _one_mask(query: tf.Tensor, key: tf.Tensor, heads: int, inputs: Inputs) -> tf.Tensor | None:
@@ -238,8 +240,11 @@ def _of_texts(call: Callable[..., Answer], **inputs: Any) -> Answer:
 
 
 def _in_steps(model: Transformer, compiled: bool = False, **inputs: Any) -> tf.Tensor:
-    step = graph(cache.decode_step) if compiled else cache.decode_step
-    return cache.decode_in_steps(fused(model), step=step, **inputs)
+    if not compiled:
+        return cache.decode_in_steps(model, **inputs)
+    start = partial(static_cache.start_cache, length=sum(inputs["splits"]))
+    steps = start, graph(static_cache.decode_step)
+    return cache.decode_in_steps(fused(model), steps=steps, **inputs)
 
 
 def _adam(

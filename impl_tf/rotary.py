@@ -11,7 +11,7 @@ from reference_numpy.config import LayerKind
 from reference_numpy.rotary_scaling import RotaryScaling
 
 from .framework import sizes
-from .precision import upcast_half
+from .precision import upcast_half, wide
 
 __all__ = ["rotary_embedding", "rotary_frequencies"]
 
@@ -54,33 +54,24 @@ def rotary_frequencies(
     Where they do not change with the length of the text, a constant. length: the largest position
     and 1, which may be a scalar tensor. Computed in float64 and then cast to dtype.
     """
+    exponent_j = np.arange(0, size, 2) / size
     original: Any = scaling.original_length
     factor: Any = scaling.factor
-    if scaling.kind == "longrope":
-        long, frequency_j = length > original, _frequencies(size, base)
-        factors = scaling.long_factors, scaling.short_factors
-        return tf.where(long, *(tf.constant(frequency_j / each, dtype) for each in factors))
     if scaling.kind == "dynamic":
         longest = tf.cast(tf.maximum(length, original), tf.float64)
         growth = factor * longest / original - (factor - 1)
-        exponent_j = np.arange(0, size, 2) / size
         return tf.cast((base * growth ** (size / (size - 2))) ** -exponent_j, dtype)
-    return tf.constant(_scaled(size, base, scaling), dtype)
-
-
-def _frequencies(size: int, base: float) -> np.ndarray:
-    return base ** (-np.arange(0, size, 2) / size)
-
-
-def _scaled(size: int, base: float, scaling: RotaryScaling) -> np.ndarray:
-    """The frequencies of a scaling that does not depend on the length."""
-    frequency_j = _frequencies(size, base)
+    frequency_j = base**-exponent_j
+    if scaling.kind == "longrope":
+        long_j = tf.constant(frequency_j / np.asarray(scaling.long_factors), dtype)
+        short_j = tf.constant(frequency_j / np.asarray(scaling.short_factors), dtype)
+        return tf.where(length > original, long_j, short_j)
     if scaling.kind == "linear":
-        return frequency_j / scaling.factor
-    if scaling.kind == "none":
-        return frequency_j
-    kept_j = _kept(size, base, scaling, frequency_j)
-    return frequency_j / scaling.factor * (1 - kept_j) + frequency_j * kept_j
+        frequency_j = frequency_j / factor
+    elif scaling.kind in ("llama3", "yarn"):
+        kept_j = _kept(size, base, scaling, frequency_j)
+        frequency_j = frequency_j / factor * (1 - kept_j) + frequency_j * kept_j
+    return tf.constant(frequency_j, dtype)
 
 
 def _kept(size: int, base: float, scaling: Any, frequency_j: np.ndarray) -> np.ndarray:
@@ -117,11 +108,11 @@ def rotation(
 
     length: of the text, by default the largest position and 1.
     """
-    wide = tf.float32 if tf.as_dtype(dtype).size == 2 else dtype
+    dtype = wide(dtype)
     if length is None and kind.scaling.by_length:
         length = tf.reduce_max(position_bt) + 1
-    frequency_j = rotary_frequencies(config.rotary_size, kind.base, kind.scaling, length, wide)
-    angle_btj = tf.expand_dims(tf.cast(position_bt, wide), -1) * frequency_j
+    frequency_j = rotary_frequencies(config.rotary_size, kind.base, kind.scaling, length, dtype)
+    angle_btj = tf.expand_dims(tf.cast(position_bt, dtype), -1) * frequency_j
     factor = kind.scaling.attention_factor or 1
     return Rotation(tf.cos(angle_btj) * factor, tf.sin(angle_btj) * factor)
 
@@ -132,12 +123,15 @@ def by_length(config: TransformerConfig) -> bool:
     return config.positions == "rotary" and any(scaling.by_length for scaling in scalings)
 
 
-def rotated(x_bthk: tf.Tensor, turned: Rotation, layout: str) -> tf.Tensor:
-    """The first features of every head rotated in their pairs, the others as they are.
+def rotated(x_bthk: tf.Tensor, turned: Rotation | None, layout: str) -> tf.Tensor:
+    """The first features of every head rotated in their pairs, the others as they are; without a
+    rotation x itself.
 
     A pair is an axis of size 2, along which its features change places: on a CPU faster than to
     split and join them, many times so where they are neighbours.
     """
+    if turned is None:
+        return x_bthk
     size, axis = 2 * turned.cosine_btj.shape[-1], 3 if layout == "halves" else 4
     x_bthn, rest_bthm = x_bthk[..., :size], x_bthk[..., size:]
     shape = *sizes(x_bthn)[:3], size // 2

@@ -39,9 +39,8 @@ def penalise(
     result_bv = tf.where(_named(token_bn, mask_bn, vocabulary), less_bv, scores_bv)
     if not 0 < no_repeat_ngram <= token_bn.shape[1]:
         return result_bv
-    endings_bv = _named(
-        token_bn[:, no_repeat_ngram - 1 :], _repeats(token_bn, mask_bn, no_repeat_ngram), vocabulary
-    )
+    repeats_bn = _repeats(token_bn, mask_bn, no_repeat_ngram)
+    endings_bv = _named(token_bn[:, no_repeat_ngram - 1 :], repeats_bn, vocabulary)
     return tf.where(endings_bv, tf.constant(float("-inf"), result_bv.dtype), result_bv)
 
 
@@ -60,10 +59,8 @@ def _named(token_bn: tf.Tensor, mask_bn: tf.Tensor, vocabulary: int | tf.Tensor)
     """Which ids occur in each row, boolean `b v`."""
     batch, length = sizes(token_bn)
     row_bn = tf.broadcast_to(tf.range(batch)[:, tf.newaxis], [batch, length])
-    counts_bv = tf.scatter_nd(
-        tf.stack([row_bn, token_bn], axis=-1), tf.cast(mask_bn, tf.int32), [batch, vocabulary]
-    )
-    return counts_bv > 0
+    place_bn2, count_bn = tf.stack([row_bn, token_bn], axis=-1), tf.cast(mask_bn, tf.int32)
+    return tf.scatter_nd(place_bn2, count_bn, [batch, vocabulary]) > 0
 
 
 def truncate(
@@ -81,17 +78,11 @@ def truncate(
     sort nothing. most: static upper bound of top_k, needed when top_k is a tensor.
     """
     _check_truncate(logits_bv, temperature, top_k, top_p)
-    x_bv, vocabulary = (
-        logits_bv / keras.ops.convert_to_tensor(temperature, logits_bv.dtype),
-        logits_bv.shape[1],
-    )
+    x_bv = logits_bv / keras.ops.convert_to_tensor(temperature, logits_bv.dtype)
+    vocabulary = logits_bv.shape[1]
     if not _plain(top_k, 0):
-        return _likeliest(
-            x_bv,
-            min((most or vocabulary) if tf.is_tensor(top_k) else top_k, vocabulary),
-            top_k,
-            top_p,
-        )
+        count = (most or vocabulary) if tf.is_tensor(top_k) else top_k
+        return _likeliest(x_bv, min(count, vocabulary), top_k, top_p)
     if _plain(top_p, 1):
         return x_bv
     if vocabulary <= MANY:
@@ -116,28 +107,22 @@ def _likeliest(
         ordered_bn = tf.where(tf.range(count) < top_k, ordered_bn, float("-inf"))
     if not _plain(top_p, 1):
         p_bn = _probability(ordered_bn, x_bv if top_k is None else ordered_bn)
-        before_bn = tf.cumsum(
-            p_bn, axis=1, exclusive=True
-        )  # the probability of all that are likelier
-        first_n = tf.range(count) == 0
-        ordered_bn = tf.where(
-            first_n | (before_bn < keras.ops.convert_to_tensor(top_p, p_bn.dtype)),
-            ordered_bn,
-            float("-inf"),
-        )
+        likelier_bn = tf.cumsum(p_bn, axis=1, exclusive=True)
+        kept_bn = likelier_bn < keras.ops.convert_to_tensor(top_p, p_bn.dtype)
+        kept_bn |= tf.range(count) == 0
+        ordered_bn = tf.where(kept_bn, ordered_bn, float("-inf"))
     row_bn = tf.broadcast_to(tf.range(tf.shape(x_bv)[0])[:, tf.newaxis], tf.shape(order_bn))
     nothing_bv = tf.fill(tf.shape(x_bv), tf.constant(float("-inf"), x_bv.dtype))
-    return tf.tensor_scatter_nd_update(
-        nothing_bv, tf.stack([row_bn, order_bn], axis=-1), ordered_bn
-    )
+    place_bn2 = tf.stack([row_bn, order_bn], axis=-1)
+    return tf.tensor_scatter_nd_update(nothing_bv, place_bn2, ordered_bn)
 
 
 def _probability(ordered_bn: tf.Tensor, all_bv: tf.Tensor) -> tf.Tensor:
     """The probability, among all logits, of the ordered ones, whose largest comes first."""
     largest_b1 = upcast_half(ordered_bn[:, :1])
-    return tf.exp(upcast_half(ordered_bn) - largest_b1) / tf.reduce_sum(
-        tf.exp(upcast_half(all_bv) - largest_b1), axis=1, keepdims=True
-    )
+    all_bv = tf.exp(upcast_half(all_bv) - largest_b1)
+    sum_b1 = tf.reduce_sum(all_bv, axis=1, keepdims=True)
+    return tf.exp(upcast_half(ordered_bn) - largest_b1) / sum_b1
 
 
 def draw(logits_bv: tf.Tensor, uniform_b: tf.Tensor) -> tf.Tensor:
@@ -146,15 +131,19 @@ def draw(logits_bv: tf.Tensor, uniform_b: tf.Tensor) -> tf.Tensor:
     _check_draw(logits_bv, uniform_b)
     p_bv, ids = softmax.softmax(logits_bv), tf.range(logits_bv.shape[1], dtype=tf.int64)
     cumulative_bv = tf.cast(tf.cumsum(p_bv, axis=1), tf.float64)
-    last_b = tf.reduce_max(
-        tf.where(p_bv > 0, ids, 0), axis=1
-    )  # where the sum of all is rounded to less than the number
+    # where the sum of all is rounded to less than the number
+    last_b = tf.reduce_max(tf.where(p_bv > 0, ids, 0), axis=1)
     below_bv = cumulative_bv <= tf.cast(uniform_b, tf.float64)[:, tf.newaxis]
     return tf.minimum(tf.math.count_nonzero(below_bv, axis=1), last_b)
 
 
 def _plain(value: Number, wanted: int) -> bool:
     return not tf.is_tensor(value) and value == wanted
+
+
+def _value(number: Number) -> float:
+    """The number; 1 if a graph does not know it."""
+    return 1.0 if tf.is_symbolic_tensor(number) else float(number)
 
 
 def _check_penalise(
@@ -168,10 +157,7 @@ def _check_penalise(
     checks.check_next_token(scores_bv.shape, token_bn.shape, token_bn.dtype.name)
     if mask_bn is not None:
         checks.check_token_mask("mask", mask_bn.shape, mask_bn.dtype.name, token_bn.shape)
-    checks.check_penalties(
-        1.0 if tf.is_symbolic_tensor(repetition_penalty) else float(repetition_penalty),
-        no_repeat_ngram,
-    )
+    checks.check_penalties(_value(repetition_penalty), no_repeat_ngram)
     if bounds := id_bounds(token_bn):
         checks.check_held(scores_bv.shape[1], *bounds)
 
@@ -184,12 +170,8 @@ def _check_truncate(
     most: int | None = None,
 ) -> None:
     """Raises ValueError on what `truncate` refuses, and `draw` of its logits."""
-    numbers = [
-        1.0 if tf.is_symbolic_tensor(number) else float(number) for number in (temperature, top_p)
-    ]
-    checks.check_sampling(
-        logits_bv.shape, numbers[0], 0 if tf.is_tensor(top_k) else top_k, numbers[1]
-    )
+    count = 0 if tf.is_tensor(top_k) else top_k
+    checks.check_sampling(logits_bv.shape, _value(temperature), count, _value(top_p))
     if not tf.is_symbolic_tensor(logits_bv):
         checks.check_choice(np.asarray(logits_bv, np.float64).max(axis=1).tolist())
 
@@ -197,12 +179,10 @@ def _check_truncate(
 def _check_draw(logits_bv: tf.Tensor, uniform_b: tf.Tensor) -> None:
     """Raises ValueError on what `draw` refuses."""
     checks.check_sampling(logits_bv.shape)
-    bounds = (
-        []
-        if tf.is_symbolic_tensor(uniform_b)
-        else [float(f(uniform_b, initial=0)) for f in (np.min, np.max)]
-    )
-    checks.check_uniform(uniform_b.shape, logits_bv.shape[:1], *bounds, rounded=True)
+    bounds = [0.0, 0.0]
+    if not tf.is_symbolic_tensor(uniform_b):
+        bounds = [float(f(uniform_b, initial=0)) for f in (np.min, np.max)]
+    checks.check_uniform(uniform_b.shape, logits_bv.shape[:1], bounds[0], bounds[1], rounded=True)
     _check_truncate(logits_bv)
 
 

@@ -1,7 +1,7 @@
 """The stacks of encoder and decoder layers."""
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import tensorflow as tf
 
@@ -9,7 +9,7 @@ from reference_numpy import TransformerConfig
 from reference_numpy.config import LayerKind
 
 from .dropout import Dropout, Keep, part
-from .framework import Configured, register, sizes
+from .framework import Configured, keras, register, sizes
 from .layers import DecoderLayer, EncoderLayer
 from .normalization import norm
 from .rotary import Rotation, rotation
@@ -17,7 +17,7 @@ from .rotary import Rotation, rotation
 __all__ = ["Decoder", "Encoder"]
 
 # through(layer, x, rotation, index): x after that layer.
-Through: TypeAlias = Callable[[Any, tf.Tensor, "Rotation | None", int], tf.Tensor]
+Through: TypeAlias = Callable[[keras.layers.Layer, tf.Tensor, "Rotation | None", int], tf.Tensor]
 
 
 class _Stack(Configured):
@@ -41,19 +41,16 @@ class _Stack(Configured):
             config.dropout_rate, dtype=self.dtype_policy, name="embedding_dropout"
         )
         self.count = count
-        for index, name in enumerate(self._names):
+        for index in range(count):
+            name = f"layers_{index}"
             setattr(self, name, layer(config, index, dtype=self.dtype_policy, name=name))
         if config.final_norm:
             self.final_norm = norm(config, dtype=self.dtype_policy, name="final_norm")
 
     @property
-    def layers(self) -> tuple[Any, ...]:
+    def layers(self) -> tuple[keras.layers.Layer, ...]:
         """The layers in their order."""
-        return tuple(getattr(self, name) for name in self._names)
-
-    @property
-    def _names(self) -> list[str]:
-        return [f"layers_{index}" for index in range(self.count)]
+        return tuple(getattr(self, f"layers_{index}") for index in range(self.count))
 
     def walk(
         self,
@@ -79,12 +76,6 @@ class _Stack(Configured):
         return self.final_norm(x_btd) if self.config.final_norm else x_btd
 
 
-def _named(keep: Keep | None, rotation: Rotation | None, index: int) -> dict[str, Any]:
-    """What the layer of that index is given by name, if there is any."""
-    named = {"rotation": rotation, "keep": part(keep, "layers", str(index))}
-    return {name: value for name, value in named.items() if value is not None}
-
-
 @register
 class Encoder(_Stack):
     """`x = norm(layer_n(... layer_1(x)))`, with the final norm by config: vectors `b s d` to
@@ -104,11 +95,14 @@ class Encoder(_Stack):
         keep: Keep | None = None,
         position_bs: tf.Tensor | None = None,
     ) -> tf.Tensor:
-        return self.walk(
-            x_bsd,
-            lambda layer, x, rotation, index: layer(x, mask_bhts, **_named(keep, rotation, index)),
-            position_bs,
-        )
+        def through(
+            layer: keras.layers.Layer, x_bsd: tf.Tensor, rotation: Rotation | None, index: int
+        ) -> tf.Tensor:
+            given = {"rotation": rotation, "keep": part(keep, "layers", str(index))}
+            given = {name: value for name, value in given.items() if value is not None}
+            return layer(x_bsd, mask_bhts, **given)
+
+        return self.walk(x_bsd, through, position_bs)
 
 
 @register
@@ -132,11 +126,11 @@ class Decoder(_Stack):
         keep: Keep | None = None,
         position_bt: tf.Tensor | None = None,
     ) -> tf.Tensor:
-        masks = self_mask_bhts, cross_mask_bhts
-        return self.walk(
-            x_btd,
-            lambda layer, x, rotation, index: layer(
-                x, memory_bsd, *masks, **_named(keep, rotation, index)
-            ),
-            position_bt,
-        )
+        def through(
+            layer: keras.layers.Layer, x_btd: tf.Tensor, rotation: Rotation | None, index: int
+        ) -> tf.Tensor:
+            given = {"rotation": rotation, "keep": part(keep, "layers", str(index))}
+            given = {name: value for name, value in given.items() if value is not None}
+            return layer(x_btd, memory_bsd, self_mask_bhts, cross_mask_bhts, **given)
+
+        return self.walk(x_btd, through, position_bt)

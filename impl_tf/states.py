@@ -1,12 +1,13 @@
 """What a model computes on the way: the vectors between its layers, and its attention weights."""
 
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import tensorflow as tf
 
-from .attention import MultiHeadAttention
+from .attention import MultiHeadAttention, attention_weights
 from .framework import keras
 from .inputs import check_given
+from .kernels.attention import weights_value
 from .rotary import Rotation
 from .stacks import Decoder, Encoder
 from .values import Heads, Text
@@ -29,20 +30,21 @@ def states(model: keras.Model, source: Text | None = None, target: Text | None =
     memory_bsd = source_mask_bhts = None
     if source is not None:
         x_bsd, source_mask_bhts, position_bs = model.embed("source", source)
-        result["encoder"] = _stack(model.encoder, x_bsd, position_bs, source_mask_bhts)
+        result["encoder"] = _stack(model.encoder, x_bsd, source_mask_bhts, position_bs)
         memory_bsd = result["encoder"]["hidden_lbtd"][-1]
     if target is not None:
         x_btd, mask_bhts, position_bt = model.embed("target", target)
-        of_memory = memory_bsd, source_mask_bhts
-        result["decoder"] = _stack(model.decoder, x_btd, position_bt, mask_bhts, *of_memory)
+        result["decoder"] = _stack(
+            model.decoder, x_btd, mask_bhts, position_bt, memory_bsd, source_mask_bhts
+        )
     return result
 
 
 def _stack(
     stack: Encoder | Decoder,
     x_btd: tf.Tensor,
-    position_bt: tf.Tensor | None,
     self_mask_bhts: tf.Tensor | None,
+    position_bt: tf.Tensor | None,
     memory_bsd: tf.Tensor | None = None,
     cross_mask_bhts: tf.Tensor | None = None,
 ) -> dict[str, tf.Tensor]:
@@ -53,11 +55,14 @@ def _stack(
     def recorded(
         name: str, attention: MultiHeadAttention, heads: Heads, mask_bhts: tf.Tensor | None
     ) -> tf.Tensor:
-        maps = weights.setdefault(name, [])
-        maps.append(attention.weights_of(heads, mask_bhts))
-        return attention.attend(heads, mask_bhts)
+        query_bthk, key_bsgk, value_bsge = heads
+        weights_bhts = attention_weights(query_bthk, key_bsgk, mask_bhts, attention.scores)
+        weights.setdefault(name, []).append(weights_bhts)
+        return attention.output_projection(weights_value(weights_bhts, value_bsge))
 
-    def through(layer: Any, x_btd: tf.Tensor, rotation: Rotation | None, _: int) -> tf.Tensor:
+    def through(
+        layer: keras.layers.Layer, x_btd: tf.Tensor, rotation: Rotation | None, _: int
+    ) -> tf.Tensor:
         def attend(y_btd: tf.Tensor) -> tf.Tensor:
             heads = layer.self_attention.project(y_btd, y_btd, rotation)
             return recorded("self_attention_lbhts", layer.self_attention, heads, self_mask_bhts)

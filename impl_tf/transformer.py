@@ -1,19 +1,16 @@
 """The whole Transformer: embeddings, encoder, decoder, logits and heads."""
 
-from typing import Any
-
 import tensorflow as tf
 
 from reference_numpy import TransformerConfig, checks
 
-from . import inputs, loss, mask, states
+from . import loss, mask, states
 from .dropout import Keep, part
-from .embedding import Embedding, SegmentEmbedding, logits
+from .embedding import logits
 from .encoder_only import EncoderHeads
 from .framework import check_dense, keras, register
 from .heads import Classifier, MaskedLanguageHead, Pooler
-from .normalization import norm
-from .positional_encoding import PositionEmbedding
+from .inputs import InputLayers, checked_texts, embed, masked_positions, real_tokens, texts
 from .stacks import Decoder, Encoder
 from .values import Ids, Text
 
@@ -41,11 +38,11 @@ class Transformer(EncoderHeads, keras.Model):
                 self.source_position_embedding,
                 self.source_segment_embedding,
                 self.source_embedding_norm,
-            ) = self._new_inputs("source", config.source_vocabulary)
+            ) = InputLayers.new(config, "source", dtype)
             self.encoder = Encoder(config, dtype=dtype, name="encoder")
         if config.decoder_layers:
             self.target_embedding, self.target_position_embedding, _, self.target_embedding_norm = (
-                self._new_inputs("target", config.target_vocabulary)
+                InputLayers.new(config, "target", dtype)
             )
             self.decoder = Decoder(config, dtype=dtype, name="decoder")
             self.logits = logits(config, config.target_vocabulary, config.tie_logits, dtype)
@@ -61,42 +58,6 @@ class Transformer(EncoderHeads, keras.Model):
                 config, config.tie_logits, dtype=dtype, name="masked_language_head"
             )
 
-    def _new_inputs(self, side: str, vocabulary: int) -> inputs.InputLayers:
-        """New layers of that side; no embedding for a target that has the source's."""
-        config, width, dtype = self.config, self.config.model_width, self.dtype_policy
-        embedding: Any = None
-        position_embedding = segment_embedding = embedding_norm = None
-        if (name := f"{side}_embedding") == inputs.table(config, side):
-            scale = config.scale_embedding, config.round_embedding_scale
-            embedding = Embedding(vocabulary, width, *scale, dtype=dtype, name=name)
-        if config.positions == "learned":
-            sizes, name = (config.sizes["p"], width), f"{side}_position_embedding"
-            offset = config.position_offset
-            position_embedding = PositionEmbedding(*sizes, offset, dtype=dtype, name=name)
-        if config.segments and side == "source":
-            name = "source_segment_embedding"
-            segment_embedding = SegmentEmbedding(config.segments, width, dtype=dtype, name=name)
-        if config.embedding_norm:
-            embedding_norm = norm(config, dtype=dtype, name=f"{side}_embedding_norm")
-        return inputs.InputLayers(embedding, position_embedding, segment_embedding, embedding_norm)
-
-    def input_layers(self, side: str) -> inputs.InputLayers:
-        """The layers that `inputs.embed` calls; source and target may share the embedding."""
-        if side == "source":
-            return inputs.InputLayers(
-                self.source_embedding,
-                self.source_position_embedding,
-                self.source_segment_embedding,
-                self.source_embedding_norm,
-            )
-        own = self.target_embedding is not None
-        return inputs.InputLayers(
-            self.target_embedding if own else self.source_embedding,
-            self.target_position_embedding,
-            None,
-            self.target_embedding_norm,
-        )
-
     def call(
         self,
         source: Ids | None = None,
@@ -104,25 +65,14 @@ class Transformer(EncoderHeads, keras.Model):
         keep: Keep | None = None,
         training: bool | None = None,
     ) -> tf.Tensor:
-        source, target = self.texts(source, target)
+        source, target = checked_texts(self.config, source, target)
         if target is None:
             return self.encoder_output(source, keep, training)
         memory_bsd = source_mask_bs = None
         if source is not None:
             memory_bsd = self.encode(source, keep, training)
-            source_mask_bs = inputs.real_tokens(self.config, source)
+            source_mask_bs = real_tokens(self.config, source)
         return self.decode(target, memory_bsd, source_mask_bs, keep, training)
-
-    def texts(
-        self, source: Ids | None = None, target: Ids | None = None
-    ) -> tuple[Text | None, Text | None]:
-        """The inputs of a call, whichever way they are handed over.
-
-        Raises ValueError on inputs that the config does not have, or has and are not given.
-        """
-        source, target = inputs.texts(self.config, source, target)
-        inputs.check_given(self.config, source, target)
-        return source, target
 
     def encode(
         self, source: Ids, keep: Keep | None = None, training: bool | None = None
@@ -165,39 +115,16 @@ class Transformer(EncoderHeads, keras.Model):
                 "source mask", source_mask_bs.shape, source_mask_bs.dtype.name, memory_bsd.shape[:2]
             )
             cross_mask_bhts = mask.padding_mask(source_mask_bs)
-        masks, own = (self_mask_bhts, cross_mask_bhts), part(keep, "decoder")
-        x_btd = self.decoder(x_btd, memory_bsd, *masks, own, position_bt, training=training)
+        x_btd = self.decoder(
+            x_btd,
+            memory_bsd,
+            self_mask_bhts,
+            cross_mask_bhts,
+            part(keep, "decoder"),
+            position_bt,
+            training=training,
+        )
         return self.head(x_btd)
-
-    def embed(
-        self, side: str, text: Ids, keep: Keep | None = None, training: bool | None = None
-    ) -> tuple[tf.Tensor, tf.Tensor | None, tf.Tensor | None]:
-        """The input of the first layer of a side, "source" or "target", after dropout, the mask of
-        its keys, `b 1 1 s`, and the positions; None: every token is real, and token t has position
-        t."""
-        ids, mask_bt, segment_bt = Text.of(text) or Text(None)
-        check_dense(ids, mask_bt, segment_bt)
-        mask_bt, position_bt = inputs.masked_positions(self.config, side, ids, mask_bt)
-        if segment_bt is not None:
-            segments = self.config.segments if side == "source" else 0
-            checks.check_segments(segments, segment_bt.shape, segment_bt.dtype.name, ids.shape)
-        x_btd = inputs.embed(self, side, ids, position_bt, segment_bt)
-        stack = self.encoder if side == "source" else self.decoder
-        keep_btd = part(keep, "encoder" if side == "source" else "decoder", "embedding_dropout")
-        x_btd = stack.embedding_dropout(x_btd, keep_btd, training=training)
-        if mask_bt is None:
-            return x_btd, None, None
-        return x_btd, mask.padding_mask(mask_bt), position_bt
-
-    def head(self, x_btd: tf.Tensor) -> tf.Tensor:
-        """The logits of the decoder's result; tied, their kernel is the transposed table."""
-        tied = self.config.tie_logits
-        table = self.input_layers("target").embedding.adapted() if tied else None
-        return self.logits(x_btd, table)
-
-    def states(self, source: Ids | None = None, target: Ids | None = None) -> states.States:
-        """The vectors between the layers and the attention weights: `states.states`."""
-        return states.states(self, Text.of(source), Text.of(target))
 
     def training_loss(
         self,
@@ -224,18 +151,48 @@ class Transformer(EncoderHeads, keras.Model):
             tf.cast(logits_btv, self.variable_dtype), label_bt, mask_bt, smoothing, total
         )
 
+    def states(self, source: Ids | None = None, target: Ids | None = None) -> states.States:
+        """The vectors between the layers and the attention weights: `states.states`."""
+        return states.states(self, Text.of(source), Text.of(target))
+
+    def embed(
+        self, side: str, text: Ids, keep: Keep | None = None, training: bool | None = None
+    ) -> tuple[tf.Tensor, tf.Tensor | None, tf.Tensor | None]:
+        """The input of the first layer of a side, "source" or "target", after dropout, the mask of
+        its keys, `b 1 1 s`, and the positions; None: every token is real, and token t has position
+        t."""
+        ids, mask_bt, segment_bt = Text.of(text) or Text(None)
+        check_dense(ids, mask_bt, segment_bt)
+        mask_bt, position_bt = masked_positions(self.config, side, ids, mask_bt)
+        if segment_bt is not None:
+            segments = self.config.segments if side == "source" else 0
+            checks.check_segments(segments, segment_bt.shape, segment_bt.dtype.name, ids.shape)
+        x_btd = embed(self, side, ids, position_bt, segment_bt)
+        stack = self.encoder if side == "source" else self.decoder
+        keep_btd = part(keep, "encoder" if side == "source" else "decoder", "embedding_dropout")
+        x_btd = stack.embedding_dropout(x_btd, keep_btd, training=training)
+        if mask_bt is None:
+            return x_btd, None, None
+        return x_btd, mask.padding_mask(mask_bt), position_bt
+
+    def head(self, x_btd: tf.Tensor) -> tf.Tensor:
+        """The logits of the decoder's result; tied, their kernel is the transposed table."""
+        tied = self.config.tie_logits
+        table = InputLayers.of(self, "target").embedding.adapted() if tied else None
+        return self.logits(x_btd, table)
+
     def compute_output_shape(
         self, source_shape: tf.Tensor, target_shape: tf.Tensor = None
     ) -> tuple[int | None, ...]:
         config = self.config
-        source, target = inputs.texts(config, source_shape, target_shape)
+        source, target = texts(config, source_shape, target_shape)
+        batch, length = (target or source or Text(None)).ids[:2]
         if target is not None:
-            return (*target.ids[:2], config.target_vocabulary)
-        rows: Any = source and source.ids[:2]
+            return batch, length, config.target_vocabulary
         if config.classes:
-            return rows[0], config.classes
+            return batch, config.classes
         width = config.source_vocabulary if config.masked_language_head else config.model_width
-        return (*rows, width)
+        return batch, length, width
 
     def compute_mask(self, *_: object, **__: object) -> None:
         """The result has no mask."""
@@ -280,11 +237,11 @@ class Transformer(EncoderHeads, keras.Model):
     ) -> None:
         """Raises ValueError on ids outside the tables: `compiled` calls it before its graph, in
         which ids have no values."""
-        source, target = inputs.texts(self.config, source, target)
+        source, target = texts(self.config, source, target)
         if source is not None and self.config.encoder_layers:
-            layers = self.input_layers("source")
+            layers = InputLayers.of(self, "source")
             layers.embedding.check_ids(source.ids)
             if source.segment is not None and layers.segment_embedding is not None:
                 layers.segment_embedding.check_ids(source.segment)
         if target is not None and self.config.decoder_layers:
-            self.input_layers("target").embedding.check_ids(target.ids)
+            InputLayers.of(self, "target").embedding.check_ids(target.ids)

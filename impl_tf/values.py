@@ -1,6 +1,6 @@
 """Values that are decided once and handed on: heads, dropout of the weights, texts of a model."""
 
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import tensorflow as tf
 
@@ -38,13 +38,18 @@ class Text(NamedTuple):
     segment: tf.Tensor | None = None
 
     @classmethod
-    def of(cls, ids: Any, *others: Any) -> "Text | None":
+    def of(
+        cls,
+        ids: "Ids | list[tf.Tensor] | None",
+        mask: tf.Tensor | None = None,
+        segment: tf.Tensor | None = None,
+    ) -> "Text | None":
         """The text of ids, a mask and segments; a text as it is; None if nothing is given."""
-        if isinstance(ids, Text) or all(x is None for x in (ids, *others)):
+        if isinstance(ids, Text) or (ids is None and mask is None and segment is None):
             return ids
         if isinstance(ids, list) and len(ids) == 3:  # what a functional model makes of a text
-            return cls(*ids)
-        return cls(ids, *others)
+            return cls._make(ids)
+        return cls(ids, mask, segment)
 
 
 Ids: TypeAlias = Text | tf.Tensor  # a text, or its ids alone

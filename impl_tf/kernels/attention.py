@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
+from reference_numpy import checks
 from reference_numpy.scores import Scores
 
 from .. import mask
@@ -53,7 +54,7 @@ def weights_value(weights_bhts: tf.Tensor, value_bsge: tf.Tensor) -> tf.Tensor:
     )
     value_bgse = upcast_half(tf.transpose(value_bsge, [0, 2, 1, 3]))
     output_bhte = tf.reshape(tf.matmul(weights_bgns, value_bgse), [batch, heads, target, size])
-    return tf.transpose(output_bhte, [0, 2, 1, 3])
+    return tf.cast(tf.transpose(output_bhte, [0, 2, 1, 3]), value_bsge.dtype)
 
 
 def mask_logits(x: tf.Tensor, mask: tf.Tensor | None) -> tuple[tf.Tensor, tf.Tensor | None]:
@@ -80,40 +81,18 @@ def in_chunks(
     mask_bhts: tf.Tensor | None,
     scores: Scores,
 ) -> tf.Tensor:
-    """The output of `attention`, with many queries in chunks: memory grows with s, not with t s."""
-    length = chunk_length(heads.query_bthk, heads.key_bsgk.shape[1])
+    """The output of `attention`, of many queries in one chunk c after another: memory grows with s,
+    not with t s. The backward pass computes its weights again. With a window a chunk meets the keys
+    n that its queries may attend to, and no others."""
+    query_bthk, key_bsgk, value_bsge = heads
+    source, window = key_bsgk.shape[1], scores.window
+    length = chunk_length(query_bthk, source)
     if length is None:
         return attention(heads, mask_bhts, scores)
-    return _by_chunks(attention, length, heads, mask_bhts, scores)
-
-
-def chunk_length(query_bthk: tf.Tensor, source: int | None) -> int | None:
-    """The number of queries in a chunk; None if they are few, or if a size is not known."""
-    batch, target, heads, _ = query_bthk.shape
-    if batch is None or target is None or source is None:
-        return None
-    weights = CHUNK_WEIGHTS[_device(query_bthk)]
-    length = max(1, weights // max(1, batch * heads * source))
-    return length if length < target else None
-
-
-def _device(x: tf.Tensor) -> str:
-    """The kind of the tensor's device, by default of the process' on which TensorFlow places it."""
-    names = x.device or " ".join(device.name for device in tf.config.list_physical_devices("GPU"))
-    return "GPU" if "GPU" in names else "CPU"
-
-
-def _by_chunks(
-    attention: Callable[[Heads, tf.Tensor | None, Scores], tf.Tensor],
-    length: int,
-    heads: Heads,
-    mask_bhts: tf.Tensor | None,
-    scores: Scores,
-) -> tf.Tensor:
-    """`attention` on one chunk c after another; the backward pass computes its weights again. With
-    a window a chunk meets the keys n that its queries may attend to, and no others."""
-    query_bthk, key_bsgk, value_bsge = heads
-    target, source, window = query_bthk.shape[1], key_bsgk.shape[1], scores.window
+    batch, target, number, _ = query_bthk.shape
+    if mask_bhts is not None:
+        shape = batch, number, target, source
+        checks.check_attention_mask(mask_bhts.shape, mask_bhts.dtype.name, shape)
     within = Scores(scores.scale, scores.cap)  # the mask of a chunk says the rest
 
     def chunk(start: tf.Tensor | int, count: int) -> tf.Tensor:
@@ -149,10 +128,26 @@ def _by_chunks(
         fn_output_signature=value_bsge.dtype,
     )
     output_bnche = tf.transpose(output_nbche, [1, 0, 2, 3, 4])
-    output_bthe = tf.reshape(output_bnche, [query_bthk.shape[0], whole, *output_nbche.shape[3:]])
+    output_bthe = tf.reshape(output_bnche, [batch, whole, *output_nbche.shape[3:]])
     if whole == target:
         return output_bthe
     return tf.concat([output_bthe, chunk(whole, target - whole)], axis=1)
+
+
+def chunk_length(query_bthk: tf.Tensor, source: int | None) -> int | None:
+    """The number of queries in a chunk; None if they are few, or if a size is not known."""
+    batch, target, heads, _ = query_bthk.shape
+    if batch is None or target is None or source is None:
+        return None
+    weights = CHUNK_WEIGHTS[_device(query_bthk)]
+    length = max(1, weights // max(1, batch * heads * source))
+    return length if length < target else None
+
+
+def _device(x: tf.Tensor) -> str:
+    """The kind of the tensor's device, by default of the process' on which TensorFlow places it."""
+    names = x.device or " ".join(device.name for device in tf.config.list_physical_devices("GPU"))
+    return "GPU" if "GPU" in names else "CPU"
 
 
 def _part(x: tf.Tensor | None, axis: int, start: tf.Tensor | int, count: int) -> tf.Tensor | None:

@@ -27,21 +27,16 @@ class Int8Projection(FusedProjection):
     def build(self, input_shape: object = None) -> None:
         inputs, outputs = math.prod(self.inputs), math.prod(self.outputs)
         # Not `kernel`, which is the name of a parameter of the model.
+        zeros = {"initializer": "zeros", "trainable": False}
         self.kernel8 = self.add_weight(
-            shape=(inputs, outputs),
-            initializer="zeros",
-            dtype="int8",
-            trainable=False,
-            name="kernel8",
+            shape=(inputs, outputs), dtype="int8", name="kernel8", **zeros
         )
         self.scale = self.add_weight(
             shape=(outputs,), initializer="ones", trainable=False, name="scale"
         )
-        self.bias = (
-            self.add_weight(shape=self.outputs, initializer="zeros", trainable=False, name="bias")
-            if self.use_bias
-            else None
-        )
+        self.bias = None
+        if self.use_bias:
+            self.bias = self.add_weight(shape=self.outputs, name="bias", **zeros)
 
     def call(self, x: tf.Tensor, table_vd: tf.Tensor | None = None) -> tf.Tensor:
         x8_nd, scale_n1 = quantised(tf.reshape(x, [-1, math.prod(self.inputs)]), axis=1)
@@ -52,9 +47,8 @@ class Int8Projection(FusedProjection):
         return tf.reshape(y_nf, [*sizes(x)[: -len(self.inputs)], *self.outputs])
 
     def copy_kernels(self, kernels: Sequence[tf.Tensor]) -> None:
-        kernel8_df, scale_1f = quantised(
-            tf.concat([tf.cast(kernel_df, tf.float32) for kernel_df in kernels], axis=1), axis=0
-        )
+        kernel_df = tf.concat([tf.cast(kernel_df, tf.float32) for kernel_df in kernels], axis=1)
+        kernel8_df, scale_1f = quantised(kernel_df, axis=0)
         self.kernel8.assign(kernel8_df)
         self.scale.assign(scale_1f[0])
 

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import tensorflow as tf
 
@@ -28,14 +27,12 @@ class FusedProjection(Projection):
             tf.reshape(y, [*sizes(y)[:-1], *part]) for y, part in zip(ys, self.parts, strict=True)
         ]
 
-    def copy(self, kernels: Sequence[Any], biases: Sequence[Any]) -> None:
+    def copy(self, kernels: Sequence[tf.Tensor], biases: Sequence[tf.Tensor | None]) -> None:
         """Takes the weights of the projections, rounded to its own dtype; biases: all, or none."""
         self.copy_kernels([tf.reshape(kernel, [math.prod(self.inputs), -1]) for kernel in kernels])
         if self.bias is not None:
-            bias_f = tf.concat(
-                [tf.reshape(tf.cast(bias, self.bias.dtype), [-1]) for bias in biases], axis=0
-            )
-            self.bias.assign(tf.reshape(bias_f, self.bias.shape))
+            flat = [tf.reshape(tf.cast(bias, self.bias.dtype), [-1]) for bias in biases]
+            self.bias.assign(tf.reshape(tf.concat(flat, axis=0), self.bias.shape))
 
     def copy_kernels(self, kernels: Sequence[tf.Tensor]) -> None:
         """Takes kernels of two axes."""

@@ -1,7 +1,7 @@
 """Unpadding: the real tokens of all rows lie side by side; only attention computes padding."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import tensorflow as tf
 
@@ -35,14 +35,16 @@ class PaddedMask(NamedTuple):
 
 
 def in_rows(
-    attention: Callable[[Heads, tf.Tensor | None], tf.Tensor], heads: Heads, mask_bhts: Any
+    attention: Callable[[Heads, tf.Tensor | None], tf.Tensor],
+    heads: Heads,
+    mask: tf.Tensor | PaddedMask | None,
 ) -> tf.Tensor:
     """`attention(heads, mask)`. With a `PaddedMask` heads and output lie flat."""
-    if not isinstance(mask_bhts, PaddedMask):
-        return attention(heads, mask_bhts)
-    mask_bhts, query, key = mask_bhts
-    rows = [pad(x, tokens) for x, tokens in zip(heads, (query, key, key), strict=True)]
-    return unpad(attention(Heads(*rows), mask_bhts), query)
+    if not isinstance(mask, PaddedMask):
+        return attention(heads, mask)
+    query_bthk, key_bsgk = pad(heads.query_bthk, mask.query), pad(heads.key_bsgk, mask.key)
+    rows = Heads(query_bthk, key_bsgk, pad(heads.value_bsge, mask.key))
+    return unpad(attention(rows, mask.mask_bhts), mask.query)
 
 
 def unpad(x_btd: tf.Tensor, tokens: Tokens) -> tf.Tensor:

@@ -7,7 +7,6 @@ evaluation; lengths may be unknown to the graph.
 
 import tensorflow as tf
 
-from ..cache import attend_by_mask
 from ..framework import sizes
 from ..inputs import embed, sinusoids
 from ..layers import DecoderLayer
@@ -16,6 +15,7 @@ from ..positional_encoding import token_positions
 from ..rotary import Rotation
 from ..transformer import Transformer
 from ..values import Heads, Text
+from .static_cache import attend_by_mask
 
 __all__ = ["encode", "forward", "step"]
 

@@ -11,6 +11,7 @@ from ..attention import MultiHeadAttention
 from ..embedding import capped
 from ..feed_forward import FeedForward
 from ..framework import keras, other_layers
+from ..inputs import InputLayers
 from ..kernels.int8 import Int8Projection
 from ..kernels.projection import FusedProjection
 from ..layers import DecoderLayer
@@ -57,14 +58,15 @@ class FusedAttention(MultiHeadAttention):
         if not self.of_itself:
             return super().project(query_btd, memory_bsd, rotation)
         query_bthk, key_btgk, value_btge = self.query_key_value.separate(query_btd)
-        query_bthk = self._placed(query_bthk, self.query_norm, rotation)
-        return Heads(query_bthk, self._placed(key_btgk, self.key_norm, rotation), value_btge)
+        query_bthk = self.query_key_norm(query_bthk, self.query_norm, rotation)
+        key_btgk = self.query_key_norm(key_btgk, self.key_norm, rotation)
+        return Heads(query_bthk, key_btgk, value_btge)
 
     def keys_and_values(
         self, memory_bsd: tf.Tensor, rotation: Rotation | None = None
     ) -> tuple[tf.Tensor, tf.Tensor]:
         key_bsgk, value_bsge = self.key_value.separate(memory_bsd)
-        return self._placed(key_bsgk, self.key_norm, rotation), value_bsge
+        return self.query_key_norm(key_bsgk, self.key_norm, rotation), value_bsge
 
 
 class FusedFeedForward(FeedForward):
@@ -142,7 +144,7 @@ def refresh(copy: Transformer, model: Transformer) -> None:
                 own.copy([one.adapted() for one in each], [one.bias for one in each])
     if isinstance(copy.logits, Int8Projection):
         if model.config.tie_logits:
-            kernel = tf.transpose(model.input_layers("target").embedding.adapted())
+            kernel = tf.transpose(InputLayers.of(model, "target").embedding.adapted())
         else:
             kernel = model.logits.adapted()
         copy.logits.copy([kernel], [model.logits.bias])

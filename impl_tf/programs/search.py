@@ -7,18 +7,21 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from reference_numpy import TransformerConfig, checks
+from reference_numpy import checks
 from reference_numpy.strategy import Strategy
 
 from .. import mask, weights
-from ..framework import id_bounds
+from ..inputs import InputLayers
 from ..rotary import by_length
 from ..transformer import Transformer
+from ..values import Text
+from .fused import fused, refresh
 
-__all__ = ["Array", "Plan", "Program", "Request", "bucket", "plan", "request"]
+__all__ = ["Answers", "Array", "Plan", "Programs", "Request", "State", "bucket", "loop", "plan"]
 
-Answers: TypeAlias = "dict[str, tf.Tensor]"
+Answers: TypeAlias = dict[str, tf.Tensor]
 Array: TypeAlias = np.ndarray | tf.Tensor
+State: TypeAlias = dict[str, Any]  # the variables of a search's loop
 
 SHORTEST, LONGEST = 16, 64
 
@@ -58,37 +61,70 @@ class Request(NamedTuple):
     uniform_bn: tf.Tensor = None  # where tokens are drawn
 
 
-class Program:
-    """A search of a model, `search(model, plan, request)`, as one graph for each plan and shape.
+Search: TypeAlias = Callable[[Transformer, Plan, Request], Answers]
 
-    compiled: by XLA; otherwise the search runs operation by operation.
+
+class Programs:
+    """A copy of a model, its projections of one input fused, and the searches on it, each of which
+    is one graph for each plan and shape.
+
+    dtype: as `fused`. compiled: by XLA; otherwise a search runs operation by operation.
     """
 
-    def __init__(
-        self, search: Callable[..., Answers], model: Transformer, device: str, compiled: bool
-    ) -> None:
-        self._model, self._device = model, device
-        self._search: Any = partial(search, model)
-        if compiled:
-            self._search = tf.function(self._search, autograph=False, jit_compile=True)
+    def __init__(self, model: Transformer, dtype: str | None = None, compiled: bool = True) -> None:
+        variables = weights.variables(model, model.config)
+        self._device = next(iter(variables.values())).value.device
+        self._compiled, self._searches = compiled, dict[Search, Callable[..., Answers]]()
+        with tf.device(self._device):
+            self.model = fused(model, dtype)
 
     @property
     def graphs(self) -> int:
         """The number of graphs that have been compiled."""
-        return getattr(self._search, "experimental_get_tracing_count", int)()
+        searches = self._searches.values()
+        return sum(getattr(run, "experimental_get_tracing_count", int)() for run in searches)
 
-    def __call__(self, plan: Plan, strategy: Strategy, *given: Array | None) -> Answers:
-        """The answers to what `request` is given. Raises ValueError if a logit is inf or NaN."""
-        arrays = (None if array is None else np.asarray(array) for array in given)
-        asked = request(self._model.config, strategy, *arrays)
+    def refresh(self, model: Transformer) -> None:
+        """Takes the weights anew, of the same model or one of its config; no graph is compiled."""
+        refresh(self.model, model)
+
+    def answers(
+        self,
+        search: Search,
+        plan: Plan,
+        strategy: Strategy,
+        source: Text,
+        prefix: Text,
+        uniform_bn: Array | None = None,
+    ) -> Answers:
+        """The answers of a search to a request. Raises ValueError on what does not fit, and if a
+        logit is inf or NaN."""
+        if search not in self._searches:
+            run: Callable[..., Answers] = partial(search, self.model)
+            if self._compiled:
+                run = tf.function(run, autograph=False, jit_compile=True)
+            self._searches.setdefault(search, run)
+        asked = request(self.model, strategy, source, prefix, uniform_bn)
         with tf.device(self._device):
-            tensors = (
-                None if array is None else weights.from_numpy(array, self._device)
-                for array in asked
-            )
-            found = self._search(plan, Request(*tensors))
-        checks.check_logits(bool(found["finite"]))
+            tensors = tf.nest.map_structure(self._tensor, asked)
+            found = self._searches[search](plan, tensors)
+        checks.check_logits(bool(found.pop("finite")))
         return found
+
+    def _tensor(self, array: np.ndarray | None) -> tf.Tensor | None:
+        return None if array is None else weights.from_numpy(array, self._device)
+
+
+def loop(step: Callable[[State], State], state: State, request: Request) -> State:
+    """The state after the last step: after max_new_tokens tokens, if all rows are done, or if a
+    logit was not finite."""
+
+    def goes_on(state: State) -> tf.Tensor:
+        more = (state["step"] < request.max_new_tokens) & state["finite"]
+        return more & ~tf.reduce_all(state["done_b"])
+
+    (state,) = tf.while_loop(goes_on, lambda state: (step(state),), (state,))
+    return state
 
 
 def bucket(length: int) -> int:
@@ -113,41 +149,40 @@ def plan(strategy: Strategy, beams: int = 1, drawn: bool = False) -> Plan:
 
 
 def request(
-    config: TransformerConfig,
+    model: Transformer,
     strategy: Strategy,
-    source: np.ndarray | None,
-    prefix: np.ndarray | None,
-    source_mask_bs: np.ndarray | None,
-    prefix_mask_bp: np.ndarray | None,
-    uniform_bn: np.ndarray | None = None,
+    source: Text,
+    prefix: Text,
+    uniform_bn: Array | None = None,
 ) -> Request:
     """The inputs of a graph. Raises ValueError on ids, masks and prefixes that do not fit."""
-    checks.check_source_given(config.encoder_layers, source, source_mask_bs=source_mask_bs)
-    if source is not None:
-        checks.check_source(source.shape, str(source.dtype))
-    prefix, prefix_mask_bp = _prefix(config, strategy, source, prefix, prefix_mask_bp)
-    if source is not None:
-        checks.check_same_batch(source=source.shape, prefix=prefix.shape)
-        source, source_mask_bs = _source(config, source, source_mask_bs)
-    before, room = prefix[:, :-1], bucket(strategy.max_new_tokens)
+    config, source_bs, source_mask_bs = model.config, _array(source.ids), _array(source.mask)
+    checks.check_source_given(config.encoder_layers, source_bs, source_mask_bs=source_mask_bs)
+    if source_bs is not None:
+        checks.check_source(source_bs.shape, str(source_bs.dtype))
+    prefix_bp, prefix_mask_bp = _prefix(model, strategy, source_bs, prefix)
+    if source_bs is not None:
+        checks.check_same_batch(source=source_bs.shape, prefix=prefix_bp.shape)
+        source_bs, source_mask_bs = _source(model, source_bs, source_mask_bs)
+    before, room = prefix_bp[:, :-1], bucket(strategy.max_new_tokens)
     if uniform_bn is not None:
-        bounds = uniform_bn.min(initial=0), uniform_bn.max(initial=0)
-        checks.check_uniform(uniform_bn.shape, (len(prefix), strategy.max_new_tokens), *bounds)
+        uniform_bn, shape = np.asarray(uniform_bn), (len(prefix_bp), strategy.max_new_tokens)
+        lowest, highest = uniform_bn.min(initial=0), uniform_bn.max(initial=0)
+        checks.check_uniform(uniform_bn.shape, shape, lowest, highest)
+        right = (0, 0), (0, room - uniform_bn.shape[1])
+        uniform_bn = np.pad(uniform_bn.astype(np.float64), right)
     start = bucket(before.shape[1]) - before.shape[1] if before.size else 0
     left = (0, 0), (start, 0)
     numbers = ("repetition_penalty", "temperature", "top_p", "early_stop")
     whole = ("end_id", "max_new_tokens", "min_new_tokens", "top_k")
     length_n = np.minimum(np.arange(1, room + 1), strategy.max_new_tokens)
-    if uniform_bn is not None:
-        right = (0, 0), (0, room - uniform_bn.shape[1])
-        uniform_bn = np.pad(uniform_bn.astype(np.float64), right)
     return Request(
-        source=source,
-        source_mask_bs=None if source is None else source_mask_bs,
+        source=source_bs,
+        source_mask_bs=None if source_bs is None else source_mask_bs,
         before=np.pad(before.astype(np.int32), left),
         before_mask_bt=np.pad(prefix_mask_bp[:, :-1], left),
         start=np.int32(start),
-        last_b1=prefix[:, -1:].astype(np.int32),
+        last_b1=prefix_bp[:, -1:].astype(np.int32),
         pad_id=np.int32(strategy.pad_id(config)),
         forbidden_v=np.isin(np.arange(config.target_vocabulary), strategy.forbidden_ids(config)),
         length_penalty_n=((5 + length_n) / 6) ** strategy.alpha,
@@ -157,41 +192,37 @@ def request(
     )
 
 
+def _array(x: Array | None) -> np.ndarray | None:
+    return None if x is None else np.asarray(x)
+
+
 def _source(
-    config: TransformerConfig, source: np.ndarray, mask_bs: np.ndarray | None
+    model: Transformer, source: np.ndarray, mask_bs: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray]:
     """The source and its mask, padded."""
-    checks.check_tokens(
-        "token", source.shape, str(source.dtype), config.source_vocabulary, *id_bounds(source)
-    )
-    checks.check_length(source.shape[1], config.max_positions)
+    config, length = model.config, source.shape[1]
+    InputLayers.of(model, "source").embedding.check_ids(source)
+    checks.check_length(length, config.max_positions)
     mask_bs = np.asarray(mask.token_mask(source, config.padding_id)) if mask_bs is None else mask_bs
     checks.check_token_mask("source mask", mask_bs.shape, str(mask_bs.dtype), source.shape[:2])
-    length = source.shape[1] if by_length(config) else bucket(source.shape[1])
-    right = (0, 0), (0, min(length, config.max_positions or length) - source.shape[1])
+    room = length if by_length(config) else bucket(length)
+    right = (0, 0), (0, min(room, config.max_positions or room) - length)
     return np.pad(source.astype(np.int32), right), np.pad(mask_bs, right)
 
 
 def _prefix(
-    config: TransformerConfig,
-    strategy: Strategy,
-    source: Any,
-    prefix: Any,
-    mask_bp: np.ndarray | None,
+    model: Transformer, strategy: Strategy, source: Any, given: Text
 ) -> tuple[np.ndarray, np.ndarray]:
     """The prefix, by default the start token, and its token mask."""
+    config, prefix, mask_bp = model.config, _array(given.ids), _array(given.mask)
     checks.check_prefix_given(prefix is not None, source is not None, strategy.start_id)
     if prefix is None:
         prefix = np.full((len(source), 1), strategy.start_id, source.dtype)
     if mask_bp is not None:
         checks.check_token_mask("prefix mask", mask_bp.shape, str(mask_bp.dtype), prefix.shape)
-    last = () if mask_bp is None else mask_bp[:, -1].tolist()
-    checks.check_prefix(
-        prefix.shape, str(prefix.dtype), config.padding_id, prefix[..., -1:].tolist(), last
-    )
-    checks.check_tokens(
-        "token", prefix.shape, str(prefix.dtype), config.target_vocabulary, *id_bounds(prefix)
-    )
+    last, real = prefix[..., -1:].tolist(), () if mask_bp is None else mask_bp[:, -1].tolist()
+    checks.check_prefix(prefix.shape, str(prefix.dtype), config.padding_id, last, real)
+    InputLayers.of(model, "target").embedding.check_ids(prefix)
     checks.check_length(prefix.shape[1] + strategy.max_new_tokens - 1, config.max_positions)
     if mask_bp is None:
         mask_bp = np.asarray(mask.token_mask(prefix, config.padding_id))

@@ -1,8 +1,10 @@
 """The step of a training run on replicas."""
 
-from collections.abc import Callable, Iterator
+import functools
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from functools import partial
+from typing import TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -18,6 +20,9 @@ from ..transformer import Transformer
 from .sharding import Replicas, compilers, draw, following, lengths, summed, workers_alive
 
 __all__ = ["Steps"]
+
+Rows: TypeAlias = tf.distribute.DistributedValues  # of every replica its part
+Part: TypeAlias = tuple[tf.Tensor, list[tf.Tensor]]  # a loss and its gradients
 
 
 class Steps:
@@ -45,13 +50,13 @@ class Steps:
             with replicas.strategy.scope():
                 self._lengths = {stack: tf.Variable(0, dtype=tf.int64) for stack in stacks}
         xla, graph = compilers(compiled)
-        run, self._gradients = replicas.run, xla(self._gradients_of_rows)
-        self._part = graph(lambda *batch: run(lambda *own: self._gradients(*own), *batch))
-        self._add = graph(lambda *parts: run(_added, *parts))
+        value = xla(self._value_of_rows)
+        # A partial function is none that `run` would take out of its own graph.
+        self._part = graph(partial(replicas.run, partial(xla(self._gradients_of_rows))))
+        self._add = graph(partial(replicas.run, partial(tf.nest.map_structure, tf.add)))
         self._apply = graph(self._summed_and_applied)
-        self._value = xla(self._value_of_rows)
         self._evaluate = graph(
-            lambda *batch: run(lambda *own: summed([self._value(*own)])[0], *batch)
+            partial(replicas.run, lambda source, target: summed([value(source, target)])[0])
         )
 
     def step(
@@ -64,25 +69,27 @@ class Steps:
     ) -> tf.Tensor:
         """One update after that many steps; returns the loss of the whole batch before it."""
         rows = len(target) // self._recipe.microbatches
-        found: Any = None
-        for begin in (part * rows for part in range(self._recipe.microbatches)):
-            ids = self._split(source, target, begin, begin + rows)
-            masks = self._kept(keep, steps, begin, rows)
+
+        def part(begin: int) -> tuple[Rows, list[Rows]]:
+            own_source, own_target = self._split(source, target, begin, begin + rows)
+            masks, place = self._kept(keep, steps, begin, rows)
             with self._following(source, target, begin, begin + rows):
-                part = self._part(*ids, *masks, tf.constant(total))
-            found = part if found is None else self._add(found, part)
+                return self._part(own_source, own_target, masks, place, tf.constant(total))
+
+        begins = range(0, rows * self._recipe.microbatches, rows)
+        found = functools.reduce(self._add, map(part, begins))
         with workers_alive():
-            return self._replicas.first(self._apply(*found))
+            return self._replicas.first(self._apply(found))
 
     def loss(self, source: np.ndarray | None, target: np.ndarray) -> float:
         """The sum of -log p over the labels of the batch that count, without smoothing."""
         with workers_alive(), self._following(source, target, 0, len(target)):
-            return float(self._replicas.first(self._evaluate(*self._split(source, target))))
+            own_source, own_target = self._split(source, target, 0, len(target))
+            return float(self._replicas.first(self._evaluate(own_source, own_target)))
 
     def _split(
-        self, source: np.ndarray | None, target: np.ndarray, begin: int = 0, end: int | None = None
-    ) -> tuple[Any, Any]:
-        end = len(target) if end is None else end
+        self, source: np.ndarray | None, target: np.ndarray, begin: int, end: int
+    ) -> tuple[Rows | None, Rows]:
         own = None if source is None else self._replicas.rows(source, begin, end)
         return own, self._replicas.rows(target, begin, end)
 
@@ -100,7 +107,9 @@ class Steps:
         with following({getattr(self._model, stack): x for stack, x in self._lengths.items()}):
             yield
 
-    def _kept(self, keep: Keep | None, steps: int, begin: int, rows: int) -> tuple[Any, Any]:
+    def _kept(
+        self, keep: Keep | None, steps: int, begin: int, rows: int
+    ) -> tuple[dict[str, Rows] | None, Rows | None]:
         """The keep masks that are given, and where random ones are drawn: the step, and the place
         of each replica's first row in the whole batch."""
         if keep is not None:
@@ -111,39 +120,43 @@ class Steps:
         return None, self._replicas.each(lambda index: np.array([first[index], steps], np.int64))
 
     def _gradients_of_rows(
-        self, source: Any, target: Any, keep: Any, place: Any, total: Any
-    ) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        self,
+        source: tf.Tensor | None,
+        target: tf.Tensor,
+        keep: Mapping[str, tf.Tensor] | None,
+        place: tf.Tensor | None,
+        total: tf.Tensor,
+    ) -> Part:
         """A replica's part of the loss and of its gradients; 0 where it has no rows."""
         config = self._model.config
         if keep is None:
-            lengths = (
-                0 if source is None else source.shape[1],
-                0 if config.classes else target.shape[1] - 1,
-            )
-            keep = draw(config, self._seed, place, target.shape[0], *lengths)
+            source_length = 0 if source is None else source.shape[1]
+            length = 0 if config.classes else target.shape[1] - 1
+            keep = draw(config, self._seed, place, target.shape[0], source_length, length)
         with tf.GradientTape() as tape:
-            given = source, target, self._recipe.smoothing, total, canonical.nest(keep)
-            value = _objective(self._model)(*given)
+            value = _objective(self._model)(
+                source, target, self._recipe.smoothing, total, canonical.nest(keep)
+            )
         gradients = tape.gradient(value, self._model.trainable_variables)
         return value, [tf.convert_to_tensor(gradient) for gradient in gradients]
 
     def _value_of_rows(self, source: tf.Tensor | None, target: tf.Tensor) -> tf.Tensor:
         return _objective(self._model)(source, target, total=1)
 
-    def _summed_and_applied(self, value: tf.Tensor, gradients: list[tf.Tensor]) -> tf.Tensor:
+    def _summed_and_applied(self, found: tuple[Rows, list[Rows]]) -> Rows:
         """Sums a loss and its gradients over the replicas and updates every copy of the variables;
         returns the loss.
 
         Keras' own `apply` would sum once more in a replica, and does not run outside one.
         """
 
-        def clipped(value: tf.Tensor, gradients: list[tf.Tensor]) -> tuple[Any, Any]:
-            value, *gradients = summed([value, *gradients])
+        def clipped(found: Part) -> Part:
+            value, *gradients = summed([found[0], *found[1]])
             if self._recipe.clip_norm is not None:
                 gradients = clip_global_norm(gradients, self._recipe.clip_norm)
             return value, gradients
 
-        value, gradients = self._replicas.run(clipped, value, gradients)
+        value, gradients = self._replicas.run(clipped, found)
         rate = self._optimizer.learning_rate
         for variable, gradient in zip(self._model.trainable_variables, gradients, strict=True):
             self._replicas.strategy.extended.update(
@@ -158,7 +171,3 @@ class Steps:
 
 def _objective(model: Transformer) -> Callable[..., tf.Tensor]:
     return model.classification_loss if model.config.classes else model.training_loss
-
-
-def _added(first: Any, second: Any) -> Any:
-    return tf.nest.map_structure(tf.add, first, second)

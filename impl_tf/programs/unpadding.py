@@ -13,7 +13,7 @@ from reference_numpy import parameters as canonical
 from .. import loss, mask
 from ..dropout import Keep, part
 from ..framework import attached_mask, other_layers, sizes
-from ..inputs import real_tokens, texts
+from ..inputs import checked_texts, real_tokens, texts
 from ..kernels.unpadding import PaddedMask, Tokens, counted, pad, unpad
 from ..rotary import by_length
 from ..transformer import Transformer
@@ -89,7 +89,7 @@ class Unpadded(Generic[P, R]):
         skip_padding: bool = False,
     ) -> tf.Tensor:
         """`model(...)`; zero rows of logits at positions of the target that are left out."""
-        source, target = self._model.texts(source, target)
+        source, target = checked_texts(self._model.config, source, target)
         if sides is None or target is None:
             logits_btv = self._model(source, target, keep=keep, training=training)
         else:
@@ -113,7 +113,7 @@ class Unpadded(Generic[P, R]):
     ) -> tf.Tensor:
         """`model.training_loss(...)`."""
         model, (input_bt, label_bt) = self._model, loss.teacher_forcing(target)
-        source, _ = model.texts(source, input_bt)
+        source, _ = checked_texts(model.config, source, input_bt)
         logits_1nv, tokens = _logits(model, sides, source, Text(input_bt), keep, training)
         mask_1n = counted(mask.token_mask(label_bt, model.config.padding_id), tokens)
         logits_1nv = tf.cast(logits_1nv, model.variable_dtype)

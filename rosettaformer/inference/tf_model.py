@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from impl_tf import cache, weights
+from impl_tf import weights
 from impl_tf.inputs import OF_SOURCE, OF_TARGET
+from impl_tf.programs import static_cache
 from impl_tf.programs.compiled import compiled
 from impl_tf.programs.fused import fused
 from impl_tf.values import Text
@@ -31,13 +32,13 @@ class BackendModel(Model):
             self._model = transformer("tf", config, rounded(parameters, dtype))
             self._decoding: Any = fused(self._model, "int8" if int8 else None) if config.decoder_layers else None
         self._step = compiled(self._last)
-        self._reorder = compiled(cache.reorder)
+        self._reorder = compiled(static_cache.reorder)
         heads = {name: partial(getattr(self._model, name), training=False) for name in METHODS if name != "states"}
         self._methods = {name: compiled(method, jit_compile=False) for name, method in {**heads, "states": self._model.states}.items()}
 
     def start(self, rows: int, length: int) -> Any:
         with tf.device(self._device):
-            return cache.start_cache(self._decoding, None, batch=rows, length=length)
+            return static_cache.start_cache(self._decoding, None, batch=rows, length=length)
 
     def read(self, token_bt: np.ndarray, mask_bt: np.ndarray, cache_: Any) -> tuple[np.ndarray, Any]:
         with tf.device(self._device):
@@ -58,5 +59,5 @@ class BackendModel(Model):
 
     def _last(self, token_bt: tf.Tensor, cache_: Any, mask_bt: tf.Tensor) -> tuple[tf.Tensor, Any]:
         """Returns the logits after the last token, and the cache."""
-        logits_btv, cache_ = cache.decode_step(self._decoding, token_bt, cache_, mask_bt)
+        logits_btv, cache_ = static_cache.decode_step(self._decoding, token_bt, cache_, mask_bt)
         return logits_btv[:, -1], cache_

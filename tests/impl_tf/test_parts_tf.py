@@ -8,10 +8,11 @@ import tensorflow as tf
 from test_use_tf import MODELS, loaded, ready, right
 from user_models import CONFIG, LABELS, MASK, PAIR, SEARCH, SOURCE, TARGET, differs, reference, same, tree, values
 
-from impl_tf import weights
+from impl_tf import cache, weights
 from impl_tf.decoding import Searcher
 from impl_tf.framework import keras
 from impl_tf.layers import DecoderLayer, EncoderLayer
+from impl_tf.programs import static_cache
 from impl_tf.programs.compiled import compiled
 from impl_tf.stacks import Encoder
 from impl_tf.transformer import Transformer
@@ -121,6 +122,15 @@ def test_a_search_refuses_layers_that_its_copy_would_leave_out() -> None:
     model = fresh(Trained)
     weights.load(model, values(), CONFIG)
     MODELS.searched(model)
+
+
+@pytest.mark.parametrize(("kind", "room"), [(cache, {}), (static_cache, {"length": 5})])
+def test_a_row_of_a_cache_takes_its_past_with_it(kind: Any, room: dict[str, int]) -> None:
+    model, row = loaded(), np.array([2, 0, 0, 1])
+    held = kind.start_cache(model, model.encode(SOURCE), SOURCE != 0, **room)
+    _, held = kind.decode_step(model, TARGET[:, :2], held)
+    logits, _ = kind.decode_step(model, TARGET[row][:, 2:], kind.reorder(held, row))
+    same(logits, reference(source=SOURCE[row], target=TARGET[row])[:, 2:])
 
 
 def test_masks_of_keras_hide_padding_from_attention() -> None:
