@@ -1,9 +1,8 @@
 """The step of a training run on replicas."""
 
-import functools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
+from functools import partial, reduce
 from typing import TypeAlias
 
 import numpy as np
@@ -77,7 +76,7 @@ class Steps:
                 return self._part(own_source, own_target, masks, place, tf.constant(total))
 
         begins = range(0, rows * self._recipe.microbatches, rows)
-        found = functools.reduce(self._add, map(part, begins))
+        found = reduce(self._add, map(part, begins))
         with workers_alive():
             return self._replicas.first(self._apply(found))
 

@@ -276,7 +276,8 @@ def steps(package: str, page: str) -> list[str]:
         elif isinstance(node, ast.ClassDef):
             methods = [part.name for part in node.body if isinstance(part, ast.FunctionDef)]
             found += [node.name if name in CALLS else name for name in methods]
-    return list(dict.fromkeys(plain(name) for name in found if not name.startswith("__") and name not in HOOKS and not name.endswith("_vjp")))
+    own = [name for name in found if not name.startswith("__") and name not in HOOKS and not name.endswith("_vjp")]
+    return list(dict.fromkeys(map(plain, own)))
 
 
 @pytest.mark.parametrize("page", PAGES_OF_TWINS)
