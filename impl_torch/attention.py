@@ -29,22 +29,10 @@ def attention_weights(
     compute in float32 and round the weights. Raises ValueError on shapes that do not fit.
     """
     checks.check_attention(query_bthk.shape, key_bsgk.shape, key_bsgk.shape)
-    _check_mask(mask_bhts, query_bthk, key_bsgk)
-    target, heads, source = query_bthk.shape[1], query_bthk.shape[2], key_bsgk.shape[1]
-    scale = query_bthk.shape[3] ** -0.5 if scores.scale is None else scores.scale
-    scaled_bthk = precision.upcast_half(query_bthk) * scale
-    key_bshk = precision.upcast_half(repeat_kv(key_bsgk, heads))
-    scores_bhts = torch.einsum("bthk,bshk->bhts", scaled_bthk, key_bshk)
+    scores_bhts = scaled_scores(query_bthk, key_bsgk, scores)
     if scores.cap is not None:
         scores_bhts = softmax.soft_cap(scores_bhts, scores.cap)
-    if mask_bhts is not None and mask_bhts.is_floating_point():
-        scores_bhts, mask_bhts = scores_bhts + mask_bhts, mask_bhts > -torch.inf
-    if scores.causal:
-        causal_bhts = mask.causal_mask(target, source, query_bthk.device)
-        mask_bhts = mask.combine_masks(mask_bhts, causal_bhts)
-    if scores.window:
-        window_bhts = mask.window_mask(target, source, scores.window, query_bthk.device)
-        mask_bhts = mask.combine_masks(mask_bhts, window_bhts)
+    scores_bhts, mask_bhts = masked(scores_bhts, mask_bhts, scores)
     return softmax.softmax(scores_bhts, mask_bhts).to(query_bthk.dtype)
 
 
@@ -59,30 +47,47 @@ def scaled_dot_product_attention(
     query_bthk, key_bsgk, value_bsge = heads
     checks.check_attention(query_bthk.shape, key_bsgk.shape, value_bsge.shape)
     if scores.cap is None and drop.keep_bhts is None:
-        _check_mask(mask_bhts, query_bthk, key_bsgk)
         return sdpa(heads, mask_bhts, scores, drop.rate)
     weights_bhts = attention_weights(query_bthk, key_bsgk, mask_bhts, scores)
     dropped_bhts = dropout(weights_bhts, drop.keep_bhts, drop.rate, training=drop.rate > 0)
-    return weighted(dropped_bhts, value_bsge)
+    value_bshe = repeat_kv(value_bsge, query_bthk.shape[2])
+    return torch.einsum("bhts,bshe->bthe", dropped_bhts, value_bshe)
 
 
-def weighted(weights_bhts: Tensor, value_bsge: Tensor) -> Tensor:
-    """`weights value`, `b t h e`."""
-    value_bshe = repeat_kv(value_bsge, weights_bhts.shape[1])
-    return torch.einsum("bhts,bshe->bthe", weights_bhts, value_bshe)
+def scaled_scores(query_bthk: Tensor, key_bsgk: Tensor, scores: Scores = Scores()) -> Tensor:
+    """`query key^T / sqrt(k)`, or times the scale that is stated (SCALE): `b h t s`, at least in
+    float32.
+    """
+    scale = query_bthk.shape[3] ** -0.5 if scores.scale is None else scores.scale
+    scaled_bthk = precision.upcast_half(query_bthk) * scale
+    key_bshk = precision.upcast_half(repeat_kv(key_bsgk, query_bthk.shape[2]))
+    return torch.einsum("bthk,bshk->bhts", scaled_bthk, key_bshk)
+
+
+def masked(
+    scores_bhts: Tensor, mask_bhts: Tensor | None, scores: Scores = Scores()
+) -> tuple[Tensor, Tensor | None]:
+    """Returns the scores with a floating mask added, and the boolean mask with causality (CAUSAL)
+    and window (WINDOW) in it.
+    """
+    target, source = scores_bhts.shape[2:]
+    if mask_bhts is not None:
+        kind = precision.dtype_name(mask_bhts.dtype)
+        checks.check_attention_mask(mask_bhts.shape, kind, scores_bhts.shape)
+        if mask_bhts.is_floating_point():
+            scores_bhts, mask_bhts = scores_bhts + mask_bhts, mask_bhts > -torch.inf
+    if scores.causal:
+        causal_bhts = mask.causal_mask(target, source, scores_bhts.device)
+        mask_bhts = mask.combine_masks(mask_bhts, causal_bhts)
+    if scores.window:
+        window_bhts = mask.window_mask(target, source, scores.window, scores_bhts.device)
+        mask_bhts = mask.combine_masks(mask_bhts, window_bhts)
+    return scores_bhts, mask_bhts
 
 
 def repeat_kv(x_bsge: Tensor, heads: int) -> Tensor:
     """Repeats each head of keys or values for the query heads that share it."""
     return x_bsge.repeat_interleave(heads // x_bsge.shape[2], dim=2)
-
-
-def _check_mask(mask_bhts: Tensor | None, query_bthk: Tensor, key_bsgk: Tensor) -> None:
-    if mask_bhts is None:
-        return
-    batch, target, heads, _ = query_bthk.shape
-    kind, shape = precision.dtype_name(mask_bhts.dtype), (batch, heads, target, key_bsgk.shape[1])
-    checks.check_attention_mask(mask_bhts.shape, kind, shape)
 
 
 class MultiHeadAttention(nn.Module):
@@ -135,11 +140,14 @@ class MultiHeadAttention(nn.Module):
     ) -> Heads:
         """Projects one input to queries, and another or the same to keys and values."""
         query_bthk = self.queries(query_btd, rotation)
-        return Heads(query_bthk, *self.keys_and_values(memory_bsd, rotation))
+        key_bsgk, value_bsge = self.keys_and_values(memory_bsd, rotation)
+        return Heads(query_bthk, key_bsgk, value_bsge)
 
     def queries(self, query_btd: Tensor, rotation: Rotation | None = None) -> Tensor:
         """`x W^Q + b^Q`, normalised and rotated: `b t h k`."""
-        return self.split_heads(self.query(query_btd), self.query_norm, rotation)
+        query_bthk = self.query(query_btd).unflatten(-1, (-1, self.key_size))
+        normed_bthk = self.query_key_norm(self.query_norm, query_bthk)
+        return rotary.rotated(normed_bthk, rotation, self.config.rotary_layout)
 
     def keys_and_values(
         self, memory_bsd: Tensor, rotation: Rotation | None = None
@@ -147,23 +155,18 @@ class MultiHeadAttention(nn.Module):
         """`m W^K + b^K`, normalised and rotated, and `m W^V + b^V`, which a cache may hold: `b s g
         k` and `b s g e`.
         """
-        key_bsgk = self.split_heads(self.key(memory_bsd), self.key_norm, rotation)
-        return key_bsgk, self.value(memory_bsd).unflatten(-1, (-1, self.value_size))
+        key_bsgk = self.key(memory_bsd).unflatten(-1, (-1, self.key_size))
+        value_bsge = self.value(memory_bsd).unflatten(-1, (-1, self.value_size))
+        normed_bsgk = self.query_key_norm(self.key_norm, key_bsgk)
+        return rotary.rotated(normed_bsgk, rotation, self.config.rotary_layout), value_bsge
 
-    def split_heads(
-        self, x_btd: Tensor, qk_norm: nn.Module | None, rotation: Rotation | None
-    ) -> Tensor:
-        """Splits projected queries or keys into heads, normalises them, each head or all heads
-        together (QKNORM), and rotates them (ROTARY): `b t h k`.
-        """
-        x_bthk = x_btd.unflatten(-1, (-1, self.key_size))
-        if qk_norm is not None:
-            axis = 1 if self.config.query_key_norm == "head" else 2
-            rows_btd = qk_norm(x_bthk.flatten(axis, axis + 1))
-            x_bthk = rows_btd.unflatten(axis, (-1, x_bthk.shape[axis + 1]))
-        if rotation is None:
+    def query_key_norm(self, norm: nn.Module | None, x_bthk: Tensor) -> Tensor:
+        """`norm(x)` over the features of each head, or of all heads together (QKNORM)."""
+        if norm is None:
             return x_bthk
-        return rotary.rotated(x_bthk, rotation, self.config.rotary_layout)
+        axis = 1 if self.config.query_key_norm == "head" else 2
+        normed_btd = norm(x_bthk.flatten(axis, axis + 1))
+        return normed_btd.unflatten(axis, (-1, x_bthk.shape[axis + 1]))
 
     def attend(
         self,
@@ -176,25 +179,30 @@ class MultiHeadAttention(nn.Module):
 
         scores: by default the module's own; others if the mask has causality and window in it.
         """
-        scores = self.scores if scores is None else scores
-        # In a run without padding the input is flat: only the attention itself sees rows.
-        output_bthe = in_rows(self._attention, heads, mask_bhts, keep_bhts, scores)
-        return self.output(output_bthe.flatten(-2))
+        drop, scores = self.weights_dropout, self.scores if scores is None else scores
 
-    def weights(self, heads: Heads, mask_bhts: Tensor | None = None) -> Tensor:
-        """The weights by which `attend` takes the mean of the values, before their dropout: `b h t
-        s`.
-        """
-        return attention_weights(heads.query_bthk, heads.key_bsgk, mask_bhts, self.scores)
-
-    def _attention(
-        self, heads: Heads, mask_bhts: Tensor | None, keep_bhts: Tensor | None, scores: Scores
-    ) -> Tensor:
-        drop = self.weights_dropout
-        if type(drop).forward is Dropout.forward and not is_changed(drop):
+        def mean(heads: Heads, mask_bhts: Tensor | None) -> Tensor:
+            if type(drop).forward is not Dropout.forward or is_changed(drop):
+                # It needs the weights, which the fused kernel never holds.
+                return self.weights(heads, mask_bhts, keep_bhts, scores)[1]
             rate = drop.rate if drop.training or keep_bhts is not None else 0.0
             return scaled_dot_product_attention(heads, mask_bhts, scores, Drop(keep_bhts, rate))
-        # Another module, or one with hooks, needs the weights, which the fused kernel never holds.
+
+        # In a run without padding the input is flat: only the attention itself sees rows.
+        return self.output(in_rows(mean, heads, mask_bhts).flatten(-2))
+
+    def weights(
+        self,
+        heads: Heads,
+        mask_bhts: Tensor | None = None,
+        keep_bhts: Tensor | None = None,
+        scores: Scores | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Returns the weights before their dropout, `b h t s`, and the mean of the values by them,
+        `b t h e`, which `attend` projects.
+        """
+        scores, drop = self.scores if scores is None else scores, self.weights_dropout
         weights_bhts = attention_weights(heads.query_bthk, heads.key_bsgk, mask_bhts, scores)
         dropped_bhts = drop(weights_bhts) if keep_bhts is None else drop(weights_bhts, keep_bhts)
-        return weighted(dropped_bhts, heads.value_bsge)
+        value_bshe = repeat_kv(heads.value_bsge, weights_bhts.shape[1])
+        return weights_bhts, torch.einsum("bhts,bshe->bthe", dropped_bhts, value_bshe)

@@ -2,8 +2,6 @@
 (BEAM).
 """
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -66,13 +64,9 @@ class Beams:
 
     def n_best(self, pad_id: int) -> dict[str, Tensor]:
         """Returns the hypotheses of the highest score, of equals the lower tokens first."""
-        steps = [
-            np.stack(parts)
-            for parts in zip(
-                *([part.cpu().numpy() for part in step] for step in self._steps), strict=True
-            )
-        ]
-        token_tbw, parent_tbw, score_tbw = steps
+        token_tbw, parent_tbw, score_tbw = (
+            torch.stack(parts).cpu().numpy() for parts in zip(*self._steps, strict=True)
+        )
         count, device = self.strategy.n_best, self.live_bw.device
         token_bwn = np.full((score_tbw.shape[1], count, self.strategy.max_new_tokens), pad_id)
         score_bw = np.full(token_bwn.shape[:2], -np.inf, score_tbw.dtype)
@@ -95,7 +89,7 @@ def best(total_bwv: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
     """
     beams = total_bwv.shape[1]
     flat_bn = total_bwv.transpose(1, 2).flatten(1)  # by token, then by beam
-    found: list[Any] = []
+    found: list[torch.return_types.max] = []
     for _ in range(count):
         found.append(flat_bn.max(dim=1, keepdim=True))
         flat_bn.scatter_(1, found[-1].indices, -torch.inf)
@@ -105,7 +99,7 @@ def best(total_bwv: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
 
 def hypotheses(
     token_tw: np.ndarray, parent_tw: np.ndarray, score_tw: np.ndarray, count: int
-) -> list[tuple[Any, list[int]]]:
+) -> list[tuple[float, list[int]]]:
     """Returns the best hypotheses of one row, scores and tokens before the end. A beam that ends at
     step t was live at step t - 1.
     """
@@ -117,7 +111,7 @@ def hypotheses(
         for earlier in reversed(range(step)):
             tokens.append(int(token_tw[earlier, place]))
             place = parent_tw[earlier, place]
-        found.append((score_tw[step, beam], tokens[::-1]))
+        found.append((float(score_tw[step, beam]), tokens[::-1]))
     return sorted(found, key=lambda one: (-one[0], one[1]))[:count]
 
 

@@ -14,7 +14,7 @@ from . import framework
 from .beams import Beams
 from .programs.compiled import compiled_step
 from .programs.fused import Dtype, fused
-from .programs.request import Request, request
+from .programs.request import request
 from .programs.search import Reading, all_done, next_token
 from .transformer import Transformer
 
@@ -62,9 +62,8 @@ class Searcher:
         """Returns token_bn and log_p_bn: at each step the likeliest token after penalties, of
         equals the lower id.
         """
-        asked = self._request(strategy, source, prefix, source_mask_bs, prefix_mask_bp)
-        reading = Reading(self.model, self.step, asked)
-        return _one_by_one(reading, lambda step: reading.likeliest())
+        reading = start(self, strategy, source, prefix, source_mask_bs, prefix_mask_bp)
+        return one_by_one(reading, lambda step: reading.likeliest())
 
     @torch.inference_mode()
     def sample(
@@ -80,13 +79,12 @@ class Searcher:
         temperature, top-k, top-p, then draw (SAMPLE). The numbers stand in place of a generator, so
         that every implementation draws the same tokens.
         """
-        asked = self._request(strategy, source, prefix, source_mask_bs, prefix_mask_bp)
-        shape = len(asked.prefix_bp), asked.strategy.max_new_tokens
+        reading = start(self, strategy, source, prefix, source_mask_bs, prefix_mask_bp)
+        shape = reading.rows, reading.strategy.max_new_tokens
         checks.check_uniform(uniform_bn.shape, shape, *framework.bounds(uniform_bn))
-        reading = Reading(self.model, self.step, asked)
-        if not asked.strategy.temperature:
-            return _one_by_one(reading, lambda step: reading.likeliest())
-        return _one_by_one(reading, lambda step: reading.drawn(uniform_bn[:, step]))
+        if not reading.strategy.temperature:
+            return one_by_one(reading, lambda step: reading.likeliest())
+        return one_by_one(reading, lambda step: reading.drawn(uniform_bn[:, step]))
 
     @torch.inference_mode()
     def beam_search(
@@ -103,26 +101,12 @@ class Searcher:
         Beams are copies of a row. At each step every live beam ends once, and the likeliest
         continuations of all live on.
         """
-        asked = self._request(strategy, source, prefix, source_mask_bs, prefix_mask_bp)
-        reading = Reading(self.model, self.step, asked, copies=asked.strategy.beam_size)
-        strategy, log_total_b = asked.strategy, reading.next.log_total_b
-        beams = Beams(strategy, reading.rows, log_total_b.dtype, log_total_b.device)
-        for step in range(strategy.max_new_tokens):
-            log_p_bv = reading.next.scores_bv - reading.next.log_total_b[:, None]
-            scores_bwv = reading.penalised(log_p_bv).unflatten(0, (-1, strategy.beam_size))
-            token_bt, row_b = beams.advance(scores_bwv)
-            if step + 1 == strategy.max_new_tokens or all_done(beams.done_b, step):
-                break
-            reading.read(token_bt, row_b)
-        reading.check()
-        return beams.n_best(asked.pad_id)
-
-    def _request(self, strategy: Options, *given: Tensor | None) -> Request:
-        """given: source, prefix and the masks of both."""
-        return request(self.model.config, Strategy.of(strategy, self.model.config), *given)
+        strategy = Strategy.of(strategy, self.model.config)
+        copies = strategy.beam_size
+        return beams(start(self, strategy, source, prefix, source_mask_bs, prefix_mask_bp, copies))
 
 
-def _one_by_one(
+def one_by_one(
     reading: Reading, choose: Callable[[int], tuple[Tensor, Tensor]]
 ) -> dict[str, Tensor]:
     """Returns one answer for each row, token by token. choose: step -> the tokens `b`, and their
@@ -146,3 +130,34 @@ def _one_by_one(
         "token_bn": F.pad(torch.stack(tokens, dim=1), rest, value=pad_id),
         "log_p_bn": F.pad(torch.stack(log_ps, dim=1), rest),
     }
+
+
+def beams(reading: Reading) -> dict[str, Tensor]:
+    """Returns the hypotheses of all rows, whose beams go on together."""
+    strategy, log_total_b = reading.strategy, reading.next.log_total_b
+    found = Beams(strategy, reading.rows, log_total_b.dtype, log_total_b.device)
+    for step in range(strategy.max_new_tokens):
+        log_p_bv = reading.next.scores_bv - reading.next.log_total_b[:, None]
+        scores_bwv = reading.penalised(log_p_bv).unflatten(0, (-1, strategy.beam_size))
+        token_bt, row_b = found.advance(scores_bwv)
+        if step + 1 == strategy.max_new_tokens or all_done(found.done_b, step):
+            break
+        reading.read(token_bt, row_b)
+    reading.check()
+    return found.n_best(reading.request.pad_id)
+
+
+def start(
+    searcher: Searcher,
+    strategy: Options,
+    source: Tensor | None,
+    prefix: Tensor | None,
+    source_mask_bs: Tensor | None,
+    prefix_mask_bp: Tensor | None,
+    copies: int = 1,
+) -> Reading:
+    """Returns the model after it has read the prefix, with so many copies of each row."""
+    model = searcher.model
+    strategy = Strategy.of(strategy, model.config)
+    asked = request(model.config, strategy, source, prefix, source_mask_bs, prefix_mask_bp)
+    return Reading(model, searcher.step, asked, copies)

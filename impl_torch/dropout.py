@@ -1,19 +1,21 @@
 """Inverted dropout (DROPOUT), and the trees of keep masks."""
 
+import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from reference_numpy import checks
+from reference_numpy import TransformerConfig, checks, sites
 
 from . import precision
 
 __all__ = ["Dropout"]
 
-Keep = Mapping[str, Any]  # keep masks, nested by the parts of their sites' names
+# keep masks, nested by the parts of their sites' names
+Keep: TypeAlias = Mapping[str, "Tensor | Keep"]
 
 
 class Dropout(nn.Module):
@@ -47,3 +49,26 @@ def part(keep: Any, *names: str) -> Any:
     for name in names:
         keep = None if keep is None else keep.get(name)
     return keep
+
+
+def words(entries: int, device: torch.device, generator: torch.Generator | None = None) -> Tensor:
+    """Draws at least this number of random 16-bit words, four in an int64; generator: by default
+    the device's.
+    """
+    empty = torch.empty(-(-entries // 4), dtype=torch.int64, device=device)
+    return empty.random_(-(2**63), None, generator=generator)
+
+
+def cut(
+    config: TransformerConfig, shapes: Mapping[str, tuple[int, ...]], words: Tensor
+) -> dict[str, Tensor]:
+    """Cuts random words, 16 bits for an entry, along their last axis into the keep masks of these
+    sites. Other axes of the words are the first ones of every mask.
+    """
+    rows = words.shape[:-1].numel()
+    sizes = [math.prod(shape) // rows for shape in shapes.values()]
+    parts = words.view(torch.int16)[..., : sum(sizes)].split(sizes, dim=-1)
+    return {
+        site: (part >= round(sites.rate(config, site) * 2**16) - 2**15).view(shape)
+        for (site, shape), part in zip(shapes.items(), parts, strict=True)
+    }

@@ -1,6 +1,7 @@
 """Token and segment embedding, and the logits, which map vectors to scores of tokens."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -12,9 +13,8 @@ from .projection import Projection
 
 __all__ = ["Embedding", "Logits", "SegmentEmbedding"]
 
-Check = Callable[
-    ..., None
-]  # of a shape, a dtype and, if they are known, the lowest and highest value
+# of a shape, a dtype and, by name, if they are known, the lowest and highest value
+Check = Callable[..., None]
 
 
 class Table(nn.Embedding):
@@ -50,7 +50,7 @@ class Embedding(Table):
 
     def check_ids(self, token: Tensor) -> None:
         """Raises ValueError on tokens that `forward` rejects."""
-        check_values(of_vocabulary(token, self.num_embeddings))
+        check_values([of_vocabulary(token, self.num_embeddings)])
 
     def forward(self, token: Tensor) -> Tensor:
         self.check_ids(token)
@@ -82,11 +82,8 @@ class SegmentEmbedding(Table):
 
     def check_ids(self, segment_bs: Tensor) -> None:
         """Raises ValueError on segments that `forward` rejects."""
-
-        def check(shape: torch.Size, dtype: str, *bounds: int) -> None:
-            checks.check_rows("segment", shape, dtype, self.num_embeddings, *bounds)
-
-        check_values((segment_bs, check))
+        check = partial(checks.check_rows, "segment", rows=self.num_embeddings)
+        check_values([(segment_bs, check)])
 
     def forward(self, segment_bs: Tensor) -> Tensor:
         self.check_ids(segment_bs)
@@ -119,8 +116,8 @@ def token_embedding(config: TransformerConfig, vocabulary: int) -> Embedding:
 
 def logits(config: TransformerConfig, vocabulary: int) -> Logits:
     """Returns logits of the config for this vocabulary."""
-    scale_and_cap = config.logit_scale, config.logit_cap
-    return Logits(config.model_width, vocabulary, config.output_bias, *scale_and_cap)
+    width, scale, cap = config.model_width, config.logit_scale, config.logit_cap
+    return Logits(width, vocabulary, config.output_bias, scale, cap)
 
 
 def scaled_and_capped(logits_btv: Tensor, scale: float, cap: float | None) -> Tensor:
@@ -133,19 +130,15 @@ def scaled_and_capped(logits_btv: Tensor, scale: float, cap: float | None) -> Te
 
 def check_ids(*tokens: tuple[Tensor, int]) -> None:
     """Raises ValueError on tokens that do not fit their vocabulary."""
-    check_values(*(of_vocabulary(*pair) for pair in tokens))
+    check_values([of_vocabulary(token, vocabulary) for token, vocabulary in tokens])
 
 
 def of_vocabulary(token: Tensor, vocabulary: int) -> tuple[Tensor, Check]:
     """Pairs tokens with the check that they fit this vocabulary."""
-
-    def check(shape: torch.Size, dtype: str, *bounds: int) -> None:
-        checks.check_tokens("token", shape, dtype, vocabulary, *bounds)
-
-    return token, check
+    return token, partial(checks.check_tokens, "token", vocabulary=vocabulary)
 
 
-def check_values(*given: tuple[Tensor, Check]) -> None:
+def check_values(given: Sequence[tuple[Tensor, Check]]) -> None:
     """Calls the check of every tensor with its shape and dtype, then also with the lowest and
     highest value of integers.
 
@@ -167,4 +160,4 @@ def check_values(*given: tuple[Tensor, Check]) -> None:
         return
     bounds = torch.stack([bound for x, _ in valued for bound in x.long().aminmax()]).tolist()
     for (x, check), lowest, highest in zip(valued, bounds[::2], bounds[1::2], strict=True):
-        check(x.shape, precision.dtype_name(x.dtype), lowest, highest)
+        check(x.shape, precision.dtype_name(x.dtype), lowest=lowest, highest=highest)

@@ -3,7 +3,6 @@ and the loss of its classes.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 from torch import Tensor
 
@@ -34,6 +33,15 @@ class EncoderHeads(Sharing):
     pooler: Pooler
     classifier: Classifier
     masked_language_head: MaskedLanguageHead
+
+    def encoder_output(self, source: Source, keep: Keep | None = None) -> Tensor:
+        """Returns the output of the config's head, or of the encoder if there is none."""
+        self.config.need_one_head()
+        if self.config.classes:
+            return self.classify(source, keep)
+        if self.config.masked_language_head:
+            return self.masked_language_logits(source, keep)
+        return self.encode(source, keep)
 
     def pool(self, source: Source, keep: Keep | None = None) -> Tensor:
         """`pooler(encode(source))`, `b r`: one vector for each row."""
@@ -66,12 +74,3 @@ class EncoderHeads(Sharing):
         """
         self.config.need("masked_language_head")
         return self.masked_language_head(self.encode(source, keep))
-
-    def _encoder_output(self, source: Any, keep: Keep | None) -> Tensor:
-        """Returns the output of the config's head, or of the encoder if there is none."""
-        self.config.need_one_head()
-        if self.config.classes:
-            return self.classify(source, keep)
-        if self.config.masked_language_head:
-            return self.masked_language_logits(source, keep)
-        return self.encode(source, keep)

@@ -44,10 +44,10 @@ class FeedForward(nn.Module):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.activation_name, self.width = config.activation, config.model_width
-        sizes, bias = (config.model_width, config.feed_forward_width), config.feed_forward_bias
-        self.gate = linear(*sizes, bias) if config.gated_feed_forward else None
-        self.hidden = linear(*sizes, bias)
-        self.output = linear(*sizes[::-1], bias)
+        width, hidden, bias = self.width, config.feed_forward_width, config.feed_forward_bias
+        self.gate = linear(width, hidden, bias) if config.gated_feed_forward else None
+        self.hidden = linear(width, hidden, bias)
+        self.output = linear(hidden, width, bias)
         self.hidden_dropout = Dropout(config.hidden_dropout_rate)
 
     def forward(self, x_btd: Tensor, keep_btf: Tensor | None = None) -> Tensor:

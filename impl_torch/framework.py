@@ -2,11 +2,10 @@
 and every private name of torch that the package uses, which no other file names.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 from unittest.mock import patch
 
 import torch
@@ -17,14 +16,17 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.utils._python_dispatch import TorchDispatchMode
 
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
+
 __all__ = [
     "PRIVATE",
     "Moving",
     "Sharing",
     "TorchDispatchMode",
-    "as_inductor_compiles",
     "bounds",
     "compile_to",
+    "compiled_int8",
     "exporting",
     "fits",
     "group_size",
@@ -32,6 +34,7 @@ __all__ = [
     "has_values",
     "holders",
     "is_changed",
+    "is_sharded",
     "kernel_rules",
     "mark_dynamic",
     "mkl_linear",
@@ -44,6 +47,8 @@ __all__ = [
     "programs",
     "same_size",
     "scaled",
+    "share",
+    "shared",
     "untraceable",
 ]
 
@@ -80,6 +85,8 @@ PRIVATE = {
     "torch.ops.onednn.qlinear_pointwise": "int8 products would be computed in float32",
 }
 
+Rules = Mapping[Any, Callable[..., Any]]  # operator -> how Inductor compiles a call of it
+Metadata = Mapping[str, bool | int]  # of a module in a state dict
 OLDER = (
     ("embedding.table", "embedding.weight"),
     ("norm.scale", "norm.weight"),
@@ -94,7 +101,14 @@ def has_values(token: Tensor) -> bool:
     if torch.compiler.is_compiling() or torch.jit.is_tracing() or get_proxy_mode() is not None:
         return False
     wrapped = torch.func.debug_unwrap(token) is not token
-    return not (token.is_meta or is_fake(token) or wrapped or hasattr(token, "device_mesh"))
+    return not (token.is_meta or is_fake(token) or wrapped or is_sharded(token))
+
+
+def is_sharded(tensor: Tensor) -> TypeGuard["DTensor"]:
+    """Whether the tensor is a `DTensor`, of which each process has a part: a class that takes a
+    while to import.
+    """
+    return hasattr(tensor, "full_tensor")
 
 
 def bounds(x: Tensor) -> list[Any]:
@@ -119,18 +133,18 @@ def same_size(one: int, other: int) -> bool:
     """Whether two sizes are equal in every run of the graph; symbols that may be equal by chance
     are not.
     """
-    same = one == other
-    return (
-        bool(same) if isinstance(same, Tensor) else statically_known_true(same)
-    )  # sizes are tensors in `jit.trace`
+    return _always(one == other)
 
 
 def fits(size: int, most: int) -> bool:
     """Whether a size is at most this in every run of the graph; a symbol that may be larger does
     not fit.
     """
-    small = size <= most
-    return bool(small) if isinstance(small, Tensor) else statically_known_true(small)
+    return _always(size <= most)
+
+
+def _always(holds: bool | Tensor) -> bool:  # sizes are tensors in `jit.trace`
+    return bool(holds) if isinstance(holds, Tensor) else statically_known_true(holds)
 
 
 def is_changed(module: nn.Module) -> bool:
@@ -152,11 +166,10 @@ def holders(module: nn.Module) -> tuple[dict[str, Any], ...]:
     return module._parameters, module._buffers, vars(module)
 
 
-def of_unequal_sizes() -> AbstractContextManager[Any]:
+def of_unequal_sizes() -> AbstractContextManager[None]:
     """A setting of compiled graphs: sizes that are equal by chance may part."""
     shapes: Any = _config
-    change: AbstractContextManager[Any] = shapes.patch(use_duck_shape=False)
-    return change
+    return shapes.patch(use_duck_shape=False)
 
 
 def mark_dynamic(x: Tensor, axis: int, hint: int) -> None:
@@ -188,7 +201,7 @@ def program(path: Path) -> Callable[[list[Tensor]], list[Tensor]]:
     return torch._inductor.aoti_load_package(str(path)).loader.boxed_run
 
 
-def compile_to(exported: Any, path: Path, rules: Mapping[Any, Callable[..., Any]]) -> None:
+def compile_to(exported: torch.export.ExportedProgram, path: Path, rules: Rules) -> None:
     """Compiles an exported program ahead of time. rules: how to compile operators."""
     from torch._inductor.lowering import lowerings
 
@@ -196,16 +209,19 @@ def compile_to(exported: Any, path: Path, rules: Mapping[Any, Callable[..., Any]
         torch._inductor.aoti_compile_and_package(exported, package_path=str(path))
 
 
-def as_inductor_compiles() -> SimpleNamespace:
-    """What a rule of `compile_to` is made of: boxes of tensors, the int8 product, the graph."""
+def compiled_int8(of_x: Sequence[Tensor], x_nd: Any, kernel: Any, scale: Any, zero: Any) -> Any:
+    """A rule of `compile_to` for a product of uint8 by packed int8 by oneDNN, which may be an
+    input. of_x: scale and zero of the uint8.
+    """
     from torch._inductor import ir, mkldnn_ir
     from torch._inductor.virtualized import V
 
-    product = mkldnn_ir.QLinearPointwisePT2E
-    return SimpleNamespace(box=ir.TensorBox.create, product_int8=product.create, graph=V.graph)
+    constants = [V.graph.add_tensor_constant(x) for x in of_x]
+    given = x_nd, *constants, kernel, scale, zero, None, 1.0, 0, torch.float32, "none", [], ""
+    return ir.TensorBox.create(mkldnn_ir.QLinearPointwisePT2E.create(*given))
 
 
-def kernel_rules() -> dict[Any, Callable[..., Any]]:
+def kernel_rules() -> Rules:
     """Rules for MKL's products, whose packed kernels are inputs: Inductor's own takes constants."""
     from torch._inductor.lowering import fallback_handler
 
@@ -242,7 +258,7 @@ def packed_int8(kernel: Tensor) -> Tensor:
     return torch.ops.onednn.qlinear_prepack(kernel, None)
 
 
-def product_int8(*given: Any) -> Tensor:
+def product_int8(*given: Tensor | float | None) -> Tensor:
     """Computes a product of uint8 by packed int8 by oneDNN; its arguments before the dtype."""
     return torch.ops.onednn.qlinear_pointwise(*given, torch.float32, "none", [], "")
 
@@ -280,14 +296,12 @@ class Sharing(Moving):
         """`to` and `to_empty` give each module a parameter of its own when they leave the meta
         device.
         """
-        shared = _shared(self)
+        tied = shared(self)
         yield
-        for first, *others in shared:
-            for owner, _, own in (name.rpartition(".") for name in others):
-                setattr(self.get_submodule(owner), own, self.get_parameter(first))
+        share(self, tied)
 
 
-def _shared(module: nn.Module) -> list[list[str]]:
+def shared(module: nn.Module) -> list[list[str]]:
     """Returns the names of every parameter that has several, in the order of the modules."""
     names: dict[int, list[str]] = {}
     for name, parameter in module.named_parameters(remove_duplicate=False):
@@ -295,24 +309,34 @@ def _shared(module: nn.Module) -> list[list[str]]:
     return [group for group in names.values() if len(group) > 1]
 
 
-def _once(module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
-    for _first, *others in _shared(module):
+def share(module: nn.Module, groups: Iterable[list[str]]) -> None:
+    """Makes the first parameter of each group of names that of all."""
+    for first, *others in groups:
+        for owner, _, own in (name.rpartition(".") for name in others):
+            setattr(module.get_submodule(owner), own, module.get_parameter(first))
+
+
+def _once(
+    module: nn.Module, state_dict: dict[str, Tensor], prefix: str, local_metadata: Metadata
+) -> None:
+    for _first, *others in shared(module):
         for name in others:
             state_dict.pop(prefix + name, None)
 
 
 def _everywhere(
     module: nn.Module,
-    state_dict: dict[str, Any],
+    state_dict: dict[str, Tensor],
     prefix: str,
-    local_metadata: dict[str, Any],
-    *others: Any,
+    local_metadata: Metadata,
+    strict: bool,
+    *problems: list[str],
 ) -> None:
     for name in [name for name in state_dict if name.startswith(prefix)]:
         for older, newer in OLDER:
             if name.endswith(older):
                 state_dict[name.removesuffix(older) + newer] = state_dict.pop(name)
-    for names in _shared(module):
+    for names in shared(module):
         held = module.get_parameter(names[0])
         given = {
             prefix + name: state_dict[prefix + name]
@@ -322,17 +346,18 @@ def _everywhere(
         # `torch.distributed.checkpoint` gives a name that a full state dict leaves out the module's
         # own parameter, which says nothing.
         given = {name: tensor for name, tensor in given.items() if tensor is not held} or given
-        for first, tensor in [*given.items()][:1]:
-            unequal = [name for name, other in given.items() if not _equal(tensor, other)]
-            others[-1].extend(
-                f"{name} must equal {first}, since both are one parameter of this model"
-                for name in unequal
-            )
-            if local_metadata.get("assign_to_params_buffers") and not isinstance(
-                tensor, nn.Parameter
-            ):
-                tensor = nn.Parameter(tensor, requires_grad=held.requires_grad)
-            state_dict.update(dict.fromkeys((prefix + name for name in names), tensor))
+        if not given:
+            continue
+        first, tensor = next(iter(given.items()))
+        problems[-1].extend(
+            f"{name} must equal {first}, since both are one parameter of this model"
+            for name, other in given.items()
+            if not _equal(tensor, other)
+        )
+        assigns = local_metadata.get("assign_to_params_buffers")
+        if assigns and not isinstance(tensor, nn.Parameter):
+            tensor = nn.Parameter(tensor, requires_grad=held.requires_grad)
+        state_dict.update(dict.fromkeys((prefix + name for name in names), tensor))
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:
@@ -341,7 +366,6 @@ def _equal(one: Tensor, other: Tensor) -> bool:
         return False
     if one is other or one.is_meta:
         return True
-    shards: list[Any] = [
-        x.to_local() if hasattr(x, "to_local") else x for x in (one, other)
-    ]  # of a `DTensor`, those of this process
-    return torch.allclose(shards[0], shards[1].to(shards[0].device), rtol=0, atol=0, equal_nan=True)
+    # of a `DTensor`, the shards of this process
+    one, other = (x.to_local() if is_sharded(x) else x for x in (one, other))
+    return torch.allclose(one, other.to(one.device), rtol=0, atol=0, equal_nan=True)

@@ -2,12 +2,13 @@
 masked tokens.
 """
 
+import torch
 from torch import Tensor, nn
 
 from reference_numpy import TransformerConfig, checks
 
 from .dropout import Dropout
-from .embedding import Embedding, logits
+from .embedding import Check, Embedding, logits
 from .feed_forward import activation
 from .normalization import norm
 from .projection import Projection, linear
@@ -63,3 +64,16 @@ class MaskedLanguageHead(nn.Module):
     def forward(self, x_bsd: Tensor) -> Tensor:
         checks.check_features("x", x_bsd.shape, self.width)
         return self.logits(self.norm(activation(self.hidden(x_bsd), self.activation_name)))
+
+
+def of_classes(label_b: Tensor, rows: int, classes: int) -> tuple[Tensor, Check]:
+    """Pairs labels with the check that there is one of these classes for each row."""
+
+    def check(
+        shape: torch.Size, dtype: str, lowest: int | None = None, highest: int | None = None
+    ) -> None:
+        checks.check_classes(shape, dtype)
+        logits, labels = (rows, 1, classes), (*shape, 1)
+        checks.check_labels(logits, labels, dtype, 0.0, None, lowest, highest)
+
+    return label_b, check

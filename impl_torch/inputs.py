@@ -2,7 +2,7 @@
 its norm. Rotary positions are not added here: attention rotates its queries and keys by them.
 """
 
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from reference_numpy import TransformerConfig, checks
 
 from . import mask, positional_encoding
-from .embedding import Embedding, SegmentEmbedding
+from .embedding import Embedding, SegmentEmbedding, Table
 from .framework import is_changed
 from .positional_encoding import PositionEmbedding
 from .values import Text
@@ -84,16 +84,12 @@ def embed(
         if position_bt is None:
             position_bt = torch.arange(token.shape[1], device=token.device)[None]
         x_btd = x_btd + rows(inputs.position_embedding, position_bt, config.position_offset > 0)
-    elif config.positions == "sinusoidal":
-        if encoding_pd is None:
-            # Every position is less than the length: one table serves the whole batch.
-            place_t = torch.arange(token.shape[1], device=token.device)
-            encoding_pd = positional_encoding.positional_encoding(
-                place_t, x_btd.shape[2], x_btd.dtype, config.sinusoid_layout
-            )
-        x_btd = x_btd + (
-            encoding_pd if position_bt is None else F.embedding(position_bt, encoding_pd)
-        )
+    if encoding_pd is None:
+        # Every position is less than the length: one table serves the whole batch.
+        encoding_pd = encoding_table(config, token.shape[1], x_btd.dtype, token.device)
+    if encoding_pd is not None:
+        at = encoding_pd if position_bt is None else F.embedding(position_bt, encoding_pd)
+        x_btd = x_btd + at
     if inputs.segment_embedding is not None:
         if segment_bt is None:
             segment_bt = torch.zeros(1, 1, dtype=torch.int64, device=token.device)
@@ -101,14 +97,27 @@ def embed(
     return x_btd if inputs.norm is None else inputs.norm(x_btd)
 
 
-def rows(embedding: Any, index_bt: Tensor, more: bool = False) -> Tensor:
+def encoding_table(
+    config: TransformerConfig, length: int, dtype: torch.dtype, device: torch.device
+) -> Tensor | None:
+    """Returns the sinusoidal encoding of the first positions, `p d`; None if positions are
+    others.
+    """
+    if config.positions != "sinusoidal":
+        return None
+    place_p, layout = torch.arange(length, device=device), config.sinusoid_layout
+    return positional_encoding.positional_encoding(place_p, config.model_width, dtype, layout)
+
+
+def rows(embedding: nn.Module, index_bt: Tensor, more: bool = False) -> Tensor:
     """Looks up ids that are checked; an embedding with hooks, or of another class, is called as an
     `nn.Embedding` is.
 
     more: whether ours scales its rows or has an offset. Raises ValueError if an `nn.Embedding`
     stands in the place of such a one.
     """
-    if type(embedding).forward in FORWARDS and not is_changed(embedding):
+    own = type(embedding).forward in FORWARDS and not is_changed(embedding)
+    if own and isinstance(embedding, Table):
         return embedding.look_up(index_bt)
     if more and type(embedding) is nn.Embedding:
         raise ValueError(
@@ -118,6 +127,6 @@ def rows(embedding: Any, index_bt: Tensor, more: bool = False) -> Tensor:
     return embedding(index_bt)
 
 
-def table(model: Embedded, side: str) -> Any:
+def table(model: Embedded, side: str) -> nn.Module:
     """Returns the token embedding of source or target, which may share one table."""
     return model.inputs(side).embedding

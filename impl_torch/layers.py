@@ -58,6 +58,19 @@ class Layer(nn.Module):
         self.feed_forward_output_norm = norm(config) if second else None
         self.feed_forward_dropout = Dropout(config.dropout_rate)
 
+    def residual(
+        self, x_btd: Tensor, sublayer: Sublayer, around: Around, keep_btd: Tensor | None
+    ) -> Tensor:
+        """Applies one sub-layer with its residual connection, norms and dropout."""
+        placement = self.config.norm_placement
+        y_btd = sublayer(around.norm(x_btd) if placement in ("pre", "sandwich") else x_btd)
+        if placement == "after":
+            y_btd = around.norm(y_btd)
+        if around.output_norm is not None:
+            y_btd = around.output_norm(y_btd)
+        x_btd = x_btd + around.dropout(y_btd, keep_btd)
+        return around.norm(x_btd) if placement == "post" else x_btd
+
     def run(
         self,
         x_btd: Tensor,
@@ -91,19 +104,6 @@ class Layer(nn.Module):
             part(keep, "feed_forward_dropout"),
         )
 
-    def residual(
-        self, x_btd: Tensor, sublayer: Sublayer, around: Around, keep_btd: Tensor | None
-    ) -> Tensor:
-        """Applies one sub-layer with its residual connection, norms and dropout."""
-        placement = self.config.norm_placement
-        y_btd = sublayer(around.norm(x_btd) if placement in ("pre", "sandwich") else x_btd)
-        if placement == "after":
-            y_btd = around.norm(y_btd)
-        if around.output_norm is not None:
-            y_btd = around.output_norm(y_btd)
-        x_btd = x_btd + around.dropout(y_btd, keep_btd)
-        return around.norm(x_btd) if placement == "post" else x_btd
-
 
 class EncoderLayer(Layer):
     """Self-attention, then feed-forward, each as a residual sub-layer.
@@ -123,9 +123,7 @@ class EncoderLayer(Layer):
     ) -> Tensor:
         def attend(y_btd: Tensor) -> Tensor:
             keep_bhts = part(keep, "self_attention", "weights_dropout")
-            return self.self_attention(
-                y_btd, y_btd, mask_bhts, rotation=rotation, keep_bhts=keep_bhts
-            )
+            return self.self_attention(y_btd, y_btd, mask_bhts, rotation, keep_bhts)
 
         return self.run(x_btd, attend, keep=keep)
 
@@ -159,9 +157,7 @@ class DecoderLayer(Layer):
 
         def attend(y_btd: Tensor) -> Tensor:
             keep_bhts = part(keep, "self_attention", "weights_dropout")
-            return self.self_attention(
-                y_btd, y_btd, self_mask_bhts, rotation=rotation, keep_bhts=keep_bhts
-            )
+            return self.self_attention(y_btd, y_btd, self_mask_bhts, rotation, keep_bhts)
 
         def attend_to_memory(y_btd: Tensor) -> Tensor:
             keep_bhts = part(keep, "cross_attention", "weights_dropout")

@@ -1,5 +1,7 @@
 """The loss of a prediction: cross-entropy with label smoothing (SMOOTH)."""
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
 from reference_numpy import checks
@@ -41,7 +43,7 @@ def cross_entropy(
     Under autocast the loss of half-precision logits is float32, as torch's is; otherwise it has the
     dtype of the logits. total: a tensor if one compiled graph is to serve every count.
     """
-    _check(logits_btv, label_bt, smoothing, total, *framework.bounds(label_bt))
+    _check(logits_btv, label_bt, smoothing, total, framework.bounds(label_bt))
     return unchecked(logits_btv, label_bt, mask_bt, smoothing, total)
 
 
@@ -73,7 +75,11 @@ def unchecked(
 
 
 def _check(
-    logits_btv: Tensor, label_bt: Tensor, smoothing: float, total: int | Tensor | None, *bounds: int
+    logits_btv: Tensor,
+    label_bt: Tensor,
+    smoothing: float,
+    total: int | Tensor | None,
+    bounds: Sequence[int] = (),
 ) -> None:
     known_total = None if isinstance(total, Tensor) else total
     kind = precision.dtype_name(label_bt.dtype)

@@ -1,7 +1,5 @@
 """Layer normalisation and root-mean-square normalisation."""
 
-from typing import Any
-
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -22,8 +20,6 @@ class LayerNorm(nn.LayerNorm):
     round what is normalised, and scale it afterwards.
     """
 
-    one_plus_scale = False  # of the first `reset_parameters`, which `nn.LayerNorm` calls
-
     def __init__(
         self,
         width: int,
@@ -37,9 +33,7 @@ class LayerNorm(nn.LayerNorm):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        super().reset_parameters()
-        if self.one_plus_scale:
-            nn.init.zeros_(self.weight)
+        _reset(self)
 
     def forward(self, x_btd: Tensor) -> Tensor:
         checks.check_features("x", x_btd.shape, self.weight.shape[0])
@@ -60,8 +54,6 @@ class RMSNorm(nn.RMSNorm):
     `LayerNorm`.
     """
 
-    one_plus_scale = False  # of the first `reset_parameters`, which `nn.RMSNorm` calls
-
     def __init__(
         self,
         width: int,
@@ -71,16 +63,12 @@ class RMSNorm(nn.RMSNorm):
         cast_before_scale: bool = False,
     ) -> None:
         super().__init__(width, eps=epsilon)
-        self.bias: Any = nn.Parameter(self.weight.new_empty(width)) if offset else None
+        self.bias = nn.Parameter(self.weight.new_empty(width)) if offset else None
         self.one_plus_scale, self.cast_before_scale = one_plus_scale, cast_before_scale
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        super().reset_parameters()
-        if self.one_plus_scale:
-            nn.init.zeros_(self.weight)
-        if getattr(self, "bias", None) is not None:
-            nn.init.zeros_(self.bias)
+        _reset(self)
 
     def forward(self, x_btd: Tensor) -> Tensor:
         checks.check_features("x", x_btd.shape, self.weight.shape[0])
@@ -102,6 +90,15 @@ def norm(config: TransformerConfig, width: int | None = None) -> LayerNorm | RMS
         config.norm_one_plus_scale,
         config.norm_cast_before_scale,
     )
+
+
+def _reset(norm: LayerNorm | RMSNorm) -> None:
+    """Sets what is multiplied by to 1, and what is added to 0; torch's own constructors ask for it
+    before there are options.
+    """
+    nn.init.constant_(norm.weight, 0 if getattr(norm, "one_plus_scale", False) else 1)
+    if (offset := getattr(norm, "bias", None)) is not None:
+        nn.init.zeros_(offset)
 
 
 def _scaled(norm: LayerNorm | RMSNorm, normalised_btd: Tensor) -> Tensor:

@@ -3,9 +3,10 @@ gradients (ADAM).
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
+from torch import Tensor
 
 from reference_numpy.parameters import flatten, nest
 
@@ -14,7 +15,8 @@ from .framework import scaled
 
 __all__ = ["adam", "clip_global_norm", "decay_mask"]
 
-Tree = Mapping[str, Any]  # tensors, nested by the parts of the canonical names
+# tensors, by canonical names or nested by their parts
+Tree: TypeAlias = Mapping[str, "Tensor | Tree"]
 
 
 def adam(
@@ -22,8 +24,7 @@ def adam(
     first_moment: Tree,
     second_moment: Tree,
     steps: int,
-    beta_1: float,
-    beta_2: float,
+    betas: tuple[float, float],
     epsilon: float,
     weight_decay: float = 0.0,
 ) -> torch.optim.AdamW:
@@ -44,14 +45,14 @@ def adam(
         }
         for decay in (True, False)
     ]
-    optimizer = torch.optim.AdamW(groups, lr=0.0, betas=(beta_1, beta_2), eps=epsilon, fused=True)
+    optimizer = torch.optim.AdamW(groups, lr=0.0, betas=betas, eps=epsilon, fused=True)
     for name, tensor in flat.items():
         count = torch.tensor(float(steps), dtype=torch.float32, device=tensor.device)
         optimizer.state[tensor].update(step=count, exp_avg=first[name], exp_avg_sq=second[name])
     return optimizer
 
 
-def clip_global_norm(gradients: Tree, limit: float) -> dict[str, Any]:
+def clip_global_norm(gradients: Tree, limit: float) -> Tree:
     """`g = g min(1, limit / norm)`, `norm = sqrt(sum g^2)` over all tensors; within the limit a
     gradient keeps every bit.
 

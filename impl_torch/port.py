@@ -1,8 +1,8 @@
 """The components that the judge calls, each built from a config."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -15,7 +15,6 @@ from reference_numpy.scores import Scores
 
 from . import cache, optimizer
 from .attention import MultiHeadAttention, attention_weights, scaled_dot_product_attention
-from .cache import forward_step
 from .decoding import Searcher
 from .dropout import Dropout
 from .embedding import SegmentEmbedding, logits, token_embedding
@@ -25,10 +24,11 @@ from .layers import DecoderLayer, EncoderLayer
 from .loss import cross_entropy
 from .mask import causal_mask, combine_masks, padding_mask, token_mask, window_mask
 from .normalization import norm
-from .optimizer import clip_global_norm
+from .optimizer import Tree, clip_global_norm
 from .positional_encoding import position_embedding, positional_encoding, token_positions
 from .precision import dtype_name
 from .programs import compiled as programs
+from .programs import static_cache
 from .programs.fused import fused, pack
 from .programs.unpadding import real_logits, unpadded
 from .rotary import Rotation, rotary_embedding, rotation
@@ -41,28 +41,32 @@ from .transformer import Transformer
 from .values import Drop, Heads, Text
 from .weights import TABLE, export
 
+if TYPE_CHECKING:
+    from .programs.on_mesh import Case
+
 __all__ = ["compiled", "components", "framework", "modes", "on_mesh", "weights"]
 
+Output = TypeVar("Output")
 Build = Callable[[TransformerConfig, torch.dtype], Callable[..., Any]]
-Tree = Mapping[str, Any]
+Weighed = Tensor | tuple[Tensor, Tensor]  # with return_weights also the weights
 
 
 def adam(
     parameters: Tree, gradients: Tree, step: int, learning_rate: float, **others: Any
-) -> dict[str, Any]:
+) -> dict[str, Tree]:
     """Takes one step of the optimiser that trains. others: moments and hyperparameters, see
     `optimizer.adam`.
     """
     trained = {name: nn.Parameter(tensor) for name, tensor in flatten(parameters).items()}
-    stepping = optimizer.adam(nest(trained), steps=step - 1, **others)
+    betas = others.pop("beta_1"), others.pop("beta_2")
+    stepping = optimizer.adam(trained, steps=step - 1, betas=betas, **others)
     for name, gradient in flatten(gradients).items():
         trained[name].grad = gradient
     for group in stepping.param_groups:
         group["lr"] = learning_rate
     stepping.step()
-    return {"parameters": nest(trained)} | {
-        name: others[name] for name in ("first_moment", "second_moment")
-    }
+    moments = {name: others[name] for name in ("first_moment", "second_moment")}
+    return {"parameters": nest(trained), **moments}
 
 
 def initialise(config: TransformerConfig, dtype: torch.dtype, seed: int) -> dict[str, np.ndarray]:
@@ -73,15 +77,17 @@ def initialise(config: TransformerConfig, dtype: torch.dtype, seed: int) -> dict
 
 
 def decode_in_steps(model: Transformer, compiled: bool = False, **inputs: Any) -> Tensor:
-    """Decodes with the weights and the program of a search."""
-    model, step = fused(model), programs.compiled_step(forward_step) if compiled else None
+    """Decodes, compiled with the weights, the cache and the program of a search."""
+    if not compiled:
+        return cache.decode_in_steps(model, **inputs)
+    model, step = fused(model), programs.compiled_step(static_cache.forward_step)
     pack(model, len(inputs["target"]))
-    return cache.decode_in_steps(model, **inputs, step=step)
+    return static_cache.decode_in_steps(model, **inputs, step=step)
 
 
 def search(
-    model: Transformer, method: Callable[..., Any], compiled: bool = False, **inputs: Any
-) -> dict[str, Tensor]:
+    model: Transformer, method: Callable[..., Output], compiled: bool = False, **inputs: Any
+) -> Output:
     """Searches with a fresh snapshot."""
     return method(Searcher(model, compiled=compiled), **inputs)
 
@@ -90,18 +96,18 @@ def dot_product(
     query_bthk: Tensor,
     key_bsgk: Tensor,
     value_bsge: Tensor,
-    mask_bhts: Tensor | None = None,
-    bias_bhts: Tensor | None = None,
     return_weights: bool = False,
     keep_bhts: Tensor | None = None,
     dropout_rate: float = 0.0,
-    **scores: Any,
-) -> Any:
-    """Computes `scaled_dot_product_attention`, and with return_weights the weights."""
+    **inputs: Any,
+) -> Weighed:
+    """Computes `scaled_dot_product_attention`, and with return_weights the weights. inputs: mask,
+    bias and what `Scores` has.
+    """
     checks.check_attention(query_bthk.shape, key_bsgk.shape, value_bsge.shape)
-    chosen, (batch, target, heads, _) = Scores(**scores), query_bthk.shape
-    mask_bhts = joined(mask_bhts, bias_bhts, (batch, heads, target, key_bsgk.shape[1]))
-    drop = Drop() if keep_bhts is None else Drop(keep_bhts, dropout_rate)
+    batch, target, heads, _ = query_bthk.shape
+    mask_bhts = joined(inputs, (batch, heads, target, key_bsgk.shape[1]))
+    chosen, drop = Scores(**inputs), Drop() if keep_bhts is None else Drop(keep_bhts, dropout_rate)
     output_bthe = scaled_dot_product_attention(
         Heads(query_bthk, key_bsgk, value_bsge), mask_bhts, chosen, drop
     )
@@ -114,25 +120,36 @@ def multi_head(
     module: MultiHeadAttention,
     query_btd: Tensor,
     memory_bsd: Tensor,
-    mask_bhts: Tensor | None = None,
-    bias_bhts: Tensor | None = None,
     causal: bool = False,
     return_weights: bool = False,
-    keep_bhts: Tensor | None = None,
     position_bt: Tensor | None = None,
-) -> Any:
+    **inputs: Any,
+) -> Weighed:
     """Calls an attention, the one of a first layer; with return_weights also returns the
     weights.
     """
-    batch, target, source = *query_btd.shape[:2], memory_bsd.shape[1]
-    mask_bhts = joined(mask_bhts, bias_bhts, (batch, module.config.heads, target, source))
+    (batch, target, _), source = query_btd.shape, memory_bsd.shape[1]
+    mask_bhts = joined(inputs, (batch, module.config.heads, target, source))
     if causal:
         mask_bhts = combine_masks(mask_bhts, causal_mask(target, source, query_btd.device))
     turned = first_rotation(module, query_btd, position_bt)
-    output_btd = module(query_btd, memory_bsd, mask_bhts, rotation=turned, keep_bhts=keep_bhts)
+    output_btd = module(query_btd, memory_bsd, mask_bhts, rotation=turned, **inputs)
     if not return_weights:
         return output_btd
-    return output_btd, module.weights(module.project(query_btd, memory_bsd, turned), mask_bhts)
+    weights_bhts, _ = module.weights(module.project(query_btd, memory_bsd, turned), mask_bhts)
+    return output_btd, weights_bhts
+
+
+def joined(inputs: dict[str, Any], scores: Sequence[int]) -> Tensor | None:
+    """Takes mask and bias out of the inputs; returns them as one mask, floating if there is a
+    bias.
+    """
+    mask_bhts, bias_bhts = inputs.pop("mask_bhts", None), inputs.pop("bias_bhts", None)
+    if bias_bhts is not None:
+        checks.check_bias(bias_bhts.shape, dtype_name(bias_bhts.dtype), scores)
+    if mask_bhts is not None:
+        checks.check_mask(mask_bhts.shape, dtype_name(mask_bhts.dtype), scores)
+    return mask_bhts if bias_bhts is None else combine_masks(bias_bhts, mask_bhts)
 
 
 def first_layer(
@@ -145,7 +162,11 @@ def first_layer(
     return module(x_btd, rotation=first_rotation(module, x_btd, position_bt), **inputs)
 
 
-def first_rotation(module: Any, x_btd: Tensor, position_bt: Tensor | None) -> Rotation | None:
+def first_rotation(
+    module: MultiHeadAttention | EncoderLayer | DecoderLayer,
+    x_btd: Tensor,
+    position_bt: Tensor | None,
+) -> Rotation | None:
     """Returns the rotation of a first layer; without positions, token t has position t."""
     kind = module.config.layer_kind(0)
     if not kind.rotary:
@@ -155,42 +176,28 @@ def first_rotation(module: Any, x_btd: Tensor, position_bt: Tensor | None) -> Ro
     return rotation(module.config, kind, position_bt, next(module.parameters()).dtype)
 
 
-def joined(
-    mask_bhts: Tensor | None, bias_bhts: Tensor | None, scores: Sequence[int]
-) -> Tensor | None:
-    """Returns a mask and a bias as one mask, floating if there is a bias."""
-    if bias_bhts is not None:
-        checks.check_bias(bias_bhts.shape, dtype_name(bias_bhts.dtype), scores)
-    if mask_bhts is not None:
-        checks.check_mask(mask_bhts.shape, dtype_name(mask_bhts.dtype), scores)
-    return mask_bhts if bias_bhts is None else combine_masks(bias_bhts, mask_bhts)
-
-
 def of_texts(
-    call: Callable[..., Any],
+    call: Callable[..., Output],
     config: TransformerConfig,
-    real_call: Callable[..., Any] | None = None,
-    source: Tensor | None = None,
-    target: Tensor | None = None,
-    source_mask_bs: Tensor | None = None,
-    target_mask_bt: Tensor | None = None,
-    segment_bs: Tensor | None = None,
+    real_call: Callable[..., Output] | None = None,
     skip_padding: bool = False,
-    **others: Any,
-) -> Any:
+    **inputs: Any,
+) -> Output:
     """Calls a model or its method with texts; real_call: in its place with skip_padding."""
-    of_source = {"source_mask_bs": source_mask_bs, "segment_bs": segment_bs}
+    source, target = inputs.pop("source", None), inputs.pop("target", None)
+    of_source = {name: inputs.pop(name, None) for name in ("source_mask_bs", "segment_bs")}
+    target_mask_bt = inputs.pop("target_mask_bt", None)
     if source is None and any(value is not None for value in of_source.values()):
         checks.check_source_given(config.encoder_layers, source, **of_source)
     if target is None and target_mask_bt is not None:
         checks.check_target_given(config.decoder_layers, target, target_mask_bt=target_mask_bt)
     if target is not None:
-        others["target"] = Text(target, target_mask_bt)
-    read = None if source is None else Text(source, source_mask_bs, segment_bs)
-    return (real_call if skip_padding and real_call else call)(source=read, **others)
+        inputs["target"] = Text(target, target_mask_bt)
+    read = None if source is None else Text(source, *of_source.values())
+    return (real_call if skip_padding and real_call else call)(source=read, **inputs)
 
 
-def whole(config: TransformerConfig, dtype: torch.dtype) -> Callable[..., Any]:
+def whole(config: TransformerConfig, dtype: torch.dtype) -> Callable[..., Tensor]:
     """Returns the whole model."""
     model = Transformer(config)
     return partial(of_texts, model, config, partial(real_logits, model))
@@ -208,7 +215,7 @@ def training_loss(model: Transformer, **inputs: Any) -> Tensor:
     return unpadded(model.training_loss, least=0)(**inputs)
 
 
-def on_mesh(case: Any) -> dict[str, np.ndarray]:
+def on_mesh(case: "Case") -> dict[str, np.ndarray]:
     """Answers a case on its mesh, of which this process is one device: what the component returns,
     or the gradients of a `_vjp`, or the losses and the parameters of some `training_steps`.
     """
@@ -219,32 +226,54 @@ def on_mesh(case: Any) -> dict[str, np.ndarray]:
     return answer(case, components.get(case.component.removesuffix("_vjp")))
 
 
-def training_steps(case: Any) -> dict[str, np.ndarray]:
+def training_steps(case: "Case") -> dict[str, np.ndarray]:
     """Trains a step on each batch of `target`, `n b t`, on the case's mesh."""
     given = nest(flatten(case.inputs))
-    recompute = bool(given.get("recompute", False))
-    setting = {"device": case.device, "mesh": case.mesh, "recompute": recompute}
-    run = Trainer(case.config, Recipe(**given["recipe"]), case.parameters, **setting)
+    recipe, recompute = Recipe(**given["recipe"]), bool(given.get("recompute", False))
+    run = Trainer(
+        case.config,
+        recipe,
+        case.parameters,
+        device=case.device,
+        mesh=case.mesh,
+        recompute=recompute,
+    )
     losses = []
     for index, target in enumerate(given["target"]):
         source = None if given.get("source") is None else given["source"][index]
         keep = {site: mask[index] for site, mask in flatten(given.get("keep") or {}).items()}
-        losses.append(float(run.train_step(source, target, nest(keep) or None)))
+        losses.append(float(run.train_step(source, target, keep or None)))
     parameters = {name: array for name, array in run.tensors() if name.startswith("parameters.")}
     return {"losses": np.array(losses)} | parameters
 
 
-def compiled(function: Any) -> Callable[..., Any]:
+def compiled(function: Callable[..., Output]) -> Callable[..., Output]:
     """Compiles a component; a model and its loss leave out padding, however little there is."""
     if isinstance(function, partial) and function.func is of_texts:
         call, config, *real = function.args
-        graphs: Any = (programs.compiled(one, least=0) for one in real)
-        return partial(of_texts, programs.compiled(call, least=0), config, *graphs)
+        graphs = (programs.compiled(one, least=0) for one in real)
+        graph: Callable[..., Output] = programs.compiled(call, least=0)
+        return partial(of_texts, graph, config, next(graphs, None))
     if isinstance(function, partial) and function.func is training_loss:
         function = function.args[0].training_loss
     return programs.compiled(function, least=0)
 
 
+def always(function: Callable[..., Any]) -> Build:
+    """Builds a function that no config changes."""
+    return lambda config, dtype: function
+
+
+def method(name: str) -> Build:
+    """Builds a method of a whole model that is given texts."""
+    return lambda config, dtype: partial(of_texts, getattr(Transformer(config), name), config)
+
+
+FUNCTIONS = (
+    padding_mask, causal_mask, window_mask, combine_masks, softmax, soft_cap, penalise, truncate,
+    draw, cross_entropy, adam, clip_global_norm,
+)  # fmt: skip
+METHODS = ("pool", "classify", "classification_loss", "masked_language_logits", "states")
 framework = "torch"
 modes = ("eager", "compiled")
 weights = TABLE
@@ -260,12 +289,6 @@ components: dict[str, Build] = {
     ),
     "rotary_embedding": lambda config, dtype: partial(rotary_embedding, config=config),
     "token_mask": lambda config, dtype: partial(token_mask, padding_id=config.padding_id),
-    "padding_mask": lambda config, dtype: padding_mask,
-    "causal_mask": lambda config, dtype: causal_mask,
-    "window_mask": lambda config, dtype: window_mask,
-    "combine_masks": lambda config, dtype: combine_masks,
-    "softmax": lambda config, dtype: softmax,
-    "soft_cap": lambda config, dtype: soft_cap,
     "scaled_dot_product_attention": lambda config, dtype: dot_product,
     "multi_head_attention": lambda config, dtype: partial(multi_head, MultiHeadAttention(config)),
     "activation": lambda config, dtype: partial(activation, name=config.activation),
@@ -284,31 +307,18 @@ components: dict[str, Build] = {
     ),
     "masked_language_head": lambda config, dtype: MaskedLanguageHead(config),
     "transformer": whole,
-    "pool": lambda config, dtype: partial(of_texts, Transformer(config).pool, config),
-    "classify": lambda config, dtype: partial(of_texts, Transformer(config).classify, config),
-    "masked_language_logits": lambda config, dtype: partial(
-        of_texts, Transformer(config).masked_language_logits, config
-    ),
-    "states": lambda config, dtype: partial(of_texts, Transformer(config).states, config),
     "decode_in_steps": lambda config, dtype: partial(decode_in_steps, Transformer(config)),
-    "penalise": lambda config, dtype: penalise,
-    "truncate": lambda config, dtype: truncate,
-    "draw": lambda config, dtype: draw,
     "greedy_search": lambda config, dtype: partial(
         search, Transformer(config), Searcher.greedy_search
     ),
     "sample": lambda config, dtype: partial(search, Transformer(config), Searcher.sample),
     "beam_search": lambda config, dtype: partial(search, Transformer(config), Searcher.beam_search),
-    "cross_entropy": lambda config, dtype: cross_entropy,
     "training_loss": lambda config, dtype: partial(training_loss, Transformer(config)),
-    "classification_loss": lambda config, dtype: partial(
-        of_texts, Transformer(config).classification_loss, config
-    ),
-    "adam": lambda config, dtype: adam,
-    "clip_global_norm": lambda config, dtype: clip_global_norm,
     "noam": lambda config, dtype: partial(noam, width=config.model_width, dtype=dtype),
     "initialise": lambda config, dtype: partial(initialise, config, dtype),
     "random_dropout": lambda config, dtype: partial(
         random_dropout, Dropout(config.dropout_rate).train()
     ),
+    **{function.__name__: always(function) for function in FUNCTIONS},
+    **{name: method(name) for name in METHODS},
 }

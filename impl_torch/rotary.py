@@ -112,17 +112,6 @@ def rotation(
     return Rotation(cosine_btj * factor, sine_btj * factor)
 
 
-def rotations(
-    config: TransformerConfig, layers: int, x_btd: Tensor, position_bt: Tensor | None
-) -> list[Rotation | None]:
-    """Returns the rotation of every layer for these tokens; without positions, token t has position
-    t.
-    """
-    if position_bt is None:
-        position_bt = torch.arange(x_btd.shape[1], device=x_btd.device)[None]
-    return by_layer(config, layers, lambda kind: rotation(config, kind, position_bt, x_btd.dtype))
-
-
 def by_layer(
     config: TransformerConfig, layers: int, of_kind: Callable[[LayerKind], Rotation]
 ) -> list[Rotation | None]:
@@ -140,8 +129,12 @@ def turning(kind: LayerKind) -> Turning:
     return kind.rotary, kind.base, kind.scaling
 
 
-def rotated(x_bthk: Tensor, rotation: Rotation, layout: str) -> Tensor:
-    """Returns the first features of every head rotated in their pairs, the others as they are."""
+def rotated(x_bthk: Tensor, rotation: Rotation | None, layout: str) -> Tensor:
+    """Returns the first features of every head rotated in their pairs, the others as they are; all
+    as they are without a rotation.
+    """
+    if rotation is None:
+        return x_bthk
     cosine_bt1j, sine_bt1j = (part[:, :, None] for part in rotation)
     wide_bthk, size = precision.upcast_half(x_bthk), 2 * cosine_bt1j.shape[-1]
     turning, rest = wide_bthk[..., :size], wide_bthk[..., size:]

@@ -1,16 +1,19 @@
 """Encoder and decoder: stacks of layers."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import cast
 
+import torch
 from torch import Tensor, nn
 
 from reference_numpy import TransformerConfig
+from reference_numpy.config import LayerKind
 
+from . import rotary
 from .dropout import Dropout, Keep, part
 from .layers import DecoderLayer, EncoderLayer, Layer
 from .normalization import norm
-from .rotary import Rotation, rotations
+from .rotary import Rotation
 
 __all__ = ["Decoder", "Encoder"]
 
@@ -32,7 +35,7 @@ class Stack(nn.Module):
         super().__init__()
         self.config = config
         self.embedding_dropout = Dropout(config.dropout_rate)
-        self.layers: Any = nn.ModuleList(layers)
+        self.layers = cast(Sequence[Layer], nn.ModuleList(layers))
         self.final_norm = norm(config) if config.final_norm else nn.Identity()
 
     def walk(
@@ -49,7 +52,7 @@ class Stack(nn.Module):
         caller has them.
         """
         if turned is None:
-            turned = rotations(self.config, len(self.layers), x_btd, position_bt)
+            turned = rotation(self.config, len(self.layers), x_btd, position_bt)
         for index, layer in enumerate(self.layers):
             x_btd = through(layer, x_btd, turned[index], index)
         return self.final_norm(x_btd)
@@ -70,8 +73,9 @@ class Encoder(Stack):
         position_bs: Tensor | None = None,
     ) -> Tensor:
         def through(layer: Layer, x_bsd: Tensor, rotation: Rotation | None, index: int) -> Tensor:
-            more = _given(rotation=rotation, keep=part(keep, "layers", str(index)))
-            return layer(x_bsd, mask_bhts, **more)
+            given = {"rotation": rotation, "keep": part(keep, "layers", str(index))}
+            given = {name: value for name, value in given.items() if value is not None}
+            return layer(x_bsd, mask_bhts, **given)
 
         return self.walk(x_bsd, through, position_bs)
 
@@ -93,14 +97,23 @@ class Decoder(Stack):
         position_bt: Tensor | None = None,
     ) -> Tensor:
         def through(layer: Layer, x_btd: Tensor, rotation: Rotation | None, index: int) -> Tensor:
-            more = _given(rotation=rotation, keep=part(keep, "layers", str(index)))
-            return layer(x_btd, memory_bsd, self_mask_bhts, cross_mask_bhts, **more)
+            given = {"rotation": rotation, "keep": part(keep, "layers", str(index))}
+            given = {name: value for name, value in given.items() if value is not None}
+            return layer(x_btd, memory_bsd, self_mask_bhts, cross_mask_bhts, **given)
 
         return self.walk(x_btd, through, position_bt)
 
 
-def _given(**arguments: Any) -> dict[str, Any]:
-    """Returns the arguments that are not None: a layer of another class need not take the
-    others.
+def rotation(
+    config: TransformerConfig, layers: int, x_btd: Tensor, position_bt: Tensor | None = None
+) -> list[Rotation | None]:
+    """Returns the rotation of every layer for these tokens (ROTARY); without positions, token t has
+    position t.
     """
-    return {name: value for name, value in arguments.items() if value is not None}
+    if position_bt is None:
+        position_bt = torch.arange(x_btd.shape[1], device=x_btd.device)[None]
+
+    def of_kind(kind: LayerKind) -> Rotation:
+        return rotary.rotation(config, kind, position_bt, x_btd.dtype)
+
+    return rotary.by_layer(config, layers, of_kind)

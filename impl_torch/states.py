@@ -1,30 +1,35 @@
 """What a model computes on the way: the vectors between its layers, and its attention weights."""
 
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from reference_numpy import checks
+from reference_numpy import TransformerConfig, checks
 
 from . import mask
-from .inputs import Embedded, embed, masked_positions
+from .attention import MultiHeadAttention
 from .layers import Layer
 from .rotary import Rotation
 from .stacks import Decoder, Encoder, Stack
-from .values import Text
+from .values import Heads, Text
 
 __all__ = ["states"]
 
 
-class Model(Embedded, Protocol):
+class Model(Protocol):
     """A `Transformer`, which has these states as a method."""
 
     encoder: Encoder
     decoder: Decoder
     training: bool
 
+    @property
+    def config(self) -> TransformerConfig: ...
+
     def check_ids(self, source: Text | None, target: Text | None) -> None: ...
+
+    def embed(self, side: str, text: Text) -> tuple[Tensor, Tensor | None, Tensor | None]: ...
 
 
 def states(
@@ -39,24 +44,19 @@ def states(
         raise ValueError("states need a model in evaluation; got one in training")
     source, target = Text.of(source), Text.of(target)
     model.check_ids(source, target)
-    result, memory_bsd, cross_mask_bhts = {}, None, None
+    result, memory_bsd, memory_mask_bhts = {}, None, None
     if source is not None:
-        x_bsd, cross_mask_bhts, position_bs = _inputs(model, "source", source)
-        given = x_bsd, position_bs, cross_mask_bhts
-        result["encoder"] = _recorded(model.encoder, *given)
+        x_bsd, mask_bs, position_bs = model.embed("source", source)
+        memory_mask_bhts = mask.padding_mask(mask_bs)
+        result["encoder"] = _recorded(model.encoder, x_bsd, position_bs, memory_mask_bhts)
         memory_bsd = result["encoder"]["hidden_lbtd"][-1]
     if target is not None:
-        x_btd, self_mask_bhts, position_bt = _inputs(model, "target", target)
-        given = x_btd, position_bt, self_mask_bhts
-        result["decoder"] = _recorded(model.decoder, *given, memory_bsd, cross_mask_bhts)
+        x_btd, mask_bt, position_bt = model.embed("target", target)
+        self_mask_bhts = mask.padding_mask(mask_bt)
+        result["decoder"] = _recorded(
+            model.decoder, x_btd, position_bt, self_mask_bhts, memory_bsd, memory_mask_bhts
+        )
     return result
-
-
-def _inputs(model: Model, side: str, text: Text) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Computes the input of the first layer, the mask of its self-attention, and the positions."""
-    mask_bt, position_bt = masked_positions(model.config, side, text.ids, text.mask)
-    x_btd = embed(model, side, text.ids, position_bt, text.segment)
-    return x_btd, mask.padding_mask(mask_bt), position_bt
 
 
 def _recorded(
@@ -64,24 +64,35 @@ def _recorded(
     x_btd: Tensor,
     position_bt: Tensor | None,
     self_mask_bhts: Tensor | None,
-    memory_bsd: Any = None,
-    cross_mask_bhts: Tensor | None = None,
+    memory_bsd: Tensor | None = None,
+    memory_mask_bhts: Tensor | None = None,
 ) -> dict[str, Tensor]:
     """Runs a stack and records the vectors and attention weights of its layers."""
-    hidden, own, cross = [x_btd], [], []
+    hidden: list[Tensor] = [x_btd]
+    own: list[Tensor] = []
+    cross: list[Tensor] = []
+
+    def attended(
+        attention: MultiHeadAttention, heads: Heads, mask_bhts: Tensor | None, found: list[Tensor]
+    ) -> Tensor:
+        weights_bhts, mean_bthe = attention.weights(heads, mask_bhts)
+        found.append(weights_bhts)
+        return attention.output(mean_bthe.flatten(-2))
 
     def through(layer: Layer, x_btd: Tensor, rotation: Rotation | None, index: int) -> Tensor:
         def attend(y_btd: Tensor) -> Tensor:
             heads = layer.self_attention.project(y_btd, y_btd, rotation)
-            own.append(layer.self_attention.weights(heads, self_mask_bhts))
-            return layer.self_attention.attend(heads, self_mask_bhts)
+            return attended(layer.self_attention, heads, self_mask_bhts, own)
 
-        def attend_to_memory(y_btd: Tensor) -> Tensor:
-            heads = layer.cross_attention.project(y_btd, memory_bsd)
-            cross.append(layer.cross_attention.weights(heads, cross_mask_bhts))
-            return layer.cross_attention.attend(heads, cross_mask_bhts)
+        attend_to_memory = None
+        if memory_bsd is not None:
+            key_bsgk, value_bsge = layer.cross_attention.keys_and_values(memory_bsd)
 
-        hidden.append(layer.run(x_btd, attend, None if memory_bsd is None else attend_to_memory))
+            def attend_to_memory(y_btd: Tensor) -> Tensor:
+                heads = Heads(layer.cross_attention.queries(y_btd), key_bsgk, value_bsge)
+                return attended(layer.cross_attention, heads, memory_mask_bhts, cross)
+
+        hidden.append(layer.run(x_btd, attend, attend_to_memory))
         return hidden[-1]
 
     hidden[-1] = stack.walk(x_btd, through, position_bt)

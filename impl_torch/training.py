@@ -3,37 +3,64 @@ batch after another.
 """
 
 import contextlib
-import copy
 import functools
 import math
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from operator import itemgetter
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from reference_numpy import TransformerConfig, checks, sharding, sites
+from reference_numpy import TransformerConfig, checks, sites
 from reference_numpy import parameters as canonical
 from reference_numpy.recipe import Recipe
 from reference_numpy.sharding import Mesh
 from reference_numpy.strategy import Strategy
 
-from . import optimizer, schedule, weights
+from . import dropout, optimizer, schedule, weights
 from .decoding import Searcher
-from .programs import unpadding
+from .inputs import real_tokens
+from .precision import dtype_name
+from .programs import lengths, unpadding
 from .programs.compiled import graphs
+from .programs.parts import Held, draw
 from .programs.recompute import recomputed
 from .transformer import Transformer
+from .values import Text
+
+if TYPE_CHECKING:
+    from .programs.sharding import Placed
 
 __all__ = ["Trainer"]
 
-Tree = Mapping[str, Any]
+Masks = Mapping[str, "np.ndarray | Masks"]  # keep masks by site, nested
+# source, target or classes, smoothing, total, keep
+Given = tuple[Tensor | None, Tensor, float, Tensor, dropout.Keep | None]
 
+ALONE = Mesh(replicate=True)  # one device, which holds all
 # held by a step: torch's deterministic mode and its generators belong to the whole process
 _PROCESS = threading.RLock()
+
+
+class Batch(NamedTuple):
+    """Rows on the host. source: ids; None in a decoder-only model. target: ids, or classes."""
+
+    source: Tensor | None
+    target: Tensor
+
+    @classmethod
+    def of(cls, source: np.ndarray | None, target: np.ndarray) -> "Batch":
+        """Copies arrays."""
+        given = None if source is None else weights.from_numpy(source)
+        return cls(given, weights.from_numpy(target))
+
+    def each(self, change: Callable[[Tensor], Tensor]) -> "Batch":
+        """Changes both sides."""
+        return Batch(None if self.source is None else change(self.source), change(self.target))
 
 
 class Trainer:
@@ -78,39 +105,58 @@ class Trainer:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         self.config, self.recipe, self.seed, self.steps = config, recipe, seed, 0
         self._device, self._dtype = torch.device(device), canonical.training_dtype(parameters)
-        self._float = getattr(torch, self._dtype)
-        self.group = sharding.Group()
-        self._placed: Any = None
-        trees = self._made(parameters) if mesh is None else self._made_on(mesh, parameters)
-        self._trees, self._tensors = trees, trees["parameters"]
+        self._float: torch.dtype = getattr(torch, self._dtype)
+        canonical.match(parameters, canonical.shapes(config), self._dtype)
+        with torch.device("meta"):
+            self._model = Transformer(config).to(self._float)
+        self._placed: Placed | None = None
+        self._objective: Callable[..., Tensor]
+        model = self._model
+        if mesh is None:
+            self._held = Held(config, ALONE)
+            own = weights.tensors(model.to_empty(device=self._device), config)
+            self._objective = model.classification_loss if config.classes else model.training_loss
+        else:
+            from .programs import sharding
+
+            method = "classification_loss" if config.classes else ""
+            self._placed = self._held = sharding.Placed(
+                self._model, config, mesh, self._device, whole_logits=False, method=method
+            )
+            objective = functools.partial(sharding.training_loss, model)
+            self._objective = self._placed.summed(
+                model.classification_loss if method else objective
+            )
+            own = {name: nn.Parameter(part) for name, part in self._placed.parts().items()}
+        for name, tensor in own.items():
+            self._held.write(name, tensor, parameters[name])
+        self.group, self._tensors = self._held.group, own
+        self._trees = {"parameters": own} | {
+            moment: {
+                name: torch.zeros_like(tensor, requires_grad=False) for name, tensor in own.items()
+            }
+            for moment in ("first_moment", "second_moment")
+        }
         self._optimizer = optimizer.adam(
-            **{part: canonical.nest(tensors) for part, tensors in trees.items()},
+            **self._trees,
             steps=0,
-            beta_1=recipe.beta_1,
-            beta_2=recipe.beta_2,
+            betas=(recipe.beta_1, recipe.beta_2),
             epsilon=recipe.epsilon,
             weight_decay=recipe.weight_decay,
         )
         self._snapshot: Searcher | None = None
-        self._recompute = recompute
-        if self._placed is not None:
-            self._objective: Any = self._placed.objective()
-        else:
-            model = self._model
-            self._objective = model.classification_loss if config.classes else model.training_loss
-        self._least = unpadding.LEAST
+        self._recompute, self._least = recompute, unpadding.LEAST
         self._loss: Callable[..., Tensor] = self._objective
         self._flat_loss: Callable[..., Tensor] = unpadding.training_loss
         if compiled and mesh is None:
             # torch's own kernels draw the masks: on a CPU those of the compiler are a loop of
             # single numbers.
-            options: dict[str, Any] = {"deterministic": True, "fallback_random": True}
-            compiler = functools.partial(torch.compile, fullgraph=True, dynamic=False)
-            self._loss = compiler(self._loss, options=options)
-            self._flat_loss = compiler(self._flat_loss, options=options)
+            options = {"deterministic": True, "fallback_random": True}
+            graph = functools.partial(torch.compile, fullgraph=True, dynamic=False, options=options)
+            self._loss, self._flat_loss = graph(self._loss), graph(self._flat_loss)
 
     def train_step(
-        self, source: np.ndarray | None, target: np.ndarray, keep: Tree | None = None
+        self, source: np.ndarray | None, target: np.ndarray, keep: Masks | None = None
     ) -> Tensor:
         """Makes one update from a batch of ids `b s` and `b t`; returns the loss before it, which
         stays on the device: reading it waits.
@@ -118,13 +164,14 @@ class Trainer:
         source: None in a decoder-only model. target: the classes of the rows, `b`, if the config
         has classes.
         """
-        self._check(source, target)
-        total = torch.tensor(max(self._count(target), 1), device=self._device)
+        batch = Batch.of(source, target)
+        self._check(batch)
+        total = torch.tensor(max(self._count(batch), 1), device=self._device)
         self._model.train()
         self._optimizer.zero_grad(set_to_none=True)
         with _deterministic(), _seeded(self._device, self.seed, self.steps), graphs():
-            parts = self._microbatches(source, target, keep, total)
-            loss = torch.stack([self._backward(**part) for part in parts]).sum()
+            parts = self._microbatches(batch, keep, total)
+            loss = torch.stack([self._backward(sides, given) for sides, given in parts]).sum()
         if self._placed is not None:
             loss = self._placed.sum(loss)
             self._placed.collect(self._tensors)
@@ -142,20 +189,22 @@ class Trainer:
         and their number.
         """
         self._model.eval()
-        function, count = self._objective, self._count(target)
+        batch, function = Batch.of(source, target), self._objective
+        count = self._count(batch)
         if self._placed is not None:
-            self._follow(source, target)
+            self._follow(batch)
             rows, counts = self._placed.computed(range(len(target)))
-            own = None if source is None else source[rows], target[rows]
+            own = batch.each(lambda x: self._moved(x[rows]))
             with torch.no_grad():
-                value = function(*map(self._ids_of, own), total=1)
+                value = function(own.source, own.target, total=1)
             value = self._placed.sum(value if counts else torch.zeros_like(value))
             self._placed.reshard()
             return float(value), count
         if not self.config.classes:
             function = unpadding.unpadded(function, self._least)
+        batch = batch.each(self._moved)
         with torch.inference_mode():
-            return float(function(self._ids_of(source), self._ids(target), total=1)), count
+            return float(function(batch.source, batch.target, total=1)), count
 
     def greedy_search(self, source: np.ndarray, strategy: Strategy) -> dict[str, np.ndarray]:
         """Runs `Searcher.greedy_search` on the model as it is, eager as every evaluation."""
@@ -176,12 +225,8 @@ class Trainer:
         none holds more than one whole.
         """
         for part, tensors in self._trees.items():
-            if self._placed is None:
-                arrays = weights.export(self._models[part], self.config)
-                yield from ((f"{part}.{name}", array) for name, array in arrays.items())
-                continue
             for name, tensor in tensors.items():
-                yield f"{part}.{name}", self._placed.read(name, tensor)
+                yield f"{part}.{name}", self._held.read(name, tensor)
 
     def load_state(self, state: Mapping[str, np.ndarray], steps: int) -> None:
         """Continues the run with this `state` after this number of steps; on a mesh, arrays are
@@ -193,125 +238,68 @@ class Trainer:
             {f"{part}.{name}": shape for part in self._trees for name, shape in shapes.items()},
             self._dtype,
         )
-        self._snapshot = None
         for part, tensors in self._trees.items():
-            if self._placed is None:
-                arrays = {name: state[f"{part}.{name}"] for name in shapes}
-                weights.load(self._models[part], arrays, self.config)
-                continue
             for name, tensor in tensors.items():
-                self._placed.write(name, tensor, state[f"{part}.{name}"])
-        for tensors in self._optimizer.state.values():
-            tensors["step"].fill_(steps)
-        self.steps = steps
-
-    def _made(self, parameters: Mapping[str, np.ndarray]) -> dict[str, dict[str, Tensor]]:
-        """Makes the model and its moments on one device; returns their tensors."""
-        with torch.random.fork_rng(devices=[]):
-            self._model = Transformer(self.config).to(self._device, self._float)
-        weights.load(self._model, parameters, self.config)
-        # The moments are models too, so that one pair of functions reads and writes all three.
-        self._models = {
-            "parameters": self._model,
-            "first_moment": _zeros(self._model),
-            "second_moment": _zeros(self._model),
-        }
-        return {part: weights.tensors(own, self.config) for part, own in self._models.items()}
-
-    def _made_on(
-        self, mesh: Mesh, parameters: Mapping[str, np.ndarray]
-    ) -> dict[str, dict[str, Tensor]]:
-        """Makes this process's parts of the model and its moments; returns them."""
-        from .programs.sharding import Placed
-
-        canonical.match(parameters, canonical.shapes(self.config), self._dtype)
-        with torch.device("meta"):
-            self._model = Transformer(self.config).to(self._float)
-        given = self._model, self.config, mesh, self._device
-        method = "classification_loss" if self.config.classes else ""
-        self._placed = Placed(*given, whole_logits=False, method=method)
-        self.group = self._placed.group
-        parts = self._placed.parts()
-        for name, part in parts.items():
-            self._placed.write(name, part, parameters[name])
-        return {
-            "parameters": {name: nn.Parameter(part) for name, part in parts.items()},
-            "first_moment": {name: torch.zeros_like(part) for name, part in parts.items()},
-            "second_moment": {name: torch.zeros_like(part) for name, part in parts.items()},
-        }
+                self._held.write(name, tensor, state[f"{part}.{name}"])
+        for held in self._optimizer.state.values():
+            held["step"].fill_(steps)
+        self.steps, self._snapshot = steps, None
 
     def _found(
         self, search: Callable[..., dict[str, Tensor]], source: np.ndarray, strategy: Strategy
     ) -> dict[str, np.ndarray]:
-        """Searches with a snapshot of the parameters, the last one if they have not changed
-        since.
+        """Searches with a snapshot of the parameters, the last one if they have not changed since;
+        on a mesh, of the process's part of every layer.
         """
-        self._snapshot = self._snapshot or self._searcher()
-        run = functools.partial(search, self._snapshot, strategy=strategy)
-        if self._placed is None:
-            found = run(self._ids(source))
-        else:
-            found = self._placed.found(lambda rows: run(self._ids(source[rows])), len(source))
+        token, placed = weights.from_numpy(source), self._placed
+        if self._snapshot is None:
+            part = self._model if placed is None else placed.part(self._tensors)
+            self._snapshot = Searcher(part)
+            if placed is not None:
+                placed.join(self._snapshot.model)
+        snapshot = self._snapshot
+
+        def run(rows: slice) -> dict[str, Tensor]:
+            return search(snapshot, self._moved(token[rows]), strategy)
+
+        found = run(slice(None)) if placed is None else placed.found(run, len(token))
         return {name: weights.to_numpy(tensor) for name, tensor in found.items()}
 
-    def _searcher(self) -> Searcher:
-        """Returns a searcher of the parameters; on a mesh, of the process's part of every layer."""
-        if self._placed is None:
-            return Searcher(self._model)
-        searcher = Searcher(self._placed.part(self.config, self._tensors))
-        self._placed.join(searcher.model)
-        return searcher
-
     def _microbatches(
-        self, source: np.ndarray | None, target: np.ndarray, keep: Tree | None, total: Tensor
-    ) -> Iterator[dict[str, Any]]:
-        """Yields the arguments of the loss for every part of the rows, on the device; total: the
-        number of labels of all of them that count.
+        self, batch: Batch, keep: Masks | None, total: Tensor
+    ) -> Iterator[tuple[unpadding.Sides | None, Given]]:
+        """Yields the flat tokens and the arguments of the loss for every part of the rows, on the
+        device; total: the number of labels of all of them that count.
         """
-        parts = self.recipe.microbatches
-        if len(target) % parts:
-            raise ValueError(
-                f"the batch must divide into {parts} microbatches; got {len(target)} rows"
-            )
-        rows, given = len(target) // parts, canonical.flatten(keep or {})
-        for first in range(0, len(target), rows) if rows else (0,):
+        number, parts = len(batch.target), self.recipe.microbatches
+        if number % parts:
+            raise ValueError(f"the batch must divide into {parts} microbatches; got {number} rows")
+        rows, sides = number // parts, None
+        for first in range(0, number, rows) if rows else (0,):
             chosen, counts = slice(first, first + rows), True
             if self._placed is not None:
-                self._follow(source, target, chosen)
+                self._follow(batch.each(itemgetter(chosen)))
                 chosen, counts = self._placed.computed(range(first, first + rows))
-                self._placed.reduces(last=first + rows == len(target))
-            tokens = None if source is None else source[chosen], target[chosen]
-            sides = self._sides(*tokens)
+                self._placed.reduces(last=first + rows == number)
+            own = batch.each(itemgetter(chosen))
+            if self._placed is None:  # found on the host, which then does not wait for the device
+                sides = unpadding.find(self._objective, self._least, own.source, own.target)
+                sides = None if sides is None else sides.to(self._device)
             if keep is None:
-                masks: Any = canonical.nest(self._draw(*tokens, sides, chosen))
+                masks: dropout.Keep | None = canonical.nest(self._draw(own, sides, chosen))
             else:
-                drops = {
-                    site: weights.from_numpy(drop[chosen], self._device)
-                    for site, drop in given.items()
-                }
-                masks = canonical.nest(drops)
+                given = canonical.flatten(keep).items()
+                masks = canonical.nest(
+                    {site: weights.from_numpy(x[chosen], self._device) for site, x in given}
+                )
                 masks = masks if sides is None else unpadding.unpad_keep(masks, sides)
-            arguments = dict(zip(("source", "target"), map(self._ids_of, tokens), strict=True))
+            own = own.each(self._moved)
             # Of rows of another process the loss is 0, and so are its gradients.
             own_total = total if counts else torch.full_like(total, math.inf, dtype=self._float)
-            yield arguments | {"total": own_total, "keep": masks or None, "sides": sides}
-
-    def _sides(self, source: np.ndarray | None, target: np.ndarray) -> unpadding.Sides | None:
-        """Finds the flat tokens on the host, which then does not wait for the device."""
-        if self._placed is not None:
-            return None
-        tokens = (
-            None if x is None else weights.from_numpy(np.asarray(x)) for x in (source, target)
-        )
-        sides = unpadding.find(self._objective, self._least, *tokens)
-        return None if sides is None else sides.to(self._device)
+            yield sides, (own.source, own.target, self.recipe.smoothing, own_total, masks or None)
 
     def _draw(
-        self,
-        source: np.ndarray | None,
-        target: np.ndarray,
-        sides: unpadding.Sides | None,
-        chosen: slice,
+        self, batch: Batch, sides: unpadding.Sides | None, chosen: slice
     ) -> dict[str, Tensor]:
         """Draws keep masks of all sites out of one run of random words, 16 bits for an entry:
         several times faster than a draw at each site.
@@ -319,43 +307,29 @@ class Trainer:
         The attention weights are left to torch's kernel, which never holds them; on a mesh they
         have masks as the other sites, and the masks of a row are the same on every mesh.
         """
+        config, (source, target) = self.config, batch
         lengths = (
             0 if source is None else source.shape[1],
-            0 if self.config.classes else target.shape[1] - 1,
+            0 if config.classes else target.shape[1] - 1,
         )
         if self._placed is not None:
-            return self._placed.draw(self.config, chosen, lengths, self.seed, self.steps)
-        shapes = sites.shapes(self.config, len(target), *lengths)
+            rows = range(chosen.start, chosen.stop)
+            return draw(config, rows, lengths, self.seed, self.steps, self._device)
         shapes = {
-            site: shape for site, shape in shapes.items() if not site.endswith("weights_dropout")
+            site: shape
+            for site, shape in sites.shapes(config, len(target), *lengths).items()
+            if not site.endswith("weights_dropout")
         }
-        source_tokens, target_tokens = sides or (None, None)
-        stacks = {"encoder": source_tokens, "decoder": target_tokens}
-        flat = {
-            site: tokens
-            for site in shapes
-            if (tokens := stacks.get(site.partition(".")[0])) is not None
-        }
+        flat = {} if sides is None else sides.of_sites(shapes)
         shapes |= {site: (1, tokens.number, *shapes[site][2:]) for site, tokens in flat.items()}
-        sizes = [math.prod(shape) for shape in shapes.values()]
-        words = torch.empty(-(-sum(sizes) // 4), dtype=torch.int64, device=self._device)
-        words = words.random_(-(2**63), None).view(torch.int16)[: sum(sizes)]
-        masks = {}
-        for (site, shape), word in zip(shapes.items(), words.split(sizes), strict=True):
-            mask = (word >= round(sites.rate(self.config, site) * 2**16) - 2**15).view(shape)
-            any_number = site in flat and flat[site].index_n is not None
-            masks[site] = unpadding.of_any_number(mask, 1) if any_number else mask
+        entries = sum(map(math.prod, shapes.values()))
+        masks = dropout.cut(config, shapes, dropout.words(entries, self._device))
+        for site, tokens in flat.items():
+            if tokens.index_n is not None:
+                unpadding.of_any_number(masks[site], 1)
         return masks
 
-    def _backward(
-        self,
-        source: Tensor | None,
-        target: Tensor,
-        total: Tensor,
-        keep: Tree | None,
-        sides: unpadding.Sides | None,
-    ) -> Tensor:
-        given = source, target, self.recipe.smoothing, total, keep
+    def _backward(self, sides: unpadding.Sides | None, given: Given) -> Tensor:
         with recomputed(self._model) if self._recompute else contextlib.nullcontext():
             if sides is None:
                 loss = self._loss(*given)
@@ -365,76 +339,52 @@ class Trainer:
         return loss.detach()
 
     def _clip(self, limit: float) -> None:
-        gradients: Any = {name: tensor.grad for name, tensor in self._tensors.items()}
+        gradients = {name: x.grad for name, x in self._tensors.items() if x.grad is not None}
         if self._placed is None:
-            clipped = canonical.flatten(
-                optimizer.clip_global_norm(canonical.nest(gradients), limit)
-            )
+            clipped = canonical.flatten(optimizer.clip_global_norm(gradients, limit))
         else:
             clipped = self._placed.clipped(gradients, limit)
         for name, gradient in clipped.items():
             self._tensors[name].grad = gradient
 
-    def _ids(self, token: np.ndarray) -> Tensor:
-        tensor = weights.from_numpy(np.asarray(token), self._device)
-        return tensor if tensor.is_floating_point() else tensor.long()
-
-    def _ids_of(self, token: np.ndarray | None) -> Tensor | None:
-        return None if token is None else self._ids(token)
-
-    def _check(self, source: np.ndarray | None, target: np.ndarray) -> None:
+    def _check(self, batch: Batch) -> None:
         """Raises ValueError on a batch that does not fit, while it is on the host: a compiled graph
         has no values to look at.
         """
-        config = self.config
+        config, (source, target) = self.config, batch
         checks.check_source_given(config.encoder_layers, source)
         if source is not None:
             checks.check_same_batch(source=source.shape, target=target.shape)
-            checks.check_tokens(
-                "token", source.shape, str(source.dtype), config.source_vocabulary, *_bounds(source)
-            )
-            checks.check_length(source.shape[1], config.max_positions)
         if config.classes:
-            checks.check_classes(target.shape, str(target.dtype))
-            checks.check_held(config.classes, *(_bounds(target) or (None, None)), name="label")
+            self._model.check_ids(source, label_b=target)
         else:
-            checks.check_target(target.shape, str(target.dtype))
-            checks.check_tokens(
-                "token", target.shape, str(target.dtype), config.target_vocabulary, *_bounds(target)
-            )
+            checks.check_target(target.shape, dtype_name(target.dtype))
+            self._model.check_ids(source, target)
             checks.check_length(target.shape[1] - 1, config.max_positions)
+        if source is not None:
+            checks.check_length(source.shape[1], config.max_positions)
 
-    def _follow(
-        self, source: np.ndarray | None, target: np.ndarray, rows: slice = slice(None)
-    ) -> None:
+    def _follow(self, batch: Batch) -> None:
         """Lets the processes of a mesh read their rows as parts of these; they must be some."""
-        if not len(target):
+        if self._placed is None:
+            return
+        if not len(batch.target):
             raise ValueError("a batch on a mesh must have rows; got none")
-        read = None if self.config.classes else target[rows, :-1]
-        self._placed.follow(None if source is None else source[rows], read)
-
-    def _count(self, target: np.ndarray) -> int:
-        """Counts the labels that count: every class does."""
-        if self.config.classes:
-            return len(target)
-        label_bt = target[:, 1:]
-        return (
-            label_bt.size
-            if self.config.padding_id is None
-            else int((label_bt != self.config.padding_id).sum())
+        source = None if batch.source is None else Text(batch.source)
+        lengths.follow(
+            self._model, source, None if self.config.classes else Text(batch.target[:, :-1])
         )
 
+    def _moved(self, token: Tensor) -> Tensor:
+        """Moves ids, which become int64, or soft rows to the device."""
+        token = token.to(self._device)
+        return token if token.is_floating_point() else token.long()
 
-def _bounds(token: np.ndarray) -> tuple[int, ...]:
-    """Returns the lowest and the highest id, if there are ids."""
-    return (int(token.min()), int(token.max())) if token.dtype.kind in "iu" and token.size else ()
-
-
-def _zeros(model: Transformer) -> Transformer:
-    zeros = copy.deepcopy(model).requires_grad_(False)
-    for tensor in zeros.parameters():
-        tensor.zero_()
-    return zeros
+    def _count(self, batch: Batch) -> int:
+        """Counts the labels that count: every class does."""
+        label = batch.target if self.config.classes else batch.target[:, 1:]
+        real = None if self.config.classes else real_tokens(self.config, Text(label))
+        return label.numel() if real is None else int(real.sum())
 
 
 @contextlib.contextmanager
@@ -458,17 +408,14 @@ def _deterministic() -> Iterator[None]:
     """Fixes the order of every sum, such as in the gradients of embeddings and attention; one step
     at a time.
     """
-    flags: Any = torch.utils.deterministic
-    with _PROCESS:
-        before = (
+    flags, fill = torch.utils.deterministic, "fill_uninitialized_memory"
+    with _PROCESS, contextlib.ExitStack() as after:
+        after.callback(
+            torch.use_deterministic_algorithms,
             torch.are_deterministic_algorithms_enabled(),
-            torch.is_deterministic_algorithms_warn_only_enabled(),
+            warn_only=torch.is_deterministic_algorithms_warn_only_enabled(),
         )
-        fill = flags.fill_uninitialized_memory
-        flags.fill_uninitialized_memory = False  # nothing here reads such memory
+        after.callback(setattr, flags, fill, getattr(flags, fill))
+        setattr(flags, fill, False)  # nothing here reads such memory
         torch.use_deterministic_algorithms(True)
-        try:
-            yield
-        finally:
-            torch.use_deterministic_algorithms(before[0], warn_only=before[1])
-            flags.fill_uninitialized_memory = fill
+        yield

@@ -1,8 +1,8 @@
 """The whole Transformer."""
 
 from functools import partial
+from typing import cast
 
-import torch
 from torch import Tensor
 
 from reference_numpy import TransformerConfig, checks
@@ -11,7 +11,7 @@ from . import loss, mask, states
 from .dropout import Keep, part
 from .embedding import SegmentEmbedding, check_values, logits, of_vocabulary, token_embedding
 from .encoder_only import EncoderHeads
-from .heads import Classifier, MaskedLanguageHead, Pooler
+from .heads import Classifier, MaskedLanguageHead, Pooler, of_classes
 from .inputs import Inputs, embed, masked_positions, real_tokens
 from .normalization import norm
 from .positional_encoding import position_embedding
@@ -76,18 +76,29 @@ class Transformer(EncoderHeads):
                 config, self.source_embedding if config.tie_logits else None
             )
 
-    def inputs(self, side: str) -> Inputs:
-        """Returns the embeddings of the encoder (source) or decoder (target), and their norm."""
-        if side == "source":
-            return Inputs(
-                self.source_embedding,
-                self.source_position_embedding,
-                self.source_segment_embedding,
-                self.source_embedding_norm,
-            )
-        return Inputs(
-            self.target_embedding, self.target_position_embedding, None, self.target_embedding_norm
-        )
+    def forward(
+        self,
+        source: Text | Tensor | None,
+        target: Text | Tensor | None = None,
+        keep: Keep | None = None,
+    ) -> Tensor:
+        """`decode(target, encode(source))`, `b t v`; in a decoder-only model `decode(target)`, with
+        None for the source.
+
+        An encoder-only model takes no target and gives what its head does: `classify`,
+        `masked_language_logits`, or `encode` without one.
+        """
+        config = self.config
+        checks.check_target_given(config.decoder_layers, target)
+        checks.check_source_given(config.encoder_layers, source)
+        source, target = Text.of(source), Text.of(target)
+        if target is None:
+            return self.encoder_output(cast(Text, source), keep)
+        self.check_ids(source, target)
+        if source is None:
+            return self._decode(target, None, None, keep)
+        memory_bsd, source_mask_bs = self._encode(source, keep)
+        return self._decode(target, memory_bsd, source_mask_bs, keep)
 
     def encode(self, source: Text | Tensor, keep: Keep | None = None) -> Tensor:
         """`memory = encoder(dropout(norm(embedding(source) + position + segment)))`, `b s d`.
@@ -98,6 +109,12 @@ class Transformer(EncoderHeads):
         self.config.need_encoder()
         self.check_ids(source)
         return self._encode(Text.of(source), keep)[0]
+
+    def _encode(self, source: Text, keep: Keep | None) -> tuple[Tensor, Tensor | None]:
+        """Computes the memory, and the mask of its real tokens; the ids must be checked."""
+        keep = part(keep, "encoder")
+        x_bsd, mask_bs, position_bs = self.embed("source", source, keep)
+        return self.encoder(x_bsd, mask.padding_mask(mask_bs), keep, position_bs), mask_bs
 
     def decode(
         self,
@@ -122,55 +139,20 @@ class Transformer(EncoderHeads):
             mask.check("source mask", source_mask_bs, shape[:2])
         return self._decode(target, memory_bsd, source_mask_bs, keep)
 
-    def check_ids(
+    def _decode(
         self,
-        source: Text | Tensor | None = None,
-        target: Text | Tensor | None = None,
-        label_b: Tensor | None = None,
-    ) -> None:
-        """Raises ValueError on tokens, segments and labels that do not fit; all their values come
-        from the device in one transfer.
-        """
-        config, given = self.config, []
-        source, target = Text.of(source), Text.of(target)
-        if source is not None:
-            given.append(of_vocabulary(source.ids, config.source_vocabulary))
-        if target is not None:
-            given.append(of_vocabulary(target.ids, config.target_vocabulary))
-            if source is not None:
-                checks.check_same_batch(source=source.ids.shape, target=target.ids.shape)
-        for text, segments in ((source, config.segments), (target, 0)):
-            if text is not None and text.segment is not None:
-                check = partial(_check_segments, segments, text.ids.shape)
-                given.append((text.segment, check))
-        if source is not None and label_b is not None and config.classes:
-            shape = source.ids.shape[0], 1, config.classes
-            given.append((label_b, partial(_check_labels, shape)))
-        check_values(*given)
-
-    def forward(
-        self,
-        source: Text | Tensor | None,
-        target: Text | Tensor | None = None,
-        keep: Keep | None = None,
+        target: Text,
+        memory_bsd: Tensor | None,
+        source_mask_bs: Tensor | None,
+        keep: Keep | None,
     ) -> Tensor:
-        """`decode(target, encode(source))`, `b t v`; in a decoder-only model `decode(target)`, with
-        None for the source.
-
-        An encoder-only model takes no target and gives what its head does: `classify`,
-        `masked_language_logits`, or `encode` without one.
-        """
-        config = self.config
-        checks.check_target_given(config.decoder_layers, target)
-        checks.check_source_given(config.encoder_layers, source)
-        if target is None:
-            return self._encoder_output(source, keep)
-        self.check_ids(source, target)
-        source, target = Text.of(source), Text.of(target)
-        if source is None:
-            return self._decode(target, None, None, keep)
-        memory_bsd, source_mask_bs = self._encode(source, keep)
-        return self._decode(target, memory_bsd, source_mask_bs, keep)
+        """Computes the logits; the ids must be checked."""
+        keep = part(keep, "decoder")
+        x_btd, mask_bt, position_bt = self.embed("target", target, keep)
+        self_mask_bhts, cross_mask_bhts = map(mask.padding_mask, (mask_bt, source_mask_bs))
+        return self.logits(
+            self.decoder(x_btd, memory_bsd, self_mask_bhts, cross_mask_bhts, keep, position_bt)
+        )
 
     def training_loss(
         self,
@@ -212,39 +194,52 @@ class Transformer(EncoderHeads):
         """
         return states.states(self, source, target)
 
-    def _encode(self, source: Text, keep: Keep | None) -> tuple[Tensor, Tensor | None]:
-        """Computes the memory, and the mask of its real tokens; the ids must be checked."""
-        keep = part(keep, "encoder")
-        mask_bs, position_bs = masked_positions(self.config, "source", source.ids, source.mask)
-        x_bsd = embed(self, "source", source.ids, position_bs, source.segment)
-        x_bsd = self.encoder.embedding_dropout(x_bsd, part(keep, "embedding_dropout"))
-        return self.encoder(x_bsd, mask.padding_mask(mask_bs), keep, position_bs), mask_bs
+    def inputs(self, side: str) -> Inputs:
+        """Returns the embeddings of the encoder (source) or decoder (target), and their norm."""
+        if side == "source":
+            return Inputs(
+                self.source_embedding,
+                self.source_position_embedding,
+                self.source_segment_embedding,
+                self.source_embedding_norm,
+            )
+        return Inputs(
+            self.target_embedding, self.target_position_embedding, None, self.target_embedding_norm
+        )
 
-    def _decode(
+    def embed(
+        self, side: str, text: Text, keep: Keep | None = None
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Returns the input of the first layer, and mask and positions of the tokens; the ids must
+        be checked.
+        """
+        mask_bt, position_bt = masked_positions(self.config, side, text.ids, text.mask)
+        x_btd = embed(self, side, text.ids, position_bt, text.segment)
+        stack = self.encoder if side == "source" else self.decoder
+        x_btd = stack.embedding_dropout(x_btd, part(keep, "embedding_dropout"))
+        return x_btd, mask_bt, position_bt
+
+    def check_ids(
         self,
-        target: Text,
-        memory_bsd: Tensor | None,
-        source_mask_bs: Tensor | None,
-        keep: Keep | None,
-    ) -> Tensor:
-        """Computes the logits; the ids must be checked."""
-        keep = part(keep, "decoder")
-        mask_bt, position_bt = masked_positions(self.config, "target", target.ids, target.mask)
-        x_btd = embed(self, "target", target.ids, position_bt)
-        x_btd = self.decoder.embedding_dropout(x_btd, part(keep, "embedding_dropout"))
-        masks_bhts = mask.padding_mask(mask_bt), mask.padding_mask(source_mask_bs)
-        return self.logits(self.decoder(x_btd, memory_bsd, *masks_bhts, keep, position_bt))
-
-
-def _check_segments(
-    segments: int, source: torch.Size, shape: torch.Size, dtype: str, *bounds: int
-) -> None:
-    checks.check_segments(segments, shape, dtype, source, *bounds)
-
-
-def _check_labels(
-    logits: tuple[int, int, int], shape: torch.Size, dtype: str, *bounds: int
-) -> None:
-    """Raises ValueError if there is not one label for each row."""
-    checks.check_classes(shape, dtype)
-    checks.check_labels(logits, (*shape[:1], 1, *shape[1:]), dtype, 0.0, None, *bounds)
+        source: Text | Tensor | None = None,
+        target: Text | Tensor | None = None,
+        label_b: Tensor | None = None,
+    ) -> None:
+        """Raises ValueError on tokens, segments and labels that do not fit; all their values come
+        from the device in one transfer.
+        """
+        config, given = self.config, []
+        source, target = Text.of(source), Text.of(target)
+        if source is not None:
+            given.append(of_vocabulary(source.ids, config.source_vocabulary))
+        if target is not None:
+            given.append(of_vocabulary(target.ids, config.target_vocabulary))
+            if source is not None:
+                checks.check_same_batch(source=source.ids.shape, target=target.ids.shape)
+        for text, segments in ((source, config.segments), (target, 0)):
+            if text is not None and text.segment is not None:
+                check = partial(checks.check_segments, segments, source=text.ids.shape)
+                given.append((text.segment, check))
+        if source is not None and label_b is not None and config.classes:
+            given.append(of_classes(label_b, len(source.ids), config.classes))
+        check_values(given)

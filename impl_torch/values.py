@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, overload
 
 from torch import Tensor
@@ -45,3 +46,10 @@ class Text(NamedTuple):
     def of(cls, text: Text | Tensor | None) -> Text | None:
         """Returns a tensor of ids as a text; a text and None stay as they are."""
         return text if text is None or isinstance(text, Text) else Text(text)
+
+    def split(self, lengths: Sequence[int]) -> Iterator[Text]:
+        """Yields parts of these lengths, without segments."""
+        end = 0
+        for length in lengths:
+            part = slice(end, end := end + length)
+            yield Text(self.ids[:, part], None if self.mask is None else self.mask[:, part])

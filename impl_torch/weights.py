@@ -17,8 +17,11 @@ from reference_numpy import TransformerConfig, layout
 from reference_numpy import parameters as canonical
 
 from . import precision
+from .framework import is_sharded
 
 __all__ = ["TABLE", "export", "from_numpy", "load", "tensors", "to_numpy"]
+
+Found = dict[str, tuple[str, Tensor | None]]  # canonical name -> native name, tensor
 
 # end of the canonical name, end of the native name, native axes
 TABLE: layout.Table = (
@@ -78,12 +81,11 @@ def load(
         raise ValueError("\n  ".join([str(error), *problems])) from None
     if problems:
         raise ValueError("parameters do not fit:\n  " + "\n  ".join(problems))
-    canonical.match(
-        arrays, {native_name: tuple(tensor.shape) for native_name, tensor in found.values()}
-    )
+    natives = _held(found)
+    canonical.match(arrays, {name: tuple(tensor.shape) for name, tensor in natives.items()})
     with torch.no_grad():
-        for native_name, tensor in found.values():
-            tensor.copy_(_like(tensor, from_numpy(arrays[native_name], tensor.device)))
+        for name, tensor in natives.items():
+            tensor.copy_(_like(tensor, from_numpy(arrays[name], tensor.device)))
 
 
 def export(
@@ -98,26 +100,13 @@ def export(
     parameter is missing, misshapen or without values (meta), if the module has a parameter that
     would be left out, and if two differ that the config ties.
     """
-    found = {
-        name: tensor
-        for name, tensor in _found(module, config, component, table).values()
-        if tensor is not None
-    }
-    problems = [
-        f"the module's {name} has no values: it is on the meta device"
-        for name, tensor in found.items()
-        if tensor.is_meta
-    ]
-    others = {
-        name: tensor
-        for name, tensor in found.items()
-        if type(tensor).__torch_dispatch__ is not Tensor.__torch_dispatch__
-    }
-    problems += [
-        f"the module's {name} is a {type(x).__name__}"
-        for name, x in others.items()
-        if not hasattr(x, "full_tensor")
-    ]
+    found, problems = _held(_found(module, config, component, table)), []
+    for name, tensor in found.items():
+        if tensor.is_meta:
+            problems.append(f"the module's {name} has no values: it is on the meta device")
+        other = type(tensor).__torch_dispatch__ is not Tensor.__torch_dispatch__
+        if other and not is_sharded(tensor):
+            problems.append(f"the module's {name} is a {type(tensor).__name__}")
     # A parametrised tensor is computed from parameters of its own.
     computed = tuple(re.sub(r"([^.]+)$", r"parametrizations.\1.", name) for name in found)
     problems += [
@@ -174,22 +163,20 @@ def from_numpy(array: np.ndarray, device: torch.device | str = "cpu") -> Tensor:
 
 def _whole(tensor: Tensor) -> Tensor:
     """Returns the tensor itself, or a `DTensor` gathered."""
-    sharded: Any = tensor
-    return sharded.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+    return tensor.full_tensor() if is_sharded(tensor) else tensor
 
 
 def _like(tensor: Tensor, values: Tensor) -> Tensor:
     """Shards the values as the tensor is."""
-    sharded: Any = tensor
-    if not hasattr(tensor, "full_tensor"):
+    if not is_sharded(tensor):
         return values
     from torch.distributed.tensor import distribute_tensor
 
-    return distribute_tensor(values, sharded.device_mesh, sharded.placements)
+    return distribute_tensor(values, tensor.device_mesh, tensor.placements)
 
 
 def _problems(
-    module: nn.Module, parameters: Mapping[str, np.ndarray], found: Mapping[str, tuple[str, Any]]
+    module: nn.Module, parameters: Mapping[str, np.ndarray], found: Found
 ) -> Iterator[str]:
     for name, (native_name, tensor) in found.items():
         if tensor is None:
@@ -197,12 +184,10 @@ def _problems(
             continue
         if tensor.is_meta:
             yield f"the module's {native_name} can hold no values: it is on the meta device"
-        if name in parameters and str(parameters[name].dtype) != precision.dtype_name(tensor.dtype):
-            kind = precision.dtype_name(tensor.dtype)
+        kind = precision.dtype_name(tensor.dtype)
+        if name in parameters and str(parameters[name].dtype) != kind:
             yield f"{name} must be {kind}; got {parameters[name].dtype}"
-    for native_name in _others(
-        module, (tensor for _, tensor in found.values() if tensor is not None)
-    ):
+    for native_name in _others(module, _held(found).values()):
         yield f"nothing fills the module's {native_name}"
 
 
@@ -243,18 +228,22 @@ def _untied(
 
 def _found(
     module: nn.Module, config: TransformerConfig, component: str, table: layout.Table
-) -> dict[str, tuple[str, Any]]:
+) -> Found:
     """Maps each canonical name to the native name and its tensor, None if there is none."""
     for part in module.modules():
-        if callable(
-            reshard := getattr(part, "reshard", None)
-        ):  # of FSDP2, which leaves whole copies in place of its parameters
+        reshard = getattr(part, "reshard", None)
+        if callable(reshard):  # of FSDP2, which leaves whole copies in place of its parameters
             reshard()
-    found: dict[str, tuple[str, Any]] = {}
+    found: Found = {}
     for name, letters in canonical.axes(config, component).items():
         native_name, _ = layout.native(name, letters, table)
         found[name] = native_name, _tensor(module, native_name)
     return found
+
+
+def _held(found: Found) -> dict[str, Tensor]:
+    """Returns by native name what the module has."""
+    return {name: tensor for name, tensor in found.values() if tensor is not None}
 
 
 def _tensor(module: nn.Module, native_name: str) -> Tensor | None:

@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from reference_numpy import checks
 from reference_numpy.scores import Scores
 
 from .. import framework, mask, precision
@@ -19,9 +20,14 @@ def sdpa(heads: Heads, mask_bhts: Tensor | None, scores: Scores, rate: float) ->
     An empty row is zeroed here (EMPTY), unless every kernel that may serve is known to give 0.
     """
     query_bthk, key_bsgk, value_bsge = heads
-    target, source, device = query_bthk.shape[1], key_bsgk.shape[1], query_bthk.device
-    if mask_bhts is not None and mask_bhts.is_floating_point():
-        mask_bhts = mask_bhts.to(query_bthk.dtype)  # cuDNN reads another dtype's bits as its own
+    (batch, target, count, _), source = query_bthk.shape, key_bsgk.shape[1]
+    device = query_bthk.device
+    if mask_bhts is not None:
+        kind, shape = precision.dtype_name(mask_bhts.dtype), (batch, count, target, source)
+        checks.check_attention_mask(mask_bhts.shape, kind, shape)
+        if mask_bhts.is_floating_point():
+            # cuDNN reads another dtype's bits as its own.
+            mask_bhts = mask_bhts.to(query_bthk.dtype)
     window = scores.window
     if window and not (framework.fits(target, window) and framework.fits(source, window)):
         window_bhts = mask.window_mask(target, source, window, device)

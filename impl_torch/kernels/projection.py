@@ -13,9 +13,8 @@ from .. import framework
 
 __all__ = ["FusedProjection"]
 
-CALLED_FROM = (
-    1 << 20
-)  # bytes of a kernel by whose faster product a graph gains more than a call from it takes
+# Bytes of a kernel by whose faster product a graph gains more than a call from it takes.
+CALLED_FROM = 1 << 20
 # Multiplications of a float32 product from which oneDNN's gains more than its call takes, 10 us: of
 # a packed kernel, of a plain one.
 PACKED_FROM, PLAIN_FROM = 1 << 19, 1 << 21
@@ -65,37 +64,22 @@ class FusedProjection(framework.Moving):
             self._packed_for = wanted
 
     def forward(self, x_btd: Tensor) -> Tensor:
+        # It has no gradients; and under autocast the dtypes differ.
+        if x_btd.dtype != self.weight.dtype or (x_btd.requires_grad and torch.is_grad_enabled()):
+            return F.linear(x_btd, self.weight, self.bias)
         rows, compiling = x_btd.shape[0] * x_btd.shape[1], torch.compiler.is_compiling()
         packed = self.packed if rows == self._packed_for[0] else None
-        # It has no gradients; and under autocast the dtypes differ.
-        fixed = x_btd.dtype == self.weight.dtype and not (
-            x_btd.requires_grad and torch.is_grad_enabled()
-        )
-        if (
-            fixed and packed is not None and self._called and torch.compiler.is_exporting()
-        ):  # of a step: `programs.program`
-            return self._packed_product(x_btd, packed, rows)
-        if (
-            fixed
-            and self._one_dnn
-            and (
-                self._called
-                if compiling
-                else packed is not None or rows * self.weight.numel() >= PLAIN_FROM
-            )
-        ):
-            linear = one_dnn_linear if compiling else framework.one_dnn_linear
-            return linear(x_btd, self.weight if packed is None else packed, self.bias)
-        if compiling or packed is None or not fixed:
-            return F.linear(x_btd, self.weight, self.bias)
-        return self._packed_product(x_btd, packed, rows)
-
-    def _packed_product(self, x_btd: Tensor, packed: Tensor, rows: int) -> Tensor:
-        if self._library == "onednn":
-            return (one_dnn_linear if torch.compiler.is_compiling() else framework.one_dnn_linear)(
-                x_btd, packed, self.bias
-            )
-        return framework.mkl_linear(x_btd, packed, self.weight, self.bias, rows)
+        one_dnn = one_dnn_linear if compiling else framework.one_dnn_linear
+        if packed is not None and (
+            not compiling or (self._called and torch.compiler.is_exporting())
+        ):  # a step and its program, `programs.program`
+            if self._library == "mkl":
+                return framework.mkl_linear(x_btd, packed, self.weight, self.bias, rows)
+            return one_dnn(x_btd, packed, self.bias)
+        gains = self._called if compiling else rows * self.weight.numel() >= PLAIN_FROM
+        if self._one_dnn and gains:
+            return one_dnn(x_btd, self.weight if packed is None else packed, self.bias)
+        return F.linear(x_btd, self.weight, self.bias)
 
 
 # Graphs and programs call this one: Inductor's own rules take only constants for packed kernels,

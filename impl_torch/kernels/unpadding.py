@@ -10,8 +10,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from reference_numpy.scores import Scores
-
 from ..mask import real_rows
 from ..values import Heads
 
@@ -48,32 +46,28 @@ class PaddedMask(NamedTuple):
 
 
 def in_rows(
-    attention: Callable[[Heads, Any, Tensor | None, Scores], Tensor],
+    attention: Callable[[Heads, Tensor | None], Tensor],
     heads: Heads,
     mask_bhts: Tensor | PaddedMask | None,
-    keep_bhts: Tensor | None,
-    scores: Scores,
 ) -> Tensor:
-    """`attention(heads, mask, keep, scores)`; with a `PaddedMask`, heads and output lie flat, and
-    attention is computed in rows.
+    """`attention(heads, mask)`; with a `PaddedMask`, heads and output lie flat, and attention is
+    computed in rows.
     """
     if not isinstance(mask_bhts, PaddedMask):
-        return attention(heads, mask_bhts, keep_bhts, scores)
+        return attention(heads, mask_bhts)
     rows_bhts, query, key = mask_bhts
     query_bthk, key_bsgk, value_bsge = heads
     rows = Heads(pad(query_bthk, query), pad(key_bsgk, key), pad(value_bsge, key))
-    return unpad(attention(rows, rows_bhts, keep_bhts, scores), query)
+    return unpad(attention(rows, rows_bhts), query)
 
 
 def unpad(x_btd: Tensor, tokens: Tokens) -> Tensor:
     """Takes the tokens out of their rows: `1 n ...`. The gradient is `pad`, with zeros for
     padding.
     """
-    index_n, place_bt, mask_bt = tokens
-    if index_n is None or place_bt is None:
+    if tokens.index_n is None:
         return x_btd.flatten(0, 1)[None]
-    gather: Any = _Unpad.apply if _has_gradient(x_btd) else _unpad
-    return gather(x_btd, index_n, place_bt, mask_bt)
+    return _gathered(x_btd, tokens, to_rows=False)
 
 
 def pad(x_1nd: Tensor, tokens: Tokens) -> Tensor:
@@ -82,57 +76,47 @@ def pad(x_1nd: Tensor, tokens: Tokens) -> Tensor:
 
     The gradient is `unpad`.
     """
-    index_n, place_bt, mask_bt = tokens
-    if index_n is None or place_bt is None:
-        return x_1nd[0].unflatten(0, mask_bt.shape)
-    gather: Any = _Pad.apply if _has_gradient(x_1nd) else _pad
-    return gather(x_1nd, index_n, place_bt, mask_bt)
+    if tokens.index_n is None:
+        return x_1nd[0].unflatten(0, tokens.mask_bt.shape)
+    return _gathered(x_1nd, tokens, to_rows=True)
 
 
-class _Unpad(torch.autograd.Function):
-    """Both ways are a gather; the gradient of `index_select` would add up rows one by one."""
+class _Gather(torch.autograd.Function):
+    """Each way is the gradient of the other; that of `index_select` would add up rows one by
+    one.
+    """
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(x: Tensor, *tokens: Tensor) -> Tensor:
-        return _unpad(x, *tokens)
+    def forward(
+        x: Tensor, to_rows: bool, index_n: Tensor, place_bt: Tensor, mask_bt: Tensor
+    ) -> Tensor:
+        return _gather(x, to_rows, index_n, place_bt, mask_bt)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs[1:])
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        _, ctx.to_rows, *tokens = inputs
+        ctx.save_for_backward(*tokens)
 
     @staticmethod
-    def backward(ctx: Any, *cotangents: Any) -> Any:
+    def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor, None, None, None, None]:
         tokens = Tokens(*ctx.saved_tensors)
-        return real_rows(pad(cotangents[0], tokens), tokens.mask_bt), None, None, None
+        if ctx.to_rows:
+            gradient = unpad(cotangents[0], tokens)
+        else:
+            gradient = real_rows(pad(cotangents[0], tokens), tokens.mask_bt)
+        return gradient, None, None, None, None
 
 
-class _Pad(torch.autograd.Function):
-    """Padding passes no gradient: nothing reads it."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(x: Tensor, *tokens: Tensor) -> Tensor:
-        return _pad(x, *tokens)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs[1:])
-
-    @staticmethod
-    def backward(ctx: Any, *cotangents: Any) -> Any:
-        return unpad(cotangents[0], Tokens(*ctx.saved_tensors)), None, None, None
+def _gathered(x: Tensor, tokens: Tokens, to_rows: bool) -> Tensor:
+    """Gathers rows or flat tokens, with a gradient if one may be asked for."""
+    differentiable = x.is_floating_point() and torch.is_grad_enabled()
+    gather: Callable[..., Tensor] = _Gather.apply if differentiable else _gather
+    return gather(x, to_rows, tokens.index_n, tokens.place_bt, tokens.mask_bt)
 
 
-def _unpad(x_btd: Tensor, index_n: Tensor, place_bt: Tensor, mask_bt: Tensor) -> Tensor:
-    return x_btd.flatten(0, 1).index_select(0, index_n)[None]
-
-
-def _pad(x_1nd: Tensor, index_n: Tensor, place_bt: Tensor, mask_bt: Tensor) -> Tensor:
-    return x_1nd[0].index_select(0, place_bt.flatten()).unflatten(0, mask_bt.shape)
-
-
-def _has_gradient(x: Tensor) -> bool:
-    return x.is_floating_point() and torch.is_grad_enabled()
+def _gather(x: Tensor, to_rows: bool, index_n: Tensor, place_bt: Tensor, mask_bt: Tensor) -> Tensor:
+    if to_rows:
+        return x[0].index_select(0, place_bt.flatten()).unflatten(0, mask_bt.shape)
+    return x.flatten(0, 1).index_select(0, index_n)[None]

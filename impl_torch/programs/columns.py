@@ -5,7 +5,7 @@ projections are those of any model, of a config with as many heads.
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -15,15 +15,14 @@ from torch import Tensor, nn
 from reference_numpy import TransformerConfig
 from reference_numpy.sharding import Mesh, repeated, spread
 
-from .. import weights
 from ..attention import MultiHeadAttention
-from ..embedding import Embedding, logits
+from ..embedding import Embedding
 from ..feed_forward import FeedForward
 from ..normalization import norm
 from ..transformer import Transformer
 from .parts import own, places
 
-__all__ = ["Column", "arrays", "empty", "filled", "joined"]
+__all__ = ["Column", "arrays", "empty", "joined"]
 
 NORMS = ("query_norm", "key_norm")
 
@@ -35,9 +34,9 @@ class Column(NamedTuple):
 
     number: int
     parts: int
-    group: Any
+    group: dist.ProcessGroup
 
-    def __deepcopy__(self, memo: Any) -> "Column":
+    def __deepcopy__(self, memo: dict) -> "Column":
         return self
 
     def sum(self, x: Tensor) -> Tensor:
@@ -52,17 +51,6 @@ class Column(NamedTuple):
         return torch.cat(found, dim=-1)
 
 
-class Summed(nn.Module):
-    """A projection of features that lie on several processes: the sum of their products."""
-
-    def __init__(self, product: nn.Module, column: Column) -> None:
-        super().__init__()
-        self.product, self.column = product, column
-
-    def forward(self, x_btd: Tensor) -> Tensor:
-        return self.column.sum(self.product(x_btd))
-
-
 class PartEmbedding(Embedding):
     """An `Embedding` of which every process has some rows."""
 
@@ -75,86 +63,63 @@ class PartEmbedding(Embedding):
         return self.column.sum(x_btd.masked_fill(elsewhere_bt[..., None], 0))
 
 
-class WholeNorm(nn.Module):
-    """The norm over all heads of a token, of which every process has some."""
-
-    def __init__(self, norm: nn.Module, column: Column) -> None:
-        super().__init__()
-        self.norm, self.column = norm, column
-
-    def forward(self, x_btd: Tensor) -> Tensor:
-        y_btd = self.norm(self.column.gathered(x_btd))
-        return y_btd.chunk(self.column.parts, dim=-1)[self.column.number]
-
-
-class WholeLogits(nn.Module):
-    """The logits of the whole vocabulary, of which every process has a part."""
-
-    def __init__(self, logits: nn.Module, column: Column, vocabulary: int) -> None:
-        super().__init__()
-        self.logits, self.column, self.vocabulary = logits, column, vocabulary
-
-    def forward(self, x_btd: Tensor) -> Tensor:
-        return self.column.gathered(self.logits(x_btd))[..., : self.vocabulary]
-
-
 def empty(config: TransformerConfig, column: Column) -> Transformer:
-    """Returns the process's part of a model with a decoder, on the meta device.
+    """Returns the process's part of a model with a decoder, on the meta device; its tables have as
+    many rows as a part of a vocabulary has at most.
 
     Raises ValueError as `reference_numpy.sharding.check`.
     """
     parts = column.parts
     config = spread(config, Mesh(model=parts))
+    own = config.replace(
+        heads=config.heads // parts,
+        key_value_heads=config.key_value_heads // parts,
+        feed_forward_width=config.feed_forward_width // parts,
+    )
+    rows = {
+        f"{side}_vocabulary": -(-getattr(config, f"{side}_vocabulary") // parts)
+        for side in ("source", "target")
+    }
     with torch.device("meta"):
-        model = Transformer(
-            config.replace(
-                heads=config.heads // parts,
-                key_value_heads=config.key_value_heads // parts,
-                feed_forward_width=config.feed_forward_width // parts,
-            )
-        )
-        _split_vocabulary(model, config, column)
+        model = Transformer(own.replace(**rows, padding_id=None))
         for attention in _attentions(model) if config.query_key_norm == "width" else ():
             attention.query_norm = norm(config, config.heads * config.key_size)
             attention.key_norm = norm(config, config.key_value_heads * config.key_size)
+    model.config = type(model.config)(**own.to_dict())
+    for name in ("source_embedding", "target_embedding"):
+        if (embedding := getattr(model, name, None)) is not None:
+            embedding.__class__, embedding.column = PartEmbedding, column
     return model
-
-
-def _split_vocabulary(model: Any, config: TransformerConfig, column: Column) -> None:
-    """Gives the model tables of as many rows as its part of a vocabulary has at most."""
-    rows = {
-        side: -(-getattr(config, f"{side}_vocabulary") // column.parts)
-        for side in ("source", "target")
-    }
-    scale = config.scale_embedding, config.round_embedding_scale
-    for side in rows:
-        if hasattr(model, name := f"{side}_embedding"):
-            embedding = PartEmbedding(rows[side], config.model_width, *scale)
-            embedding.column = column
-            setattr(model, name, embedding)
-    if config.cross_attention and config.share_embeddings:
-        model.target_embedding.weight = model.source_embedding.weight
-    model.logits = logits(config, rows["target"])
-    if config.tie_logits:
-        model.logits.weight = model.target_embedding.weight
 
 
 def joined(model: Transformer, column: Column) -> Transformer:
-    """Lets a part, which may be fused, work with the others; returns the model itself."""
-    modules: list[Any] = [
-        module for module in model.modules() if isinstance(module, MultiHeadAttention | FeedForward)
-    ]
-    for module in modules:
-        module.output = Summed(module.output, column)
+    """Lets a part, which may be fused, work with the others, by hooks; returns the model itself."""
+    vocabulary = model.config.target_vocabulary
+
+    def added_up(module: nn.Module, inputs: tuple[Tensor], y_btd: Tensor) -> Tensor:
+        return column.sum(y_btd)
+
+    def of_all_heads(module: nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor]:
+        return (column.gathered(inputs[0]),)
+
+    def own_heads(module: nn.Module, inputs: tuple[Tensor], y_btd: Tensor) -> Tensor:
+        return y_btd.chunk(column.parts, dim=-1)[column.number]
+
+    def of_all_tokens(module: nn.Module, inputs: tuple[Tensor], logits_btv: Tensor) -> Tensor:
+        return column.gathered(logits_btv)[..., :vocabulary]
+
+    for module in model.modules():
+        if isinstance(module, MultiHeadAttention | FeedForward):
+            module.output.register_forward_hook(added_up)
     for attention in _attentions(model) if model.config.query_key_norm == "width" else ():
-        for name in NORMS:
-            setattr(attention, name, WholeNorm(getattr(attention, name), column))
-    whole: Any = WholeLogits(model.logits, column, model.config.target_vocabulary)
-    model.logits = whole
+        for over_heads in (getattr(attention, name) for name in NORMS):
+            over_heads.register_forward_pre_hook(of_all_heads)
+            over_heads.register_forward_hook(own_heads)
+    model.logits.register_forward_hook(of_all_tokens)
     return model
 
 
-def _attentions(model: nn.Module) -> list[Any]:
+def _attentions(model: nn.Module) -> list[MultiHeadAttention]:
     return [module for module in model.modules() if isinstance(module, MultiHeadAttention)]
 
 
@@ -179,17 +144,3 @@ def arrays(
         if module.endswith("output") and leaf == "bias" and column.number:
             part = np.zeros_like(part)  # of the products that are added up, one has it
         yield place.native, part
-
-
-def filled(
-    config: TransformerConfig,
-    column: Column,
-    read: Callable[[str], np.ndarray],
-    dtype: torch.dtype,
-    device: torch.device,
-) -> Transformer:
-    """Returns the process's part with these parameters, in evaluation; `joined` makes it run."""
-    part = empty(config, column).to(dtype).to_empty(device=device).eval().requires_grad_(False)
-    for name, array in arrays(config, column, read):
-        part.get_parameter(name).copy_(weights.from_numpy(array))
-    return part

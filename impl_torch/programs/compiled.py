@@ -3,7 +3,7 @@
 import contextlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 
@@ -12,10 +12,14 @@ from . import unpadding
 
 __all__ = ["compiled", "compiled_step", "graphs"]
 
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
 GRAPHS = 64  # that torch may keep of one function; its default is eight
 
 
-def compiled(module: Callable[..., Any], least: int = unpadding.LEAST) -> Callable[..., Any]:
+def compiled(
+    module: Callable[Given, Result], least: int = unpadding.LEAST
+) -> Callable[Given, Result]:
     """`torch.compile` of the whole, without graph breaks; takes the same arguments and raises the
     same errors.
 
@@ -35,7 +39,7 @@ def compiled(module: Callable[..., Any], least: int = unpadding.LEAST) -> Callab
         call = inspect.signature(getattr(module, "forward", module))
         known = inspect.signature(check_ids).parameters
 
-    def run(*args: Any, **kwargs: Any) -> Any:
+    def run(*args: Given.args, **kwargs: Given.kwargs) -> Result:
         sides = None
         if check_ids is not None:
             given = call.bind(*args, **kwargs).arguments

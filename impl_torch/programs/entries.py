@@ -10,9 +10,10 @@ from torch import Tensor, nn
 from reference_numpy.scores import Scores
 
 from .. import mask
-from ..inputs import embed
+from ..cache import KeyValues
+from ..inputs import embed, encoding_table
 from ..layers import Layer
-from ..positional_encoding import positional_encoding, token_positions
+from ..positional_encoding import token_positions
 from ..rotary import Rotation
 from ..transformer import Transformer
 from ..values import Heads, Text
@@ -22,16 +23,20 @@ __all__ = ["Encode", "Forward", "Step"]
 Named = dict[str, Tensor]
 
 
-class Forward(nn.Module):
-    """The whole model: of a decoder `logits_btv`; of an encoder-only model `hidden_bsd`, and what
-    its heads give: `pooled_bd`, `classes_bc`, `logits_bsv`.
-
-    Every function takes the ids and masks that its stacks read, and returns its results by name.
+class Entry(nn.Module):
+    """A function of a model, which takes the ids and masks that its stacks read, and returns its
+    results by name.
     """
 
     def __init__(self, model: Transformer) -> None:
         super().__init__()
         self.model = model
+
+
+class Forward(Entry):
+    """The whole model: of a decoder `logits_btv`; of an encoder-only model `hidden_bsd`, and what
+    its heads give: `pooled_bd`, `classes_bc`, `logits_bsv`.
+    """
 
     def forward(
         self,
@@ -55,14 +60,10 @@ class Forward(nn.Module):
         return found
 
 
-class Encode(nn.Module):
+class Encode(Entry):
     """The encoder, and the keys and values of its memory for every layer of the decoder:
     `memory_bsd`, `cross_keys_lbsgk`, `cross_values_lbsge`.
     """
-
-    def __init__(self, model: Transformer) -> None:
-        super().__init__()
-        self.model = model
 
     def forward(self, source: Tensor, source_mask_bs: Tensor) -> Named:
         memory_bsd = self.model.encode(Text(source, source_mask_bs))
@@ -76,7 +77,7 @@ class Encode(nn.Module):
         }
 
 
-class Step(nn.Module):
+class Step(Entry):
     """The next t tokens of a target after p that were read: `logits_btv`, and the keys and values
     of all of them, which the next step takes.
 
@@ -84,10 +85,6 @@ class Step(nn.Module):
     values_lbsge: of every layer, p long; p is 0 at the start. cross_keys_lbsgk, cross_values_lbsge:
     as `Encode` gives them. A layer with a window keeps all keys, and its mask hides the far ones.
     """
-
-    def __init__(self, model: Transformer) -> None:
-        super().__init__()
-        self.model = model
 
     def forward(
         self,
@@ -104,11 +101,7 @@ class Step(nn.Module):
         read, length = keys_lbsgk.shape[2], target.shape[1]
         end = read + length
         position_bt = token_positions(target_mask_bs, config.position_start)[:, read:]
-        encoding_pd = None
-        if config.positions == "sinusoidal":
-            place_p = torch.arange(end, device=target.device)
-            given = config.model_width, keys_lbsgk.dtype, config.sinusoid_layout
-            encoding_pd = positional_encoding(place_p, *given)
+        encoding_pd = encoding_table(config, end, keys_lbsgk.dtype, target.device)
         x_btd = embed(model, "target", target, position_bt, encoding_pd=encoding_pd)
         causal_bhts = mask.causal_mask(length, end, target.device)
         own_bhts = mask.combine_masks(mask.padding_mask(target_mask_bs), causal_bhts)
@@ -117,7 +110,7 @@ class Step(nn.Module):
             window_bhts = mask.window_mask(length, end, window, target.device)
             masks[window] = mask.combine_masks(own_bhts, window_bhts)
         cross_bhts = mask.padding_mask(source_mask_bs)
-        keys, values = [], []
+        kept: list[KeyValues] = []
 
         def through(layer: Layer, x_btd: Tensor, rotation: Rotation | None, index: int) -> Tensor:
             own = layer.self_attention
@@ -125,17 +118,17 @@ class Step(nn.Module):
 
             def attend(y_btd: Tensor) -> Tensor:
                 query_bthk, key_btgk, value_btge = own.project(y_btd, y_btd, rotation)
-                keys.append(torch.cat([keys_lbsgk[index], key_btgk], dim=1))
-                values.append(torch.cat([values_lbsge[index], value_btge], dim=1))
-                heads = Heads(query_bthk, keys[-1], values[-1])
+                past = KeyValues(keys_lbsgk[index], values_lbsge[index])
+                kept.append(past.update(key_btgk, value_btge))
+                heads = Heads(query_bthk, kept[-1].key_bsgk, kept[-1].value_bsge)
                 return own.attend(heads, masks[own.scores.window], scores=scores)
 
             if cross_keys_lbsgk is None or cross_values_lbsge is None:
                 return layer.run(x_btd, attend)
-            memory = cross_keys_lbsgk[index], cross_values_lbsge[index]
+            key_bsgk, value_bsge = cross_keys_lbsgk[index], cross_values_lbsge[index]
 
             def attend_to_memory(y_btd: Tensor) -> Tensor:
-                heads = Heads(layer.cross_attention.queries(y_btd), *memory)
+                heads = Heads(layer.cross_attention.queries(y_btd), key_bsgk, value_bsge)
                 return layer.cross_attention.attend(heads, cross_bhts)
 
             return layer.run(x_btd, attend, attend_to_memory)
@@ -143,6 +136,6 @@ class Step(nn.Module):
         x_btd = model.decoder.walk(x_btd, through, position_bt)
         return {
             "logits_btv": model.logits(x_btd),
-            "keys_lbsgk": torch.stack(keys),
-            "values_lbsge": torch.stack(values),
+            "keys_lbsgk": torch.stack([read.key_bsgk for read in kept]),
+            "values_lbsge": torch.stack([read.value_bsge for read in kept]),
         }

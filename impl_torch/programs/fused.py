@@ -17,11 +17,12 @@ from reference_numpy import checks
 from ..attention import MultiHeadAttention
 from ..embedding import Logits, scaled_and_capped
 from ..feed_forward import FeedForward, activation
-from ..framework import is_changed
+from ..framework import is_changed, is_sharded
 from ..kernels.int8 import Int8Projection, check_int8
 from ..kernels.projection import FusedProjection
+from ..layers import Layer
 from ..projection import Projection
-from ..rotary import Rotation
+from ..rotary import Rotation, rotated
 from ..transformer import Transformer
 from ..values import Heads
 
@@ -40,11 +41,8 @@ class FusedAttention(MultiHeadAttention):
         self, attention: MultiHeadAttention, of_itself: bool, kind: Kind = FusedProjection
     ) -> None:
         nn.Module.__init__(self)
-        self.width, self.key_size, self.value_size = (
-            attention.width,
-            attention.key_size,
-            attention.value_size,
-        )
+        self.width = attention.width
+        self.key_size, self.value_size = attention.key_size, attention.value_size
         self.config, self.scores, self.of_itself = attention.config, attention.scores, of_itself
         self.query_norm, self.key_norm = attention.query_norm, attention.key_norm
         self.weights_dropout = attention.weights_dropout
@@ -59,7 +57,7 @@ class FusedAttention(MultiHeadAttention):
         self, memory_bsd: Tensor, rotation: Rotation | None = None
     ) -> tuple[Tensor, Tensor]:
         key, value = self.key_value(memory_bsd).split(self.key_value.sizes, dim=-1)
-        key_bsgk = self.split_heads(key, self.key_norm, rotation)
+        key_bsgk = self._split(key, self.key_norm, rotation)
         return key_bsgk, value.unflatten(-1, (-1, self.value_size))
 
     def project(
@@ -71,10 +69,15 @@ class FusedAttention(MultiHeadAttention):
         sizes = self.query_key_value.sizes
         query, key, value = self.query_key_value(query_btd).split(sizes, dim=-1)
         return Heads(
-            self.split_heads(query, self.query_norm, rotation),
-            self.split_heads(key, self.key_norm, rotation),
+            self._split(query, self.query_norm, rotation),
+            self._split(key, self.key_norm, rotation),
             value.unflatten(-1, (-1, self.value_size)),
         )
+
+    def _split(self, x_btd: Tensor, norm: nn.Module | None, rotation: Rotation | None) -> Tensor:
+        """Splits queries or keys into heads, normalises and rotates them: `b t h k`."""
+        x_bthk = self.query_key_norm(norm, x_btd.unflatten(-1, (-1, self.key_size)))
+        return rotated(x_bthk, rotation, self.config.rotary_layout)
 
 
 class FusedFeedForward(FeedForward):
@@ -84,8 +87,7 @@ class FusedFeedForward(FeedForward):
         nn.Module.__init__(self)
         self.activation_name, self.width = network.activation_name, network.width
         self.gate_hidden = kind(network.gate, network.hidden)
-        self.output: Any = network.output
-        self.hidden_dropout = network.hidden_dropout
+        self.output, self.hidden_dropout = network.output, network.hidden_dropout
 
     def forward(self, x_btd: Tensor, keep_btf: Tensor | None = None) -> Tensor:
         checks.check_features("x", x_btd.shape, self.width)
@@ -124,7 +126,7 @@ def fused(model: Transformer, dtype: Dtype | None = None) -> Transformer:
     if isinstance(dtype, str) or dtype == torch.int8:
         check_int8(dtype, next(model.parameters()).device)
         kind, dtype = Int8Projection, torch.float32
-    if any(hasattr(parameter, "full_tensor") for parameter in model.parameters()):
+    if any(map(is_sharded, model.parameters())):
         raise ValueError(
             "a search needs whole parameters; got sharded ones: "
             "`weights.load` what `weights.export` gives into another model"
@@ -152,40 +154,37 @@ def fused(model: Transformer, dtype: Dtype | None = None) -> Transformer:
             attention = getattr(layer, name, None)
             if (
                 type(attention) is MultiHeadAttention
-                and not is_changed(attention)
-                and _fusible(attention)
+                and _joins(attention, "query", "key", "value")
+                and _is_affine(attention.output)
             ):
                 setattr(layer, name, FusedAttention(attention, name == "self_attention", kind))
         _fuse_feed_forward(layer, kind)
     config = model.config
     if _is_affine(result.logits) and (config.logit_scale, config.logit_cap) != (1, None):
         result.logits = FusedLogits(result.logits, kind)
-    _fuse(result, "logits", kind)
+    _fuse_parts(result, kind)
     return result
 
 
-def _fusible(attention: MultiHeadAttention) -> bool:
-    parts: list[Any] = [attention.query, attention.key, attention.value, attention.output]
-    return all(map(_is_affine, parts)) and len({part.bias is None for part in parts[:3]}) == 1
+def _joins(module: nn.Module, *names: str) -> bool:
+    """Whether these projections of an unchanged module may be one product."""
+    parts = [getattr(module, name) for name in names]
+    alike = all(map(_is_affine, parts)) and len({part.bias is None for part in parts}) == 1
+    return alike and not is_changed(module)
 
 
-def _fuse_feed_forward(layer: Any, kind: Kind) -> None:
+def _fuse_feed_forward(layer: Layer, kind: Kind) -> None:
     network = layer.feed_forward
-    if type(network) is FeedForward and network.gate is not None and not is_changed(network):
-        parts: list[Any] = [network.gate, network.hidden]
-        if all(map(_is_affine, parts)) and len({part.bias is None for part in parts}) == 1:
-            layer.feed_forward = FusedFeedForward(network, kind)
+    if type(network) is FeedForward and _joins(network, "gate", "hidden"):
+        layer.feed_forward = FusedFeedForward(network, kind)
     _fuse_parts(layer.feed_forward, kind)
 
 
 def _fuse_parts(module: nn.Module, kind: Kind) -> None:
-    for name in PROJECTIONS.get(type(module), ()):
-        _fuse(module, name, kind)
-
-
-def _fuse(module: nn.Module, name: str, kind: Kind) -> None:
-    if _is_affine(part := getattr(module, name)):
-        setattr(module, name, kind(part))
+    names = ("logits",) if isinstance(module, Transformer) else PROJECTIONS.get(type(module), ())
+    for name in names:
+        if _is_affine(part := getattr(module, name)):
+            setattr(module, name, kind(part))
 
 
 def _is_affine(module: nn.Module) -> bool:

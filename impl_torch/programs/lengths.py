@@ -1,17 +1,17 @@
 """Rotary scaling of the longest row of a whole batch, for a process that has other rows."""
 
 import functools
-import math
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
+from torch import Tensor
 
 from reference_numpy import TransformerConfig
 
-from .. import weights
 from ..inputs import masked_positions
 from ..rotary import rotary_frequencies
+from ..transformer import Transformer
+from ..values import Text
 
 __all__ = ["at_length", "by_length", "follow", "longest"]
 
@@ -28,10 +28,8 @@ def at_length(config: TransformerConfig, length: int) -> TransformerConfig:
     """Returns the config whose frequencies are those of this length, whatever rows are read."""
     changes: dict[str, Any] = {}
     for side in ("", "local_"):
-        base, scaling = (
-            getattr(config, f"{side}rotary_base"),
-            getattr(config, f"{side}rotary_scaling"),
-        )
+        base = getattr(config, f"{side}rotary_base")
+        scaling = getattr(config, f"{side}rotary_scaling")
         if scaling.kind == "dynamic":
             size = config.rotary_size
             _, frequency, *_ = rotary_frequencies(size, base, scaling, length).tolist()
@@ -45,19 +43,18 @@ def at_length(config: TransformerConfig, length: int) -> TransformerConfig:
     return config.replace(**changes)
 
 
-def follow(
-    model: Any, side: str, token: np.ndarray | None, mask_bt: np.ndarray | None = None
-) -> None:
-    """Gives the stack that reads the source or the target the frequencies of these rows."""
-    if token is None:
-        return
-    mask = None if mask_bt is None else weights.from_numpy(mask_bt)
-    _, position_bt = masked_positions(model.config, side, weights.from_numpy(token), mask)
-    length = token.shape[1] if position_bt is None else longest(position_bt)
-    stack = model.encoder if side == "source" else model.decoder
-    stack.config = at_length(model.config, length)
+def follow(model: Transformer, source: Text | None, target: Text | None) -> None:
+    """Lets a model read its rows as a part of these, of which the longest may decide about the
+    frequencies of all.
+    """
+    for side, text in (("source", source), ("target", target)) if by_length(model.config) else ():
+        if text is not None:
+            _, position_bt = masked_positions(model.config, side, text.ids, text.mask)
+            length = text.ids.shape[1] if position_bt is None else longest(position_bt)
+            stack = model.encoder if side == "source" else model.decoder
+            stack.config = at_length(model.config, length)
 
 
-def longest(position_bt: Any) -> int:
+def longest(position_bt: Tensor) -> int:
     """Returns the length of the longest row, by the positions of all."""
-    return int(position_bt.max()) + 1 if math.prod(position_bt.shape) else 1
+    return int(position_bt.max()) + 1 if position_bt.numel() else 1

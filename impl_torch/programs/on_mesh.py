@@ -3,9 +3,9 @@ gradients out, the same in every process.
 """
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -13,10 +13,12 @@ from torch import Tensor, nn
 
 from reference_numpy import TransformerConfig
 from reference_numpy.parameters import flatten, nest
+from reference_numpy.sharding import Mesh
 
 from .. import weights
 from ..transformer import Transformer
-from .lengths import at_length, longest
+from ..values import Text
+from .lengths import at_length, follow, longest
 from .parts import gathered
 from .sharding import Placed, training_loss
 
@@ -28,9 +30,23 @@ METHODS = ("pool", "classify", "classification_loss", "masked_language_logits", 
 # Whole models that decode as `decoding.Searcher` does, on one device.
 ELSEWHERE = ("decode_in_steps", "greedy_search", "sample", "beam_search")
 VJP = "_vjp"
+Build = Callable[..., Callable[..., Any]]
+Inputs = Mapping[str, Any]  # arrays or tensors, numbers, flags and names
 
 
-def answer(case: Any, build: Callable[..., Any] | None) -> dict[str, np.ndarray]:
+class Case(Protocol):
+    """What is read of a case of the judge."""
+
+    component: str
+    config: TransformerConfig
+    inputs: Inputs
+    parameters: Mapping[str, np.ndarray]
+    dtype: str
+    device: str
+    mesh: Mesh
+
+
+def answer(case: Case, build: Build | None) -> dict[str, np.ndarray]:
     """Returns the outputs of a component with parameters, or with `_vjp` the gradients of every
     floating input and of every parameter.
 
@@ -48,9 +64,13 @@ def answer(case: Any, build: Callable[..., Any] | None) -> dict[str, np.ndarray]
 class _Asked:
     """A component on its mesh, and the process's rows of its inputs."""
 
-    def __init__(self, case: Any, component: str, build: Callable[..., Any]) -> None:
+    def __init__(self, case: Case, component: str, build: Build) -> None:
         dtype, whole_model = getattr(torch, case.dtype), component in (*LOSSES, *METHODS)
-        given = flatten(case.inputs)
+        device = torch.device(case.device)
+        given = {
+            name: weights.from_numpy(x, device) if isinstance(x, np.ndarray) else x
+            for name, x in flatten(case.inputs).items()
+        }
         with torch.device("meta"):
             function = build(_of_all_rows(case.config, given), dtype)
         module = _owner(function).to(dtype).eval()
@@ -58,7 +78,7 @@ class _Asked:
             module,
             case.config,
             case.mesh,
-            torch.device(case.device),
+            device,
             "transformer" if whole_model else component,
             whole_logits=component not in LOSSES,
             method=component if component in METHODS else "",
@@ -68,8 +88,9 @@ class _Asked:
         self.component = component
         self.function = self.placed.summed(_function(component, function, module))
         if isinstance(module, Transformer):
-            self.placed.follow(*_read(component, given))
-        axes = {name: _axis(name, x) for name, x in given.items() if isinstance(x, np.ndarray)}
+            source, target = _read(component, given)
+            follow(module, source, target)
+        axes = {name: _axis(name, x) for name, x in given.items() if isinstance(x, Tensor)}
         sizes = {name: given[name].shape[axis] for name, axis in axes.items() if axis is not None}
         self.number = max(sizes.values())
         # Where others have more, an axis of one row is the same for all.
@@ -110,15 +131,13 @@ class _Asked:
         return found | {f"parameters.{name}": self.placed.read(name, part) for name, part in own}
 
     def _own(self, name: str, value: Any) -> Any:
-        """Returns the process's rows of an input, on the device; what all rows share as a whole."""
-        if not isinstance(value, np.ndarray):
+        """Returns the process's rows of an input; what all rows share as a whole."""
+        if name not in self.axes:
             return value
-        if name in self.axes:
-            axis = self.axes[name]
-            if not self.number:  # `DTensor` has no view of nothing: every process computes a row
-                value = np.zeros((*value.shape[:axis], 1, *value.shape[axis + 1 :]), value.dtype)
-            value = value[(slice(None),) * axis + (self.rows,)]
-        return weights.from_numpy(value, self.placed.device)
+        axis = self.axes[name]
+        if not self.number:  # `DTensor` has no view of nothing: every process computes a row
+            value = value.new_zeros((*value.shape[:axis], 1, *value.shape[axis + 1 :]))
+        return value[(slice(None),) * axis + (self.rows,)]
 
     def _sum(self, own: Tensor) -> Tensor:
         """Adds up what comes of the rows of every process."""
@@ -131,7 +150,7 @@ class _Asked:
         return weights.to_numpy(gathered(own, axis, self.number, devices))
 
 
-def _axis(name: str, value: Any) -> int | None:
+def _axis(name: str, value: Tensor) -> int | None:
     """Returns which axis is that of the rows: names end in their axes, and others begin with it."""
     letters = name.rpartition("_")[2]
     if len(letters) == value.ndim:
@@ -150,8 +169,7 @@ def _named(result: Any) -> dict[str, Tensor]:
 def _owner(function: Any) -> nn.Module:
     """Returns the module that a component is, or whose method it is, or that it is given first."""
     while not isinstance(function, nn.Module):
-        bound = getattr(function, "__self__", None)
-        function = function.args[0] if bound is None else bound
+        function = function.args[0] if isinstance(function, partial) else function.__self__
     return function
 
 
@@ -164,18 +182,19 @@ def _function(component: str, function: Any, module: Any) -> Callable[..., Any]:
     return partial(_in_order, module) if function is module else function
 
 
-def _of_all_rows(config: TransformerConfig, given: Mapping[str, Any]) -> TransformerConfig:
+def _of_all_rows(config: TransformerConfig, given: Inputs) -> TransformerConfig:
     """Returns the config with the frequencies of all rows, where their positions are an input."""
     position = next((x for name, x in given.items() if name.startswith("position_b")), None)
     return config if position is None else at_length(config, longest(position))
 
 
-def _read(component: str, given: Mapping[str, Any]) -> list[np.ndarray | None]:
-    """Returns the tokens that a Transformer reads, and their masks."""
-    target = given.get("target")
-    if component == "training_loss":
-        target = given["target"][:, :-1]
-    return [given.get("source"), target, given.get("source_mask_bs"), given.get("target_mask_bt")]
+def _read(component: str, given: Inputs) -> Iterator[Text | None]:
+    """Yields the source and the target that a Transformer reads, with their masks."""
+    for side, mask in (("source", "source_mask_bs"), ("target", "target_mask_bt")):
+        ids = given.get(side)
+        if side == "target" and component == "training_loss":
+            ids = given["target"][:, :-1]
+        yield None if ids is None else Text(ids, given.get(mask))
 
 
 def _in_order(module: nn.Module, **inputs: Any) -> Any:
@@ -184,8 +203,10 @@ def _in_order(module: nn.Module, **inputs: Any) -> Any:
     return module(inputs.pop(first), **inputs)
 
 
-def _count(padding_id: int | None, given: Mapping[str, Any]) -> int:
+def _count(padding_id: int | None, given: Inputs) -> int:
     """Returns how many labels of the whole batch count, at least 1."""
     label = given["label_b"] if "label_b" in given else given["target"][:, 1:]
-    counted = label.size if padding_id is None or label.ndim == 1 else (label != padding_id).sum()
+    counted = (
+        label.numel() if padding_id is None or label.ndim == 1 else (label != padding_id).sum()
+    )
     return max(int(counted), 1)

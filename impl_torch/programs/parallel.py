@@ -5,7 +5,7 @@ The pages know nothing of it: hooks give each module its own heads, hidden featu
 """
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -33,6 +33,7 @@ from .. import precision
 from ..attention import MultiHeadAttention
 from ..embedding import Logits
 from ..feed_forward import FeedForward
+from ..framework import share, shared
 from ..normalization import LayerNorm, RMSNorm
 from ..values import Heads
 from .parts import Place
@@ -40,8 +41,11 @@ from .parts import Place
 __all__ = ["over_model"]
 
 
+Style = ParallelStyle | Callable[[nn.Module, DeviceMesh], None]
+
+
 def over_model(
-    module: Any,
+    module: nn.Module,
     config: TransformerConfig,
     declared: Mapping[str, Place],
     devices: DeviceMesh,
@@ -49,10 +53,8 @@ def over_model(
 ) -> None:
     """Gives every module that has a part of a parameter, or reads one, torch's style for it."""
     split = {place.native: place.model for place in declared.values()}
-    names: dict[int, list[str]] = {}
-    for name, parameter in module.named_parameters(remove_duplicate=False):
-        names.setdefault(id(parameter), []).append(name)
-    for first, *others in names.values():
+    tied = shared(module)
+    for first, *others in tied:
         split |= dict.fromkeys(others, split[first])
     for name, part in [*module.named_modules()]:
         axis = split.get(f"{name}.weight".removeprefix("."))
@@ -60,134 +62,120 @@ def over_model(
         if isinstance(style, ParallelStyle):
             parallelize_module(part, devices, style, src_data_rank=None)
         elif style is not None:
-            style.apply(part, devices)
-    for first, *others in names.values():
-        for owner, _, leaf in (name.rpartition(".") for name in others):
-            setattr(module.get_submodule(owner), leaf, module.get_parameter(first))
+            style(part, devices)
+    share(module, tied)
 
 
 def _style(
     name: str, part: nn.Module, axis: int | None, config: TransformerConfig, whole_logits: bool
-) -> "ParallelStyle | _Inputs | _Table | _Whole | _NormOfParts | None":
+) -> Style | None:
     """Returns how a module of this name runs whose weight is split along this axis."""
     if isinstance(part, MultiHeadAttention | FeedForward):
-        return _Inputs(config)
+        return partial(_mark_inputs, {1: config.heads, 2: config.feed_forward_width})
     if isinstance(part, Logits) and axis == 0:
         layout = Replicate() if whole_logits else Shard(-1)
         return ColwiseParallel(output_layouts=layout, use_local_output=whole_logits)
     if isinstance(part, nn.Linear) and axis is not None:
         return RowwiseParallel() if axis else ColwiseParallel()
     if isinstance(part, nn.Embedding) and axis == 0:
-        return _Table()
-    over_width = config.query_key_norm == "width"
+        return _split_table
+    over_width, own_group = config.query_key_norm == "width", partial(_own, config.key_value_heads)
     if isinstance(part, LayerNorm | RMSNorm) and name in ("query_norm", "key_norm"):
         if not over_width:  # the heads of a token are rows, of which each process has some
             return SequenceParallel(sequence_dim=1, use_local_output=True)
-        return _OwnGroup(config.key_value_heads) if axis is None else _NormOfParts()
+        return _replicated(own_group) if axis is None else _split_norm
     if isinstance(part, nn.Linear) and name in ("key", "value"):  # fewer groups than processes
-        return _Whole() if name == "key" and over_width else _OwnGroup(config.key_value_heads)
+        return _replicated(None if name == "key" and over_width else own_group)
     return None
 
 
-class _Inputs:
+def _mark_inputs(sizes: Mapping[int, int], module: nn.Module, devices: DeviceMesh) -> None:
     """Marks the inputs of attention and feed-forward as whole, so that the processes add up the
-    gradient of each once, and takes the own heads and features of masks and biases.
+    gradient of each once, and takes the own heads and features of masks and biases. sizes: of the
+    axes of heads and features.
+    """
+    names = [*inspect.signature(module.forward).parameters]
+
+    def before(module: nn.Module, args: Any, kwargs: Any) -> Any:
+        given = dict(zip(names, args, strict=False)) | kwargs
+        whole: dict[int, Tensor] = {}
+        for name, x in given.items():
+            if name in ("query_btd", "memory_bsd", "x_btd"):
+                given[name] = whole.setdefault(id(x), _whole(x, devices))
+            elif name.endswith(("_bhts", "_btf")) and x is not None:
+                axis = 1 if name.endswith("_bhts") else 2
+                given[name] = _part(x, axis, sizes[axis], devices)
+        return (), given
+
+    module.register_forward_pre_hook(before, with_kwargs=True)
+    if isinstance(module, MultiHeadAttention):
+        _gather_weights(sizes[1], module, devices)
+
+
+def _gather_weights(heads: int, module: Any, devices: DeviceMesh) -> None:
+    """Lets the weights of an attention be those of all heads."""
+    own_weights = module.weights
+
+    def weights(own: Heads, mask_bhts: Tensor | None = None, *others: Any) -> tuple[Tensor, Tensor]:
+        part = None if mask_bhts is None else _part(mask_bhts, 1, heads, devices)
+        own_bhts, mean_bthe = own_weights(own, part, *others)
+        whole = DTensor.from_local(own_bhts, devices, [Shard(1)], run_check=False)
+        return whole.full_tensor(), mean_bthe
+
+    module.weights = weights
+
+
+def _split_table(module: Any, devices: DeviceMesh) -> None:
+    """An embedding with some tokens of the vocabulary: rows are added up before they are scaled."""
+    scaled, look_up = module.scaled, module.look_up
+    module.scaled = lambda x_btd: scaled(x_btd.redistribute(devices, [Replicate()]))
+    style = RowwiseParallel(input_layouts=Replicate())
+    parallelize_module(module, devices, style, src_data_rank=None)
+
+    def nothing(token: Tensor) -> Tensor:
+        if token.is_floating_point():
+            return look_up(token)
+        own = module.weight.to_local()
+        zero_btd = own.new_zeros((*token.shape, own.shape[1])) + own.sum()
+        return module.scaled(DTensor.from_local(zero_btd, devices, [Partial()]))
+
+    if not len(module.weight.to_local()):  # for which torch's kernel has no rows to take
+        module.look_up = nothing
+
+
+def _replicated(after: Callable[[DTensor, DeviceMesh], Tensor] | None) -> Style:
+    """A module that every process computes whole; after: what becomes of its output, a
+    `DTensor`.
     """
 
-    def __init__(self, config: TransformerConfig) -> None:
-        self.sizes = {1: config.heads, 2: config.feed_forward_width}
+    def before(module: nn.Module, inputs: Any, devices: DeviceMesh) -> Any:
+        return (_whole(inputs[0], devices),)
 
-    def apply(self, module: nn.Module, device_mesh: DeviceMesh) -> None:
-        names = [*inspect.signature(module.forward).parameters]
+    def behind(module: nn.Module, output: Any, devices: DeviceMesh) -> Any:
+        return output if after is None else after(output, devices)
 
-        def before(module: nn.Module, args: Any, kwargs: Any) -> Any:
-            given = dict(zip(names, args, strict=False)) | kwargs
-            whole: dict[int, Tensor] = {}
-            for name, x in given.items():
-                if name in ("query_btd", "memory_bsd", "x_btd"):
-                    given[name] = whole.setdefault(id(x), _whole(x, device_mesh))
-                elif name.endswith(("_bhts", "_btf")) and x is not None:
-                    axis = 1 if name.endswith("_bhts") else 2
-                    given[name] = _part(x, axis, self.sizes[axis], device_mesh)
-            return (), given
-
-        module.register_forward_pre_hook(before, with_kwargs=True)
-        if isinstance(module, MultiHeadAttention):
-            self._gather_weights(module, device_mesh)
-
-    def _gather_weights(self, module: Any, device_mesh: DeviceMesh) -> None:
-        """Lets the weights of an attention be those of all heads."""
-        own_weights, heads = module.weights, self.sizes[1]
-
-        def weights(own: Heads, mask_bhts: Tensor | None = None) -> Tensor:
-            part = None if mask_bhts is None else _part(mask_bhts, 1, heads, device_mesh)
-            own_bhts = own_weights(own, part)
-            return DTensor.from_local(
-                own_bhts, device_mesh, [Shard(1)], run_check=False
-            ).full_tensor()
-
-        module.weights = weights
-
-
-class _Table:
-    """An embedding with some tokens of the vocabulary: rows are added up before they are scaled."""
-
-    def apply(self, module: Any, device_mesh: DeviceMesh) -> None:
-        scaled, look_up = module.scaled, module.look_up
-        module.scaled = lambda x_btd: scaled(x_btd.redistribute(device_mesh, [Replicate()]))
-        parallelize_module(
-            module, device_mesh, RowwiseParallel(input_layouts=Replicate()), src_data_rank=None
-        )
-
-        def nothing(token: Any) -> Tensor:
-            if token.is_floating_point():
-                result: Tensor = look_up(token)
-                return result
-            own = module.weight.to_local()
-            zero_btd = own.new_zeros(*token.shape, own.shape[1]) + own.sum()
-            return module.scaled(DTensor.from_local(zero_btd, device_mesh, [Partial()]))
-
-        if not len(module.weight.to_local()):  # for which torch's kernel has no rows to take
-            module.look_up = nothing
-
-
-class _Whole:
-    """A module that every process computes whole; its output is a `DTensor`."""
-
-    def apply(self, module: nn.Module, device_mesh: DeviceMesh) -> None:
+    def apply(module: nn.Module, devices: DeviceMesh) -> None:
         for name, parameter in module.named_parameters(recurse=False):
-            module.register_parameter(name, nn.Parameter(_whole(parameter, device_mesh)))
-        distribute_module(module, device_mesh, None, self._before, self._after)
+            module.register_parameter(name, nn.Parameter(_whole(parameter, devices)))
+        distribute_module(module, devices, None, before, behind)
 
-    def _before(self, module: nn.Module, inputs: Any, device_mesh: DeviceMesh) -> Any:
-        return (_whole(inputs[0], device_mesh),)
-
-    def _after(self, module: nn.Module, output: Any, device_mesh: DeviceMesh) -> Any:
-        return output
+    return apply
 
 
-class _OwnGroup(_Whole):
+def _own(groups: int, output: DTensor, devices: DeviceMesh) -> Tensor:
     """Takes the group of keys or values that the process's heads share: groups are fewer than
     processes, so the gradient of each process is a share.
     """
-
-    def __init__(self, groups: int) -> None:
-        self.groups = groups
-
-    def _after(self, module: nn.Module, output: Any, device_mesh: DeviceMesh) -> Any:
-        group = device_mesh.get_local_rank() * self.groups // device_mesh.size()
-        shares: Tensor = output.to_local(grad_placements=[Partial()])
-        return shares.chunk(self.groups, -1)[group]
+    group = devices.get_local_rank() * groups // devices.size()
+    return output.to_local(grad_placements=[Partial()]).chunk(groups, -1)[group]
 
 
-class _NormOfParts:
+def _split_norm(module: nn.Module, devices: DeviceMesh) -> None:
     """A norm over a width of which each process has a part: they add up the sums alone."""
-
-    def apply(self, module: nn.Module, device_mesh: DeviceMesh) -> None:
-        for name, parameter in module.named_parameters():
-            part = distribute_tensor(parameter, device_mesh, [Shard(0)], src_data_rank=None)
-            module.register_parameter(name, nn.Parameter(part))
-        module.forward = partial(_norm_of_parts, module, device_mesh)
+    for name, parameter in module.named_parameters():
+        part = distribute_tensor(parameter, devices, [Shard(0)], src_data_rank=None)
+        module.register_parameter(name, nn.Parameter(part))
+    module.forward = partial(_norm_of_parts, module, devices)
 
 
 def _norm_of_parts(norm: Any, devices: DeviceMesh, own_btd: Tensor) -> Tensor:
@@ -204,13 +192,13 @@ def _norm_of_parts(norm: Any, devices: DeviceMesh, own_btd: Tensor) -> Tensor:
     x_btd = x_btd * (mean(x_btd.square()) + norm.eps).rsqrt()
     if norm.cast_before_scale:
         x_btd = x_btd.to(own_btd.dtype)
-    scale: Any = norm.weight.to_local()
+    scale = norm.weight.to_local()
     x_btd = x_btd * (1 + scale if norm.one_plus_scale else scale)
     x_btd = x_btd if norm.bias is None else x_btd + norm.bias.to_local()
     return x_btd.to(own_btd.dtype)
 
 
-def _whole(x: Tensor, devices: DeviceMesh) -> Tensor:
+def _whole(x: Tensor, devices: DeviceMesh) -> DTensor:
     """Marks what every process has whole; the processes add up its gradient."""
     if isinstance(x, DTensor):
         return x
@@ -219,7 +207,7 @@ def _whole(x: Tensor, devices: DeviceMesh) -> Tensor:
 
 def _part(x: Tensor, axis: int, size: int, devices: DeviceMesh) -> Tensor:
     """Takes the process's part of an axis of that size, or all of an axis of size 1."""
-    whole: Any = _whole(x, devices)
+    whole = _whole(x, devices)
     if x.shape[axis] != size:
         return whole.to_local(grad_placements=[Partial()])
     return whole.redistribute(devices, [Shard(axis)]).to_local()

@@ -2,6 +2,7 @@
 masks; and what the processes gather.
 """
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -12,32 +13,26 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Shard
 
 from reference_numpy import TransformerConfig, layout, sharding, sites
 from reference_numpy import parameters as canonical
 from reference_numpy.sharding import Mesh
 
-from .. import framework, weights
+from .. import dropout, framework, weights
 
-__all__ = ["Place", "draw", "gathered", "own", "places", "traffic", "whole"]
+__all__ = ["Held", "Place", "draw", "gathered", "own", "places", "traffic", "whole"]
 
 
-# torch's names of collectives, in both of its libraries
-KINDS = {
-    "all_reduce": "all_reduce",
-    "allreduce": "all_reduce",
-    "all_gather_into_tensor": "all_gather",
-    "allgather_base": "all_gather",
-    "allgather": "all_gather",
-    "reduce_scatter_tensor": "reduce_scatter",
-    "reduce_scatter_base": "reduce_scatter",
-    "all_to_all_single": "all_to_all",
-    "alltoall_base": "all_to_all",
-    "broadcast": "broadcast",
-    "scatter": "scatter",
-    "gather": "gather",
-}
+# collectives, as torch names them in both of its libraries, with and without underscores
+KINDS = (
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+    "broadcast",
+    "scatter",
+    "gather",
+)
 
 
 @dataclass(frozen=True)
@@ -89,8 +84,31 @@ def own(place: Place, array: np.ndarray, mesh: Mesh, rank: int) -> np.ndarray:
     return part
 
 
-def whole(place: Place, part: Tensor, mesh: Mesh, devices: DeviceMesh) -> np.ndarray:
-    """Gathers a canonical array from the parts of all processes, which must all ask."""
+class Held:
+    """What a process holds of a module's parameters: here, alone, all of each."""
+
+    def __init__(
+        self, config: TransformerConfig, mesh: Mesh, component: str = "transformer"
+    ) -> None:
+        self.mesh, self.places = mesh, places(config, mesh, component)
+        self.group = sharding.Group()
+
+    def write(self, name: str, part: Tensor, array: np.ndarray) -> None:
+        """Writes the process's part of a canonical array."""
+        values = own(self.places[name], array, self.mesh, self.group.rank)
+        if part.numel():
+            with torch.no_grad():
+                part.copy_(weights.from_numpy(values, part.device))
+
+    def read(self, name: str, part: Tensor) -> np.ndarray:
+        """Copies a canonical array from the parts of all processes, which must all ask."""
+        place = self.places[name]
+        native = weights.to_numpy(part)
+        return layout.relayout(native, place.axes, place.letters, place.sizes)
+
+
+def whole(place: Place, part: Tensor, mesh: Mesh, devices: DeviceMesh) -> Tensor:
+    """Gathers a parameter, in its native layout, from the parts of all processes."""
     shape = [*layout.shape(place.axes, place.sizes)]
     if place.model is not None:
         column = sharding.chunks(shape[place.model], mesh.model)[devices["model"].get_local_rank()]
@@ -99,19 +117,17 @@ def whole(place: Place, part: Tensor, mesh: Mesh, devices: DeviceMesh) -> np.nda
         part = gathered(part, place.data, shape[place.data], devices["data"])
     if place.model is not None:
         part = gathered(part.reshape(shape), place.model, full, devices["model"])
-    native = weights.to_numpy(part)
-    return layout.relayout(native, place.axes, place.letters, place.sizes)
+    return part
 
 
 def gathered(part: Tensor, axis: int, size: int, devices: DeviceMesh) -> Tensor:
     """Gathers a tensor of that size along the axis, of which each process has its chunk."""
-    shape = torch.Size([*part.shape[:axis], size, *part.shape[axis + 1 :]])
-    stride = torch.empty(shape, device="meta").stride()
-    placed: Any = DTensor.from_local(
-        part, devices, [Shard(axis)], run_check=False, shape=shape, stride=stride
-    )
-    result: Tensor = placed.full_tensor()
-    return result
+    from torch.distributed.tensor import DTensor, Shard
+
+    whole = part.new_empty([*part.shape[:axis], size, *part.shape[axis + 1 :]], device="meta")
+    return DTensor.from_local(
+        part, devices, [Shard(axis)], run_check=False, shape=whole.shape, stride=whole.stride()
+    ).full_tensor()
 
 
 def draw(
@@ -126,20 +142,15 @@ def draw(
     step and its place in the batch alone.
     """
     shapes = sites.shapes(config, len(rows), *lengths)
-    sizes = [int(np.prod(shape[1:])) for shape in shapes.values()]
-    words = torch.empty(len(rows), -(-sum(sizes) // 4), dtype=torch.int64, device=device)
-    generator = torch.Generator(device)
-    for word_n, row in zip(words, rows, strict=True):
+    entries = sum(math.prod(shape[1:]) for shape in shapes.values())
+    generator, drawn = torch.Generator(device), []
+    for row in rows:
         state = np.random.SeedSequence([seed, step, row]).generate_state(1, np.uint64)
-        word_n.random_(-(2**63), None, generator=generator.manual_seed(int(state[0])))
-    parts = words.view(torch.int16)[:, : sum(sizes)].split(sizes, dim=1)
-    return {
-        site: (part >= round(sites.rate(config, site) * 2**16) - 2**15).view(shape)
-        for (site, shape), part in zip(shapes.items(), parts, strict=True)
-    }
+        drawn.append(dropout.words(entries, device, generator.manual_seed(int(state[0]))))
+    return dropout.cut(config, shapes, torch.stack(drawn))
 
 
-def traffic(function: Callable[[], Any]) -> list[tuple[str, int]]:
+def traffic(function: Callable[[], object]) -> list[tuple[str, int]]:
     """Returns the collectives that the function starts among several processes, in their order: the
     kind, and the bytes of the whole that is reduced, gathered or sent.
     """
@@ -152,21 +163,25 @@ class _Traffic(framework.TorchDispatchMode):
     """Records the collectives of DTensor, which are functions, and those of FSDP2."""
 
     def __init__(self) -> None:
+        from torch.distributed.tensor import DTensor
+
         super().__init__()
         self.found: list[tuple[str, int]] = []
+        self._sharded = DTensor
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if DTensor in types:
+        if self._sharded in types:
             return NotImplemented  # and come back with the collectives that it makes of it
         result = func(*args, **(kwargs or {}))
         space, _, name = func.name().partition("::")
-        kind = KINDS.get(name.partition(".")[0].strip("_"))
+        plain = name.replace("_", "")
+        kind = next((kind for kind in KINDS if plain.startswith(kind.replace("_", ""))), None)
         if space in ("c10d", "_c10d_functional") and kind and _size(args) > 1:
             self.found.append((kind, max(x.nbytes for x in _tensors((args, result)))))
         return result
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
+def _tensors(value: object) -> Iterator[Tensor]:
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, list | tuple):
@@ -174,7 +189,7 @@ def _tensors(value: Any) -> Iterator[Tensor]:
             yield from _tensors(part)
 
 
-def _size(args: Any) -> int:
+def _size(args: tuple) -> int:
     """How many processes a collective has that is given these arguments: a group, before other
     objects, or its name at the end.
     """

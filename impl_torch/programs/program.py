@@ -12,20 +12,25 @@ import os
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.export import ExportedProgram
 
 from .. import framework
 from ..kernels.int8 import LARGEST, OFFSET
+from ..transformer import Transformer
 
 __all__ = ["StepProgram", "signature"]
 
 Cache = Mapping[str, Any]
-Step = Callable[..., tuple[Any, Cache]]
+Result = Tensor | tuple[Tensor, ...]  # a tuple with named fields
+Arg = Tensor | bool | None  # of a step; what is no tensor is a constant of the program
+Step = Callable[..., tuple[Result, Cache]]
 Run = Callable[[list[Tensor]], list[Tensor]]
 Slot = tuple[dict[str, Any], str]  # the dict of a module that holds a tensor, and its name
 AUTO = torch.export.Dim.AUTO
@@ -42,20 +47,20 @@ class StepProgram:
     """
 
     def __init__(
-        self, step: Step, model: Any, target: Tensor, cache: Cache, args: Sequence[Any]
+        self, step: Step, model: Transformer, target: Tensor, cache: Cache, args: Sequence[Arg]
     ) -> None:
-        self._kind: Any = None
+        self._kind: type[Result] = Tensor
         self._run = self._made(step, model, target, cache, args)
 
     def __call__(
-        self, target: Tensor, cache: Cache, args: Sequence[Any], fixed: list[Tensor]
-    ) -> tuple[Any, Cache]:
-        found = self._run(_inputs(target, cache, args) + fixed)
-        result = found[0] if self._kind is Tensor else self._kind(*found[:-1])
-        return result, {**cache, "read": cache["read"] + 1, "leading_b": found[-1]}
+        self, target: Tensor, cache: Cache, args: Sequence[Arg], fixed: list[Tensor]
+    ) -> tuple[Result, Cache]:
+        *parts, leading_b = self._run(_inputs(target, cache, args) + fixed)
+        result = parts[0] if self._kind is Tensor else self._kind(*parts)
+        return result, {**cache, "read": cache["read"] + 1, "leading_b": leading_b}
 
     def _made(
-        self, step: Step, model: Any, target: Tensor, cache: Cache, args: Sequence[Any]
+        self, step: Step, model: Transformer, target: Tensor, cache: Cache, args: Sequence[Arg]
     ) -> Run:
         slots = list(_slots(model))
 
@@ -79,16 +84,22 @@ class StepProgram:
             }
             with _replaced(slots, list(rest)):
                 result, after = step(model, target, kept, *given)
-            self._kind = Tensor if isinstance(result, Tensor) else type(result)
-            return (*([result] if isinstance(result, Tensor) else result), after["leading_b"])
+            if isinstance(result, Tensor):
+                return result, after["leading_b"]
+            self._kind = type(result)
+            return *result, after["leading_b"]
 
         inputs = _inputs(target, cache, args) + fixed(model, cache)
-        return _program(
-            run, inputs, [dict.fromkeys(axes, AUTO) for axes in _lengths(cache, args, len(inputs))]
-        )
+        free = [dict.fromkeys(axes, AUTO) for axes in _lengths(cache, args, len(inputs))]
+        with torch.inference_mode(False), torch.no_grad():
+            examples = [_like(x) for x in inputs]
+            exported = torch.export.export(
+                _Traced(run), (examples,), dynamic_shapes=(free,), strict=False
+            )
+        return loaded(exported, _key(exported))
 
 
-def fixed(model: Any, cache: Cache) -> list[Tensor]:
+def fixed(model: Transformer, cache: Cache) -> list[Tensor]:
     """Returns the inputs that stay the same tensors for a whole search: KV cache (updated in
     place), positions, weights.
     """
@@ -102,7 +113,7 @@ def _tables(cache: Cache) -> list[Tensor]:
     return encoding + [part for table in cache["rotations"].values() for part in table]
 
 
-def signature(target: Tensor, cache: Cache, args: Sequence[Any], fixed: list[Tensor]) -> Any:
+def signature(target: Tensor, cache: Cache, args: Sequence[Arg], fixed: list[Tensor]) -> Hashable:
     """Returns what must be equal for a program to serve; lengths may differ."""
     inputs = _inputs(target, cache, args) + fixed
     sizes = [
@@ -115,7 +126,7 @@ def signature(target: Tensor, cache: Cache, args: Sequence[Any], fixed: list[Ten
     return chosen, tuple(sizes), kinds, others, torch.get_num_threads()
 
 
-def _inputs(target: Tensor, cache: Cache, args: Sequence[Any]) -> list[Tensor]:
+def _inputs(target: Tensor, cache: Cache, args: Sequence[Arg]) -> list[Tensor]:
     """Returns the inputs that may be other tensors at every step."""
     kept = [cache["leading_b"], cache["target_mask_bwtw"]]
     if cache["source_mask_bs"] is not None:
@@ -124,7 +135,7 @@ def _inputs(target: Tensor, cache: Cache, args: Sequence[Any]) -> list[Tensor]:
     return [target, length, *kept, *(arg for arg in args if isinstance(arg, Tensor))]
 
 
-def _lengths(cache: Cache, args: Sequence[Any], count: int) -> list[tuple[int, ...]]:
+def _lengths(cache: Cache, args: Sequence[Arg], count: int) -> list[tuple[int, ...]]:
     """Returns, for each of `count` inputs, the axes whose sizes are variables of a program."""
     axes: list[tuple[int, ...]] = [(), (0,), (), (2,)] + [(1,)] * (
         cache["source_mask_bs"] is not None
@@ -138,17 +149,14 @@ def _lengths(cache: Cache, args: Sequence[Any], count: int) -> list[tuple[int, .
     return axes + [()] * (count - len(axes))
 
 
-def _slots(model: Any) -> Iterator[Slot]:
+def _slots(model: Transformer) -> Iterator[Slot]:
     """Yields the places in the model of the tensors that a step may read: parameters, buffers, and
     the kernels of `FusedProjection`.
     """
-    encoder = (
-        {id(module) for module in model.encoder.modules()} if model.config.encoder_layers else ()
-    )
+    encoder = {*model.encoder.modules()} if model.config.encoder_layers else ()
     for module in model.modules():
-        if id(module) not in encoder:
-            for holder in framework.holders(module):
-                yield from ((holder, name) for name, x in holder.items() if isinstance(x, Tensor))
+        for holder in framework.holders(module) if module not in encoder else ():
+            yield from ((holder, name) for name, x in holder.items() if isinstance(x, Tensor))
 
 
 @contextlib.contextmanager
@@ -170,24 +178,12 @@ def _replaced(slots: Sequence[Slot], tensors: Sequence[Tensor]) -> Iterator[None
 class _Traced(nn.Module):
     """A module for `torch.export`, which takes no functions."""
 
-    def __init__(self, run: Callable[[list[Tensor]], Any]) -> None:
+    def __init__(self, run: Callable[[list[Tensor]], tuple[Tensor, ...]]) -> None:
         super().__init__()
         self.run = run
 
-    def forward(self, inputs: list[Tensor]) -> Any:
+    def forward(self, inputs: list[Tensor]) -> tuple[Tensor, ...]:
         return self.run(inputs)
-
-
-def _program(
-    run: Callable[[list[Tensor]], Any], inputs: Sequence[Tensor], free: Sequence[Mapping[int, Any]]
-) -> Run:
-    """Returns the program of the function, from the disk if it is there."""
-    with torch.inference_mode(False), torch.no_grad():
-        examples = [_like(x) for x in inputs]
-        exported = torch.export.export(
-            _Traced(run), (examples,), dynamic_shapes=([*free],), strict=False
-        )
-    return loaded(exported, _key(exported))
 
 
 def _like(x: Tensor) -> Tensor:
@@ -199,7 +195,7 @@ def _like(x: Tensor) -> Tensor:
     return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device)
 
 
-def _key(exported: Any) -> str:
+def _key(exported: ExportedProgram) -> str:
     """Names the compiled program: by the graph with every shape, its constants, torch, the
     processor and the threads.
     """
@@ -207,21 +203,16 @@ def _key(exported: Any) -> str:
         print_output=False, include_stride=True, include_device=True
     )
     lines = [line for line in code.splitlines() if not line.lstrip().startswith("#")]
-    lines += [
-        f"{name} {x.tolist()}"
-        for name, x in sorted(exported.constants.items())
-        if isinstance(x, Tensor)
-    ]
+    constants = sorted(exported.constants.items())
+    lines += [f"{name} {x.tolist()}" for name, x in constants if isinstance(x, Tensor)]
     devices = {x.device for x in exported.example_inputs[0][0]}
-    lines += [VERSION, str(torch.__version__), str(torch.cpu.get_capabilities())]
-    lines += [str(torch.get_num_threads())]
-    lines += [
-        str(torch.cuda.get_device_properties(device)) for device in devices if device.type == "cuda"
-    ]
+    on = [torch.cuda.get_device_properties(device) for device in devices if device.type == "cuda"]
+    about = torch.__version__, torch.cpu.get_capabilities(), torch.get_num_threads(), *on
+    lines += [VERSION, *map(str, about)]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:32]
 
 
-def loaded(exported: Any, key: str) -> Run:
+def loaded(exported: ExportedProgram, key: str) -> Run:
     """Loads the exported program as machine code, and compiles it if the disk does not have it."""
     with tempfile.TemporaryDirectory() as temporary:
         place = temporary if torch.compiler.config.force_disable_caches else framework.programs()
@@ -231,28 +222,22 @@ def loaded(exported: Any, key: str) -> Run:
         return framework.program(path)
 
 
-def compile_to(exported: Any, path: Path) -> None:
+def compile_to(exported: ExportedProgram, path: Path) -> None:
     """Writes the program's file."""
-    started, rules = time.monotonic(), _rules()
+    started = time.monotonic()
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.stem}.{os.getpid()}.pt2")
     with warnings.catch_warnings(), torch.inference_mode(False), torch.no_grad():
         warnings.simplefilter("ignore", FutureWarning)  # of torch about itself
-        framework.compile_to(exported, temporary, rules)
+        framework.compile_to(exported, temporary, _rules())
     temporary.replace(path)
     log.info("compiling a step of decoding (once): %.1f s", time.monotonic() - started)
 
 
-def _rules() -> dict[Any, Callable[..., Any]]:
+def _rules() -> framework.Rules:
     """Returns how a program calls products of packed kernels, in C++. Here they are inputs;
     Inductor's own rules take only constants.
     """
-
-    def int8(x_nd: Any, kernel: Any, scale: Any, zero: Any) -> Any:
-        inductor = framework.as_inductor_compiles()
-        of_x = torch.tensor(1 / LARGEST), torch.tensor(OFFSET, dtype=torch.int32)
-        constants = [inductor.graph.add_tensor_constant(x) for x in of_x]
-        given = x_nd, *constants, kernel, scale, zero, None, 1.0, 0, torch.float32, "none", [], ""
-        return inductor.box(inductor.product_int8(*given))
-
+    of_x = torch.tensor(1 / LARGEST), torch.tensor(OFFSET, dtype=torch.int32)
+    int8 = partial(framework.compiled_int8, of_x)
     return {torch.ops.impl_torch.one_dnn_int8.default: int8, **framework.kernel_rules()}

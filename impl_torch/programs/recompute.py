@@ -3,10 +3,10 @@
 import contextlib
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
 
 from torch.utils.checkpoint import checkpoint
 
+from ..layers import Layer
 from ..transformer import Transformer
 
 __all__ = ["recomputed"]
@@ -19,8 +19,7 @@ def recomputed(model: Transformer) -> Iterator[None]:
     The masks of a layer are drawn again as they were. A compiled step may draw other masks than
     the same step without recomputation.
     """
-    stacks = [getattr(model, name) for name in ("encoder", "decoder") if hasattr(model, name)]
-    layers: list[Any] = [layer for stack in stacks for layer in stack.layers]
+    layers = [module for module in model.modules() if isinstance(module, Layer)]
     for layer in layers:
         layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
     try:

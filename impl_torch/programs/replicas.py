@@ -14,7 +14,7 @@ __all__ = ["replicated"]
 
 
 def replicated(
-    module: nn.Module, function: Callable[..., Any], group: Any
+    module: nn.Module, function: Callable[..., Any], group: dist.ProcessGroup
 ) -> DistributedDataParallel:
     """Returns the function of a module, after whose backward pass gradients are sums over the
     processes, not means.
@@ -48,7 +48,6 @@ class _Called(nn.Module):
         return self.function(*args, **kwargs)
 
 
-def _sum(group: Any, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
-    work: Any = dist.all_reduce(bucket.buffer(), group=group, async_op=True)
-    sums: torch.futures.Future[Tensor] = work.get_future().then(lambda done: done.value()[0])
-    return sums
+def _sum(group: dist.ProcessGroup, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+    work: dist.Work = dist.all_reduce(bucket.buffer(), group=group, async_op=True)
+    return work.get_future().then(lambda done: done.value()[0])

@@ -2,21 +2,20 @@
 needs.
 """
 
-import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from reference_numpy import TransformerConfig, checks
 
-from .. import cache, mask, precision, sampling
-from ..cache import Cache, forward_step
+from .. import mask, precision, sampling
 from ..transformer import Transformer
 from ..values import Text
-from . import fused, unpadding
+from . import fused, static_cache, unpadding
 from .request import Request
+from .static_cache import StaticCache, forward_step
 
 __all__ = ["NextToken", "Reading", "all_done", "next_token"]
 
@@ -40,12 +39,12 @@ class NextToken(NamedTuple):
 def next_token(
     model: Transformer,
     token_bt: Tensor,
-    kept: Cache,
+    kept: StaticCache,
     forbidden_n: Tensor,
     too_early: Tensor,
     end_id: Tensor,
     mask_bt: Tensor | None = None,
-) -> tuple[NextToken, Cache]:
+) -> tuple[NextToken, StaticCache]:
     """Reads tokens and returns the scores of the next one, at least float32, and the cache."""
     logits_btv, kept = forward_step(model, token_bt, kept, mask_bt, last=True)
     logits_bv = precision.upcast_half(logits_btv[:, -1])
@@ -59,6 +58,9 @@ def next_token(
     ), kept
 
 
+Step = Callable[..., tuple[NextToken, StaticCache]]
+
+
 class Reading:
     """A model that has read a target, with as many copies of each row as it has beams.
 
@@ -67,47 +69,49 @@ class Reading:
 
     next: NextToken
 
-    def __init__(
-        self, model: Transformer, step: Callable[..., Any], request: Request, copies: int = 1
-    ) -> None:
+    def __init__(self, model: Transformer, step: Step, request: Request, copies: int = 1) -> None:
         self.model, self.step, self.request, self.strategy = model, step, request, request.strategy
-        source, source_mask_bs = request.source, request.source_mask_bs
-        memory_bsd = None
-        if source is not None:
-            memory_bsd = unpadding.memory(model, Text(source, source_mask_bs))
-        (self.rows, length), device = request.prefix_bp.shape, request.prefix_bp.device
-        room = {"length": length + self.strategy.max_new_tokens, "copies": copies}
-        start = functools.partial(cache.start_cache, model, memory_bsd, source_mask_bs, self.rows)
-        self._start = functools.partial(start, **room)
+        self.rows, self._copies, self._memory_bsd = len(request.prefix_bp), copies, None
+        if request.source is not None:
+            source = Text(request.source, request.source_mask_bs)
+            self._memory_bsd = unpadding.memory(model, source)
         self._cache = self._start()
         fused.pack(model, self.rows * copies)
+        device = request.prefix_bp.device
         self._finite = torch.ones((), dtype=torch.bool, device=device)
         self._end_id = torch.tensor(self.strategy.end_id, device=device)
         self._penalises = self.strategy.repetition_penalty != 1 or self.strategy.no_repeat_ngram > 0
         self._turns = _turns(model.config, request)
-        prefix_bp, mask_bp = (
-            x.repeat_interleave(copies, dim=0) for x in (request.prefix_bp, request.prefix_mask_bp)
-        )
+        prefix_bp = request.prefix_bp.repeat_interleave(copies, dim=0)
+        mask_bp = request.prefix_mask_bp.repeat_interleave(copies, dim=0)
         self._target_bt, self._target_mask_bt, self._count = prefix_bp[:, :0], mask_bp[:, :0], 0
         self.read(prefix_bp, mask_bt=mask_bp)
+
+    def _start(self) -> StaticCache:
+        """Returns a cache with room for the prefix and the answer."""
+        return static_cache.start_cache(
+            self.model,
+            self._memory_bsd,
+            self.request.source_mask_bs,
+            self.rows,
+            length=self.request.prefix_bp.shape[1] + self.strategy.max_new_tokens,
+            copies=self._copies,
+        )
 
     def read(
         self, token_bt: Tensor, row_b: Tensor | None = None, mask_bt: Tensor | None = None
     ) -> None:
         """Reads these tokens; before that, row i becomes what row `row_b[i]` is."""
         if row_b is not None and self.strategy.beam_size > 1:
-            self._cache = cache.reorder(self._cache, row_b)
-            self._target_bt, self._target_mask_bt = (
-                self._target_bt[row_b],
-                self._target_mask_bt[row_b],
-            )
+            self._cache = static_cache.reorder(self._cache, row_b)
+            self._target_bt = self._target_bt[row_b]
+            self._target_mask_bt = self._target_mask_bt[row_b]
         if self._penalises or self._turns:
             real_bt = mask_bt
             if real_bt is None:
                 real_bt = mask.token_mask(token_bt, self.model.config.padding_id)
-            self._target_bt = torch.cat(
-                [self._target_bt, token_bt.to(self._target_bt.dtype)], dim=1
-            )
+            same_bt = token_bt.to(self._target_bt.dtype)
+            self._target_bt = torch.cat([self._target_bt, same_bt], dim=1)
             self._target_mask_bt = torch.cat([self._target_mask_bt, real_bt], dim=1)
         read = self._cache["read"]
         if any(0 < read <= turn < read + token_bt.shape[1] for turn in self._turns):
@@ -122,7 +126,8 @@ class Reading:
         """Returns the likeliest token by penalised scores, and its log p."""
         if not self._penalises:
             return self.next.token_b, self.next.log_p_b
-        return self._with_log_p(_likeliest(self.penalised(self.next.scores_bv), self._end_id))
+        token_b = _likeliest(self.penalised(self.next.scores_bv), self._end_id)
+        return token_b, _log_p(self.next.logits_bv, self.next.log_total_b, token_b)
 
     def drawn(self, uniform_b: Tensor) -> tuple[Tensor, Tensor]:
         """Draws the token by these uniform numbers and penalised scores; returns it and its log
@@ -132,10 +137,8 @@ class Reading:
         kept_bv = sampling.unchecked_truncate(
             scores_bv, strategy.temperature, strategy.top_k, strategy.top_p
         )
-        token_b = sampling.unchecked_draw(kept_bv, uniform_b)
-        return self._with_log_p(_or_end(scores_bv.amax(dim=1), token_b, self._end_id))
-
-    def _with_log_p(self, token_b: Tensor) -> tuple[Tensor, Tensor]:
+        drawn_b = sampling.unchecked_draw(kept_bv, uniform_b)
+        token_b = _or_end(scores_bv.amax(dim=1), drawn_b, self._end_id)
         return token_b, _log_p(self.next.logits_bv, self.next.log_total_b, token_b)
 
     def penalised(self, scores_bv: Tensor) -> Tensor:
@@ -167,7 +170,8 @@ def _log_p(logits_bv: Tensor, log_total_b: Tensor, token_b: Tensor) -> Tensor:
 
 
 def _likeliest(scores_bv: Tensor, end_id: Tensor) -> Tensor:
-    return _or_end(*scores_bv.max(dim=1), end_id)
+    score_b, token_b = scores_bv.max(dim=1)
+    return _or_end(score_b, token_b, end_id)
 
 
 def _or_end(score_b: Tensor, token_b: Tensor, end_id: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ import functools
 import os
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -19,22 +19,28 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.nn.parallel import DistributedDataParallel
 
 from reference_numpy import TransformerConfig, sharding
 from reference_numpy.sharding import Mesh
 
 from .. import loss, mask, precision, weights
+from ..dropout import Keep
 from ..framework import scaled
 from ..inputs import real_tokens
 from ..layers import Layer
 from ..transformer import Transformer
 from ..values import Text
-from . import columns, lengths
+from . import columns
+from .lengths import by_length
 from .parallel import over_model
-from .parts import draw, gathered, own, places, whole
+from .parts import Held, gathered, whole
 from .replicas import replicated
 
-__all__ = ["Placed", "Processes", "device_mesh", "fsdp_modules", "shard", "training_loss"]
+__all__ = ["Placed", "Processes", "device_mesh", "training_loss"]
+
+
+Result = TypeVar("Result")
 
 
 class Processes(sharding.Group):
@@ -66,31 +72,37 @@ def device_mesh(mesh: Mesh, device: torch.device) -> DeviceMesh:
             f"the mesh {mesh} needs {mesh.devices} processes, as torchrun starts them; got {size}"
         )
     if not begun:
-        alone: Any = {"store": dist.HashStore(), "rank": 0, "world_size": 1}
         backend = "nccl" if device.type == "cuda" else "gloo"
-        dist.init_process_group(backend, **({} if "RANK" in os.environ else alone))
+        if "RANK" in os.environ:
+            dist.init_process_group(backend)
+        else:
+            dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
     return _device_mesh(dist.group.WORLD, device.type, mesh.data, mesh.model)
 
 
 @functools.cache
-def _device_mesh(processes: Any, kind: str, data: int, model: int) -> DeviceMesh:
+def _device_mesh(processes: dist.ProcessGroup, kind: str, data: int, model: int) -> DeviceMesh:
     """Returns the one mesh of these processes: each would have connections of its own, and torch
     takes those of equal ones for each other. shard: what lies whole along data, in one part.
     """
     return init_device_mesh(kind, (data, 1, model), mesh_dim_names=("data", "shard", "model"))
 
 
-class Placed:
-    """A module on a mesh, and what its process holds of it. The module may be on the meta device.
+class Placed(Held):
+    """A module on a mesh, and what its process holds of it. Its parameters are split in place; the
+    module may be on the meta device.
 
-    component: what its parameters are called after. whole_logits, method: see `shard`. Raises
+    Gradients are sums over the parts of a batch, not means; where every parameter is whole, they
+    are left to `summed`. component: what its parameters are called after. whole_logits: otherwise
+    logits stay split over the vocabulary, as a `DTensor`. method: one that is called in place of
+    the module, such as `classification_loss`; one that calls another is given alone. Raises
     ValueError if the mesh does not divide the config, and unless there is a process for each
     device.
     """
 
     def __init__(
         self,
-        module: Any,
+        module: nn.Module,
         config: TransformerConfig,
         mesh: Mesh,
         device: torch.device,
@@ -98,17 +110,43 @@ class Placed:
         whole_logits: bool = True,
         method: str = "",
     ) -> None:
-        self.places = places(config, mesh, component)
-        self.mesh, self.device, self.devices = mesh, device, device_mesh(mesh, device)
-        given = config, mesh, self.devices, component, whole_logits, method
-        self.module = shard(module, *given)
+        super().__init__(config, mesh, component)
+        self.module, self.config = module, config
+        self.device, self.devices = device, device_mesh(mesh, device)
+        if mesh.model > 1:
+            over_model(module, config, self.places, self.devices["model"], whole_logits)
+        if mesh.model > 1 or not mesh.replicate:
+            self._split_over_data(method)
         module.to_empty(device=device)
-        self.group = Processes(device)
+        self.group: sharding.Group = Processes(device)
         self.parameters = {
             name: module.get_parameter(place.native) for name, place in self.places.items()
         }
-        self._gathering = fsdp_modules(module)
-        self._replicas: Any = None
+        self._gathering = _fsdp_modules(module)
+        self._replicas: DistributedDataParallel | None = None
+
+    def _split_over_data(self, method: str) -> None:
+        module = self.module
+        axes = {module.get_parameter(x.native): x.data or 0 for x in self.places.values()}
+        # of a vocabulary that leaves this column of the mesh no token
+        empty: set[nn.Parameter] = {
+            x for x in axes if isinstance(x, DTensor) and not x.to_local().numel()
+        }
+        # DDP takes no parts of parameters: where they lie whole along data, each is one shard
+        over = self.devices["data", "shard"] if self.mesh.replicate else self.devices["data"]
+        layers = [part for part in module.modules() if isinstance(part, Layer)]
+        for split in (*layers, *[module] * (module not in layers)):
+            fully_shard(
+                split,
+                mesh=over,
+                shard_placement_fn=lambda parameter: Shard(axes[parameter]),
+                ignored_params=empty,
+            )
+        for part in _fsdp_modules(module):
+            part.set_gradient_divide_factor(1.0)
+            part.set_force_sum_reduction_for_comms(True)
+        if method:
+            register_fsdp_forward_method(module, method)
 
     def parts(self) -> dict[str, Tensor]:
         """Returns the process's parts of the parameters by canonical name: views of them."""
@@ -124,35 +162,13 @@ class Placed:
             for name, parameter in self.parameters.items()
         }
 
-    def write(self, name: str, part: Tensor, array: np.ndarray) -> None:
-        """Writes the process's part of a canonical array."""
-        values = own(self.places[name], array, self.mesh, self.group.rank)
-        if part.numel():
-            with torch.no_grad():
-                part.copy_(weights.from_numpy(values, part.device))
-
     def read(self, name: str, part: Tensor) -> np.ndarray:
-        """Gathers a canonical array from the parts of all processes, which must all ask."""
-        return whole(self.places[name], part, self.mesh, self.devices)
+        return super().read(name, whole(self.places[name], part, self.mesh, self.devices))
 
     def rows(self, rows: range) -> slice:
         """Returns which of these rows of a batch the process has."""
         own = sharding.chunks(len(rows), self.mesh.data)[self.group.rank // self.mesh.model]
         return slice(rows.start + own.start, rows.start + own.stop)
-
-    def follow(
-        self,
-        source: np.ndarray | None,
-        target: np.ndarray | None,
-        source_mask_bs: np.ndarray | None = None,
-        target_mask_bt: np.ndarray | None = None,
-    ) -> None:
-        """Lets a Transformer read its rows as a part of these, of which the longest may decide
-        about the frequencies of all.
-        """
-        if lengths.by_length(self.module.config):
-            lengths.follow(self.module, "source", source, source_mask_bs)
-            lengths.follow(self.module, "target", target, target_mask_bt)
 
     def computed(self, rows: range) -> tuple[slice, bool]:
         """Returns which of these rows the process computes, and whether it has them: without any,
@@ -163,16 +179,19 @@ class Placed:
             return own, True
         return slice(rows.start, rows.start + 1), False
 
-    def part(self, config: TransformerConfig, tensors: Mapping[str, Tensor]) -> Transformer:
+    def part(self, tensors: Mapping[str, Tensor]) -> Transformer:
         """Returns a copy of the process's part of every layer, with these parameters, of which it
-        holds no other for longer than it reads it. `join` makes it run, also in a searcher.
+        holds no other for longer than it reads it; in evaluation. `join` makes it run, also in a
+        searcher.
         """
-        dtype = next(iter(tensors.values())).dtype
-
-        def read(name: str) -> np.ndarray:
-            return self.read(name, tensors[name])
-
-        return columns.filled(config, self._column, read, dtype, self.device)
+        part = columns.empty(self.config, self._column).to(next(iter(tensors.values())).dtype)
+        part = part.to_empty(device=self.device).eval().requires_grad_(False)
+        read = columns.arrays(
+            self.config, self._column, lambda name: self.read(name, tensors[name])
+        )
+        for name, array in read:
+            part.get_parameter(name).copy_(weights.from_numpy(array))
+        return part
 
     def join(self, part: Transformer) -> None:
         """Lets a part of the model work with the others."""
@@ -183,37 +202,21 @@ class Placed:
         devices = self.devices["model"]
         return columns.Column(devices.get_local_rank(), self.mesh.model, devices.get_group())
 
-    def found(
-        self, search: Callable[[slice], Mapping[str, Tensor]], rows: int
-    ) -> Mapping[str, Tensor]:
+    def found(self, search: Callable[[slice], dict[str, Tensor]], rows: int) -> dict[str, Tensor]:
         """Returns what a search finds of all rows, of which every process of a column is given
         some, unless rows depend on each other.
         """
-        if lengths.by_length(self.module.config):
+        if by_length(self.config):
             return search(slice(0, rows))
         found, devices = search(self.rows(range(rows))), self.devices["data"]
         return {name: gathered(x.clone(), 0, rows, devices) for name, x in found.items()}
 
-    def draw(
-        self, config: TransformerConfig, rows: slice, lengths: tuple[int, int], seed: int, step: int
-    ) -> dict[str, Tensor]:
-        """Draws the keep masks of these rows of a batch (`parts.draw`)."""
-        chosen = range(rows.start, rows.stop)
-        return draw(config, chosen, lengths, seed, step, self.device)
-
-    def objective(self) -> Callable[..., Tensor]:
-        """Returns the loss of a Transformer on the process's rows."""
-        if self.module.config.classes:
-            return self.summed(self.module.classification_loss)
-        return self.summed(partial(training_loss, self.module))
-
-    def summed(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def summed(self, function: Callable[..., Result]) -> Callable[..., Result]:
         """Returns the function of the module whose gradients are added up over the processes."""
         if self._gathering:
             return function
-        replicas = replicated(self.module, function, self.devices.get_group("data"))
-        self._replicas = replicas
-        return replicas
+        self._replicas = replicated(self.module, function, self.devices.get_group("data"))
+        return self._replicas
 
     def collect(self, parts: Mapping[str, Tensor]) -> None:
         """Moves the gradients of the parameters to their parts, as an optimiser takes them."""
@@ -226,21 +229,19 @@ class Placed:
         dist.all_reduce(tensor, group=self.devices.get_group("data"))
         return tensor
 
-    def norm(self, parts: Mapping[str, Tensor]) -> Tensor:
-        """Returns the norm of all tensors together; what several processes hold counts once."""
+    def clipped(self, gradients: Mapping[str, Tensor], limit: float) -> dict[str, Tensor]:
+        """Returns the parts of `optimizer.clip_global_norm`; in the norm, what several processes
+        hold counts once.
+        """
         squares = []
-        for name, part in parts.items():
+        for name, part in gradients.items():
             place, copies = self.places[name], 1
             copies *= self.mesh.model if place.model is None else 1
             copies *= self.mesh.data if place.data is None else 1
             squares.append(part.square().sum() / copies)
         total = torch.stack(squares).sum()
         dist.all_reduce(total)
-        return total.sqrt()
-
-    def clipped(self, gradients: Mapping[str, Tensor], limit: float) -> dict[str, Tensor]:
-        """Returns the parts of `optimizer.clip_global_norm`."""
-        factor = (limit / self.norm(gradients)).clamp(max=1)
+        factor = (limit / total.sqrt()).clamp(max=1)
         return dict(zip(gradients, scaled(gradients.values(), factor), strict=True))
 
     def reduces(self, last: bool) -> None:
@@ -264,61 +265,23 @@ class Placed:
             part.reshard()
 
 
+def _fsdp_modules(module: nn.Module) -> list[FSDPModule]:
+    """Returns the parts whose parameters are gathered together."""
+    return [part for part in module.modules() if isinstance(part, FSDPModule)]
+
+
 def _local(tensor: Tensor) -> Tensor:
     part = tensor.detach()
     return part.to_local() if isinstance(part, DTensor) else part
 
 
-def shard(
-    module: Any,
-    config: TransformerConfig,
-    mesh: Mesh,
-    devices: DeviceMesh,
-    component: str = "transformer",
-    whole_logits: bool = True,
-    method: str = "",
-) -> Any:
-    """Splits the parameters of a module in place, on the meta device too, and returns it.
-
-    Gradients are sums over the parts of a batch, not means; where every parameter is whole, they
-    are left to `Placed.summed`. whole_logits: otherwise logits stay split over the vocabulary, as a
-    `DTensor`. method: one that is called in place of the module, such as `classification_loss`; one
-    that calls another is given alone. Raises ValueError if the mesh does not divide the config.
-    """
-    declared = places(config, mesh, component)
-    if mesh.model > 1:
-        over_model(module, config, declared, devices["model"], whole_logits)
-    elif mesh.replicate:
-        return module
-    axes = {module.get_parameter(place.native): place.data or 0 for place in declared.values()}
-    # of a vocabulary that leaves this column of the mesh no token
-    empty = {x for x in axes if isinstance(x, DTensor) and not x.to_local().numel()}
-    # DDP takes no parts of parameters: where they lie whole along data, each is one shard
-    over = devices["data", "shard"] if mesh.replicate else devices["data"]
-    split: Any = partial(fully_shard, shard_placement_fn=lambda parameter: Shard(axes[parameter]))
-    layers = [part for part in module.modules() if isinstance(part, Layer)]
-    for part in (*layers, *[module] * (module not in layers)):
-        split(part, mesh=over, ignored_params=empty)
-    for part in fsdp_modules(module):
-        part.set_gradient_divide_factor(1.0)
-        part.set_force_sum_reduction_for_comms(True)
-    if method:
-        register_fsdp_forward_method(module, method)
-    return module
-
-
-def fsdp_modules(module: nn.Module) -> list[FSDPModule]:
-    """Returns the parts whose parameters are gathered together."""
-    return [part for part in module.modules() if isinstance(part, FSDPModule)]
-
-
 def training_loss(
-    model: Any,
+    model: Transformer,
     source: Tensor | None,
     target: Tensor,
     smoothing: float = 0.0,
     total: int | Tensor | None = None,
-    keep: Any = None,
+    keep: Keep | None = None,
 ) -> Tensor:
     """Computes `Transformer.training_loss` of logits that stay split over the vocabulary: of each
     label, the processes exchange three or four numbers.
@@ -337,6 +300,10 @@ def training_loss(
 
 def _cross_entropy(x_btv: Any, label_bt: Tensor, mask_bt: Tensor, smoothing: float) -> Tensor:
     devices, whole = x_btv.device_mesh, [Replicate()]
+
+    def summed(x_btv: Any) -> Any:
+        return x_btv.sum(-1).redistribute(devices, whole)
+
     given = partial(DTensor.from_local, device_mesh=devices, placements=whole, run_check=False)
     x_btv = x_btv.masked_fill(given(~mask_bt[..., None]), 0)
     # of a process without a token of the vocabulary, too
@@ -344,14 +311,13 @@ def _cross_entropy(x_btv: Any, label_bt: Tensor, mask_bt: Tensor, smoothing: flo
     highest_bt1 = DTensor.from_local(
         own_bt1, devices, [Partial("max")], run_check=False
     ).redistribute(devices, whole)
-    sum_bt = (x_btv - highest_bt1).exp().sum(-1).redistribute(devices, whole)
     token_v = given(torch.arange(x_btv.shape[-1], device=label_bt.device)).redistribute(
         devices, [Shard(0)]
     )
     is_label_btv = token_v == given(label_bt.long()[..., None])
-    label_btv: Any = torch.where(is_label_btv, x_btv, 0)
-    label_x_bt = label_btv.sum(-1).redistribute(devices, whole)
-    loss_bt = sum_bt.log() + highest_bt1[..., 0] - (1 - smoothing) * label_x_bt
+    label_x_bt = summed(torch.where(is_label_btv, x_btv, 0))
+    log_sum_bt = summed((x_btv - highest_bt1).exp()).log() + highest_bt1[..., 0]
+    loss_bt = log_sum_bt - (1 - smoothing) * label_x_bt
     if smoothing:
-        loss_bt = loss_bt - smoothing / x_btv.shape[-1] * x_btv.sum(-1).redistribute(devices, whole)
+        loss_bt = loss_bt - smoothing / x_btv.shape[-1] * summed(x_btv)
     return loss_bt.to_local()

@@ -6,31 +6,21 @@ keep their rows.
 """
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, ParamSpec
 
 import torch
 from torch import Tensor, nn
 
-from .. import (
-    dropout,
-    embedding,
-    feed_forward,
-    framework,
-    layers,
-    loss,
-    mask,
-    normalization,
-    stacks,
-)
+from reference_numpy.parameters import flatten, nest
+
+from .. import framework, loss, mask
 from ..dropout import Keep, part
 from ..inputs import embed, masked_positions, real_tokens
-from ..kernels import int8, projection
 from ..kernels.unpadding import PaddedMask, Tokens, pad, unpad
 from ..transformer import Transformer
 from ..values import Text
-from . import fused
 
 __all__ = [
     "LEAST",
@@ -47,37 +37,19 @@ __all__ = [
 ]
 
 Side = Text | Tensor
+Given = ParamSpec("Given")
 
 # Numbers of one layer's input that are saved, from which a forward pass gains more than the gathers
 # take.
 LEAST = 1 << 16
 LEAST_SHARE = 16  # the share of all positions that must be saved: one in 16
+PACKAGE = __name__.partition(".")[0]
 HINT = 1 << 10  # the number of tokens for which a graph's kernels are chosen
 
-KNOWN: tuple[Any, ...] = (
-    Transformer,
-    stacks.Encoder,
-    stacks.Decoder,
-    layers.EncoderLayer,
-    layers.DecoderLayer,
-    layers.MultiHeadAttention,
-    feed_forward.FeedForward,
-    normalization.LayerNorm,
-    normalization.RMSNorm,
-    dropout.Dropout,
-    embedding.Logits,
-    projection.FusedProjection,
-    int8.Int8Projection,
-    fused.FusedFeedForward,
-    fused.FusedLogits,
-    nn.Linear,
-    nn.LayerNorm,
-    nn.RMSNorm,
-    nn.Dropout,
-    nn.Identity,
-    nn.ModuleList,
-)  # modules that work token by token, or ask attention for rows
-FORWARDS = {kind.forward for kind in KNOWN}
+# torch's modules that work token by token; so do those of the package in a stack, whose attention
+# asks for rows
+OF_TORCH = (nn.Linear, nn.LayerNorm, nn.RMSNorm, nn.Dropout, nn.Identity, nn.ModuleList)
+FORWARDS = {kind.forward for kind in OF_TORCH}
 
 
 class Sides(NamedTuple):
@@ -91,8 +63,14 @@ class Sides(NamedTuple):
         source = None if self.source is None else _moved(self.source, device)
         return Sides(source, _moved(self.target, device))
 
+    def of_sites(self, names: Iterable[str]) -> dict[str, Tokens]:
+        """Returns the flat tokens of those dropout sites that are in a stack with some."""
+        stacks = {"encoder": self.source, "decoder": self.target}
+        found = {name: stacks.get(name.partition(".")[0]) for name in names}
+        return {name: tokens for name, tokens in found.items() if tokens is not None}
 
-def unpadded(function: Callable[..., Tensor], least: int = LEAST) -> Callable[..., Tensor]:
+
+def unpadded(function: Callable[Given, Tensor], least: int = LEAST) -> Callable[Given, Tensor]:
     """Returns a function that does the same as a model, its `training_loss`, or `real_logits` of
     it, and computes nothing for padding (PADDING).
 
@@ -105,7 +83,7 @@ def unpadded(function: Callable[..., Tensor], least: int = LEAST) -> Callable[..
     model, run = pair
     signature = inspect.signature(getattr(function, "forward", function))
 
-    def call(*args: Any, **kwargs: Any) -> Tensor:
+    def call(*args: Given.args, **kwargs: Given.kwargs) -> Tensor:
         given = signature.bind(*args, **kwargs).arguments
         if (sides := find(function, least, **given)) is None:
             return function(*args, **kwargs)
@@ -126,7 +104,7 @@ def real_logits(
     return mask.real_rows(model(source, Text(target.ids, mask_bt), keep), mask_bt)
 
 
-def driver(function: Any) -> tuple[Transformer, Callable[..., Tensor]] | None:
+def driver(function: Callable[..., object]) -> tuple[Transformer, Callable[..., Any]] | None:
     """Returns the model and what runs it, its `training_loss`, or `real_logits` of it, on flat
     tokens; None for any other function.
     """
@@ -198,16 +176,13 @@ def _logits(
     tokens.
     """
     source_tokens, tokens = sides
-    source, target = Text.of(source), Text.of(target)
-    memory_1nd, cross_mask = None, None
+    source, memory_1nd, cross_mask = Text.of(source), None, None
     if source is not None and source_tokens is not None:
         memory_1nd, mask_bs = _encode(model, source_tokens, source, keep)
         cross_mask = _padded(mask_bs, tokens, source_tokens)
     keep = part(keep, "decoder")
-    mask_bt, position_bt = masked_positions(model.config, "target", target.ids, target.mask)
-    x_1nd = unpad(embed(model, "target", target.ids, position_bt), tokens)
-    x_1nd = model.decoder.embedding_dropout(x_1nd, part(keep, "embedding_dropout"))
-    self_mask, position_1n = _padded(mask_bt, tokens, tokens), _positions(position_bt, tokens)
+    x_1nd, mask_bt, position_1n = _input(model, "target", Text.of(target), tokens, keep)
+    self_mask = _padded(mask_bt, tokens, tokens)
     x_1nd = model.decoder(x_1nd, memory_1nd, self_mask, cross_mask, keep, position_1n)
     return model.logits(x_1nd), mask_bt
 
@@ -219,19 +194,24 @@ def _encode(
     tokens.
     """
     keep = part(keep, "encoder")
-    mask_bs, position_bs = masked_positions(model.config, "source", source.ids, source.mask)
-    x_1nd = unpad(embed(model, "source", source.ids, position_bs, source.segment), tokens)
-    x_1nd = model.encoder.embedding_dropout(x_1nd, part(keep, "embedding_dropout"))
-    self_mask, position_1n = _padded(mask_bs, tokens, tokens), _positions(position_bs, tokens)
-    return model.encoder(x_1nd, self_mask, keep, position_1n), mask_bs
+    x_1nd, mask_bs, position_1n = _input(model, "source", source, tokens, keep)
+    return model.encoder(x_1nd, _padded(mask_bs, tokens, tokens), keep, position_1n), mask_bs
 
 
-def _positions(position_bt: Tensor | None, tokens: Tokens) -> Tensor:
-    """Returns the positions of flat tokens, `1 n`."""
+def _input(
+    model: Transformer, side: str, text: Text, tokens: Tokens, keep: Keep | None
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    """Computes the input of a stack, `1 n d`; also the mask of the real tokens in their rows, and
+    the positions of the flat ones, `1 n`.
+    """
+    mask_bt, position_bt = masked_positions(model.config, side, text.ids, text.mask)
+    x_1nd = unpad(embed(model, side, text.ids, position_bt, text.segment), tokens)
+    stack = model.encoder if side == "source" else model.decoder
+    x_1nd = stack.embedding_dropout(x_1nd, part(keep, "embedding_dropout"))
     if position_bt is None:
-        position_t = torch.arange(tokens.mask_bt.shape[1], device=tokens.mask_bt.device)
+        position_t = torch.arange(text.ids.shape[1], device=text.ids.device)
         position_bt = position_t.expand(tokens.mask_bt.shape)
-    return unpad(position_bt, tokens)
+    return x_1nd, mask_bt, unpad(position_bt, tokens)
 
 
 def _padded(mask_bs: Tensor | None, query: Tokens, key: Tokens) -> Any:
@@ -240,11 +220,11 @@ def _padded(mask_bs: Tensor | None, query: Tokens, key: Tokens) -> Any:
 
 
 def find(
-    function: Any,
+    function: Callable[..., object],
     least: int = LEAST,
     source: Side | None = None,
     target: Side | None = None,
-    **others: Any,
+    **others: object,
 ) -> Sides | None:
     """Finds the tokens that lie flat when a model, its `training_loss`, or `real_logits` of it, is
     given these texts; others: arguments that do not matter.
@@ -327,21 +307,22 @@ def _all(token: Tensor) -> Tokens:
 
 
 def _moved(tokens: Tokens, device: torch.device) -> Tokens:
-    moved: list[Any] = [None if x is None else x.to(device) for x in tokens]
-    if moved[0] is not None:
-        of_any_number(moved[0], 0)
-    return Tokens(*moved)
+    index_n, place_bt = (None if x is None else x.to(device) for x in tokens[:2])
+    if index_n is not None:
+        of_any_number(index_n, 0)
+    return Tokens(index_n, place_bt, tokens.mask_bt.to(device))
 
 
-def _needs_rows(model: nn.Module) -> bool:
+def _needs_rows(model: Transformer) -> bool:
     """Whether a module may look at the neighbours of a token: it has hooks, a `forward` of its own,
     or is not of a known class.
     """
     names = ("encoder", "decoder", "logits")
     parts = [stack for name in names if (stack := getattr(model, name, None)) is not None]
-    given = [model, *(module for stack in parts for module in stack.modules())]
-    return any(map(framework.is_changed, model.modules())) or any(
-        type(module).forward not in FORWARDS for module in given
+    forwards = {type(module).forward for stack in parts for module in stack.modules()}
+    unknown = {type(model).forward, *forwards} - FORWARDS
+    return any(map(framework.is_changed, model.modules())) or not all(
+        forward.__module__.partition(".")[0] == PACKAGE for forward in unknown
     )
 
 
@@ -349,31 +330,12 @@ def unpad_keep(keep: Keep | None, sides: Sides) -> Keep | None:
     """Takes keep masks out of their rows, except those of attention weights, which are computed in
     rows.
     """
-    if keep is None:
-        return None
-    stacks = {"encoder": sides.source, "decoder": sides.target}
-    return {
-        **keep,
-        **{name: _unpad_keep(keep[name], side) for name, side in stacks.items() if name in keep},
-    }
-
-
-def _unpad_keep(keep: Keep, tokens: Tokens | None) -> Keep:
-    if tokens is None:
-        return keep
-    return {
-        name: _unpad_keep(below, tokens)
-        if isinstance(below, Mapping)
-        else below
-        if name == "weights_dropout"
-        else _unpad_mask(below, tokens)
-        for name, below in keep.items()
-    }
-
-
-def _unpad_mask(keep_btd: Tensor, tokens: Tokens) -> Tensor:
-    keep_1nd = unpad(keep_btd.expand(*tokens.mask_bt.shape, -1), tokens)
-    return keep_1nd if tokens.index_n is None else of_any_number(keep_1nd, 1)
+    masks: dict[str, Tensor] = flatten(keep or {})
+    for site, tokens in sides.of_sites(masks).items():
+        if not site.endswith("weights_dropout"):
+            keep_1nd = unpad(masks[site].expand((*tokens.mask_bt.shape, -1)), tokens)
+            masks[site] = keep_1nd if tokens.index_n is None else of_any_number(keep_1nd, 1)
+    return nest(masks) or None
 
 
 def of_any_number(x: Tensor, axis: int) -> Tensor:

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from impl_torch import cache, weights
-from impl_torch.programs import columns, lengths
+from impl_torch import weights
+from impl_torch.programs import columns, lengths, static_cache
 from impl_torch.programs.columns import Column
 from impl_torch.programs.sharding import device_mesh
 from reference_numpy import TransformerConfig
@@ -58,7 +58,8 @@ class MeshModel(BackendModel):
     def read(self, token_bt: np.ndarray, mask_bt: np.ndarray, cache_: Any) -> tuple[np.ndarray, Any]:
         rows, more = len(token_bt), [(0, int(self._longest)), (0, 0)]
         given = self._tensor(np.pad(token_bt, more)), cache_, self._tensor(np.pad(mask_bt, more, constant_values=True))
-        logits_b1v, cache_ = cache.decode_step(self._decoding, *given, step=partial(cache.forward_step, last=True))
+        step = partial(static_cache.forward_step, last=True)
+        logits_b1v, cache_ = static_cache.decode_step(self._decoding, *given, step=step)
         return weights.to_numpy(logits_b1v[:rows, 0]), cache_
 
     def reorder(self, cache_: Any, row_b: np.ndarray) -> Any:

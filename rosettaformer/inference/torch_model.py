@@ -8,7 +8,8 @@ import ml_dtypes
 import numpy as np
 import torch
 
-from impl_torch import cache, weights
+from impl_torch import weights
+from impl_torch.programs import static_cache
 from impl_torch.programs.fused import fused, pack
 from impl_torch.transformer import Transformer
 from impl_torch.values import Text
@@ -62,16 +63,16 @@ class BackendModel(Model):
     @torch.inference_mode()
     def start(self, rows: int, length: int) -> Any:
         pack(self._decoding, rows)
-        return cache.start_cache(self._decoding, None, batch=rows, length=length)
+        return static_cache.start_cache(self._decoding, None, batch=rows, length=length)
 
     @torch.inference_mode()
     def read(self, token_bt: np.ndarray, mask_bt: np.ndarray, cache_: Any) -> tuple[np.ndarray, Any]:
-        logits_btv, cache_ = cache.decode_step(self._decoding, self._tensor(token_bt), cache_, self._tensor(mask_bt))
+        logits_btv, cache_ = static_cache.decode_step(self._decoding, self._tensor(token_bt), cache_, self._tensor(mask_bt))
         return weights.to_numpy(logits_btv[:, -1]), cache_
 
     @torch.inference_mode()
     def reorder(self, cache_: Any, row_b: np.ndarray) -> Any:
-        return cache.reorder(cache_, self._tensor(row_b))
+        return static_cache.reorder(cache_, self._tensor(row_b))
 
     @torch.inference_mode()
     def run(self, method: str, **inputs: np.ndarray | None) -> Any:

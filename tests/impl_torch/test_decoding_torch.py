@@ -12,7 +12,7 @@ from impl_torch import cache
 from impl_torch.decoding import Searcher
 from impl_torch.kernels import projection
 from impl_torch.kernels.projection import FusedProjection
-from impl_torch.programs import program
+from impl_torch.programs import program, static_cache
 from impl_torch.programs.fused import fused, pack
 from reference_numpy import TransformerConfig, parameters, preset
 from reference_numpy import decoding as reference
@@ -208,7 +208,7 @@ def test_a_snapshot_encodes_as_the_model_does_with_gradients_too() -> None:
 
 def test_steps_need_a_model_in_evaluation() -> None:
     with pytest.raises(ValueError, match="evaluation"):
-        cache.start_cache(model_of(config_of()).train(), torch.zeros(3, 5, 12), length=3)
+        cache.start_cache(model_of(config_of()).train(), torch.zeros(3, 5, 12))
 
 
 def test_copies_of_a_row_change_places_without_a_copy_of_keys() -> None:
@@ -217,9 +217,9 @@ def test_copies_of_a_row_change_places_without_a_copy_of_keys() -> None:
     memory, row = torch.from_numpy(np.random.default_rng(0).standard_normal((2, 5, config.model_width))), [1, 1, 0, 5, 3, 4]
     first, then = np.random.default_rng(1).integers(3, VOCABULARY, (2, 6, 2))
     with torch.inference_mode():
-        _, read = cache.decode_step(model, torch.from_numpy(first), cache.start_cache(model, memory, length=4, copies=3))
-        moved = cache.reorder(read, torch.tensor(row))
-        logits, _ = cache.decode_step(model, torch.from_numpy(then), moved)
+        _, read = static_cache.decode_step(model, torch.from_numpy(first), static_cache.start_cache(model, memory, length=4, copies=3))
+        moved = static_cache.reorder(read, torch.tensor(row))
+        logits, _ = static_cache.decode_step(model, torch.from_numpy(then), moved)
         whole = torch.from_numpy(np.concatenate([first[row], then], axis=1))
         alone = cache.decode_in_steps(model, whole, memory.repeat_interleave(3, dim=0), (4,))
     assert moved["layers"] is read["layers"]

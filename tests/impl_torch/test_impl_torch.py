@@ -46,9 +46,9 @@ def test_without_a_padding_id_no_mask_is_made(monkeypatch: pytest.MonkeyPatch) -
 
 
 def _refuse_mask(forward: Any, name: str) -> Any:
-    def checked(query: Any, memory: Any, mask: Any, **extra: Any) -> Any:
+    def checked(query: Any, memory: Any, mask: Any, *others: Any, **extra: Any) -> Any:
         assert mask is None, name
-        return forward(query, memory, mask, **extra)
+        return forward(query, memory, mask, *others, **extra)
 
     return checked
 

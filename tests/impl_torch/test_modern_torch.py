@@ -14,7 +14,7 @@ from torch_models import close
 
 from impl_torch import cache, weights
 from impl_torch.decoding import Searcher
-from impl_torch.programs import unpadding
+from impl_torch.programs import static_cache, unpadding
 from impl_torch.programs.compiled import compiled
 from impl_torch.programs.fused import FusedFeedForward, fused
 from impl_torch.projection import initialise
@@ -147,8 +147,10 @@ def test_steps_are_the_reference_s_however_a_target_is_split(snapshot: bool, con
     model = fused(model) if snapshot else model
     for splits in ([9], [1] * 9, [3, 1, 1, 1, 3], [4, 2, 3], [5, 1, 1, 2], [8, 1]):
         given = memory, splits, batch.source_mask, batch.target_mask
-        found = cache.decode_in_steps(model, tensor(batch.target), tensor(memory), splits, *map(tensor, given[2:]))
-        np.testing.assert_allclose(found.detach(), steps.decode_in_steps(nest(values), config, batch.target, *given), rtol=0, atol=1e-12)
+        expected = steps.decode_in_steps(nest(values), config, batch.target, *given)
+        for one in (cache, static_cache):
+            found = one.decode_in_steps(model, tensor(batch.target), tensor(memory), splits, *map(tensor, given[2:]))
+            np.testing.assert_allclose(found.detach(), expected, rtol=0, atol=1e-12)
 
 
 SEARCHES: dict[str, dict[str, Any]] = {"greedy_search": {}, "sample": {}, "beam_search": {"beam_size": 3, "n_best": 2, "alpha": 0.6}}
@@ -189,9 +191,9 @@ def test_a_program_of_a_step_serves_windows_and_rotations(name: str) -> None:
 @pytest.mark.parametrize("window", [2, 5])
 def test_a_layer_with_a_window_keeps_no_more_tokens_than_that(window: int) -> None:
     config = config_of("gemma3").replace(window=window)
-    kept = cache.start_cache(model_of(config, draw_parameters(config, 0)), None, batch=2, length=7)
+    kept = static_cache.start_cache(model_of(config, draw_parameters(config, 0)), None, batch=2, length=7)
     assert [layer["self_attention"][0].shape[1] for layer in kept["layers"]] == [window, 7, window]
-    short = cache.start_cache(model_of(config, draw_parameters(config, 0)), None, batch=2, length=window)
+    short = static_cache.start_cache(model_of(config, draw_parameters(config, 0)), None, batch=2, length=window)
     assert {layer["self_attention"][0].shape[1] for layer in short["layers"]} == {window}
 
 

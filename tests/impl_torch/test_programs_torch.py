@@ -13,7 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_map
 from user_models import CONFIG, SOURCE, TARGET
 
-from impl_torch.cache import decode_step, start_cache
+from impl_torch.programs.static_cache import decode_step, start_cache
 
 SHORTER: dict[str, Any] = {"source": SOURCE[:3, :6], "target": TARGET[:3, :4]}
 

@@ -16,8 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 from impl_torch import port
 from impl_torch.beams import Beams
-from impl_torch.decoding import Searcher
-from impl_torch.programs.search import Reading
+from impl_torch.decoding import Searcher, start
 from impl_torch.transformer import Transformer
 from reference_numpy import TransformerConfig, preset
 from reference_numpy.parameters import flatten, nest
@@ -103,11 +102,10 @@ def test_a_step_of_a_search_computes_where_the_model_is(name: str, search: str) 
     read = mock.patch.object(torch.Tensor, "tolist", lambda x: np.ones(x.shape, int).tolist())  # the ends of the prefix
     with torch.inference_mode(), Elsewhere():
         with read:
-            asked = searcher._request(strategy, *given(MODELS[name]), None, None)
-        reading = Reading(searcher.model, searcher.step, asked, count)
+            reading = start(searcher, strategy, *given(MODELS[name]), None, None, count)
         if search == "beams":
             scores_bv = reading.penalised(reading.next.scores_bv)
-            beams = Beams(asked.strategy, reading.rows, scores_bv.dtype, scores_bv.device)
+            beams = Beams(reading.strategy, reading.rows, scores_bv.dtype, scores_bv.device)
             token_bt, row_b = beams.advance(scores_bv.unflatten(0, (reading.rows, count)))
         else:
             uniform_b = torch.empty(3, device="meta")

@@ -1,0 +1,333 @@
+"""A cache of fixed length, which steps fill in place: searches run it, and compiled and exported
+steps take and return tensors of the same sizes.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, NotRequired, TypedDict
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from reference_numpy import checks
+from reference_numpy.config import LayerKind
+from reference_numpy.scores import Scores
+
+from .. import cache as plain
+from .. import mask, rotary
+from ..cache import KeyValues
+from ..embedding import check_ids
+from ..inputs import embed, encoding_table
+from ..layers import Layer
+from ..rotary import Rotation, Turning
+from ..transformer import Transformer
+from ..values import Heads, Text
+
+__all__ = [
+    "StaticCache",
+    "decode_in_steps",
+    "decode_step",
+    "forward_step",
+    "reorder",
+    "start_cache",
+]
+
+
+class Room(NamedTuple):
+    """Room for the keys and values of a target, of which each row has w copies."""
+
+    key_bswgk: Tensor
+    value_bswge: Tensor
+
+    def update(
+        self, key_btgk: Tensor, value_btge: Tensor, read: int, ring: "_Ring | None"
+    ) -> KeyValues:
+        """Writes the next keys and values, in place, behind those of the `read` tokens before, or
+        in a window in place of the oldest; returns all that are read.
+        """
+
+        def written(kept_bswgk: Tensor, new_btgk: Tensor) -> Tensor:
+            # The copies of each token lie side by side.
+            new_btwgk = new_btgk.unflatten(1, (kept_bswgk.shape[2], -1)).transpose(1, 2)
+            if ring is None:
+                end = read + new_btwgk.shape[1]
+                kept_bswgk[:, read:end] = new_btwgk
+                return kept_bswgk[:, :end].flatten(1, 2)
+            read_bswgk = kept_bswgk
+            if ring.earlier_n is not None:
+                read_bswgk = torch.cat([kept_bswgk[:, ring.earlier_n], new_btwgk], dim=1)
+            kept_bswgk.index_copy_(1, ring.last_n, new_btwgk[:, -len(ring.last_n) :])
+            return read_bswgk.flatten(1, 2)
+
+        return KeyValues(written(self.key_bswgk, key_btgk), written(self.value_bswge, value_btge))
+
+
+class Kept(TypedDict):
+    """What a layer has read: its part of the target, and the memory, if there is one."""
+
+    self_attention: Room
+    cross_attention: NotRequired[KeyValues]
+
+
+class StaticCache(TypedDict):
+    """What steps have read, and room for the rest.
+
+    source_mask_bs, layers: as in `cache.Cache`, with room for the keys and values of the target.
+    target_mask_bwtw: target_mask_bt for w copies of a row: mask[b, i, t, j] says whether copy i may
+    attend to what copy j wrote at step t. read: how many tokens have been read. leading_b: padding
+    before the first real token. encoding_pd: the sinusoidal encoding of every position; None if
+    positions are others. rotations: the rotation of every position, `p j`, by what of a kind of
+    layer it depends on, unless that is the length. windows: how many tokens each layer keeps, token
+    t in place t % window; 0: all.
+    """
+
+    source_mask_bs: Tensor | None
+    target_mask_bwtw: Tensor
+    layers: list[Kept]
+    read: int
+    leading_b: Tensor
+    encoding_pd: Tensor | None
+    rotations: dict[Turning, Rotation]
+    windows: tuple[int, ...]
+
+
+Step = Callable[[Transformer, Tensor, StaticCache, Tensor | None], tuple[Tensor, StaticCache]]
+
+
+def start_cache(
+    model: Transformer,
+    memory_bsd: Tensor | None,
+    source_mask_bs: Tensor | None = None,
+    batch: int | None = None,
+    *,
+    length: int,
+    copies: int = 1,
+) -> StaticCache:
+    """Returns the cache before the first token, with room for `length` tokens.
+
+    copies: how many neighbouring rows of the target share a row of the memory; they can change
+    places without a copy of keys and values. Other arguments and errors are those of
+    `cache.start_cache`; batch: without the copies.
+    """
+    config, kept = model.config, plain.start_cache(model, memory_bsd, source_mask_bs, batch)
+    kinds = [config.layer_kind(index) for index in range(len(kept["layers"]))]
+    windows = tuple(kind.window if kind.window < length else 0 for kind in kinds)
+    given = kept["layers"][0]["self_attention"].key_bsgk
+    rows, dtype, device = len(given), given.dtype, given.device
+
+    def room(nothing_bsgk: Tensor, window: int) -> Tensor:
+        shape = rows, window or length, copies, *nothing_bsgk.shape[2:]
+        # Zeros: a window's places are read before they are written, with weight 0.
+        return given.new_zeros(shape) if window else given.new_empty(shape)
+
+    layers: list[Kept] = []
+    for layer, window in zip(kept["layers"], windows, strict=True):
+        key_bsgk, value_bsge = layer["self_attention"]
+        layers.append({"self_attention": Room(room(key_bsgk, window), room(value_bsge, window))})
+        if memory_bsd is not None:
+            layers[-1]["cross_attention"] = layer["cross_attention"]
+    place_p = torch.arange(length, device=device)
+    return {
+        "source_mask_bs": source_mask_bs,
+        "target_mask_bwtw": torch.empty(
+            rows, copies, length, copies, dtype=torch.bool, device=device
+        ),
+        "layers": layers,
+        "read": 0,
+        "leading_b": torch.zeros(rows * copies, dtype=torch.int64, device=device),
+        "encoding_pd": encoding_table(config, length, dtype, device),
+        "rotations": {
+            rotary.turning(kind): rotary.rotation(config, kind, place_p, dtype)
+            for kind in kinds
+            if kind.rotary and not kind.scaling.by_length
+        },
+        "windows": windows,
+    }
+
+
+def decode_step(
+    model: Transformer,
+    target: Tensor,
+    cache: StaticCache,
+    target_mask_bt: Tensor | None = None,
+    step: Step | None = None,
+) -> tuple[Tensor, StaticCache]:
+    """Computes `cache.decode_step`; the given cache and the returned one share their tensors.
+
+    step: a program of `forward_step`, if there is one. Raises ValueError also on more tokens than
+    the cache has room for.
+    """
+    end, length = cache["read"] + target.shape[1], cache["target_mask_bwtw"].shape[2]
+    checks.check_same_batch(cache=cache["leading_b"].shape, target=target.shape)
+    checks.check_length(end, model.config.max_positions)
+    check_ids((target, model.config.target_vocabulary))
+    mask.check("target mask", target_mask_bt, target.shape[:2])
+    if end > length:
+        raise ValueError(f"the cache has room for {length} tokens; got {end}")
+    return (step or forward_step)(model, target, cache, target_mask_bt)
+
+
+def forward_step(
+    model: Transformer,
+    target: Tensor,
+    cache: StaticCache,
+    target_mask_bt: Tensor | None = None,
+    last: bool = False,
+) -> tuple[Tensor, StaticCache]:
+    """Computes `decode_step` of arguments that are checked. last: only the logits after the last
+    token.
+    """
+    config, read, end = model.config, cache["read"], cache["read"] + target.shape[1]
+    mask_bt = target_mask_bt
+    if mask_bt is None:
+        mask_bt = mask.token_mask(target, config.padding_id)
+    leading_b, position_bt = cache["leading_b"], torch.arange(read, end, device=target.device)[None]
+    if config.position_start == "first_token":
+        leading_b = torch.where(
+            leading_b == read, read + (mask_bt.cumsum(dim=1) == 0).sum(dim=1), leading_b
+        )
+        position_bt = (position_bt - leading_b[:, None]).clamp(min=0)
+    x_btd = embed(model, "target", target, position_bt, encoding_pd=cache["encoding_pd"])
+    source_mask_bs = cache["source_mask_bs"]
+    cross_bias_bhts = (
+        None if source_mask_bs is None else _bias(source_mask_bs[:, None, None], x_btd.dtype)
+    )
+    self_bias_bhts = _bias(_self_mask(cache, mask_bt), x_btd.dtype)
+    # The copies of a row share its keys, which `reorder` never moves: their queries lie side by
+    # side, `b (w t) d`, and the bias hides the keys that are not of a copy's own past.
+    shape = self_bias_bhts.shape[0], self_bias_bhts.shape[2]
+    x_btd = x_btd.reshape((*shape, x_btd.shape[2]))
+    rings = {window: _ring(cache, window, end, x_btd.dtype) for window in {*cache["windows"]} - {0}}
+
+    def turned(kind: LayerKind) -> Rotation:
+        table = cache["rotations"].get(rotary.turning(kind))
+        place_bt = position_bt.expand(mask_bt.shape).reshape(shape)
+        if table is None:
+            return rotary.rotation(config, kind, place_bt, x_btd.dtype)
+        cosine_pj, sine_pj = table
+        return Rotation(F.embedding(place_bt, cosine_pj), F.embedding(place_bt, sine_pj))
+
+    def through(layer: Layer, x_btd: Tensor, rotation: Rotation | None, index: int) -> Tensor:
+        ring = rings.get(cache["windows"][index])
+        mask_bhts = self_bias_bhts if ring is None else ring.bias_bhts
+        own, kept = layer.self_attention, cache["layers"][index]
+        scores = Scores(own.scores.scale, own.scores.cap)  # the mask has causality and window in it
+
+        def attend(y_btd: Tensor) -> Tensor:
+            query_bthk, key_btgk, value_btge = own.project(y_btd, y_btd, rotation)
+            key_bsgk, value_bsge = kept["self_attention"].update(key_btgk, value_btge, read, ring)
+            heads = Heads(query_bthk, key_bsgk, value_bsge)
+            return own.attend(heads, mask_bhts, scores=scores)
+
+        def attend_to_memory(y_btd: Tensor) -> Tensor:
+            key_bsgk, value_bsge = kept["cross_attention"]
+            heads = Heads(layer.cross_attention.queries(y_btd), key_bsgk, value_bsge)
+            return layer.cross_attention.attend(heads, cross_bias_bhts)
+
+        return layer.run(x_btd, attend, attend_to_memory if "cross_attention" in kept else None)
+
+    rotations = rotary.by_layer(config, len(cache["layers"]), turned)
+    x_btd = model.decoder.walk(x_btd, through, turned=rotations)
+    x_btd = x_btd.reshape((*mask_bt.shape, x_btd.shape[2]))
+    logits_btv = model.logits(x_btd[:, -1:] if last else x_btd)
+    return logits_btv, {**cache, "read": end, "leading_b": leading_b}
+
+
+class _Ring(NamedTuple):
+    """How a step reads and writes a layer that keeps a window of tokens.
+
+    earlier_n: the places of the tokens before the step, in their order; None for a single token,
+    which all places are read with. last_n: the places of the step's last tokens. bias_bhts: of the
+    tokens that are read.
+    """
+
+    earlier_n: Tensor | None
+    last_n: Tensor
+    bias_bhts: Tensor
+
+
+def _ring(cache: StaticCache, window: int, end: int, dtype: torch.dtype) -> _Ring:
+    """Returns how the step of the tokens up to `end`, whose mask is written, uses a window."""
+    read, kept_bwtw = cache["read"], cache["target_mask_bwtw"]
+    query_t = torch.arange(read, end, device=kept_bwtw.device)
+    if end - read == 1:
+        earlier_n, last_n = None, query_t % window
+        place_s = torch.arange(window, device=kept_bwtw.device)
+        token_s = read - (read - place_s) % window  # the last one in each place, the new one too
+    else:
+        token_s = torch.arange(max(read - window, 0), end, device=kept_bwtw.device)
+        earlier_n, last_n = token_s[: read - end] % window, query_t[-window:] % window
+    near_ts = (token_s <= query_t[:, None]) & (token_s > query_t[:, None] - window) & (token_s >= 0)
+    mask_bwtsw = kept_bwtw[:, :, None, token_s.clamp(min=0)] & near_ts[:, :, None]
+    return _Ring(earlier_n, last_n, _bias(mask_bwtsw, dtype))
+
+
+def _self_mask(cache: StaticCache, mask_bt: Tensor) -> Tensor:
+    """Writes which of the next tokens are real into the cache, then returns their mask `b w t s w`:
+    a copy sees its own past and, of the next tokens, none after itself.
+    """
+    kept_bwtw, read, length = cache["target_mask_bwtw"], cache["read"], mask_bt.shape[1]
+    (rows, copies), end = kept_bwtw.shape[:2], read + length
+    own_ww = torch.eye(copies, dtype=torch.bool, device=mask_bt.device)[:, None]
+    kept_bwtw[:, :, read:end] = mask_bt.unflatten(0, (rows, copies))[..., None] & own_ww
+    mask_bwtsw = kept_bwtw[:, :, None, :end].expand(-1, -1, length, -1, -1)
+    if length == 1:
+        return mask_bwtsw
+    return mask_bwtsw & mask.causal_mask(length, end, mask_bt.device)[0, 0, :, :, None]
+
+
+def _bias(mask_bwtsw: Tensor, dtype: torch.dtype) -> Tensor:
+    """Returns 0 for a key that may be attended to and -inf for others, `b 1 (w t) (s w)`, once a
+    step: given a mask, the kernel would make it in every layer.
+    """
+    mask_bhts = mask_bwtsw.flatten(3).flatten(1, 2)[:, None]
+    return torch.where(mask_bhts, 0.0, -torch.inf).to(dtype)
+
+
+def decode_in_steps(
+    model: Transformer,
+    target: Tensor,
+    memory_bsd: Tensor | None,
+    splits: Sequence[int],
+    source_mask_bs: Tensor | None = None,
+    target_mask_bt: Tensor | None = None,
+    step: Step | None = None,
+) -> Tensor:
+    """Computes `cache.decode_in_steps` with room for the whole target. step: see `decode_step`."""
+    checks.check_splits(splits, target.shape)
+    mask.check("target mask", target_mask_bt, target.shape[:2])
+    batch = len(target) if memory_bsd is None else None
+    cache = start_cache(model, memory_bsd, source_mask_bs, batch, length=target.shape[1])
+    logits = []
+    for part in Text(target, target_mask_bt).split(splits):
+        logits_btv, cache = decode_step(model, part.ids, cache, part.mask, step)
+        logits.append(logits_btv)
+    return torch.cat(logits, dim=1)
+
+
+def reorder(cache: StaticCache, row_b: Tensor) -> StaticCache:
+    """Computes `cache.reorder`.
+
+    Copies of a row change places only among themselves, which leaves their keys and values where
+    they are.
+    """
+    target_mask_bwtw = cache["target_mask_bwtw"]
+    shape = target_mask_bwtw.shape[:2]
+    moved: StaticCache = {
+        **cache,
+        "target_mask_bwtw": target_mask_bwtw.flatten(0, 1)[row_b].unflatten(0, shape),
+        "leading_b": cache["leading_b"][row_b],
+    }
+    if shape[1] > 1:
+        return moved
+    if (source_mask_bs := cache["source_mask_bs"]) is not None:
+        moved["source_mask_bs"] = source_mask_bs[row_b]
+    moved["layers"] = []
+    for layer in cache["layers"]:
+        key_bswgk, value_bswge = layer["self_attention"]
+        moved["layers"].append({"self_attention": Room(key_bswgk[row_b], value_bswge[row_b])})
+        if "cross_attention" in layer:
+            key_bsgk, value_bsge = layer["cross_attention"]
+            memory = KeyValues(key_bsgk[row_b], value_bsge[row_b])
+            moved["layers"][-1]["cross_attention"] = memory
+    return moved
