@@ -41,7 +41,7 @@ class Room(NamedTuple):
 
     def update(
         self, key_btgk: Tensor, value_btge: Tensor, read: int, ring: "_Ring | None"
-    ) -> KeyValues:
+    ) -> tuple[Tensor, Tensor]:
         """Writes the next keys and values, in place, behind those of the `read` tokens before, or
         in a window in place of the oldest; returns all that are read.
         """
@@ -59,7 +59,7 @@ class Room(NamedTuple):
             kept_bswgk.index_copy_(1, ring.last_n, new_btwgk[:, -len(ring.last_n) :])
             return read_bswgk.flatten(1, 2)
 
-        return KeyValues(written(self.key_bswgk, key_btgk), written(self.value_bswge, value_btge))
+        return written(self.key_bswgk, key_btgk), written(self.value_bswge, value_btge)
 
 
 class Kept(TypedDict):
