@@ -1,7 +1,5 @@
 """Scaled dot-product attention and multi-head attention."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -20,16 +18,13 @@ from .precision import upcast_dtype
 from .projection import Projection
 from .rotary import Rotation, rotated
 from .softmax import soft_cap, softmax
-from .values import Drop, Heads
+from .values import Drop, Heads, Mask, Own
 
 __all__ = ["MultiHeadAttention", "attention_weights", "scaled_dot_product_attention"]
 
 
 def attention_weights(
-    query_bthk: jax.Array,
-    key_bsgk: jax.Array,
-    mask_bhts: jax.Array | None = None,
-    scores: Scores = Scores(),
+    query_bthk: jax.Array, key_bsgk: jax.Array, mask_bhts: Mask = None, scores: Scores = Scores()
 ) -> jax.Array:
     """`softmax(query key^T / sqrt(k))`, `b h t s`: how much each query attends to each key.
 
@@ -39,30 +34,15 @@ def attention_weights(
     shapes that do not fit.
     """
     checks.check_attention(query_bthk.shape, key_bsgk.shape, key_bsgk.shape)
-    (_, target, heads, size), source = query_bthk.shape, key_bsgk.shape[1]
-    dtype, key_bshk = upcast_dtype(query_bthk.dtype), repeat_kv(key_bsgk, heads)
-    scores_bhts = einsum("bthk,bshk->bhts", query_bthk, key_bshk, preferred_element_type=dtype)
-    scores_bhts = scores_bhts * (size**-0.5 if scores.scale is None else scores.scale)
+    scores_bhts = scaled_scores(query_bthk, key_bsgk, scores)
     if scores.cap is not None:
         scores_bhts = soft_cap(scores_bhts, scores.cap)
-    if mask_bhts is not None:
-        kind = str(mask_bhts.dtype)
-        checks.check_attention_mask(mask_bhts.shape, kind, scores_bhts.shape)
-        mask_bhts = beside(mask_bhts, scores_bhts)
-        if mask_bhts.dtype != bool:
-            scores_bhts, mask_bhts = scores_bhts + mask_bhts, mask_bhts > -jnp.inf
-    if scores.causal:
-        mask_bhts = combine_masks(mask_bhts, causal_mask(target, source))
-    if scores.window:
-        mask_bhts = combine_masks(mask_bhts, window_mask(target, source, scores.window))
+    scores_bhts, mask_bhts = masked(scores_bhts, mask_bhts, scores)
     return softmax(scores_bhts, mask_bhts).astype(query_bthk.dtype)
 
 
 def scaled_dot_product_attention(
-    heads: Heads,
-    mask_bhts: jax.Array | None = None,
-    scores: Scores = Scores(),
-    drop: Drop = Drop(),
+    heads: Heads, mask_bhts: Mask = None, scores: Scores = Scores(), drop: Drop = Drop()
 ) -> jax.Array:
     """`dropout(attention_weights(query, key)) value`, `b t h e`.
 
@@ -71,25 +51,50 @@ def scaled_dot_product_attention(
     `jax.nn.dot_product_attention` is no substitute: it gives the mean of the values if a query may
     attend to nothing, aligns causality to the first key, and needs values as wide as keys.
     """
-    checks.check_attention(*(x.shape for x in heads))
-    (batch, target, count, _), source = heads.query_bthk.shape, heads.key_bsgk.shape[1]
+    query_bthk, key_bsgk, value_bsge = heads
+    checks.check_attention(query_bthk.shape, key_bsgk.shape, value_bsge.shape)
+    (batch, target, count, _), source = query_bthk.shape, key_bsgk.shape[1]
     if mask_bhts is not None:
         kind, shape = str(mask_bhts.dtype), (batch, count, target, source)
         checks.check_attention_mask(mask_bhts.shape, kind, shape)
+    value_bshe = repeat_kv(value_bsge, count)
     if drop.keep_bhts is None and (lengths := chunk_lengths(batch, count, target, source)):
-        return in_chunks(attended, heads, mask_bhts, scores, lengths)
-    return attended(heads, mask_bhts, scores, drop)
-
-
-def attended(
-    heads: Heads, mask_bhts: jax.Array | None, scores: Scores, drop: Drop = Drop()
-) -> jax.Array:
-    """`scaled_dot_product_attention`, whose weights are computed all together."""
-    query_bthk, key_bsgk, value_bsge = heads
+        heads = Heads(query_bthk, key_bsgk, value_bshe)
+        return in_chunks(attention_weights, heads, mask_bhts, scores, lengths)
     weights_bhts = attention_weights(query_bthk, key_bsgk, mask_bhts, scores)
     if drop.keep_bhts is not None:
         weights_bhts = Dropout(drop.rate)(weights_bhts, drop.keep_bhts)
-    return einsum("bhts,bshe->bthe", weights_bhts, repeat_kv(value_bsge, query_bthk.shape[2]))
+    return einsum("bhts,bshe->bthe", weights_bhts, value_bshe)
+
+
+def scaled_scores(
+    query_bthk: jax.Array, key_bsgk: jax.Array, scores: Scores = Scores()
+) -> jax.Array:
+    """`query key^T / sqrt(k)`, or times the scale that is stated (SCALE), `b h t s`."""
+    heads, size = query_bthk.shape[2:]
+    dtype, key_bshk = upcast_dtype(query_bthk.dtype), repeat_kv(key_bsgk, heads)
+    scores_bhts = einsum("bthk,bshk->bhts", query_bthk, key_bshk, preferred_element_type=dtype)
+    return scores_bhts * (size**-0.5 if scores.scale is None else scores.scale)
+
+
+def masked(
+    scores_bhts: jax.Array, mask_bhts: Mask, scores: Scores = Scores()
+) -> tuple[jax.Array, Mask]:
+    """The scores with a floating mask added, and the boolean mask with causality (CAUSAL) and
+    window (WINDOW) in it.
+    """
+    if mask_bhts is not None:
+        kind = str(mask_bhts.dtype)
+        checks.check_attention_mask(mask_bhts.shape, kind, scores_bhts.shape)
+        mask_bhts = beside(mask_bhts, scores_bhts)
+        if mask_bhts.dtype != bool:
+            scores_bhts, mask_bhts = scores_bhts + mask_bhts, mask_bhts > -jnp.inf
+    target, source = scores_bhts.shape[2:]
+    if scores.causal:
+        mask_bhts = combine_masks(mask_bhts, causal_mask(target, source))
+    if scores.window:
+        mask_bhts = combine_masks(mask_bhts, window_mask(target, source, scores.window))
+    return scores_bhts, mask_bhts
 
 
 def repeat_kv(x_bsge: jax.Array, heads: int) -> jax.Array:
@@ -111,15 +116,17 @@ class MultiHeadAttention(nnx.Module):
         self, config: TransformerConfig, scores: Scores | None = None, *,
         dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs,
     ) -> None:  # fmt: skip
-        own: Any = {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
-        affine = config.sizes, config.query_key_value_bias
-        self.query = Projection("btd,dhk->bthk", *affine, **own)
-        self.key = Projection("bsd,dgk->bsgk", *affine, **own)
-        self.value = Projection("bsd,dge->bsge", *affine, **own)
-        affine = config.sizes, config.attention_output_bias
-        self.output = Projection("bthe,hed->btd", *affine, **own)
-        self.query_norm = query_key_norm(config, "h", param_dtype=param_dtype)
-        self.key_norm = query_key_norm(config, "g", param_dtype=param_dtype)
+        own: Own = {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
+        sizes, bias = config.sizes, config.query_key_value_bias
+        self.query = Projection("btd,dhk->bthk", sizes, bias, **own)
+        self.key = Projection("bsd,dgk->bsgk", sizes, bias, **own)
+        self.value = Projection("bsd,dge->bsge", sizes, bias, **own)
+        self.output = Projection("bthe,hed->btd", sizes, config.attention_output_bias, **own)
+        axes = ("hk", "gk") if config.query_key_norm == "width" else ("k", "k")
+        query, key = (tuple(sizes[letter] for letter in letters) for letters in axes)
+        none = config.query_key_norm == "none"
+        self.query_norm = None if none else norm(config, query, param_dtype=param_dtype)
+        self.key_norm = None if none else norm(config, key, param_dtype=param_dtype)
         self.weights_dropout = Dropout(config.attention_dropout_rate, rngs=rngs)
         self.scores = config.scores(0) if scores is None else scores
         self.width, self.rotary_layout = config.model_width, config.rotary_layout
@@ -128,9 +135,9 @@ class MultiHeadAttention(nnx.Module):
         self,
         query_btd: jax.Array,
         memory_bsd: jax.Array,
-        mask_bhts: jax.Array | None = None,
+        mask_bhts: Mask = None,
         rotation: Rotation | None = None,
-        keep_bhts: jax.Array | None = None,
+        keep_bhts: Mask = None,
     ) -> jax.Array:
         """Queries of one input attend to keys and values of another or the same, `b t d`."""
         checks.check_features("query", query_btd.shape, self.width)
@@ -144,11 +151,14 @@ class MultiHeadAttention(nnx.Module):
         """Queries, keys and values. rotation: of both inputs, which are then equally long."""
         if rotation is not None:
             checks.check_same_length(query=query_btd.shape, memory=memory_bsd.shape)
-        return Heads(self.queries(query_btd, rotation), *self.keys_and_values(memory_bsd, rotation))
+        query_bthk = self.queries(query_btd, rotation)
+        key_bsgk, value_bsge = self.keys_and_values(memory_bsd, rotation)
+        return Heads(query_bthk, key_bsgk, value_bsge)
 
     def queries(self, query_btd: jax.Array, rotation: Rotation | None = None) -> jax.Array:
         """`rotate(norm(x W^Q + b^Q))`, `b t h k`."""
-        return self.norm_and_rotate(self.query_norm, self.query(query_btd), rotation)
+        query_bthk = self.query_key_norm(self.query_norm, self.query(query_btd))
+        return rotated(query_bthk, rotation, self.rotary_layout)
 
     def keys_and_values(
         self, memory_bsd: jax.Array, rotation: Rotation | None = None
@@ -156,45 +166,32 @@ class MultiHeadAttention(nnx.Module):
         """`rotate(norm(m W^K + b^K))`, `b s g k`, and `m W^V + b^V`, `b s g e`: what a cache holds,
         since no query changes them.
         """
-        key_bsgk = self.norm_and_rotate(self.key_norm, self.key(memory_bsd), rotation)
-        return key_bsgk, self.value(memory_bsd)
+        key_bsgk = self.query_key_norm(self.key_norm, self.key(memory_bsd))
+        return rotated(key_bsgk, rotation, self.rotary_layout), self.value(memory_bsd)
 
-    def norm_and_rotate(
-        self, norm: Norm | None, x_bthk: jax.Array, rotation: Rotation | None
-    ) -> jax.Array:
-        """Queries or keys, normed if they have a norm, and rotated if there is a rotation."""
-        x_bthk = x_bthk if norm is None else norm(x_bthk)
-        return x_bthk if rotation is None else rotated(x_bthk, rotation, self.rotary_layout)
+    def query_key_norm(self, norm: Norm | None, x_bthk: jax.Array) -> jax.Array:
+        """Queries or keys, normed over each head or over all heads together if they have a norm
+        (QKNORM).
+        """
+        return x_bthk if norm is None else norm(x_bthk)
 
-    def attend(
-        self,
-        heads: Heads,
-        mask_bhts: jax.Array | None = None,
-        keep_bhts: jax.Array | None = None,
-    ) -> jax.Array:
-        """`sum_i attention(query_i, key_i, value_i) W_i^O + b^O`, `b t d`."""
+    def attend(self, heads: Heads, mask_bhts: Mask = None, keep_bhts: Mask = None) -> jax.Array:
+        """`sum_i attention(query_i, key_i, value_i) W_i^O + b^O`, `b t d`.
 
-        def attention(heads: Heads, mask_bhts: jax.Array | None) -> jax.Array:
-            drop = self.drop(heads, keep_bhts)
+        keep_bhts: dropout mask of the weights; without one a random one is drawn in training.
+        """
+
+        def attention(heads: Heads, mask_bhts: Mask) -> jax.Array:
+            (batch, target, count, _), source = heads.query_bthk.shape, heads.key_bsgk.shape[1]
+            dropout, keep = self.weights_dropout, keep_bhts
+            if keep is None:
+                keep = dropout.draw((batch, count, target, source))
+            drop = Drop(keep, dropout.rate)
             return scaled_dot_product_attention(heads, mask_bhts, self.scores, drop)
 
         # In a run without padding the heads lie flat: only the attention itself sees rows.
         return self.output(in_rows(attention, heads, mask_bhts))
 
-    def drop(self, heads: Heads, keep_bhts: jax.Array | None = None) -> Drop:
-        """The dropout of the weights: by the keep mask, without one by a random one in training."""
-        if keep_bhts is None:
-            (batch, target, count, _), source = heads.query_bthk.shape, heads.key_bsgk.shape[1]
-            keep_bhts = self.weights_dropout.draw((batch, count, target, source))
-        return Drop(keep_bhts, self.weights_dropout.rate)
-
-    def weights(self, heads: Heads, mask_bhts: jax.Array | None = None) -> jax.Array:
+    def weights(self, heads: Heads, mask_bhts: Mask = None) -> jax.Array:
         """The weights by which `attend` adds up the values, before dropout: `b h t s`."""
         return attention_weights(heads.query_bthk, heads.key_bsgk, mask_bhts, self.scores)
-
-
-def query_key_norm(config: TransformerConfig, heads: str, param_dtype: Dtype) -> Norm | None:
-    """The norm of queries (heads: "h") or keys ("g"), over a head or over all; None by config."""
-    sizes, axes = config.sizes, {"none": "", "head": "k", "width": f"{heads}k"}
-    shape = tuple(sizes[letter] for letter in axes[config.query_key_norm])
-    return norm(config, shape, param_dtype=param_dtype) if shape else None

@@ -137,4 +137,4 @@ def _rows(x_bcn: jax.Array, index_bw: jax.Array) -> jax.Array:
 
 
 def _broadcast(done_b: jax.Array, x: jax.Array) -> jax.Array:
-    return done_b.reshape(-1, *(1,) * (x.ndim - 1))
+    return jnp.expand_dims(done_b, range(1, x.ndim))

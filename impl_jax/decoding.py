@@ -9,19 +9,17 @@ import jax.numpy as jnp
 import numpy as np
 from flax.typing import Dtype
 
-from reference_numpy import checks
 from reference_numpy.strategy import Strategy
 
 from . import sampling
 from .beams import Beams
-from .cache import Cache, next_tokens, read, start_cache
+from .cache import length, positions
 from .framework import Array
 from .mask import token_mask
-from .positional_encoding import token_positions
 from .precision import upcast_dtype, upcast_half
-from .programs.compiled import graphs
 from .programs.fused import fused
-from .programs.search import Plan, Program, Request, batch_of, plan, request
+from .programs.search import Plan, Prompt, Request, Searches, answers, plan, program
+from .programs.static_cache import Next, StaticCache, next_tokens, read, start_cache
 from .transformer import Transformer
 from .values import Text
 
@@ -31,7 +29,7 @@ Options = Strategy | Mapping[str, Any]
 Answers = dict[str, jax.Array]
 
 
-class Searcher:
+class Searcher(Searches):
     """The searches of a model as it is when this is made: `fused` copies its weights.
 
     dtype: of these weights, by default the model's; int8: of the projections (INT8). What stands in
@@ -46,14 +44,8 @@ class Searcher:
     def __init__(
         self, model: Transformer, dtype: Dtype | None = None, compiled: bool = True
     ) -> None:
-        self._model: Transformer = (_fused if compiled else fused)(model, dtype)
-        self._leaves, self._structure = jax.tree.flatten(self._model)
-        self._compiled = compiled
-
-    @property
-    def graphs(self) -> int:
-        """How many programs have been compiled for the searches of all models."""
-        return graphs(one_by_one, beam_search)
+        copy = (_fused if compiled else fused)(model, dtype)
+        super().__init__(copy, (one_by_one, beams), compiled)
 
     def greedy_search(
         self,
@@ -74,8 +66,8 @@ class Searcher:
         logit is +inf or NaN.
         """
         strategy = Strategy.of(strategy, self._model.config)
-        masks = source_mask_bs, prefix_mask_bp
-        return self._one_by_one(plan(strategy), strategy, source, prefix, *masks)
+        prompt = Prompt(source, prefix, source_mask_bs, prefix_mask_bp)
+        return answers(self.run(one_by_one, plan(strategy), strategy, prompt), strategy)
 
     def sample(
         self,
@@ -92,13 +84,9 @@ class Searcher:
         [0, 1) in place of a key, so that every implementation draws the same tokens.
         """
         strategy, uniform_bn = Strategy.of(strategy, self._model.config), np.asarray(uniform_bn)
-        rows = batch_of(self._model.config, strategy, source, prefix, source_mask_bs)
-        bounds = uniform_bn.min(initial=0), uniform_bn.max(initial=0)
-        checks.check_uniform(uniform_bn.shape, (rows, strategy.max_new_tokens), *bounds)
-        given = source, prefix, source_mask_bs, prefix_mask_bp
-        if not strategy.temperature:
-            return self._one_by_one(plan(strategy), strategy, *given)
-        return self._one_by_one(plan(strategy, drawn=True), strategy, *given, uniform_bn)
+        prompt = Prompt(source, prefix, source_mask_bs, prefix_mask_bp)
+        chosen = plan(strategy, drawn=strategy.temperature > 0)
+        return answers(self.run(one_by_one, chosen, strategy, prompt, uniform_bn), strategy)
 
     def beam_search(
         self,
@@ -113,30 +101,11 @@ class Searcher:
         Returns token_bwn `b w n` and score_bw. Arguments and errors as `greedy_search`.
         """
         strategy = Strategy.of(strategy, self._model.config)
-        given = source, prefix, source_mask_bs, prefix_mask_bp
-        found = self._run(beam_search, plan(strategy, strategy.beam_size), strategy, *given)
+        prompt = Prompt(source, prefix, source_mask_bs, prefix_mask_bp)
+        found = self.run(beams, plan(strategy, strategy.beam_size), strategy, prompt)
         token_bwn = found["token_bwn"][:, : strategy.n_best, : strategy.max_new_tokens]
         score_bw = found["score_bw"][:, : strategy.n_best]
         return {"token_bwn": jax.device_put(token_bwn), "score_bw": jax.device_put(score_bw)}
-
-    def _one_by_one(self, chosen: Plan, strategy: Strategy, *given: Any) -> Answers:
-        found = self._run(one_by_one, chosen, strategy, *given)
-        length = strategy.max_new_tokens
-        return {name: jax.device_put(found[name][:, :length]) for name in ("token_bn", "log_p_bn")}
-
-    def _run(
-        self,
-        search: Program,
-        chosen: Plan,
-        strategy: Strategy,
-        source: Array | None,
-        prefix: Array | None,
-        *more: Array | None,
-    ) -> dict[str, np.ndarray]:
-        """What the search returns, for arguments that it takes unchecked."""
-        arguments = request(self._model.config, strategy, source, prefix, *more)
-        self._model.check_ids(source, prefix)
-        return search(self._structure, self._leaves, chosen, arguments, self._compiled)
 
 
 _fused = functools.partial(jax.jit, static_argnames="dtype")(fused)
@@ -152,22 +121,26 @@ class Answer(NamedTuple):
     done_b: jax.Array
 
 
-@Program
+@program
 def one_by_one(model: Transformer, plan: Plan, request: Request) -> dict[str, jax.Array]:
     """Greedy search, or with uniform numbers sampling: one answer a row, token by token."""
 
-    def step(state: tuple[Answer, Cache, jax.Array]) -> tuple[Answer, Cache, jax.Array]:
+    def at(x_bv: jax.Array, id_b: jax.Array) -> jax.Array:
+        return jnp.take_along_axis(x_bv, id_b[:, None], axis=1)[:, 0]
+
+    def step(state: tuple[Answer, StaticCache, jax.Array]) -> tuple[Answer, StaticCache, jax.Array]:
         answer, cache, valid = state
-        mask_b1 = token_mask(answer.token_b[:, None], model.config.padding_id)
-        next_b1 = next_tokens(model.config, cache, mask_b1)
-        logits_b1v, cache = read(model, answer.token_b[:, None], *next_b1)
-        logits_bv, log_p_bv, finite = _checked(request, logits_b1v[:, 0])
+        token_b1 = answer.token_b[:, None]
+        mask_b1 = token_mask(token_b1, model.config.padding_id)
+        cache, ahead = next_tokens(model.config, cache, mask_b1)
+        logits_b1v, cache = read(model, token_b1, cache, ahead)
+        logits_bv, log_p_bv, finite = log_p(request, logits_b1v[:, 0])
         target = request.prefix_bp, request.prefix_mask_bp, answer.token_bn
-        scores_bv = _penalised(plan, model, request, target, answer.step, logits_bv)
-        token_b = _chosen(plan, request, scores_bv, answer.step)
+        scores_bv = penalised(model, plan, request, target, answer.step, logits_bv)
+        token_b = choose(plan, request, scores_bv, answer.step)
         # If no token may follow, the answer ends.
-        token_b = jnp.where(_at(scores_bv, token_b) == -jnp.inf, request.end_id, token_b)
-        log_p_b = jnp.where(answer.done_b, 0, _at(log_p_bv, token_b))
+        token_b = jnp.where(at(scores_bv, token_b) == -jnp.inf, request.end_id, token_b)
+        log_p_b = jnp.where(answer.done_b, 0, at(log_p_bv, token_b))
         token_b = jnp.where(answer.done_b, request.pad_id, token_b)
         token_bn, log_p_bn = (
             jax.lax.dynamic_update_index_in_dim(old, new, answer.step, axis=1)
@@ -177,10 +150,10 @@ def one_by_one(model: Transformer, plan: Plan, request: Request) -> dict[str, ja
         answer = Answer(answer.step + 1, token_b, token_bn, log_p_bn, done_b)
         return answer, cache, valid & finite
 
-    def goes_on(state: tuple[Answer, Cache, jax.Array]) -> jax.Array:
+    def goes_on(state: tuple[Answer, StaticCache, jax.Array]) -> jax.Array:
         return (state[0].step < request.max_new_tokens) & ~state[0].done_b.all()
 
-    cache, dtype = _after_prefix(model, request, plan.room)
+    cache, dtype = start(model, request, plan.room)
     token_bn = jnp.full((len(request.prefix_bp), plan.room), request.pad_id, int)
     log_p_bn, done_b = jnp.zeros(token_bn.shape, dtype), jnp.zeros(len(token_bn), bool)
     first = Answer(jnp.zeros((), int), request.prefix_bp[:, -1], token_bn, log_p_bn, done_b)
@@ -188,71 +161,73 @@ def one_by_one(model: Transformer, plan: Plan, request: Request) -> dict[str, ja
     return {"token_bn": answer.token_bn, "log_p_bn": answer.log_p_bn, "valid": valid}
 
 
-@Program
-def beam_search(model: Transformer, plan: Plan, request: Request) -> dict[str, jax.Array]:
+@program
+def beams(model: Transformer, plan: Plan, request: Request) -> dict[str, jax.Array]:
     """The hypotheses of each row; its beams are queries of one cache, which is never reordered."""
     batch, size, room = len(request.prefix_bp), plan.beams, plan.room
     prefix_bp, prefix_mask_bp = (
         jnp.repeat(x, size, axis=0) for x in (request.prefix_bp, request.prefix_mask_bp)
     )
-    prefix_mask_bwp = prefix_mask_bp[:, :-1].reshape(batch, size, prefix_mask_bp.shape[1] - 1)
-    last_bw = token_positions(request.prefix_mask_bp, model.config.position_start)[:, -1:]
 
-    def near(step: jax.Array) -> jax.Array:
-        """Which positions of the cache lie in the window of the tokens of this step."""
-        before = prefix_mask_bwp.shape[2]
-        index_t = jnp.append(jnp.arange(before), before + jnp.repeat(jnp.arange(room), size))
-        return before + step - index_t < model.config.window
-
-    def step(state: tuple[Beams, Cache, jax.Array]) -> tuple[Beams, Cache, jax.Array]:
-        beams, cache, valid = state
-        read_n1 = (jnp.arange(room) <= beams.length)[:, None]
-        own_bwnw = (beams.place_bwn[..., None] == jnp.arange(size)) & read_n1
-        own_bwt = own_bwnw.reshape(batch, size, room * size)
-        mask_bwt = jnp.concatenate([prefix_mask_bwp, own_bwt], axis=2)
-        position_bw = jnp.broadcast_to(last_bw + beams.length, (batch, size))
-        masks = mask_bwt[:, None], (mask_bwt & near(beams.length))[:, None]
-        logits_bwv, cache = read(model, beams.token_bw, cache, position_bw, *masks)
-        _, log_p_bwv, finite = _checked(request, logits_bwv)
-        token_bn, log_p_bv = (jax.lax.collapse(x, 0, 2) for x in (beams.live_bwn, log_p_bwv))
+    def step(state: tuple[Beams, StaticCache, jax.Array]) -> tuple[Beams, StaticCache, jax.Array]:
+        live, cache, valid = state
+        logits_bwv, cache = read(model, live.token_bw, cache, continued(model, request, live))
+        _, log_p_bwv, finite = log_p(request, logits_bwv)
+        token_bn, log_p_bv = (jax.lax.collapse(x, 0, 2) for x in (live.live_bwn, log_p_bwv))
         target = prefix_bp, prefix_mask_bp, token_bn
-        scores_bv = _penalised(plan, model, request, target, beams.length, log_p_bv)
-        beams = beams.advance(
+        scores_bv = penalised(model, plan, request, target, live.length, log_p_bv)
+        live = live.advance(
             scores_bv.reshape(log_p_bwv.shape), request.length_penalty_n,
             request.end_id, request.max_new_tokens, request.early_stop,
         )  # fmt: skip
-        return beams, cache, valid & finite
+        return live, cache, valid & finite
 
-    def goes_on(state: tuple[Beams, Cache, jax.Array]) -> jax.Array:
+    def goes_on(state: tuple[Beams, StaticCache, jax.Array]) -> jax.Array:
         return (state[0].length < request.max_new_tokens) & ~state[0].done_b.all()
 
-    cache, dtype = _after_prefix(model, request, room * size, size)
+    cache, dtype = start(model, request, room * size, size)
     first = Beams.start(prefix_bp[:, -1].reshape(batch, size), room, request.pad_id, dtype)
-    beams, _, valid = jax.lax.while_loop(goes_on, step, (first, cache, jnp.ones((), bool)))
-    return {"token_bwn": beams.kept_bwn, "score_bw": beams.kept_bw, "valid": valid}
+    found, _, valid = jax.lax.while_loop(goes_on, step, (first, cache, jnp.ones((), bool)))
+    return {"token_bwn": found.kept_bwn, "score_bw": found.kept_bw, "valid": valid}
 
 
-def _after_prefix(
+def start(
     model: Transformer, request: Request, room: int, copies: int = 1
-) -> tuple[Cache, jnp.dtype]:
+) -> tuple[StaticCache, jnp.dtype]:
     """The cache after all of the prefix but its last token, and the dtype of scores.
 
     room: for the tokens that follow; copies: of a row.
     """
-    source, source_mask_bs, memory_bsd = request.source, request.source_mask_bs, None
-    if source is not None:
-        memory_bsd = model.encode(Text(source, source_mask_bs))
+    source_mask_bs, memory_bsd = request.source_mask_bs, None
+    if request.source is not None:
+        memory_bsd = model.encode(Text(request.source, source_mask_bs))
     batch, before = len(request.prefix_bp), request.prefix_bp.shape[1] - 1
-    length = before + room
-    cache = start_cache(model, memory_bsd, source_mask_bs, batch, length=length, copies=copies)
+    room += before
+    cache = start_cache(model, memory_bsd, source_mask_bs, batch, length=room, copies=copies)
     if before:
-        prefix = next_tokens(model.config, cache, request.prefix_mask_bp[:, :-1])
-        position_bp = token_positions(request.prefix_mask_bp, model.config.position_start)
-        _, cache = read(model, request.prefix_bp[:, :-1], *prefix, position_bp.max(initial=0) + 1)
-    return cache, upcast_dtype(cache["layers"][0]["self_attention"][0].dtype)
+        text = length(model.config, request.prefix_mask_bp)
+        cache, ahead = next_tokens(model.config, cache, request.prefix_mask_bp[:, :-1], text)
+        _, cache = read(model, request.prefix_bp[:, :-1], cache, ahead)
+    return cache, upcast_dtype(cache["layers"][0]["self_attention"].key_bgsk.dtype)
 
 
-def _checked(request: Request, logits: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+def continued(model: Transformer, request: Request, beams: Beams) -> Next:
+    """Where the tokens that the beams read next stand, and what each attends to in the cache that
+    they share: the prefix, and what it has read itself.
+    """
+    (batch, size, room), before = beams.live_bwn.shape, request.prefix_bp.shape[1] - 1
+    read_n1 = (jnp.arange(room) <= beams.length)[:, None]
+    own_bwnw = (beams.place_bwn[..., None] == jnp.arange(size)) & read_n1
+    prefix_bwp = jnp.repeat(request.prefix_mask_bp[:, None, :-1], size, axis=1)
+    mask_bwt = jnp.concatenate([prefix_bwp, own_bwnw.reshape(batch, size, -1)], axis=2)
+    step_t = jnp.append(jnp.arange(before), before + jnp.repeat(jnp.arange(room), size))
+    near_t = before + beams.length - step_t < model.config.window
+    position_b1 = positions(model.config, request.prefix_mask_bp, 1) + beams.length
+    position_bw = jnp.broadcast_to(position_b1, (batch, size))
+    return Next(position_bw, mask_bwt[:, None], (mask_bwt & near_t)[:, None])
+
+
+def log_p(request: Request, logits: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """The logits in the dtype of scores, -inf for forbidden ids; log p; whether all are valid.
 
     NaN and inf stay, also of forbidden ids, and show in the sum.
@@ -265,9 +240,9 @@ def _checked(request: Request, logits: jax.Array) -> tuple[jax.Array, jax.Array,
     return logits, x - log_total, ~(jnp.isnan(log_total) & (largest != -jnp.inf)).any()
 
 
-def _penalised(
-    plan: Plan,
+def penalised(
     model: Transformer,
+    plan: Plan,
     request: Request,
     target: tuple[jax.Array, jax.Array, jax.Array],
     count: jax.Array,
@@ -287,13 +262,13 @@ def _penalised(
             jnp.roll(jnp.concatenate(pair, axis=1), free, axis=1)
             for pair in ((prefix_bp, token_bn), (prefix_mask_bp, mask_bn))
         )
-        penalties = request.repetition_penalty, plan.no_repeat_ngram
-        scores_bv = sampling.penalise(scores_bv, target_bt, *penalties, mask_bt)
+        penalty, ngram = request.repetition_penalty, plan.no_repeat_ngram
+        scores_bv = sampling.penalise(scores_bv, target_bt, penalty, ngram, mask_bt)
     is_end_v = jnp.arange(scores_bv.shape[1]) == request.end_id
     return jnp.where(is_end_v & (count < request.min_new_tokens), -jnp.inf, scores_bv)
 
 
-def _chosen(plan: Plan, request: Request, scores_bv: jax.Array, step: jax.Array) -> jax.Array:
+def choose(plan: Plan, request: Request, scores_bv: jax.Array, step: jax.Array) -> jax.Array:
     """The likeliest token of each row, or the drawn one."""
     if request.uniform_bn is None:
         return scores_bv.argmax(axis=1)
@@ -303,7 +278,3 @@ def _chosen(plan: Plan, request: Request, scores_bv: jax.Array, step: jax.Array)
     scores_bv = jnp.where(stuck_b1, 0, scores_bv)
     kept_bv = sampling.truncate(scores_bv, request.temperature, plan.top_k, top_p)
     return sampling.draw(kept_bv, request.uniform_bn[:, step])
-
-
-def _at(x_bv: jax.Array, id_b: jax.Array) -> jax.Array:
-    return jnp.take_along_axis(x_bv, id_b[:, None], axis=1)[:, 0]

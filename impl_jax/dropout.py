@@ -58,7 +58,6 @@ class Dropout(nnx.Dropout):
         if self.rngs is None:
             raise ValueError("dropout in training needs rngs; got None")
         size = math.prod(shape)
-        word_n = jax.lax.bitcast_convert_type(
-            jax.random.bits(self.rngs(), (-(-size // 2),)), jnp.uint16
-        ).reshape(-1)
+        bits_m = jax.random.bits(self.rngs(), (-(-size // 2),))
+        word_n = jax.lax.bitcast_convert_type(bits_m, jnp.uint16).reshape(-1)
         return (word_n[:size] >= round(self.rate * 2**16)).reshape(shape)

@@ -6,7 +6,7 @@ import numpy as np
 from flax import nnx
 from flax.typing import Dtype
 
-from reference_numpy import checks
+from reference_numpy import TransformerConfig, checks
 
 from .framework import einsum, id_bounds, take_rows
 from .precision import upcast_half
@@ -54,28 +54,21 @@ class Embedding(nnx.Module):
         checks.check_tokens("token", token.shape, str(token.dtype), vocabulary, *id_bounds(token))
 
 
-class SegmentEmbedding(nnx.Module):
+class SegmentEmbedding(Embedding):
     """Rows of the table of segments `a d`: `x = table[segment]`, `b s d`. See `Embedding`."""
 
     def __init__(
         self, segments: int, width: int, *,
         dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs,
     ) -> None:  # fmt: skip
-        self.table = nnx.Param(
-            nnx.initializers.normal(width**-0.5)(rngs.params(), (segments, width), param_dtype)
-        )
-        self.dtype = dtype
+        super().__init__(segments, width, False, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
 
     def __call__(self, segment_bs: jax.Array) -> jax.Array:
-        checks.check_rows(
-            "segment",
-            segment_bs.shape,
-            str(segment_bs.dtype),
-            self.table.shape[0],
-            *id_bounds(segment_bs),
-        )
-        table_ad = self.table[...].astype(self.dtype or self.table.dtype)
-        return take_rows(upcast_half(table_ad), segment_bs).astype(table_ad.dtype)
+        return super().__call__(segment_bs)
+
+    def check_ids(self, segment_bs: jax.Array) -> None:
+        shape, rows = segment_bs.shape, self.table.shape[0]
+        checks.check_rows("segment", shape, str(segment_bs.dtype), rows, *id_bounds(segment_bs))
 
 
 class Logits(nnx.Module):
@@ -86,15 +79,14 @@ class Logits(nnx.Module):
     """
 
     def __init__(
-        self, width: int, vocabulary: int, bias: bool,
-        scale: float = 1.0, cap: float | None = None, *,
-        tied: bool = False, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs,
+        self, config: TransformerConfig, vocabulary: int, *, tied: bool = False,
+        param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs,
     ) -> None:  # fmt: skip
-        xavier = nnx.initializers.xavier_uniform()
+        xavier, shape = nnx.initializers.xavier_uniform(), (config.model_width, vocabulary)
         if not tied:
-            self.kernel = nnx.Param(xavier(rngs.params(), (width, vocabulary), param_dtype))
-        self.bias = nnx.Param(jnp.zeros(vocabulary, param_dtype)) if bias else None
-        self.scale, self.cap = scale, cap
+            self.kernel = nnx.Param(xavier(rngs.params(), shape, param_dtype))
+        self.bias = nnx.Param(jnp.zeros(vocabulary, param_dtype)) if config.output_bias else None
+        self.scale, self.cap = config.logit_scale, config.logit_cap
 
     def __call__(self, x_btd: jax.Array, kernel_dv: jax.Array | None = None) -> jax.Array:
         logits_btv = self.affine(x_btd, kernel_dv)
@@ -110,8 +102,6 @@ class Logits(nnx.Module):
         kernel_dv = self.kernel[...] if kernel_dv is None else kernel_dv
         checks.check_features("x", x_btd.shape, kernel_dv.shape[0])
         logits_btv = einsum("btd,dv->btv", x_btd, kernel_dv.astype(x_btd.dtype))
-        return (
-            logits_btv
-            if self.bias is None
-            else add_bias(logits_btv, self.bias[...].astype(x_btd.dtype))
-        )
+        if self.bias is None:
+            return logits_btv
+        return add_bias(logits_btv, self.bias[...].astype(x_btd.dtype))

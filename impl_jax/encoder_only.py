@@ -1,5 +1,7 @@
 """Encoder-only models: the classes of a row and their loss, and the logits of masked tokens."""
 
+from collections.abc import Callable
+
 import jax
 from flax import nnx
 
@@ -9,6 +11,7 @@ from .dropout import Keep, part
 from .embedding import Embedding
 from .heads import Classifier, MaskedLanguageHead, Pooler
 from .loss import cross_entropy
+from .precision import upcast_to
 from .values import Text
 
 __all__ = ["EncoderHeads"]
@@ -21,9 +24,20 @@ class EncoderHeads(nnx.Module):
     """
 
     config: TransformerConfig
+    encode: Callable[..., jax.Array]  # of `Transformer`
+    source_embedding: Embedding
     pooler: Pooler
     classifier: Classifier
     masked_language_head: MaskedLanguageHead
+
+    def encoder_output(self, source: Text | jax.Array, keep: Keep | None = None) -> jax.Array:
+        """What the head gives; `encode` without one."""
+        self.config.need_one_head()
+        if self.config.classes:
+            return self.classify(source, keep)
+        if self.config.masked_language_head:
+            return self.masked_language_logits(source, keep)
+        return self.encode(source, keep)
 
     def pool(self, source: Text | jax.Array, keep: Keep | None = None) -> jax.Array:
         """`pooler(encode(source))`, `b r`: one vector for each row."""
@@ -45,7 +59,7 @@ class EncoderHeads(nnx.Module):
     ) -> jax.Array:
         """`L = cross_entropy(classify(source), label)`, label the class of every row."""
         checks.check_classes(label_b.shape, str(label_b.dtype))
-        logits_bc = self.widened(self.classify(source, keep))
+        logits_bc = upcast_to(self.classify(source, keep), self.source_embedding.table.dtype)
         return cross_entropy(logits_bc[:, None], label_b[:, None], None, smoothing, total)
 
     def masked_language_logits(
@@ -56,24 +70,4 @@ class EncoderHeads(nnx.Module):
         x_bsd = self.encode(source, keep)
         if not self.config.tie_logits:
             return self.masked_language_head(x_bsd)
-        return self.masked_language_head(x_bsd, self.token_embedding("source").table.T)
-
-    def _encoder_output(self, source: Text | jax.Array, keep: Keep | None) -> jax.Array:
-        """What the head gives; `encode` without one."""
-        self.config.need_one_head()
-        if self.config.classes:
-            return self.classify(source, keep)
-        if self.config.masked_language_head:
-            return self.masked_language_logits(source, keep)
-        return self.encode(source, keep)
-
-    # What `Transformer` has.
-
-    def encode(self, source: Text | jax.Array, keep: Keep | None = None) -> jax.Array:
-        raise NotImplementedError
-
-    def token_embedding(self, side: str) -> Embedding:
-        raise NotImplementedError
-
-    def widened(self, logits: jax.Array) -> jax.Array:
-        raise NotImplementedError
+        return self.masked_language_head(x_bsd, self.source_embedding.table.T)

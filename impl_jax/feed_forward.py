@@ -1,7 +1,6 @@
 """The position-wise feed-forward network and its activations."""
 
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +13,7 @@ from reference_numpy.config import ACTIVATIONS
 from .dropout import Dropout
 from .precision import upcast_half
 from .projection import Projection
+from .values import Own
 
 __all__ = ["activation", "FeedForward"]  # noqa: RUF022 - the reference's order
 
@@ -53,12 +53,11 @@ class FeedForward(nnx.Module):
         self, config: TransformerConfig, *,
         dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs,
     ) -> None:  # fmt: skip
-        own: Any = {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
-        affine = config.sizes, config.feed_forward_bias
-        gated = config.gated_feed_forward
-        self.gate = Projection("btd,df->btf", *affine, **own) if gated else None
-        self.hidden = Projection("btd,df->btf", *affine, **own)
-        self.output = Projection("btf,fd->btd", *affine, **own)
+        own: Own = {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
+        sizes, bias, gated = config.sizes, config.feed_forward_bias, config.gated_feed_forward
+        self.gate = Projection("btd,df->btf", sizes, bias, **own) if gated else None
+        self.hidden = Projection("btd,df->btf", sizes, bias, **own)
+        self.output = Projection("btf,fd->btd", sizes, bias, **own)
         self.hidden_dropout = Dropout(config.hidden_dropout_rate, rngs=rngs)
         self.activation_name, self.width = config.activation, config.model_width
 

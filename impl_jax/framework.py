@@ -5,16 +5,21 @@ every private name of JAX and Flax that the package uses, which no other file na
 import contextlib
 import re
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
+from jax.typing import ArrayLike, DTypeLike
+
+from reference_numpy.sharding import Place
 
 __all__ = [
     "PRIVATE",
     "Array",
+    "axes_of",
     "beside",
     "bucket",
     "device",
@@ -72,12 +77,12 @@ def bucket(length: int) -> int:
     return -(-length // 64) * 64 if length > 64 else max(16, 1 << (length - 1).bit_length())
 
 
-def is_traced(value: Any) -> bool:
+def is_traced(value: ArrayLike) -> bool:
     """Whether the value belongs to a program that is being traced, and so has no elements."""
     return isinstance(value, jax.core.Tracer)
 
 
-def id_bounds(ids: jax.Array) -> tuple[int, ...]:
+def id_bounds(ids: Array) -> tuple[int, ...]:
     """The smallest and the largest id; () if they are traced, not integers, or none."""
     if is_traced(ids) or not ids.size or ids.dtype.kind not in "iu":
         return ()
@@ -87,8 +92,7 @@ def id_bounds(ids: jax.Array) -> tuple[int, ...]:
 
 def program_count(function: Callable[..., Any]) -> int:
     """How many XLA programs a function of `jax.jit` has."""
-    found: int = function._cache_size()  # type: ignore[attr-defined]
-    return found
+    return function._cache_size()  # type: ignore[attr-defined]
 
 
 def has_explicit_axes(x: jax.Array) -> bool:
@@ -107,12 +111,9 @@ def take_rows(table_vd: jax.Array, index: jax.Array, mode: str = "fill") -> jax.
         places = jax.typeof(index).sharding
         table_spec = _free(table_vd, places.spec)
         table_vd = _brought(table_vd, places.mesh, table_spec)
-        sharding = NamedSharding(places.mesh, PartitionSpec(*places.spec, table_spec[1]))
-    return (
-        jnp.asarray(table_vd)
-        .at[index]
-        .get(mode=mode, wrap_negative_indices=False, out_sharding=sharding)
-    )
+        sharding = _sharding(places.mesh, [*places.spec, table_spec[1]])
+    rows = jnp.asarray(table_vd).at[index]
+    return rows.get(mode=mode, wrap_negative_indices=False, out_sharding=sharding)
 
 
 def take_last(x_btv: jax.Array, index_bt: jax.Array) -> jax.Array:
@@ -123,26 +124,26 @@ def take_last(x_btv: jax.Array, index_bt: jax.Array) -> jax.Array:
     if has_explicit_axes(x_btv):
         places = jax.typeof(x_btv).sharding
         x_btv = _brought(x_btv, places.mesh, (*places.spec[:-1], None))
-    return jnp.take_along_axis(x_btv, index_bt[..., None], axis=-1, wrap_negative_indices=False)[
-        ..., 0
-    ]
+    index_bt1 = index_bt[..., None]
+    return jnp.take_along_axis(x_btv, index_bt1, -1, wrap_negative_indices=False)[..., 0]
 
 
-def einsum(subscripts: str, x: jax.Array, y: jax.Array, **options: Any) -> jax.Array:
+def einsum(
+    subscripts: str, x: jax.Array, y: jax.Array, preferred_element_type: DTypeLike | None = None
+) -> jax.Array:
     """`jnp.einsum` of two arrays, whose result on explicit axes is sharded as both are.
 
     Along a letter of both, y is brought to where x lies; along one of its own it stays sharded,
     unless x takes that axis of the mesh for another letter.
     """
+    product = partial(jnp.einsum, subscripts, preferred_element_type=preferred_element_type)
     if not has_explicit_axes(x):
-        return jnp.einsum(subscripts, x, y, **options)
+        return product(x, y)
     letters, others, result = re.split(",|->", subscripts)
     mesh, spec = jax.typeof(x).sharding.mesh, jax.typeof(x).sharding.spec
     places = dict(zip(others, _free(y, spec), strict=True)) | dict(zip(letters, spec, strict=True))
-    sharding = NamedSharding(mesh, PartitionSpec(*map(places.get, result)))
-    return jnp.einsum(
-        subscripts, x, _brought(y, mesh, map(places.get, others)), out_sharding=sharding, **options
-    )
+    y = _brought(y, mesh, map(places.get, others))
+    return product(x, y, out_sharding=_sharding(mesh, map(places.get, result)))
 
 
 def beside(y: jax.Array, x: jax.Array) -> jax.Array:
@@ -154,25 +155,24 @@ def beside(y: jax.Array, x: jax.Array) -> jax.Array:
     return _brought(y, places.mesh, (None if size == 1 else place for size, place in spec))
 
 
-def _brought(x: jax.Array, mesh: Any, spec: Iterable[Any]) -> jax.Array:
+def axes_of(place: Place) -> tuple[str, ...]:
+    """The axes of a mesh that split an axis of an array."""
+    return () if place is None else place if isinstance(place, tuple) else (place,)
+
+
+def _brought(x: jax.Array, mesh: AbstractMesh, spec: Iterable[Place]) -> jax.Array:
     """x in this sharding; an array that lies on no mesh may be used beside all others."""
-    return (
-        jax.sharding.reshard(x, NamedSharding(mesh, PartitionSpec(*spec)))
-        if has_explicit_axes(x)
-        else x
-    )
+    return jax.sharding.reshard(x, _sharding(mesh, spec)) if has_explicit_axes(x) else x
 
 
-def _free(x: jax.Array, taken: PartitionSpec) -> PartitionSpec:
+def _sharding(mesh: AbstractMesh, spec: Iterable[Place]) -> NamedSharding:
+    return NamedSharding(mesh, PartitionSpec(*spec))
+
+
+def _free(x: jax.Array, taken: PartitionSpec) -> list[Place]:
     """The sharding of x, without the axes of the mesh that are taken."""
-
-    def axes(place: Any) -> tuple[str, ...]:
-        return () if place is None else place if isinstance(place, tuple) else (place,)
-
-    used = {axis for place in taken for axis in axes(place)}
-    return PartitionSpec(
-        *(
-            tuple(axis for axis in axes(place) if axis not in used) or None
-            for place in jax.typeof(x).sharding.spec
-        )
-    )
+    used = {axis for place in taken for axis in axes_of(place)}
+    return [
+        tuple(axis for axis in axes_of(place) if axis not in used) or None
+        for place in jax.typeof(x).sharding.spec
+    ]

@@ -13,6 +13,7 @@ from .feed_forward import activation
 from .normalization import norm
 from .precision import upcast_half
 from .projection import Projection
+from .values import Mask
 
 __all__ = ["Classifier", "MaskedLanguageHead", "Pooler"]
 
@@ -49,7 +50,7 @@ class Classifier(Projection):
         self.dropout = Dropout(config.classifier_dropout_rate, rngs=rngs)
 
     def __call__(  # type: ignore[override]
-        self, pooled_br: jax.Array, keep_br: jax.Array | None = None
+        self, pooled_br: jax.Array, keep_br: Mask = None
     ) -> jax.Array:
         checks.check_pooled(pooled_br.shape, self.kernel.shape[0])
         return super().__call__(self.dropout(pooled_br, keep_br))
@@ -70,13 +71,11 @@ class MaskedLanguageHead(nnx.Module):
         )
         self.norm = norm(config, param_dtype=param_dtype)
         self.logits = Logits(
-            config.model_width, config.source_vocabulary, config.output_bias,
-            config.logit_scale, config.logit_cap, tied=tied, param_dtype=param_dtype, rngs=rngs,
-        )  # fmt: skip
+            config, config.source_vocabulary, tied=tied, param_dtype=param_dtype, rngs=rngs
+        )
         self.activation_name, self.width = config.activation, config.model_width
 
     def __call__(self, x_bsd: jax.Array, kernel_dv: jax.Array | None = None) -> jax.Array:
         checks.check_features("x", x_bsd.shape, self.width)
-        return self.logits(
-            self.norm(activation(self.hidden(x_bsd), self.activation_name)), kernel_dv
-        )
+        hidden_bsr = activation(self.hidden(x_bsd), self.activation_name)
+        return self.logits(self.norm(hidden_bsr), kernel_dv)

@@ -3,24 +3,26 @@
 Rotary positions are not added here: attention rotates its queries and keys by them.
 """
 
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol, Unpack
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax.typing import Dtype
 
 from reference_numpy import TransformerConfig, checks
 
 from .embedding import Embedding, SegmentEmbedding
 from .framework import take_rows
 from .mask import token_mask
-from .normalization import Norm
+from .normalization import Norm, norm
 from .positional_encoding import PositionEmbedding, positional_encoding, token_positions
+from .values import Mask, Own, Text
 
 __all__ = ["embed", "masked_positions", "table"]
 
 
-class Side(NamedTuple):
+class Inputs(NamedTuple):
     """The modules that embed the tokens of a side, source or target; absent ones are None."""
 
     embedding: Embedding
@@ -34,11 +36,11 @@ class Model(Protocol):
 
     config: TransformerConfig
 
-    def side(self, name: str) -> Side: ...
+    def inputs(self, side: str) -> Inputs: ...
 
 
 def masked_positions(
-    config: TransformerConfig, side: str, token: jax.Array, mask_bt: jax.Array | None = None
+    config: TransformerConfig, side: str, token: jax.Array, mask_bt: Mask = None
 ) -> tuple[jax.Array, jax.Array]:
     """Which tokens are real, by default every id but the padding id, and their positions, `b t`.
 
@@ -62,14 +64,14 @@ def embed(
     position_bt: jax.Array,
     segment_bt: jax.Array | None = None,
     *,
-    length: Any,
+    length: int | jax.Array,
 ) -> jax.Array:
     """`norm(embedding(token) + position + segment)`, `b t d`, with norm and segments by config.
 
     side: "source" or "target". segment_bt: by default 0. length: a bound of the positions, which
     are mostly traced; it is mostly known then, and one constant table serves all sinusoidal ones.
     """
-    config, own = model.config, model.side(side)
+    config, own = model.config, model.inputs(side)
     x_btd = own.embedding(token)
     if own.position_embedding is not None:
         x_btd = x_btd + own.position_embedding(position_bt)
@@ -79,18 +81,55 @@ def embed(
         table_td = positional_encoding(position_t, config.model_width, x_btd.dtype, layout)
         x_btd = x_btd + take_rows(table_td, position_bt, mode="clip")
     if own.segment_embedding is not None:
-        x_btd = x_btd + own.segment_embedding(_segments(config, token, segment_bt))
+        if segment_bt is None:
+            segment_bt = jnp.zeros_like(token if token.ndim == 2 else token[..., 0], int)
+        kind = str(segment_bt.dtype)
+        checks.check_segments(config.segments, segment_bt.shape, kind, token.shape)
+        x_btd = x_btd + own.segment_embedding(segment_bt)
     return x_btd if own.norm is None else own.norm(x_btd)
 
 
-def _segments(
-    config: TransformerConfig, token: jax.Array, segment_bt: jax.Array | None
-) -> jax.Array:
-    """The segment of every token, by default 0."""
-    if segment_bt is None:
-        return jnp.zeros_like(token if token.ndim == 2 else token[..., 0], int)
-    checks.check_segments(config.segments, segment_bt.shape, str(segment_bt.dtype), token.shape)
-    return segment_bt
+def sides(
+    config: TransformerConfig, source: Text | jax.Array | None, target: Text | jax.Array | None
+) -> tuple[Text | None, Text | None]:
+    """Both sides of a call, each a Text or None. Raises ValueError if the stacks lack one, or if
+    none reads it.
+    """
+    read, written = Text.of(source), Text.of(target)
+    checks.check_target_given(config.decoder_layers, written)
+    checks.check_source_given(config.encoder_layers, read)
+    if read is not None and written is not None:
+        checks.check_same_batch(source=read.ids.shape, target=written.ids.shape)
+    return read, written
+
+
+def check_memory(
+    config: TransformerConfig, memory_bsd: jax.Array | None, source_mask_bs: Mask = None
+) -> None:
+    """Raises ValueError if the decoder cannot attend to this memory, or the mask is none."""
+    shape = None if memory_bsd is None else memory_bsd.shape
+    checks.check_memory(config.cross_attention, config.model_width, shape, source_mask_bs)
+    if source_mask_bs is not None and shape is not None:
+        kind = str(source_mask_bs.dtype)
+        checks.check_token_mask("source mask", source_mask_bs.shape, kind, shape[:2])
+
+
+def token_embedding(config: TransformerConfig, vocabulary: int, **own: Unpack[Own]) -> Embedding:
+    """The token embedding of a side by config."""
+    scale, rounded = config.scale_embedding, config.round_embedding_scale
+    return Embedding(vocabulary, config.model_width, scale, rounded, **own)
+
+
+def embedding_norm(config: TransformerConfig, param_dtype: Dtype) -> Norm | None:
+    """The norm of a side's vectors; None by config."""
+    return norm(config, param_dtype=param_dtype) if config.embedding_norm else None
+
+
+def position_embedding(config: TransformerConfig, **own: Unpack[Own]) -> PositionEmbedding | None:
+    """The learned positions of a side; None by config."""
+    if config.positions != "learned":
+        return None
+    return PositionEmbedding(config.sizes["p"], config.model_width, config.position_offset, **own)
 
 
 def table(config: TransformerConfig, side: str) -> str:

@@ -1,7 +1,8 @@
 """Encoder and decoder layers: sub-layers with residual connections, norm, dropout (RESIDUAL)."""
 
+import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +16,7 @@ from .dropout import Dropout, Keep, part
 from .feed_forward import FeedForward
 from .normalization import Norm, norm
 from .rotary import Rotation
+from .values import Mask, Own
 
 __all__ = ["DecoderLayer", "EncoderLayer"]
 
@@ -33,9 +35,7 @@ class Residual(NamedTuple):
     output_norm: Norm | None
     dropout: Dropout
 
-    def __call__(
-        self, x_btd: jax.Array, sublayer: Sublayer, keep_btd: jax.Array | None = None
-    ) -> jax.Array:
+    def __call__(self, x_btd: jax.Array, sublayer: Sublayer, keep_btd: Mask = None) -> jax.Array:
         y_btd = sublayer(self.norm(x_btd) if self.placement in ("pre", "sandwich") else x_btd)
         if self.placement == "after":
             y_btd = self.norm(y_btd)
@@ -62,16 +62,17 @@ class Layer(nnx.Module):
         self, config: TransformerConfig, layer: int = 0, *,
         dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs,
     ) -> None:  # fmt: skip
-        own: Any = {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
+        own: Own = {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
         self.norm_placement = config.norm_placement
-        scores = config.scores(layer, self.causal)
-        self.self_attention = MultiHeadAttention(config, scores, **own)
-        self.self_attention_norm = norm(config, param_dtype=param_dtype)
-        self.self_attention_output_norm = output_norm(config, param_dtype)
+        new_norm = functools.partial(norm, config, param_dtype=param_dtype)
+        sandwich = config.norm_placement == "sandwich"
+        self.self_attention = MultiHeadAttention(config, config.scores(layer, self.causal), **own)
+        self.self_attention_norm = new_norm()
+        self.self_attention_output_norm = new_norm() if sandwich else None
         self.self_attention_dropout = Dropout(config.dropout_rate, rngs=rngs)
         self.feed_forward = FeedForward(config, **own)
-        self.feed_forward_norm = norm(config, param_dtype=param_dtype)
-        self.feed_forward_output_norm = output_norm(config, param_dtype)
+        self.feed_forward_norm = new_norm()
+        self.feed_forward_output_norm = new_norm() if sandwich else None
         self.feed_forward_dropout = Dropout(config.dropout_rate, rngs=rngs)
 
     def run(
@@ -110,18 +111,13 @@ class Layer(nnx.Module):
         return around(x_btd, feed_forward, part(keep, "feed_forward_dropout"))
 
 
-def output_norm(config: TransformerConfig, param_dtype: Dtype) -> Norm | None:
-    """The second norm of a sub-layer, which only the placement sandwich has."""
-    return norm(config, param_dtype=param_dtype) if config.norm_placement == "sandwich" else None
-
-
 class EncoderLayer(Layer):
     """Self-attention, then feed-forward, each as a residual sub-layer."""
 
     def __call__(
         self,
         x_btd: jax.Array,
-        mask_bhts: jax.Array | None = None,
+        mask_bhts: Mask = None,
         rotation: Rotation | None = None,
         keep: Keep | None = None,
     ) -> jax.Array:
@@ -145,21 +141,23 @@ class DecoderLayer(Layer):
         self, config: TransformerConfig, layer: int = 0, *,
         dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs,
     ) -> None:  # fmt: skip
-        own: Any = {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
+        own: Own = {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
         super().__init__(config, layer, **own)
         self.width = config.model_width
         if config.cross_attention:
+            new_norm = functools.partial(norm, config, param_dtype=param_dtype)
+            sandwich = config.norm_placement == "sandwich"
             self.cross_attention = MultiHeadAttention(config, config.scores(None), **own)
-            self.cross_attention_norm = norm(config, param_dtype=param_dtype)
-            self.cross_attention_output_norm = output_norm(config, param_dtype)
+            self.cross_attention_norm = new_norm()
+            self.cross_attention_output_norm = new_norm() if sandwich else None
             self.cross_attention_dropout = Dropout(config.dropout_rate, rngs=rngs)
 
     def __call__(
         self,
         x_btd: jax.Array,
         memory_bsd: jax.Array | None = None,
-        self_mask_bhts: jax.Array | None = None,
-        cross_mask_bhts: jax.Array | None = None,
+        self_mask_bhts: Mask = None,
+        cross_mask_bhts: Mask = None,
         rotation: Rotation | None = None,
         keep: Keep | None = None,
     ) -> jax.Array:

@@ -37,18 +37,10 @@ def cross_entropy(
     checked; a traced label out of range that counts makes the loss NaN.
     """
     known = None if total is None or is_traced(total) else int(total)
-    checks.check_labels(
-        logits_btv.shape,
-        label_bt.shape,
-        str(label_bt.dtype),
-        smoothing,
-        known,
-        *id_bounds(label_bt),
-    )
-    label_bt, mask_bt = (
-        jnp.asarray(label_bt),
-        jnp.ones(label_bt.shape, bool) if mask_bt is None else jnp.asarray(mask_bt),
-    )
+    kind, bounds = str(label_bt.dtype), id_bounds(label_bt)
+    checks.check_labels(logits_btv.shape, label_bt.shape, kind, smoothing, known, *bounds)
+    label_bt = jnp.asarray(label_bt)
+    mask_bt = jnp.ones(label_bt.shape, bool) if mask_bt is None else jnp.asarray(mask_bt)
     checks.check_token_mask("mask", mask_bt.shape, str(mask_bt.dtype), label_bt.shape)
     count = jnp.maximum(mask_bt.sum() if total is None else total, 1)
     x_btv = jnp.where(mask_bt[..., None], upcast_half(logits_btv), 0)

@@ -26,9 +26,8 @@ def padding_mask(mask_bs: jax.Array) -> jax.Array:
 
 def causal_mask(target_length: int, source_length: int) -> jax.Array:
     """Query i may attend to key j if `j <= i + (s - t)` (CAUSAL): `1 1 t s`. Lengths are static."""
-    return jnp.tri(target_length, source_length, source_length - target_length, dtype=bool)[
-        None, None
-    ]
+    mask_ts = jnp.tri(target_length, source_length, source_length - target_length, dtype=bool)
+    return mask_ts[None, None]
 
 
 def window_mask(target_length: int, source_length: int, window: int) -> jax.Array:

@@ -4,6 +4,7 @@ from typing import Any
 
 import jax
 import optax
+from jax.tree_util import KeyPath
 
 __all__ = ["adam", "clip_global_norm", "decay_mask"]
 
@@ -32,16 +33,20 @@ def adam(
         nesterov=False,
     )
 
-    def update(gradients: Any, state: Any, parameters: Any = None, **extra: Any) -> Any:
-        with jax.enable_x64(
-            True
-        ):  # for the numbers `1 - beta^n`: in float32 the first of them keep few digits
+    def update(
+        gradients: optax.Updates,
+        state: optax.OptState,
+        parameters: optax.Params | None = None,
+        **extra: Any,
+    ) -> tuple[optax.Updates, optax.OptState]:
+        # For the numbers `1 - beta^n`: in float32 the first of them keep few digits.
+        with jax.enable_x64(True):
             return adamw.update(gradients, state, parameters, **extra)
 
     return optax.GradientTransformationExtraArgs(adamw.init, update)
 
 
-def clip_global_norm(gradients: Any, limit: float) -> Any:
+def clip_global_norm(gradients: optax.Updates, limit: float) -> optax.Updates:
     """`g = g min(1, limit / norm)`, `norm = sqrt(sum g^2)` over all tensors of a tree."""
     if not limit > 0:
         raise ValueError(f"limit must be greater than 0; got {limit}")
@@ -49,10 +54,10 @@ def clip_global_norm(gradients: Any, limit: float) -> Any:
     return clip.update(gradients, clip.init(gradients))[0]
 
 
-def decay_mask(parameters: Any) -> Any:
+def decay_mask(parameters: optax.Params) -> optax.Params:
     """Which parameters decay, kernels and tables, in the structure of an NNX state or mappings."""
 
-    def decays(path: tuple[Any, ...], _: Any) -> bool:
+    def decays(path: KeyPath, _: jax.Array) -> bool:
         # In a state the last part of a path is a variable's value, the one before it its name.
         return any(getattr(part, "key", None) in ("kernel", "table") for part in path[-2:])
 

@@ -82,8 +82,7 @@ class PositionEmbedding(nnx.Module):
         checks.check_rows(
             "position", position_bt.shape, str(position_bt.dtype), rows, *id_bounds(position_bt)
         )
-        position_bt = jnp.where(
-            position_bt < 0, -1 - self.offset, position_bt
-        )  # none of the rows before the offset
+        # A negative position takes none of the rows before the offset.
+        position_bt = jnp.where(position_bt < 0, -1 - self.offset, position_bt)
         table_pd = self.table[...].astype(self.dtype or self.table.dtype)
         return take_rows(upcast_half(table_pd), position_bt + self.offset).astype(table_pd.dtype)

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from flax.typing import Dtype
 
-__all__ = ["upcast_dtype", "upcast_half"]
+__all__ = ["upcast_dtype", "upcast_half", "upcast_to"]
 
 
 def upcast_dtype(dtype: Dtype) -> jnp.dtype:
@@ -18,3 +18,8 @@ def upcast_half(x: jax.Array) -> jax.Array:
     Softmax, normalisation and loss compute in this dtype.
     """
     return x.astype(upcast_dtype(x.dtype))
+
+
+def upcast_to(x: jax.Array, dtype: Dtype) -> jax.Array:
+    """The array in this dtype if that is wider: a loss is computed in that of the parameters."""
+    return x.astype(jnp.promote_types(x.dtype, dtype))

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -38,7 +37,7 @@ class Projection(nnx.Einsum):
         self.inputs = inputs
 
     def __call__(self, x: jax.Array) -> jax.Array:  # type: ignore[override]
-        bias: Any = None if self.bias is None else self.bias[...]
+        bias = None if self.bias is None else self.bias[...]
         x, kernel, bias = self.promote_dtype((x, self.kernel[...], bias), dtype=self.dtype)
         if self.inputs > 1 and not has_explicit_axes(kernel):
             # XLA on CPUs would copy a kernel of which two axes are contracted.

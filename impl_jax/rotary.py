@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,8 @@ from .framework import beside
 from .precision import upcast_dtype, upcast_half
 
 __all__ = ["rotary_embedding", "rotary_frequencies"]
+
+Length = int | jax.Array  # of a text
 
 
 class Rotation(NamedTuple):
@@ -42,7 +44,7 @@ def rotary_embedding(
 
 
 def rotary_frequencies(
-    size: int, base: float, scaling: RotaryScaling, length: Any, dtype: Dtype = jnp.float32
+    size: int, base: float, scaling: RotaryScaling, length: Length, dtype: Dtype = jnp.float32
 ) -> jax.Array:
     """`w_j = base^(-2j/n)`, n = size, and their scaling: see the reference.
 
@@ -50,30 +52,23 @@ def rotary_frequencies(
     may be traced. Computed in float64, whatever jax_enable_x64 says, and rounded to dtype once:
     they are few, and of the other kinds constants of the program.
     """
-    dtype = jax.dtypes.canonicalize_dtype(dtype)
-    with jax.enable_x64(True):
-        return jnp.asarray(_frequencies(size, base, scaling, length), dtype)
-
-
-def _frequencies(size: int, base: float, scaling: Any, length: Any) -> Any:
-    """`rotary_frequencies` in float64."""
+    dtype, given = jax.dtypes.canonicalize_dtype(dtype), cast(Any, scaling)  # which its kind needs
+    factor, original = given.factor, given.original_length
     exponent_j = np.arange(0, size, 2) / size
-    factor, original = scaling.factor, scaling.original_length
-    if scaling.kind == "dynamic":
-        growth = factor * jnp.maximum(length, original) / original - (factor - 1)
-        return 1 / (base * growth ** (size / (size - 2))) ** exponent_j
-    frequency_j = 1 / base**exponent_j
-    if scaling.kind == "linear":
-        return frequency_j / factor
-    if scaling.kind == "longrope":
-        short_j, long_j = (
-            frequency_j / np.asarray(x) for x in (scaling.short_factors, scaling.long_factors)
-        )
-        return jnp.where(length > original, long_j, short_j)
-    if scaling.kind in ("llama3", "yarn"):
-        kept_j = _kept(size, base, scaling, frequency_j)
-        return frequency_j / factor * (1 - kept_j) + frequency_j * kept_j
-    return frequency_j
+    with jax.enable_x64(True):
+        frequency_j: Any = 1 / base**exponent_j
+        if scaling.kind == "linear":
+            frequency_j = frequency_j / factor
+        elif scaling.kind == "dynamic":
+            growth = factor * jnp.maximum(length, original) / original - (factor - 1)
+            frequency_j = 1 / (base * growth ** (size / (size - 2))) ** exponent_j
+        elif scaling.kind == "longrope":
+            short, long = np.asarray(given.short_factors), np.asarray(given.long_factors)
+            frequency_j = jnp.where(length > original, frequency_j / long, frequency_j / short)
+        elif scaling.kind in ("llama3", "yarn"):
+            kept_j = _kept(size, base, given, frequency_j)
+            frequency_j = frequency_j / factor * (1 - kept_j) + frequency_j * kept_j
+        return jnp.asarray(frequency_j, dtype)
 
 
 def _kept(size: int, base: float, scaling: Any, frequency_j: np.ndarray) -> np.ndarray:
@@ -96,15 +91,19 @@ def _kept(size: int, base: float, scaling: Any, frequency_j: np.ndarray) -> np.n
 
 
 def rotation(
-    config: TransformerConfig, kind: LayerKind, position_bt: Any, dtype: Dtype, length: Any = None
+    config: TransformerConfig,
+    kind: LayerKind,
+    position_bt: jax.Array,
+    dtype: Dtype,
+    length: Length | None = None,
 ) -> Rotation:
     """The cosine and sine of `p w_j`, times attention_factor, `b t j`, at least in float32.
 
     length: of the text, by default the largest position and 1.
     """
     wide = upcast_dtype(dtype)
-    if length is None and kind.scaling.by_length:
-        length = position_bt.max(initial=0) + 1
+    if length is None:
+        length = position_bt.max(initial=0) + 1 if kind.scaling.by_length else 0
     frequency_j = rotary_frequencies(config.rotary_size, kind.base, kind.scaling, length, wide)
     angle_btj = position_bt[..., None].astype(wide) * frequency_j
     factor = kind.scaling.attention_factor or 1
@@ -116,27 +115,33 @@ def rotations(
     layers: Iterable[int],
     x_bt: jax.Array,
     position_bt: jax.Array | None = None,
-    length: Any = None,
+    length: Length | None = None,
 ) -> list[Rotation | None]:
     """The rotation of every layer, computed once for each kind; None for layers without one.
 
     x_bt: any array of the tokens in the dtype of the computation. position_bt: by default token t
     has position t. length: as `rotation`.
     """
-    kinds = [LayerKind(0, *config.layer_kind(layer)[1:]) for layer in layers]
+    of_layers = map(config.layer_kind, layers)
+    kinds = [LayerKind(0, kind.rotary, kind.base, kind.scaling) for kind in of_layers]
     rotary = [kind for kind in dict.fromkeys(kinds) if kind.rotary]
-    if rotary and position_bt is None:
+    if not rotary:
+        return [None] * len(kinds)
+    if position_bt is None:
         position_bt = jnp.arange(x_bt.shape[1])[None]
     made = {kind: rotation(config, kind, position_bt, x_bt.dtype, length) for kind in rotary}
     return [made.get(kind) for kind in kinds]
 
 
-def rotated(x_bthk: jax.Array, turned: Rotation, layout: str) -> jax.Array:
-    """The first features of every head rotated in their pairs, the others as they are.
+def rotated(x_bthk: jax.Array, turned: Rotation | None, layout: str) -> jax.Array:
+    """The first features of every head rotated in their pairs, the others as they are; None rotates
+    nothing.
 
     `x cos + other sin`, other being what stands at the other place of each pair: XLA computes that
     in one pass over x, where it would write both halves apart and join them.
     """
+    if turned is None:
+        return x_bthk
     x, size = upcast_half(x_bthk), 2 * turned.cosine_btj.shape[-1]
     whole = size == x.shape[-1]
     x_bthn = x if whole else x[..., :size]
@@ -146,7 +151,7 @@ def rotated(x_bthk: jax.Array, turned: Rotation, layout: str) -> jax.Array:
         cosine_bt1n = jnp.concatenate([cosine_bt1j, cosine_bt1j], axis=-1)
         sine_bt1n = jnp.concatenate([-sine_bt1j, sine_bt1j], axis=-1)
     else:
-        pairs = x_bthn.reshape(*x_bthn.shape[:-1], -1, 2)
+        pairs = x_bthn.reshape((*x_bthn.shape[:-1], -1, 2))
         other_bthn = pairs[..., ::-1].reshape(x_bthn.shape)
         cosine_bt1n = jnp.repeat(cosine_bt1j, 2, axis=-1)
         sine_bt1n = jnp.stack([-sine_bt1j, sine_bt1j], axis=-1).reshape(cosine_bt1n.shape)

@@ -8,6 +8,7 @@ from reference_numpy import checks
 
 from .framework import id_bounds, is_traced
 from .softmax import softmax
+from .values import Mask
 
 __all__ = ["draw", "penalise", "truncate"]
 
@@ -19,7 +20,7 @@ def penalise(
     token_bn: jax.Array,
     repetition_penalty: Number = 1.0,
     no_repeat_ngram: int = 0,
-    mask_bn: jax.Array | None = None,
+    mask_bn: Mask = None,
 ) -> jax.Array:
     """`x / penalty` if x > 0, otherwise `x penalty`, for the tokens that the target holds.
 
@@ -116,7 +117,7 @@ def _check_penalise(
     token_bn: jax.Array,
     repetition_penalty: Number = 1.0,
     no_repeat_ngram: int = 0,
-    mask_bn: jax.Array | None = None,
+    mask_bn: Mask = None,
 ) -> None:
     """Raises ValueError on arguments that `penalise` refuses; traced ones have no values."""
     checks.check_next_token(scores_bv.shape, token_bn.shape, str(token_bn.dtype))
@@ -125,16 +126,16 @@ def _check_penalise(
     checks.check_penalties(
         1.0 if is_traced(repetition_penalty) else float(repetition_penalty), no_repeat_ngram
     )
-    if bounds := id_bounds(token_bn):
-        checks.check_held(scores_bv.shape[1], *bounds)
+    lowest, highest = id_bounds(token_bn) or (None, None)
+    checks.check_held(scores_bv.shape[1], lowest, highest)
 
 
 def _check_truncate(
     logits_bv: jax.Array, temperature: Number = 1.0, top_k: int = 0, top_p: Number = 1.0
 ) -> None:
     """Raises ValueError on arguments that `truncate` refuses, and `draw` of its logits."""
-    numbers = [1.0 if is_traced(number) else float(number) for number in (temperature, top_p)]
-    checks.check_sampling(logits_bv.shape, numbers[0], top_k, numbers[1])
+    heat, share = (1.0 if is_traced(x) else float(x) for x in (temperature, top_p))
+    checks.check_sampling(logits_bv.shape, heat, top_k, share)
     if not is_traced(logits_bv):
         checks.check_choice(np.asarray(logits_bv, np.float64).max(axis=1).tolist())
 
@@ -142,10 +143,9 @@ def _check_truncate(
 def _check_draw(logits_bv: jax.Array, uniform_b: jax.Array) -> None:
     """Raises ValueError on arguments that `draw` refuses."""
     checks.check_sampling(logits_bv.shape)
-    bounds = (
-        [] if is_traced(uniform_b) else [float(f(uniform_b, initial=0)) for f in (np.min, np.max)]
-    )
-    checks.check_uniform(uniform_b.shape, logits_bv.shape[:1], *bounds, rounded=True)
+    known_b = np.zeros(0) if is_traced(uniform_b) else np.asarray(uniform_b)
+    lowest, highest = float(known_b.min(initial=0)), float(known_b.max(initial=0))
+    checks.check_uniform(uniform_b.shape, logits_bv.shape[:1], lowest, highest, rounded=True)
     _check_truncate(logits_bv)
 
 

@@ -14,6 +14,7 @@ from .dropout import Dropout, Keep, part
 from .layers import DecoderLayer, EncoderLayer
 from .normalization import norm
 from .rotary import Rotation, rotations
+from .values import Mask, given
 
 __all__ = ["Decoder", "Encoder"]
 
@@ -23,35 +24,37 @@ Through = Callable[[Any, jax.Array, Rotation | None, int], jax.Array]
 class Stack(nnx.Module):
     """`x = layer_n(x)` for every layer, then the final norm by config: vectors `b t d` in and out.
 
-    The layers are a Python loop over an `nnx.List`, since they may differ. The Transformer applies
-    embedding_dropout before the call.
+    The layers are a Python loop over an `nnx.List`, since they may differ; one of another class
+    takes no rotation and no keep masks unless there are some. The Transformer applies
+    embedding_dropout before the call. length: see `rotations`.
     """
+
+    kind: type[EncoderLayer | DecoderLayer]  # of the layers
 
     def __init__(
         self, config: TransformerConfig, *,
         dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs,
     ) -> None:  # fmt: skip
+        of_source = issubclass(self.kind, EncoderLayer)
+        count = config.encoder_layers if of_source else config.decoder_layers
         self.embedding_dropout = Dropout(config.dropout_rate, rngs=rngs)
-        layers = self.make_layers(config, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
-        self.layers = nnx.List(layers)
+        self.layers = nnx.List(
+            self.kind(config, index, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
+            for index in range(count)
+        )
         self.final_norm = norm(config, param_dtype=param_dtype) if config.final_norm else None
         self.config = config
-
-    def make_layers(self, config: TransformerConfig, **own: Any) -> list[Any]:
-        """The layers that the config says."""
-        raise NotImplementedError
 
     def walk(
         self,
         x_btd: jax.Array,
         through: Through,
         position_bt: jax.Array | None = None,
-        length: Any = None,
+        length: jax.Array | None = None,
     ) -> jax.Array:
         """`x = through(layer, x, rotation, index)` for every layer, then the final norm.
 
         position_bt: of the tokens, for layers that rotate; by default token t has position t.
-        length: see `rotations`.
         """
         turned = rotations(self.config, range(len(self.layers)), x_btd, position_bt, length)
         for index, layer in enumerate(self.layers):
@@ -62,25 +65,23 @@ class Stack(nnx.Module):
 class Encoder(Stack):
     """The stack of the source. A layer of another class takes x and the mask."""
 
-    def make_layers(self, config: TransformerConfig, **own: Any) -> list[Any]:
-        return [EncoderLayer(config, index, **own) for index in range(config.encoder_layers)]
+    kind = EncoderLayer
 
     def __call__(
         self,
         x_bsd: jax.Array,
-        mask_bhts: jax.Array | None = None,
+        mask_bhts: Mask = None,
         keep: Keep | None = None,
         position_bs: jax.Array | None = None,
+        length: jax.Array | None = None,
     ) -> jax.Array:
-        return self.walk(x_bsd, self.through(mask_bhts, keep), position_bs)
+        def through(
+            layer: EncoderLayer, x_bsd: jax.Array, rotation: Rotation | None, index: int
+        ) -> jax.Array:
+            others = given(rotation=rotation, keep=part(keep, "layers", str(index)))
+            return layer(x_bsd, mask_bhts, **others)
 
-    def through(self, mask_bhts: Any = None, keep: Keep | None = None) -> Through:
-        """How `walk` calls a layer."""
-
-        def call(layer: Any, x: jax.Array, rotation: Rotation | None, index: int) -> jax.Array:
-            return layer(x, mask_bhts, **optional(rotation, keep, index))
-
-        return call
+        return self.walk(x_bsd, through, position_bs, length)
 
 
 class Decoder(Stack):
@@ -89,38 +90,22 @@ class Decoder(Stack):
     A layer of another class takes x, the memory and both masks.
     """
 
-    def make_layers(self, config: TransformerConfig, **own: Any) -> list[Any]:
-        return [DecoderLayer(config, index, **own) for index in range(config.decoder_layers)]
+    kind = DecoderLayer
 
     def __call__(
         self,
         x_btd: jax.Array,
         memory_bsd: jax.Array | None = None,
-        self_mask_bhts: jax.Array | None = None,
-        cross_mask_bhts: jax.Array | None = None,
+        self_mask_bhts: Mask = None,
+        cross_mask_bhts: Mask = None,
         keep: Keep | None = None,
         position_bt: jax.Array | None = None,
+        length: jax.Array | None = None,
     ) -> jax.Array:
-        through = self.through(memory_bsd, self_mask_bhts, cross_mask_bhts, keep)
-        return self.walk(x_btd, through, position_bt)
+        def through(
+            layer: DecoderLayer, x_btd: jax.Array, rotation: Rotation | None, index: int
+        ) -> jax.Array:
+            others = given(rotation=rotation, keep=part(keep, "layers", str(index)))
+            return layer(x_btd, memory_bsd, self_mask_bhts, cross_mask_bhts, **others)
 
-    def through(
-        self,
-        memory_bsd: jax.Array | None = None,
-        self_mask_bhts: Any = None,
-        cross_mask_bhts: Any = None,
-        keep: Keep | None = None,
-    ) -> Through:
-        """How `walk` calls a layer."""
-
-        def call(layer: Any, x: jax.Array, rotation: Rotation | None, index: int) -> jax.Array:
-            given = optional(rotation, keep, index)
-            return layer(x, memory_bsd, self_mask_bhts, cross_mask_bhts, **given)
-
-        return call
-
-
-def optional(rotation: Rotation | None, keep: Keep | None, index: int) -> dict[str, Any]:
-    """The rotation and the keep masks of a layer, if it has them: others need not take them."""
-    given = {"rotation": rotation, "keep": part(keep, "layers", str(index))}
-    return {name: value for name, value in given.items() if value is not None}
+        return self.walk(x_btd, through, position_bt, length)

@@ -1,15 +1,19 @@
 """What a model computes on the way: the vectors between its layers, and its attention weights."""
 
-from typing import Any, Protocol
+from typing import Protocol
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from reference_numpy import TransformerConfig
+
+from .inputs import sides
+from .layers import Layer
 from .mask import padding_mask
 from .rotary import Rotation
 from .stacks import Decoder, Encoder
-from .values import Text
+from .values import Mask, Text
 
 __all__ = ["states"]
 
@@ -19,15 +23,16 @@ States = dict[str, dict[str, jax.Array]]
 class Model(Protocol):
     """A `Transformer`."""
 
+    config: TransformerConfig
     encoder: Encoder
     decoder: Decoder
-
-    def check_given(self, source: Any, target: Any, /) -> tuple[Any, Any]: ...
 
     def embed(self, side: str, text: Text, /) -> tuple[jax.Array, jax.Array, jax.Array]: ...
 
 
-def states(model: Model, source: Any = None, target: Any = None) -> States:
+def states(
+    model: Model, source: Text | jax.Array | None = None, target: Text | jax.Array | None = None
+) -> States:
     """The vectors before the first layer and after every layer, and all attention weights.
 
     model: in any mode; this is evaluation. encoder: hidden_lbtd and self_attention_lbhts; decoder:
@@ -35,16 +40,16 @@ def states(model: Model, source: Any = None, target: Any = None) -> States:
     stack's vectors than of its layers; the last are those after its final norm, if the config has
     one. Arguments and errors as the call; each stack of the config needs its tokens.
     """
-    source, target = model.check_given(source, target)
+    read, written = sides(model.config, source, target)
     model, result = nnx.view(model, deterministic=True), {}
     memory_bsd, cross_mask_bhts = None, None
-    if source is not None:
-        x_bsd, mask_bs, position_bs = model.embed("source", source)
+    if read is not None:
+        x_bsd, mask_bs, position_bs = model.embed("source", read)
         cross_mask_bhts = padding_mask(mask_bs)
         result["encoder"] = _stack(model.encoder, x_bsd, position_bs, cross_mask_bhts)
         memory_bsd = result["encoder"]["hidden_lbtd"][-1]
-    if target is not None:
-        x_btd, mask_bt, position_bt = model.embed("target", target)
+    if written is not None:
+        x_btd, mask_bt, position_bt = model.embed("target", written)
         result["decoder"] = _stack(
             model.decoder, x_btd, position_bt, padding_mask(mask_bt), memory_bsd, cross_mask_bhts
         )
@@ -57,23 +62,27 @@ def _stack(
     position_bt: jax.Array,
     self_mask_bhts: jax.Array,
     memory_bsd: jax.Array | None = None,
-    cross_mask_bhts: jax.Array | None = None,
+    cross_mask_bhts: Mask = None,
 ) -> dict[str, jax.Array]:
     """The call of an `Encoder` or `Decoder`, and what it computes on the way."""
     hidden, own, cross = [x_btd], list[jax.Array](), list[jax.Array]()
 
-    def through(layer: Any, x: jax.Array, rotation: Rotation | None, index: int) -> jax.Array:
+    def through(layer: Layer, x: jax.Array, rotation: Rotation | None, index: int) -> jax.Array:
         def attend(y_btd: jax.Array) -> jax.Array:
             heads = layer.self_attention.project(y_btd, y_btd, rotation)
             own.append(layer.self_attention.weights(heads, self_mask_bhts))
             return layer.self_attention.attend(heads, self_mask_bhts)
+
+        if memory_bsd is None:
+            hidden.append(layer.run(x, attend))
+            return hidden[-1]
 
         def attend_to_memory(y_btd: jax.Array) -> jax.Array:
             heads = layer.cross_attention.project(y_btd, memory_bsd)
             cross.append(layer.cross_attention.weights(heads, cross_mask_bhts))
             return layer.cross_attention.attend(heads, cross_mask_bhts)
 
-        hidden.append(layer.run(x, attend, None if memory_bsd is None else attend_to_memory))
+        hidden.append(layer.run(x, attend, attend_to_memory))
         return hidden[-1]
 
     hidden[-1] = stack.walk(x_btd, through, position_bt)

@@ -6,11 +6,10 @@ from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
-from jax.sharding import AxisType
+from jax.sharding import AxisType, SingleDeviceSharding
 
 from reference_numpy import TransformerConfig, checks
 from reference_numpy import parameters as canonical
@@ -23,7 +22,7 @@ from .decoding import Searcher
 from .dropout import Keep
 from .framework import Array
 from .programs import step, unpadding
-from .programs.sharding import Processes, Sharding, mapped, name_of
+from .programs.sharding import Processes, Sharding, mapped, named
 from .transformer import Transformer
 
 __all__ = ["Trainer"]
@@ -68,32 +67,29 @@ class Trainer:
         if mesh is not None:
             self._sharding = Sharding(config, mesh, device, axes=self.axes, even=not compiled)
             self._alone = jax.jit(partial(mapped, self._sharding.alone))
+        canonical.match(parameters, canonical.shapes(config))
         with self._context():
-            outputs = self._begin(parameters, seed)
-            own = config, recipe, self._sharding, recompute, outputs
-            self._step = step.program(self._graph, self._random, *own)
+            self._shapes = nnx.eval_shape(
+                lambda: Transformer(config, param_dtype=self._dtype, rngs=nnx.Rngs(seed))
+            )
+            self._graph, self._empty, *_ = nnx.split(self._shapes, nnx.Param, ...)
+            self._random = step.streams(config, self._dtype, seed)
+            self._parameters = self._state(parameters)
+            outputs = self._begin()
+            self._step = step.program(
+                self._graph, self._random, config, recipe, self._sharding, recompute, outputs
+            )
             self._evaluate = step.evaluation(self._graph, self._random, self._sharding)
 
-    def _begin(self, parameters: Mapping[str, np.ndarray], seed: int) -> Any:
-        """Sets graph, parameters, streams and moments; returns the shardings of a step's results.
+    def _begin(self) -> tuple[nnx.State, optax.OptState, jax.sharding.Sharding]:
+        """Sets the moments; returns the shardings of a step's results.
 
         All are committed to their devices, as those are: a second step compiles nothing.
         """
         start = step.optimizer(self.recipe, 0.0).init
-        if self._sharding is None:
-            model: Transformer = step.blank(self.config, self._dtype, seed)
-            self._shapes = nnx.eval_shape(lambda: model)
-            weights.load(model, parameters, self.config)
-            self._graph, self._parameters, *self._random = nnx.split(model, *step.KINDS)
-            self._moments = jax.device_put(start(self._parameters), self._device)
-            return None
-        canonical.match(parameters, canonical.shapes(self.config))
-        self._shapes = nnx.eval_shape(lambda: step.blank(self.config, self._dtype, seed))
-        self._graph, empty, *_ = nnx.split(self._shapes, *step.KINDS)
-        self._random = step.streams(self.config, self._dtype, seed)
-        self._parameters = self._sharding.state(empty, parameters.__getitem__)
+        whole = self._sharding.at() if self._sharding else SingleDeviceSharding(self._device)
         outputs = jax.tree.map(lambda x: x.sharding, self._parameters)
-        shapes, whole = jax.eval_shape(start, self._parameters), self._sharding.at()
+        shapes = jax.eval_shape(start, self._parameters)
         of_moments = optax.tree.set(shapes, count=whole, mu=outputs, nu=outputs)
         self._moments = jax.jit(start, out_shardings=of_moments)(self._parameters)
         return outputs, of_moments, whole
@@ -121,34 +117,37 @@ class Trainer:
         `programs.traffic`.
         """
         with self._context():
-            step: Any = self._step
-            return step.lower(*self._given(source, target)).compile()
+            return self._step.lower(*self._given(source, target)).compile()
 
-    def _given(self, source: Any, target: Any, keep: Any = None) -> tuple[Any, ...]:
+    def _given(
+        self, source: Array | None, target: Array, keep: Keep | None = None
+    ) -> tuple[Any, ...]:
         """The arguments of a step."""
-        *batch, rows = self._batch(source, target, keep, self.recipe.microbatches)
+        batch, rows = self._batch(source, target, keep, self.recipe.microbatches)
         total = np.int32(max(1, step.count(self.config, target))) if rows else None
-        state = self._parameters, self._moments, np.uint32(self.steps)
-        return *state, *batch, total, rows
+        return self._parameters, self._moments, np.uint32(self.steps), batch, total, rows
 
     def loss(self, source: Array | None, target: Array) -> tuple[float, int]:
         """The sum of -log p over the real labels, and their number; in evaluation, not smoothed."""
         self._check(source, target)
         with self._context():
-            source_bs, target_bt, _, *more = self._batch(source, target)
-            loss = self._evaluate(self._parameters, source_bs, target_bt, *more)
+            batch, rows = self._batch(source, target)
+            loss = self._evaluate(self._parameters, batch.source, batch.target, batch.flat, rows)
             return float(loss), int(step.count(self.config, target))
 
-    def _batch(self, source: Any, target: Any, keep: Any = None, parts: int = 1) -> Any:
-        """(source, target, keep, flat, rows) for the programs; rows: on a mesh those of a part."""
+    def _batch(
+        self, source: Any, target: Any, keep: Keep | None = None, parts: int = 1
+    ) -> tuple[step.Batch, int]:
+        """What the programs are given, and on a mesh the rows of a part."""
         if self._sharding is None:
-            return source, target, keep, self.flat(source, target, parts), 0
-        rows, batch = len(target), self._sharding.batch
+            return step.Batch(source, target, keep, self.flat(source, target, parts)), 0
+        rows, placed = len(target), self._sharding.batch
         # A keep mask may be the same for all rows.
-        placed = jax.tree.map(
-            lambda x: batch(np.broadcast_to(x, (rows, *x.shape[1:])), parts), (source, target, keep)
+        batch = jax.tree.map(
+            lambda x: placed(np.broadcast_to(x, (rows, *x.shape[1:])), parts),
+            step.Batch(source, target, keep),
         )
-        return *placed, unpadding.Flat(), rows // parts
+        return batch, rows // parts
 
     def flat(self, source: Array | None, target: Array, parts: int = 1) -> unpadding.Flat:
         """The tokens that a step computes; with more than one part, of each part of the rows."""
@@ -172,10 +171,13 @@ class Trainer:
         """The items of `state`, one by one: on a mesh, no process holds more than one whole."""
         trees = {"parameters": self._parameters} | moments(self._moments)
         for kind, tree in trees.items():
-            arrays = {name_of(path): array for path, array in jax.tree.leaves_with_path(tree)}
+            arrays = named(tree)
             for name in canonical.shapes(self.config):
                 with self._context():
-                    array = self._whole(name, arrays[name])
+                    if self._sharding is None:
+                        array = weights.to_numpy(arrays[name])
+                    else:
+                        array = self._sharding.whole(name, arrays[name])
                 yield f"{kind}.{name}", array
 
     def load_state(self, state: Mapping[str, np.ndarray], steps: int) -> None:
@@ -194,13 +196,10 @@ class Trainer:
         }
         canonical.match(state, shapes, str(self._dtype))
         with self._context():
-            self._parameters, *both = (self._loaded(state, kind) for kind in kinds)
-            if self._sharding is None:
-                moments = with_moments(self._moments, jnp.asarray(steps, jnp.int32), *both)
-                self._moments = jax.device_put(moments, self._device)
-            else:
-                count = self._sharding.constant(np.asarray(steps, np.int32))
-                self._moments = with_moments(self._moments, count, *both)
+            self._parameters, first, second = (self._state(state, f"{kind}.") for kind in kinds)
+            whole = optax.tree.get(self._moments, "count").sharding
+            count = jax.make_array_from_callback((), whole, lambda _: np.asarray(steps, np.int32))
+            self._moments = optax.tree.set(self._moments, count=count, mu=first, nu=second)
         self.steps, self._searcher = steps, None
 
     def _check(self, source: Array | None, target: Array) -> None:
@@ -219,32 +218,21 @@ class Trainer:
         """By a searcher of the present parameters, which are copied once after each change."""
         with self._context():
             if self._searcher is None:
-                self._searcher = Searcher(self._module(self._parameters), compiled=self._compiled)
+                whole = self._alone(self._parameters) if self._sharding else self._parameters
+                model = nnx.merge(self._graph, whole, *self._random, copy=True)
+                self._searcher = Searcher(model, compiled=self._compiled)
             return {
                 name: weights.to_numpy(array)
                 for name, array in getattr(self._searcher, search)(source, strategy).items()
             }
 
-    def _loaded(self, state: Mapping[str, np.ndarray], kind: str) -> nnx.State:
+    def _state(self, arrays: Mapping[str, np.ndarray], start: str = "") -> nnx.State:
+        """The parameters, or moments, of arrays by name. start: of the names."""
         if self._sharding is not None:
-            return self._sharding.state(self._parameters, lambda name: state[f"{kind}.{name}"])
-        module = self._module(self._parameters)
-        weights.load(
-            module,
-            {name: state[f"{kind}.{name}"] for name in canonical.shapes(self.config)},
-            self.config,
+            return self._sharding.state(self._empty, lambda name: arrays[start + name])
+        return mapped(
+            lambda name, _: weights.from_numpy(arrays[start + name], self._device), self._empty
         )
-        return nnx.state(module, nnx.Param)
-
-    def _whole(self, name: str, array: jax.Array) -> np.ndarray:
-        if self._sharding is None:
-            return weights.to_numpy(array)
-        return self._sharding.whole(name, array)
-
-    def _module(self, parameters: nnx.State) -> Transformer:
-        if self._sharding is not None:
-            parameters = self._alone(parameters)
-        return nnx.merge(self._graph, parameters, *self._random, copy=True)
 
     @contextlib.contextmanager
     def _context(self) -> Iterator[None]:
@@ -255,12 +243,7 @@ class Trainer:
             yield
 
 
-def with_moments(state: Any, steps: Any, first_moment: Any, second_moment: Any) -> Any:
-    """An optimiser's state after these steps, an int32, with these moments."""
-    return optax.tree.set(state, count=steps, mu=first_moment, nu=second_moment)
-
-
-def moments(state: Any) -> dict[str, Any]:
+def moments(state: optax.OptState) -> dict[str, optax.Updates]:
     """The moments in an optimiser's state."""
     return {
         "first_moment": optax.tree.get(state, "mu"),

@@ -1,7 +1,5 @@
 """The whole Transformer: embeddings, encoder, decoder, logits and heads."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -11,17 +9,17 @@ from reference_numpy import TransformerConfig, checks
 
 from . import inputs
 from .dropout import Keep, part
-from .embedding import Embedding, Logits, SegmentEmbedding
+from .embedding import Logits, SegmentEmbedding
 from .encoder_only import EncoderHeads
-from .framework import id_bounds
+from .framework import Array, id_bounds
 from .heads import Classifier, MaskedLanguageHead, Pooler
+from .inputs import Inputs
 from .loss import cross_entropy, teacher_forcing
 from .mask import padding_mask, token_mask
-from .normalization import Norm, norm
-from .positional_encoding import PositionEmbedding
+from .precision import upcast_to
 from .stacks import Decoder, Encoder
 from .states import States, states
-from .values import Text
+from .values import Mask, Own, Text
 
 __all__ = ["Transformer"]
 
@@ -38,27 +36,27 @@ class Transformer(EncoderHeads):
         self, config: TransformerConfig, *,
         dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs,
     ) -> None:  # fmt: skip
-        own: dict[str, Any] = {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
-        self.config, width = config, config.model_width
+        own: Own = {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
+        self.config = config
         if config.encoder_layers:
-            self.source_embedding = token_embedding(config, config.source_vocabulary, **own)
-            self.source_position_embedding = position_embedding(config, **own)
+            vocabulary, segments = config.source_vocabulary, config.segments
+            self.source_embedding = inputs.token_embedding(config, vocabulary, **own)
+            self.source_position_embedding = inputs.position_embedding(config, **own)
             self.source_segment_embedding = (
-                SegmentEmbedding(config.segments, width, **own) if config.segments else None
+                SegmentEmbedding(segments, config.model_width, **own) if segments else None
             )
-            self.source_embedding_norm = embedding_norm(config, param_dtype)
+            self.source_embedding_norm = inputs.embedding_norm(config, param_dtype)
             self.encoder = Encoder(config, **own)
         if config.decoder_layers:
+            vocabulary = config.target_vocabulary
             if inputs.table(config, "target") == "target_embedding":
-                self.target_embedding = token_embedding(config, config.target_vocabulary, **own)
-            self.target_position_embedding = position_embedding(config, **own)
-            self.target_embedding_norm = embedding_norm(config, param_dtype)
+                self.target_embedding = inputs.token_embedding(config, vocabulary, **own)
+            self.target_position_embedding = inputs.position_embedding(config, **own)
+            self.target_embedding_norm = inputs.embedding_norm(config, param_dtype)
             self.decoder = Decoder(config, **own)
             self.logits = Logits(
-                width, config.target_vocabulary, config.output_bias,
-                config.logit_scale, config.logit_cap,
-                tied=config.tie_logits, param_dtype=param_dtype, rngs=rngs,
-            )  # fmt: skip
+                config, vocabulary, tied=config.tie_logits, param_dtype=param_dtype, rngs=rngs
+            )
         if config.pooler:
             self.pooler = Pooler(config, **own)
         if config.classes:
@@ -76,12 +74,14 @@ class Transformer(EncoderHeads):
 
         source, target: ids, or a `Text`.
         """
-        read, written = self.check_given(source, target)
+        read, written = inputs.sides(self.config, source, target)
         if read is None:
+            assert written is not None
             return self.decode(written, keep=keep)
         if written is None:
-            return self._encoder_output(read, keep)
-        return self.decode(written, self.encode(read, keep), self.token_mask(read), keep)
+            return self.encoder_output(read, keep)
+        mask_bs = read.real(self.config.padding_id)
+        return self.decode(written, self.encode(read, keep), mask_bs, keep)
 
     def encode(self, source: Text | jax.Array, keep: Keep | None = None) -> jax.Array:
         """`memory = encoder(dropout(norm(embedding(source) + position + segment)))`, `b s d`."""
@@ -93,7 +93,7 @@ class Transformer(EncoderHeads):
         self,
         target: Text | jax.Array,
         memory_bsd: jax.Array | None = None,
-        source_mask_bs: jax.Array | None = None,
+        source_mask_bs: Mask = None,
         keep: Keep | None = None,
     ) -> jax.Array:
         """`logits(decoder(dropout(norm(embedding(target) + position)), memory))`, `b t v`.
@@ -103,7 +103,7 @@ class Transformer(EncoderHeads):
         """
         self.config.need_decoder()
         text = Text.of(target)
-        self.check_memory(memory_bsd, source_mask_bs)
+        inputs.check_memory(self.config, memory_bsd, source_mask_bs)
         if memory_bsd is not None:
             checks.check_same_batch(source=memory_bsd.shape, target=text.ids.shape)
         x_btd, mask_bt, position_bt = self.embed("target", text, keep)
@@ -126,7 +126,8 @@ class Transformer(EncoderHeads):
         default that of the labels that count.
         """
         target_bt, label_bt = teacher_forcing(target)
-        logits_btv = self.widened(self(source, target_bt, keep))
+        logits_btv = self(source, target_bt, keep)
+        logits_btv = upcast_to(logits_btv, self.inputs("target").embedding.table.dtype)
         mask_bt = token_mask(label_bt, self.config.padding_id)
         return cross_entropy(logits_btv, label_bt, mask_bt, smoothing, total)
 
@@ -135,6 +136,20 @@ class Transformer(EncoderHeads):
     ) -> States:
         """Returns the vectors between the layers and all attention weights: `states.states`."""
         return states(self, source, target)
+
+    def inputs(self, side: str) -> Inputs:
+        """The modules that embed the tokens of the source or the target."""
+        if side == "source":
+            return Inputs(
+                self.source_embedding,
+                self.source_position_embedding,
+                self.source_segment_embedding,
+                self.source_embedding_norm,
+            )
+        shared = inputs.table(self.config, side) == "source_embedding"
+        embedding = self.source_embedding if shared else self.target_embedding
+        positions, norm = self.target_position_embedding, self.target_embedding_norm
+        return Inputs(embedding, positions, None, norm)
 
     def embed(
         self, side: str, text: Text, keep: Keep | None = None
@@ -157,59 +172,14 @@ class Transformer(EncoderHeads):
         # A copy by `fused` may hold the table as the logits' kernel.
         if not self.config.tie_logits or hasattr(self.logits, "kernel"):
             return self.logits(x_btd)
-        return self.logits(x_btd, self.token_embedding("target").table.T)
-
-    def token_embedding(self, side: str) -> Embedding:
-        """The token embedding of source or target, which may be one: `source_embedding`."""
-        is_source = inputs.table(self.config, side) == "source_embedding"
-        return self.source_embedding if is_source else self.target_embedding
-
-    def side(self, name: str) -> inputs.Side:
-        """The modules that embed the tokens of the source or the target."""
-        embedding = self.token_embedding(name)
-        if name == "target":
-            own = self.target_position_embedding, None, self.target_embedding_norm
-            return inputs.Side(embedding, *own)
-        return inputs.Side(
-            embedding,
-            self.source_position_embedding,
-            self.source_segment_embedding,
-            self.source_embedding_norm,
-        )
-
-    def widened(self, logits: jax.Array) -> jax.Array:
-        """The logits in the dtype of the parameters if that is wider: a loss is computed in it."""
-        table = self.token_embedding("target" if self.config.decoder_layers else "source").table
-        return logits.astype(jnp.promote_types(logits.dtype, table.dtype))
-
-    def token_mask(self, text: Text) -> jax.Array:
-        """Which tokens are real, `b t`: by default every id but the padding id."""
-        return token_mask(text.ids, self.config.padding_id) if text.mask is None else text.mask
-
-    def check_given(self, source: Any, target: Any = None) -> tuple[Any, Any]:
-        """Returns both sides of a call, each a Text or None. Raises ValueError if the stacks lack
-        one, or if none reads it.
-        """
-        source, target = Text.of(source), Text.of(target)
-        checks.check_target_given(self.config.decoder_layers, target)
-        checks.check_source_given(self.config.encoder_layers, source)
-        if source is not None and target is not None:
-            checks.check_same_batch(source=source.ids.shape, target=target.ids.shape)
-        return source, target
-
-    def check_memory(
-        self, memory_bsd: jax.Array | None, source_mask_bs: jax.Array | None = None
-    ) -> None:
-        """Raises ValueError if the decoder cannot attend to this memory, or the mask is none."""
-        shape = None if memory_bsd is None else memory_bsd.shape
-        width, cross_attention = self.config.model_width, self.config.cross_attention
-        checks.check_memory(cross_attention, width, shape, source_mask_bs)
-        if source_mask_bs is not None and shape is not None:
-            kind = str(source_mask_bs.dtype)
-            checks.check_token_mask("source mask", source_mask_bs.shape, kind, shape[:2])
+        return self.logits(x_btd, self.inputs("target").embedding.table.T)
 
     def check_ids(
-        self, source: Any = None, target: Any = None, label_b: Any = None, **others: Any
+        self,
+        source: Text | Array | None = None,
+        target: Text | Array | None = None,
+        label_b: Array | None = None,
+        **others: object,
     ) -> None:
         """Raises ValueError on ids that a call with the same arguments refuses.
 
@@ -218,31 +188,14 @@ class Transformer(EncoderHeads):
         layers = {"source": self.config.encoder_layers, "target": self.config.decoder_layers}
         for side, text in (("source", Text.of(source)), ("target", Text.of(target))):
             if text is not None and layers[side]:
-                self.token_embedding(side).check_ids(text.ids)
+                self.inputs(side).embedding.check_ids(text.ids)
             if text is not None and text.segment is not None:
-                segments = self.config.segments if side == "source" else 0
-                given = text.segment.shape, str(text.segment.dtype), text.ids.shape
-                checks.check_segments(segments, *given, *id_bounds(text.segment))
+                shape, kind = text.segment.shape, str(text.segment.dtype)
+                segments, bounds = self.config.segments, id_bounds(text.segment)
+                of_side = segments if side == "source" else 0
+                checks.check_segments(of_side, shape, kind, text.ids.shape, *bounds)
         if label_b is not None:
-            checks.check_classes(label_b.shape, str(label_b.dtype))
-            shape, bounds = (len(label_b), 1), id_bounds(label_b)
-            logits_shape = *shape, self.config.classes
-            checks.check_labels(logits_shape, shape, str(label_b.dtype), 0.0, None, *bounds)
-
-
-def token_embedding(config: TransformerConfig, vocabulary: int, **own: Any) -> Embedding:
-    """The token embedding of a side by config."""
-    scale = config.scale_embedding, config.round_embedding_scale
-    return Embedding(vocabulary, config.model_width, *scale, **own)
-
-
-def position_embedding(config: TransformerConfig, **own: Any) -> PositionEmbedding | None:
-    """The learned positions of a side; None by config."""
-    if config.positions != "learned":
-        return None
-    return PositionEmbedding(config.sizes["p"], config.model_width, config.position_offset, **own)
-
-
-def embedding_norm(config: TransformerConfig, param_dtype: Dtype) -> Norm | None:
-    """The norm of a side's vectors; None by config."""
-    return norm(config, param_dtype=param_dtype) if config.embedding_norm else None
+            kind, shape, bounds = str(label_b.dtype), (len(label_b), 1), id_bounds(label_b)
+            checks.check_classes(label_b.shape, kind)
+            of_logits = (len(label_b), 1, self.config.classes)
+            checks.check_labels(of_logits, shape, kind, 0.0, None, *bounds)

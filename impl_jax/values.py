@@ -1,10 +1,16 @@
-"""What attention and models are given, as named values."""
+"""What attention, models and their parts are given, as named values."""
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import jax
+from flax import nnx
+from flax.typing import Dtype
 
-__all__ = ["Drop", "Heads", "Text"]
+from .mask import token_mask
+
+__all__ = ["Drop", "Heads", "Mask", "Own", "Text", "given"]
+
+Mask = jax.Array | None
 
 
 class Heads(NamedTuple):
@@ -18,7 +24,7 @@ class Heads(NamedTuple):
 class Drop(NamedTuple):
     """Dropout of attention weights: which stay, and the rate by which these are scaled."""
 
-    keep_bhts: jax.Array | None = None
+    keep_bhts: Mask = None
     rate: float = 0.0
 
 
@@ -30,10 +36,29 @@ class Text(NamedTuple):
     """
 
     ids: jax.Array
-    mask: jax.Array | None = None
+    mask: Mask = None
     segment: jax.Array | None = None
 
     @classmethod
-    def of(cls, text: "Text | jax.Array | None") -> Any:
+    def of(cls, text: Any) -> Any:
         """Ids alone become a Text of them; a Text or None is returned as it is."""
         return text if text is None or isinstance(text, Text) else cls(text)
+
+    def real(self, padding_id: int | None) -> jax.Array:
+        """Which tokens are real, `b t`."""
+        return token_mask(self.ids, padding_id) if self.mask is None else self.mask
+
+
+class Own(TypedDict):
+    """What a module passes on to its parts: dtype of the computation, by default that of the
+    parameters, param_dtype, and the streams that initial values are drawn from.
+    """
+
+    dtype: Dtype | None
+    param_dtype: Dtype
+    rngs: nnx.Rngs
+
+
+def given(**values: Any) -> dict[str, Any]:
+    """The arguments that are not None: a module of another class need not take the others."""
+    return {name: value for name, value in values.items() if value is not None}

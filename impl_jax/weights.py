@@ -28,30 +28,23 @@ def load(
     dtype, and every parameter of the module that would keep its old value; the module is then
     unchanged.
     """
-    variables = _variables(module, config, component, table)
-    problems = [
+    variables, problems = _variables(module, config, component, table)
+    problems += [
         f"{name} must be {variable.dtype}; got {parameters[name].dtype}"
         for name, (_, variable) in variables.items()
         if name in parameters and parameters[name].dtype != variable.dtype
     ]
-    native: dict[str, np.ndarray] = {}
+    shapes = {native_name: variable.shape for native_name, variable in variables.values()}
     try:
         native = layout.to_native(parameters, table, config, component)
-        canonical.match(
-            native, {native_name: variable.shape for native_name, variable in variables.values()}
-        )
+        canonical.match({name: native[name] for name in shapes}, shapes)
     except ValueError as error:
         problems.insert(0, str(error).removeprefix(_HEADLINE))
-    problems += [
-        f"no row of the weight table loads the module's {path}"
-        for path in _others(module, variables)
-    ]
     if problems:
         raise ValueError(_HEADLINE + "\n  ".join(problems))
     for native_name, variable in variables.values():
-        variable.set_value(
-            from_numpy(native[native_name], getattr(variable.get_value(), "sharding", None))
-        )
+        place = getattr(variable.get_value(), "sharding", None)
+        variable.set_value(from_numpy(native[native_name], place))
 
 
 def export(
@@ -65,16 +58,11 @@ def export(
     Raises ValueError if they are not the config's, and if the module has one that would be left
     out, such as an adapter's.
     """
-    variables = _variables(module, config, component, table)
-    if left_out := [
-        f"no array would hold the module's {path}" for path in _others(module, variables)
-    ]:
-        raise ValueError(
-            "the module cannot be exported by this config and table:\n  " + "\n  ".join(left_out)
-        )
-    native = {
-        native_name: to_numpy(variable.get_value()) for native_name, variable in variables.values()
-    }
+    variables, problems = _variables(module, config, component, table)
+    if problems:
+        headline = "the module cannot be exported by this config and table:\n  "
+        raise ValueError(headline + "\n  ".join(problems))
+    native = {name: to_numpy(variable.get_value()) for name, variable in variables.values()}
     return layout.from_native(native, table, config, component)
 
 
@@ -98,9 +86,8 @@ def from_numpy(
         raise ValueError(
             f"{array.dtype} needs jax_enable_x64; without it JAX would round to {held}"
         )
-    return jax.device_put(
-        np.array(array, held), device
-    )  # of a copy, since JAX may share the memory of an array
+    # Of a copy, since JAX may share the memory of an array.
+    return jax.device_put(np.array(array, held), device)
 
 
 _HEADLINE = "parameters do not fit:\n  "
@@ -108,57 +95,35 @@ _HEADLINE = "parameters do not fit:\n  "
 
 def _variables(
     module: nnx.Module, config: TransformerConfig, component: str, table: layout.Table
-) -> dict[str, tuple[str, nnx.Variable[Any]]]:
-    """Canonical name -> native name and the variable of that name.
-
-    Raises ValueError that lists those that the module lacks.
+) -> tuple[dict[str, tuple[str, nnx.Variable[jax.Array]]], list[str]]:
+    """Canonical name -> native name and the variable of that name; and what is wrong: variables
+    that the module lacks, and parameters of it that are none of these.
     """
-    found, missing = {}, []
+    found, problems = {}, []
     for name, axes in canonical.axes(config, component).items():
         native_name, _ = layout.native(name, axes, table)
         node = _walk(module, native_name)
         if isinstance(node, nnx.Variable):
             found[name] = (native_name, node)
         else:
-            missing.append(f"the module has no variable {native_name} for {name}")
-    if missing:
-        raise ValueError(
-            _HEADLINE
-            + "\n  ".join(
-                [
-                    *missing,
-                    *(
-                        f"no row of the weight table loads the module's {path}"
-                        for path in _others(module, found)
-                    ),
-                ]
-            )
-        )
-    return found
-
-
-def _others(
-    module: nnx.Module, variables: Mapping[str, tuple[str, nnx.Variable[Any]]]
-) -> list[str]:
-    """The paths of the module's parameters that are none of these."""
-    known = {id(variable) for _, variable in variables.values()}
-    nodes = nnx.iter_graph(module)
-    return [
-        ".".join(map(str, path))
-        for path, node in nodes
+            problems.append(f"the module has no variable {native_name} for {name}")
+    known = {id(variable) for _, variable in found.values()}
+    problems += [
+        f"no row of the weight table fits the module's {'.'.join(map(str, path))}"
+        for path, node in nnx.iter_graph(module)
         if isinstance(node, nnx.Param) and id(node) not in known
     ]
+    return found, problems
 
 
 def _walk(node: Any, path: str) -> Any:
     """What stands at a dotted path of attributes, keys and indices; None if it leads nowhere."""
     for part in path.split("."):
+        if hasattr(node, part):
+            node = getattr(node, part)
+            continue
         try:
-            node = (
-                getattr(node, part)
-                if hasattr(node, part)
-                else node[int(part) if part.isdigit() else part]
-            )
+            node = node[int(part) if part.isdigit() else part]
         except (IndexError, KeyError, TypeError):
             return None
     return node

@@ -3,21 +3,21 @@
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from reference_numpy.scores import Scores
 
+from ..framework import einsum
 from ..mask import combine_masks
 from ..precision import upcast_dtype
 from ..softmax import soft_cap, softmax
-from ..values import Heads
+from ..values import Heads, Mask
 
 __all__ = ["attend_by_head", "chunk_lengths", "in_chunks"]
 
-Attention = Callable[[Heads, jax.Array | None, Scores], jax.Array]
+Weights = Callable[[jax.Array, jax.Array, jax.Array | None, Scores], jax.Array]
 
 # The most weights that are computed together: about what the cache of a CPU holds, or memory.
 MOST = {"cpu": 1 << 22, "default": 1 << 28}
@@ -35,44 +35,46 @@ def chunk_lengths(batch: int, heads: int, target: int, source: int) -> tuple[int
     return lengths if min(lengths) < target else ()
 
 
-@functools.partial(jax.jit, static_argnames=("attention", "scores", "lengths"), inline=True)
+@functools.partial(jax.jit, static_argnames=("weights", "scores", "lengths"), inline=True)
 def in_chunks(
-    attention: Attention,
-    heads: Heads,
-    mask_bhts: jax.Array | None,
-    scores: Scores,
-    lengths: tuple[int, ...],
+    weights: Weights, heads: Heads, mask_bhts: Mask, scores: Scores, lengths: tuple[int, ...]
 ) -> jax.Array:
-    """`attention(heads, mask_bhts, scores)`, computed for some of the queries at a time.
+    """`weights(query, key, mask, scores) value`, computed for some of the queries at a time.
 
-    lengths: how many on each platform, see `chunk_lengths`; the platform is the arrays', or the one
-    that the program is lowered for.
+    heads: as many of values as of queries. lengths: how many on each platform, see `chunk_lengths`;
+    the platform is the arrays', or the one that the program is lowered for.
     """
     chunked = {
-        platform: functools.partial(_in_chunks_of, length, attention, scores)
+        platform: functools.partial(_in_chunks_of, length, weights, scores)
         for platform, length in zip(MOST, lengths, strict=True)
     }
     return jax.lax.platform_dependent(heads, mask_bhts, **chunked)
 
 
 def _in_chunks_of(
-    length: int, attention: Attention, scores: Scores, heads: Heads, mask_bhts: jax.Array | None
+    length: int, weights: Weights, scores: Scores, heads: Heads, mask_bhts: Mask
 ) -> jax.Array:
     """The output, computed for `length` queries at a time; the backward pass computes it again.
 
     With a window a chunk reads only the keys that one of its queries may attend to.
     """
+
+    def attention(heads: Heads, mask_bhts: Mask, scores: Scores) -> jax.Array:
+        query_bthk, key_bsgk, value_bshe = heads
+        weights_bhts = weights(query_bthk, key_bsgk, mask_bhts, scores)
+        return einsum("bhts,bshe->bthe", weights_bhts, value_bshe)
+
     target, source = heads.query_bthk.shape[1], heads.key_bsgk.shape[1]
     if length == target:
         return attention(heads, mask_bhts, scores)
     causal, window = scores.causal, scores.window
     inside = scores._replace(causal=False, window=0)
 
-    def attend(start: Any, count: int, seen: int) -> jax.Array:
+    def attend(start: int | jax.Array, count: int, seen: int) -> jax.Array:
         last = start + source - target
         first = jnp.clip(last - window + 1, 0, source - seen) if window else 0
         query_bchk = jax.lax.dynamic_slice_in_dim(heads.query_bthk, start, count, axis=1)
-        key_brgk, value_brge = (
+        key_brgk, value_brhe = (
             x if seen == source else jax.lax.dynamic_slice_in_dim(x, first, seen, axis=1)
             for x in heads[1:]
         )
@@ -83,7 +85,7 @@ def _in_chunks_of(
             mask_bhcr = combine_masks(mask_bhcr, (key_r <= last_c1)[None, None])
         if window:
             mask_bhcr = combine_masks(mask_bhcr, (jnp.abs(key_r - last_c1) < window)[None, None])
-        return attention(Heads(query_bchk, key_brgk, value_brge), mask_bhcr, inside)
+        return attention(Heads(query_bchk, key_brgk, value_brhe), mask_bhcr, inside)
 
     if causal and not window and target <= UNROLLED * length:
         # Each chunk stands in the program by itself, so that it reads the keys up to its end alone.
@@ -97,8 +99,10 @@ def _in_chunks_of(
         return jnp.concatenate(parts, axis=1)
 
     @functools.partial(jax.checkpoint, static_argnums=1)
-    def attend_at(start: Any, count: int) -> jax.Array:
-        return attend(start, count, keys_seen(source, count, causal, window))
+    def attend_at(start: int | jax.Array, count: int) -> jax.Array:
+        # How many keys that many queries side by side may attend to together.
+        near = count + (window - 1) * (1 if causal else 2)
+        return attend(start, count, min(source, near) if window else source)
 
     whole = target - target % length
     output_nbche = jax.lax.map(lambda start: attend_at(start, length), jnp.arange(0, whole, length))
@@ -108,12 +112,9 @@ def _in_chunks_of(
     return jnp.concatenate([output_bthe, attend_at(whole, target - whole)], axis=1)
 
 
-def keys_seen(source: int, count: int, causal: bool, window: int) -> int:
-    """How many keys `count` queries side by side may attend to together."""
-    return min(source, count + (window - 1) * (1 if causal else 2)) if window else source
-
-
-def _sliced(x_bhts: jax.Array | None, axis: int, start: Any, count: int) -> jax.Array | None:
+def _sliced(
+    x_bhts: jax.Array | None, axis: int, start: int | jax.Array, count: int
+) -> jax.Array | None:
     """These rows or columns of a mask, which may be the same for all."""
     if x_bhts is None or x_bhts.shape[axis] in (1, count):
         return x_bhts
@@ -124,7 +125,7 @@ def attend_by_head(
     query_bthk: jax.Array,
     key_bgsk: jax.Array,
     value_bgse: jax.Array,
-    mask_bhts: jax.Array | None = None,
+    mask_bhts: Mask = None,
     scores: Scores = Scores(),
 ) -> jax.Array:
     """`scaled_dot_product_attention`, `b t h e`, of few queries to keys that lie by head.

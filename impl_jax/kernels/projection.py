@@ -48,6 +48,6 @@ class FusedProjection(nnx.Module):
         ends = itertools.accumulate(map(math.prod, self.shapes[:-1]))
         parts = jnp.split(self(x), list(ends), axis=-1)
         return [
-            part.reshape(*part.shape[:2], *shape)
+            part.reshape(part.shape[:2] + shape)
             for part, shape in zip(parts, self.shapes, strict=True)
         ]

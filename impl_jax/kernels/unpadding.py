@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ..values import Heads
+from ..framework import Array
+from ..values import Heads, Mask
 
 __all__ = ["PaddedMask", "Tokens", "counted", "in_rows", "pad", "unpad"]
 
@@ -21,26 +22,29 @@ class Tokens(NamedTuple):
 
     index_n: Any
     place_bt: Any
-    mask_bt: Any
+    mask_bt: Array
 
 
 class PaddedMask(NamedTuple):
     """Stands where `mask_bhts` stands: that mask, of rows, and where queries and keys lie flat."""
 
-    mask_bhts: jax.Array | None
+    mask_bhts: Mask
     query: Tokens
     key: Tokens
 
 
 def in_rows(
-    attention: Callable[[Heads, jax.Array | None], jax.Array], heads: Heads, mask_bhts: Any
+    attention: Callable[[Heads, jax.Array | None], jax.Array],
+    heads: Heads,
+    mask: jax.Array | PaddedMask | None,
 ) -> jax.Array:
-    """`attention(heads, mask_bhts)`. If the mask is a `PaddedMask`, heads and output lie flat."""
-    if not isinstance(mask_bhts, PaddedMask):
-        return attention(heads, mask_bhts)
-    mask_bhts, query, key = mask_bhts
-    rows = (pad(x, tokens) for x, tokens in zip(heads, (query, key, key), strict=True))
-    return unpad(attention(Heads(*rows), mask_bhts), query)
+    """`attention(heads, mask)`. If the mask is a `PaddedMask`, heads and output lie flat."""
+    if not isinstance(mask, PaddedMask):
+        return attention(heads, mask)
+    mask_bhts, query, key = mask
+    query_bthk, key_bsgk, value_bsge = heads
+    rows = Heads(pad(query_bthk, query), pad(key_bsgk, key), pad(value_bsge, key))
+    return unpad(attention(rows, mask_bhts), query)
 
 
 def unpad(x_btd: jax.Array, tokens: Tokens) -> jax.Array:
@@ -59,7 +63,7 @@ def pad(x_1nd: jax.Array, tokens: Tokens) -> jax.Array:
     Its gradient is `unpad`, with zeros for the filler.
     """
     if tokens.index_n is None:
-        return x_1nd.reshape(*tokens.mask_bt.shape, *x_1nd.shape[2:])
+        return x_1nd.reshape(tokens.mask_bt.shape + x_1nd.shape[2:])
     return _pad(tokens, x_1nd)
 
 

@@ -1,7 +1,7 @@
 """A model put together inside a program: its parameters where they are used, its layers apart."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import jax
 from flax import nnx
@@ -20,25 +20,27 @@ MOVES = {
 }  # fmt: skip
 TABLES = (Embedding, SegmentEmbedding, PositionEmbedding)
 Policy = Callable[..., bool]
+Module = TypeVar("Module", bound=nnx.Module)
 
 
 def assembled(
-    graph: Any,
+    graph: nnx.GraphDef[Module],
     parameters: nnx.State,
-    *rest: Any,
+    *rest: nnx.State,
     sharding: Sharding | None = None,
     recompute: bool = False,
     apart: bool = True,
-) -> Any:
+) -> Module:
     """`nnx.merge`, for use inside a program.
 
     With sharding, each parameter is brought together where it is used: those of a layer when it
     runs, forward and backward, all others at the start. recompute: a layer keeps its input alone.
     apart: layers are called as a whole; if not, their parameters are as all others.
     """
-    if sharding is None and not recompute:
-        return nnx.merge(graph, parameters, *rest)
-    found = nnx.merge(graph, parameters, *rest, copy=True)
+    changed = sharding is not None or recompute
+    found = nnx.merge(graph, parameters, *rest, copy=changed)
+    if not changed:
+        return found
     stacks = {
         ".".join((*map(str, path), "layers")).strip("."): node
         for path, node in nnx.iter_graph(found)
@@ -64,7 +66,7 @@ def assembled(
     return found
 
 
-def _with_tables(module: Any, sharding: Sharding) -> Any:
+def _with_tables(module: nnx.Module, sharding: Sharding) -> Any:
     """The module, with `Table` in the place of its tables; of a table itself, that."""
     if isinstance(module, TABLES):
         return Table(module, sharding)
@@ -74,7 +76,7 @@ def _with_tables(module: Any, sharding: Sharding) -> Any:
     return module
 
 
-def _computed(primitive: Any, *_: Any, **__: Any) -> bool:
+def _computed(primitive: Any, *_: object, **__: object) -> bool:
     """Whether a result is kept for the backward pass: unless it only moves numbers."""
     return primitive.name not in MOVES
 
@@ -86,13 +88,14 @@ class Table(nnx.Module):
     lies behind the last row, which no program defines.
     """
 
-    def __init__(self, inner: nnx.Module, sharding: Sharding) -> None:
+    def __init__(
+        self, inner: Embedding | SegmentEmbedding | PositionEmbedding, sharding: Sharding
+    ) -> None:
         self.inner, self.sharding = inner, sharding
 
     def __call__(self, *args: jax.Array, **kwargs: jax.Array) -> jax.Array:
         (token,) = *args, *kwargs.values()  # by its name, which is another in each table, or not
-        inner: Any = self.inner
-        return inner(self.sharding.filled(token))[: len(token)]
+        return self.inner(self.sharding.filled(token))[: len(token)]
 
     def __getattr__(self, name: str) -> Any:
         if name == "inner":
@@ -115,11 +118,13 @@ class Apart(nnx.Module):
         graph, parameters, *rest = nnx.split(self.layer, nnx.Param, ...)
         sharding = self.sharding
 
-        def call(parameters: nnx.State, rest: list[nnx.State], args: Any, kwargs: Any) -> Any:
+        def call(
+            parameters: nnx.State, rest: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+        ) -> tuple[jax.Array, nnx.State]:
             if sharding is not None:
                 args = (sharding.put(args[0], "data"), *args[1:])
                 parameters = mapped(lambda name, x: sharding.used(self.start + name, x), parameters)
-            layer: Any = nnx.merge(graph, parameters, *rest)
+            layer = nnx.merge(graph, parameters, *rest)
             output = layer(*args, **kwargs)
             if sharding is not None:
                 output = sharding.put(output, "data")

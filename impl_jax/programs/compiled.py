@@ -5,19 +5,22 @@ import inspect
 import itertools
 import operator
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
 from flax import nnx
+from jax.tree_util import PyTreeDef
 
-from ..framework import program_count
 from .unpadding import LEAST, Driver, Flat, driver, is_known
 
-__all__ = ["compiled", "graphs"]
+__all__ = ["compiled"]
+
+Result = TypeVar("Result")
+Structure = tuple[nnx.GraphDef[nnx.Module | None], PyTreeDef, Driver | None]
 
 
-def compiled(function: Callable[..., Any], least: int = LEAST) -> Callable[..., Any]:
+def compiled(function: Callable[..., Result], least: int = LEAST) -> Callable[..., Result]:
     """The same call, compiled: a module, a module's method such as `model.encode`, or a function.
 
     Arrays are arguments of the program; plain values such as `causal=True` are part of it. The
@@ -32,19 +35,18 @@ def compiled(function: Callable[..., Any], least: int = LEAST) -> Callable[..., 
     module = owner if isinstance(owner, nnx.Module) else None
     name = "__call__" if function is module else getattr(function, "__name__", "")
     signature, check_ids = inspect.signature(function), getattr(owner, "check_ids", None)
-    structures: list[Any] = []
+    structures: list[Structure] = []
     split = _split(module, function, structures)
 
-    @functools.partial(jax.jit, static_argnames=("structure", "driver", "plain"))
+    @functools.partial(jax.jit, static_argnames=("structure", "plain"))
     def program(
         structure: int,
-        driver: Driver | None,
-        before: list[Any],
+        before: list[jax.Array],
         flat: Flat,
         arrays: dict[str, Any],
         plain: tuple[tuple[str, Any], ...],
-    ) -> tuple[Any, list[Any]]:
-        graph, tree = structures[structure]
+    ) -> tuple[Result, list[jax.Array | None]]:
+        graph, tree, driver = structures[structure]
         merged = nnx.merge(graph, jax.tree.unflatten(tree, before))
         called = function if module is None else getattr(merged, name)
         if driver is not None:
@@ -53,7 +55,7 @@ def compiled(function: Callable[..., Any], least: int = LEAST) -> Callable[..., 
         after = jax.tree.leaves(nnx.state(merged))
         return output, [None if new is old else new for old, new in zip(before, after, strict=True)]
 
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: Any, **kwargs: Any) -> Result:
         nonlocal split
         arguments = {**signature.bind_partial(*args).arguments, **kwargs}
         if check_ids is not None:
@@ -67,29 +69,21 @@ def compiled(function: Callable[..., Any], least: int = LEAST) -> Callable[..., 
             flat = now.driver.tokens(owner.config, least, **arguments)
         arrays = {name: value for name, value in arguments.items() if _holds_arrays(value)}
         plain = tuple((name, value) for name, value in arguments.items() if name not in arrays)
-        output, changes = program(now.structure, now.driver, before, flat, arrays, plain)
+        output, changes = program(now.structure, before, flat, arrays, plain)
         for variable, value in zip(now.variables, changes, strict=True):
             if value is not None:
                 variable.set_raw_value(value)
         return output
 
-    call.program = program  # type: ignore[attr-defined]  # for `graphs`
+    call.program = program  # type: ignore[attr-defined]  # which has the XLA programs
     return call
-
-
-def graphs(*functions: Any) -> int:
-    """How many XLA programs these functions of `jax.jit` or `compiled` have.
-
-    There is one for each set of shapes, dtypes and plain values.
-    """
-    return sum(program_count(getattr(function, "program", function)) for function in functions)
 
 
 class _Split(NamedTuple):
     """A module as the number of its structure, for which programs are made, and its variables."""
 
     structure: int
-    variables: list[nnx.Variable[Any]]
+    variables: list[nnx.Variable[jax.Array]]
     parts: list[dict[str, Any]]  # the attributes of every part,
     values: list[Any]  # and what they were
     driver: Driver | None
@@ -101,17 +95,17 @@ class _Split(NamedTuple):
 
 
 def _split(
-    module: nnx.Module | None, function: Callable[..., Any], structures: list[Any]
+    module: nnx.Module | None, function: Callable[..., Result], structures: list[Structure]
 ) -> _Split:
     graph, state = nnx.split(module)
-    structure = graph, jax.tree.structure(state)
+    structure = graph, jax.tree.structure(state), driver(function)
     if structure not in structures:
         structures.append(structure)
     found = [] if module is None else [node for _, node in nnx.iter_graph(module)]
     parts = [vars(node) for node in found if isinstance(node, nnx.Pytree)]
     values = [value for attributes in parts for value in attributes.values()]
     variables = nnx.to_flat_state(state).leaves
-    return _Split(structures.index(structure), variables, parts, values, driver(function))
+    return _Split(structures.index(structure), variables, parts, values, structure[-1])
 
 
 def _holds_arrays(value: Any) -> bool:

@@ -1,128 +1,110 @@
 """The functions of a model that is exported: the whole of it, and for decoding its encoder and a
 step, whose cache is an argument and a result.
+
+Each takes the ids and masks that its stacks read, and returns its results by name. Their lengths
+may be symbols of `jax.export`. model: in evaluation.
 """
 
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from flax import nnx
 
 from ..inputs import embed
+from ..layers import DecoderLayer
 from ..mask import padding_mask
 from ..positional_encoding import token_positions
 from ..rotary import Rotation
 from ..transformer import Transformer
 from ..values import Heads, Text
 
-__all__ = ["Encode", "Forward", "Step"]
+__all__ = ["encode", "forward", "step"]
 
 Named = dict[str, jax.Array]
 
 
-class Forward(nnx.Module):
+def forward(
+    model: Transformer,
+    source: jax.Array | None = None,
+    target: jax.Array | None = None,
+    source_mask_bs: jax.Array | None = None,
+    target_mask_bt: jax.Array | None = None,
+    segment_bs: jax.Array | None = None,
+) -> Named:
     """The whole model: of a decoder `logits_btv`; of an encoder-only model `hidden_bsd`, and what
     its heads give: `pooled_bd`, `classes_bc`, `logits_bsv`.
-
-    Every function takes the ids and masks that its stacks read, and returns its results by name.
-    Their lengths may be symbols of `jax.export`. model: in evaluation.
     """
-
-    def __init__(self, model: Transformer) -> None:
-        self.model = model
-
-    def __call__(
-        self,
-        source: Any = None,
-        target: jax.Array | None = None,
-        source_mask_bs: jax.Array | None = None,
-        target_mask_bt: jax.Array | None = None,
-        segment_bs: jax.Array | None = None,
-    ) -> Named:
-        model, config = self.model, self.model.config
-        text: Any = None if source is None else Text(source, source_mask_bs, segment_bs)
-        if target is not None:
-            return {"logits_btv": model(text, Text(target, target_mask_bt))}
-        found = {"hidden_bsd": model.encode(text)}
-        if config.pooler:
-            found["pooled_bd"] = model.pooler(found["hidden_bsd"])
-        if config.classes:
-            found["classes_bc"] = model.classifier(found["pooled_bd"])
-        if config.masked_language_head:
-            tied = (model.token_embedding("source").table.T,) * config.tie_logits
-            found["logits_bsv"] = model.masked_language_head(found["hidden_bsd"], *tied)
-        return found
+    text: Any = None if source is None else Text(source, source_mask_bs, segment_bs)
+    if target is not None:
+        return {"logits_btv": model(text, Text(target, target_mask_bt))}
+    config, found = model.config, {"hidden_bsd": model.encode(text)}
+    if config.pooler:
+        found["pooled_bd"] = model.pooler(found["hidden_bsd"])
+    if config.classes:
+        found["classes_bc"] = model.classifier(found["pooled_bd"])
+    if config.masked_language_head:
+        kernel_dv = model.source_embedding.table.T if config.tie_logits else None
+        found["logits_bsv"] = model.masked_language_head(found["hidden_bsd"], kernel_dv)
+    return found
 
 
-class Encode(nnx.Module):
+def encode(model: Transformer, source: jax.Array, source_mask_bs: jax.Array) -> Named:
     """The encoder, and the keys and values of its memory for every layer of the decoder:
     `memory_bsd`, `cross_keys_lbsgk`, `cross_values_lbsge`.
     """
-
-    def __init__(self, model: Transformer) -> None:
-        self.model = model
-
-    def __call__(self, source: jax.Array, source_mask_bs: jax.Array) -> Named:
-        memory_bsd = self.model.encode(Text(source, source_mask_bs))
-        layers = self.model.decoder.layers
-        pairs = [layer.cross_attention.keys_and_values(memory_bsd) for layer in layers]
-        keys, values = zip(*pairs, strict=True)
-        return {
-            "memory_bsd": memory_bsd,
-            "cross_keys_lbsgk": jnp.stack(keys),
-            "cross_values_lbsge": jnp.stack(values),
-        }
+    memory_bsd = model.encode(Text(source, source_mask_bs))
+    layers = model.decoder.layers
+    pairs = [layer.cross_attention.keys_and_values(memory_bsd) for layer in layers]
+    return {
+        "memory_bsd": memory_bsd,
+        "cross_keys_lbsgk": jnp.stack([key_bsgk for key_bsgk, _ in pairs]),
+        "cross_values_lbsge": jnp.stack([value_bsge for _, value_bsge in pairs]),
+    }
 
 
-class Step(nnx.Module):
+def step(
+    model: Transformer,
+    target: jax.Array,
+    target_mask_bs: jax.Array,
+    source_mask_bs: jax.Array | None = None,
+    **held: jax.Array,
+) -> Named:
     """The next t tokens of a target after p that were read: `logits_btv`, and the keys and values
     of all of them, which the next step takes.
 
-    It is `cache.decode_step` without state. target_mask_bs: of all `p + t` tokens. keys_lbsgk,
-    values_lbsge: of every layer, p long; p is 0 at the start. cross_keys_lbsgk, cross_values_lbsge:
-    as `Encode` gives them. A layer with a window keeps all keys, and does not see the far ones.
+    It is `cache.decode_step` without state. target_mask_bs: of all `p + t` tokens. held:
+    keys_lbsgk and values_lbsge of every layer, p long, p is 0 at the start; cross_keys_lbsgk and
+    cross_values_lbsge as `encode` gives them. A layer with a window keeps all keys, and does not
+    see the far ones.
     """
+    read = held["keys_lbsgk"].shape[2]
+    position_bt = token_positions(target_mask_bs, model.config.position_start)[:, read:]
+    x_btd = embed(model, "target", target, position_bt, length=read + target.shape[1])
+    mask_bhts = padding_mask(target_mask_bs)
+    cross_bhts = None if source_mask_bs is None else padding_mask(source_mask_bs)
+    keys, values = [], []
 
-    def __init__(self, model: Transformer) -> None:
-        self.model = model
+    def through(
+        layer: DecoderLayer, x: jax.Array, rotation: Rotation | None, index: int
+    ) -> jax.Array:
+        def attend(y_btd: jax.Array) -> jax.Array:
+            attention = layer.self_attention
+            query_bthk, key_btgk, value_btge = attention.project(y_btd, y_btd, rotation)
+            keys.append(jnp.concatenate([held["keys_lbsgk"][index], key_btgk], axis=1))
+            values.append(jnp.concatenate([held["values_lbsge"][index], value_btge], axis=1))
+            return attention.attend(Heads(query_bthk, keys[-1], values[-1]), mask_bhts)
 
-    def __call__(
-        self,
-        target: jax.Array,
-        target_mask_bs: jax.Array,
-        source_mask_bs: jax.Array | None = None,
-        *,
-        keys_lbsgk: jax.Array,
-        values_lbsge: jax.Array,
-        cross_keys_lbsgk: Any = None,
-        cross_values_lbsge: Any = None,
-    ) -> Named:
-        model, config = self.model, self.model.config
-        read = keys_lbsgk.shape[2]
-        position_bt = token_positions(target_mask_bs, config.position_start)[:, read:]
-        x_btd = embed(model, "target", target, position_bt, length=read + target.shape[1])
-        mask_bhts = padding_mask(target_mask_bs)
-        cross_bhts = None if source_mask_bs is None else padding_mask(source_mask_bs)
-        keys, values = [], []
+        def attend_to_memory(y_btd: jax.Array) -> jax.Array:
+            query_bthk = layer.cross_attention.queries(y_btd)
+            keys_lbsgk, values_lbsge = held["cross_keys_lbsgk"], held["cross_values_lbsge"]
+            heads = Heads(query_bthk, keys_lbsgk[index], values_lbsge[index])
+            return layer.cross_attention.attend(heads, cross_bhts)
 
-        def through(layer: Any, x: jax.Array, rotation: Rotation | None, index: int) -> jax.Array:
-            def attend(y_btd: jax.Array) -> jax.Array:
-                attention = layer.self_attention
-                query_bthk, key_btgk, value_btge = attention.project(y_btd, y_btd, rotation)
-                keys.append(jnp.concatenate([keys_lbsgk[index], key_btgk], axis=1))
-                values.append(jnp.concatenate([values_lbsge[index], value_btge], axis=1))
-                return attention.attend(Heads(query_bthk, keys[-1], values[-1]), mask_bhts)
+        return layer.run(x, attend, attend_to_memory if "cross_keys_lbsgk" in held else None)
 
-            def attend_to_memory(y_btd: jax.Array) -> jax.Array:
-                attention = layer.cross_attention
-                cross = cross_keys_lbsgk[index], cross_values_lbsge[index]
-                return attention.attend(Heads(attention.queries(y_btd), *cross), cross_bhts)
-
-            return layer.run(x, attend, None if cross_keys_lbsgk is None else attend_to_memory)
-
-        x_btd = model.decoder.walk(x_btd, through, position_bt)
-        return {
-            "logits_btv": model.head(x_btd),
-            "keys_lbsgk": jnp.stack(keys),
-            "values_lbsge": jnp.stack(values),
-        }
+    x_btd = model.decoder.walk(x_btd, through, position_bt)
+    return {
+        "logits_btv": model.head(x_btd),
+        "keys_lbsgk": jnp.stack(keys),
+        "values_lbsge": jnp.stack(values),
+    }

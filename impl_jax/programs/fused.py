@@ -3,8 +3,6 @@
 What stands in for a projection, such as an adapter, is called as it is.
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -16,8 +14,9 @@ from ..embedding import Logits
 from ..feed_forward import FeedForward, activation
 from ..kernels.int8 import Int8Projection
 from ..kernels.projection import SMALL, FusedProjection
+from ..layers import DecoderLayer, EncoderLayer
 from ..projection import Projection
-from ..rotary import Rotation
+from ..rotary import Rotation, rotated
 from ..transformer import Transformer
 from ..values import Heads
 
@@ -29,12 +28,10 @@ Kind = type[FusedProjection]
 class FusedAttention(MultiHeadAttention):
     """Multi-head attention whose query, key and value, or only key and value, are one product."""
 
-    query: Any
-    output: Any
+    query: FusedProjection  # type: ignore[assignment]
+    output: FusedProjection  # type: ignore[assignment]
 
-    def __init__(
-        self, attention: MultiHeadAttention, of_itself: bool, kind: Kind = FusedProjection
-    ) -> None:
+    def __init__(self, attention: MultiHeadAttention, of_itself: bool, kind: Kind) -> None:
         self.of_itself = of_itself
         if of_itself:
             self.query_key_value = kind(attention.query, attention.key, attention.value)
@@ -47,13 +44,16 @@ class FusedAttention(MultiHeadAttention):
 
     def queries(self, query_btd: jax.Array, rotation: Rotation | None = None) -> jax.Array:
         (query_bthk,) = self.query.separate(query_btd)
-        return self.norm_and_rotate(self.query_norm, query_bthk, rotation)
+        return rotated(
+            self.query_key_norm(self.query_norm, query_bthk), rotation, self.rotary_layout
+        )
 
     def keys_and_values(
         self, memory_bsd: jax.Array, rotation: Rotation | None = None
     ) -> tuple[jax.Array, jax.Array]:
         key_bsgk, value_bsge = self.key_value.separate(memory_bsd)
-        return self.norm_and_rotate(self.key_norm, key_bsgk, rotation), value_bsge
+        key_bsgk = self.query_key_norm(self.key_norm, key_bsgk)
+        return rotated(key_bsgk, rotation, self.rotary_layout), value_bsge
 
     def project(
         self, query_btd: jax.Array, memory_bsd: jax.Array, rotation: Rotation | None = None
@@ -62,17 +62,21 @@ class FusedAttention(MultiHeadAttention):
         if not self.of_itself:
             return super().project(query_btd, memory_bsd, rotation)
         query_bthk, key_btgk, value_btge = self.query_key_value.separate(query_btd)
-        query_bthk = self.norm_and_rotate(self.query_norm, query_bthk, rotation)
-        key_btgk = self.norm_and_rotate(self.key_norm, key_btgk, rotation)
+        query_bthk = self.query_key_norm(self.query_norm, query_bthk)
+        key_btgk = self.query_key_norm(self.key_norm, key_btgk)
+        layout = self.rotary_layout
+        query_bthk, key_btgk = (rotated(x, rotation, layout) for x in (query_bthk, key_btgk))
         return Heads(query_bthk, key_btgk, value_btge)
 
 
 class FusedFeedForward(FeedForward):
     """A gated feed-forward network whose gate and hidden layer are one product."""
 
-    def __init__(self, feed_forward: FeedForward, kind: Kind = FusedProjection) -> None:
+    output: FusedProjection  # type: ignore[assignment]
+
+    def __init__(self, feed_forward: FeedForward, kind: Kind) -> None:
         self.gate_hidden = kind(feed_forward.gate, feed_forward.hidden)
-        self.output: Any = kind(feed_forward.output)
+        self.output = kind(feed_forward.output)
         self.hidden_dropout = feed_forward.hidden_dropout
         self.activation_name, self.width = feed_forward.activation_name, feed_forward.width
 
@@ -84,12 +88,12 @@ class FusedFeedForward(FeedForward):
 class FusedLogits(Logits):
     """Logits whose affine map is a projection."""
 
-    def __init__(self, logits: Logits, kind: Kind = FusedProjection) -> None:
+    def __init__(self, logits: Logits, kind: Kind) -> None:
         self.projection = kind(logits)
         self.scale, self.cap = logits.scale, logits.cap
 
     @property
-    def kernel(self) -> Any:  # type: ignore[override]
+    def kernel(self) -> nnx.Param[jax.Array]:  # type: ignore[override]
         return self.projection.kernel
 
     def affine(self, x_btd: jax.Array, kernel_dv: jax.Array | None = None) -> jax.Array:
@@ -118,7 +122,7 @@ def fused(model: Transformer, dtype: Dtype | None = None) -> Transformer:
     if dtype is not None and not jnp.issubdtype(dtype, jnp.floating):
         raise ValueError(f"dtype must be a floating one or int8; got {jnp.dtype(dtype)}")
     check_steps(model)
-    copy: Any = nnx.clone(model)
+    copy = nnx.clone(model)
     copy.eval()
     if dtype is not None:
         nnx.update(copy, jax.tree.map(lambda x: x.astype(dtype), nnx.state(copy, nnx.Param)))
@@ -130,11 +134,11 @@ def fused(model: Transformer, dtype: Dtype | None = None) -> Transformer:
         _fuse_layer(layer, kind, of_itself=True)
     if type(copy.logits) is Logits:
         _fuse_logits(copy, kind)
-    copy.is_fused = True
+    copy.is_fused = True  # type: ignore[attr-defined]
     return copy
 
 
-def _fuse_layer(layer: Any, kind: Kind, of_itself: bool) -> None:
+def _fuse_layer(layer: EncoderLayer | DecoderLayer, kind: Kind, of_itself: bool) -> None:
     """Fuses projections. of_itself: queries, keys and values of self-attention in one product."""
     for name in ("self_attention", "cross_attention"):
         attention = getattr(layer, name, None)
@@ -154,16 +158,16 @@ def _fuse_layer(layer: Any, kind: Kind, of_itself: bool) -> None:
             setattr(feed_forward, name, kind(part))
 
 
-def _fuse_logits(model: Any, kind: Kind) -> None:
+def _fuse_logits(model: Transformer, kind: Kind) -> None:
     """Fuses the logits; a tied table is copied if it is small, or rounded to int8."""
-    table_vd = model.token_embedding("target").table[...]
+    table_vd = model.inputs("target").embedding.table[...]
     if model.config.tie_logits and (table_vd.nbytes <= SMALL or kind is Int8Projection):
         model.logits.kernel = nnx.Param(table_vd.T)
     if hasattr(model.logits, "kernel"):
         model.logits = FusedLogits(model.logits, kind)
 
 
-def _are_affine(*projections: Any) -> bool:
+def _are_affine(*projections: nnx.Module | None) -> bool:
     """Whether each computes `x W + b`, or each `x W`, and nothing else."""
     alike = len({part.bias is None for part in projections if type(part) is Projection}) == 1
     return alike and all(type(part) is Projection for part in projections)

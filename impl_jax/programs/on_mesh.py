@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -12,35 +12,34 @@ from flax import nnx
 from reference_numpy import parameters as canonical
 
 from .assembly import assembled
-from .sharding import Sharding, fetched, mapped, name_of
+from .sharding import Sharding, fetched, mapped, named
 
 __all__ = ["answer", "owner"]
 
+Result = TypeVar("Result")
 Tree = Mapping[str, Any]
 
 
 def answer(
-    built: Callable[..., Any],
+    built: Callable[..., Result],
     inputs: Tree,
     parameters: Mapping[str, np.ndarray],
     sharding: Sharding,
-    pulled: bool = False,
     given: Callable[[Tree], Tree] = dict,
-) -> Any:
-    """What the component returns, or its gradients, as whole NumPy arrays.
+) -> Result | dict[str, np.ndarray]:
+    """What the component returns, as whole NumPy arrays; or with an input `cotangent` the gradients
+    of every input and parameter, of the sum of it times the first output.
 
     built: a module, a module's method, a function, or a `partial` of one whose first argument is a
     module, which compiles itself. inputs: by argument, nested or not; arrays that begin with as
-    many rows as the first are split over data. pulled: the gradients of every input and parameter,
-    of the sum of the input `cotangent` times the first output. given: the arguments of the call, of
-    the inputs.
+    many rows as the first are split over data. given: the arguments of the call, of the inputs.
     """
     flat = canonical.flatten(inputs)
+    if isinstance(built, partial) and isinstance(owner(built), nnx.Module):
+        return _by_itself(built, flat, parameters, sharding)
     cotangent = flat.pop("cotangent", None)
     arrays = {name: value for name, value in flat.items() if isinstance(value, np.ndarray)}
     plain = {name: value for name, value in flat.items() if name not in arrays}
-    if isinstance(built, partial) and isinstance(owner(built), nnx.Module):
-        return _by_itself(built, flat, parameters, sharding)
     rows = next((len(x) for x in arrays.values() if x.ndim), 0)
     spread = {name for name, x in arrays.items() if x.ndim and len(x) == rows}
     placed = {
@@ -49,12 +48,12 @@ def answer(
     }
     empty, call = _call(built, sharding)
 
-    def forward(state: Any, arrays: dict[str, jax.Array]) -> Any:
-        return call(state, given(canonical.nest(plain | arrays)))
+    def forward(state: nnx.State, real: dict[str, jax.Array]) -> Result:
+        return call(state, given(canonical.nest(plain | real)))
 
-    def run(state: Any, placed: dict[str, jax.Array], cotangent: Any) -> Any:
+    def run(state: nnx.State, placed: dict[str, jax.Array], cotangent: Any) -> Any:
         real = {name: sharding.rows(x, rows) if name in spread else x for name, x in placed.items()}
-        if not pulled:
+        if cotangent is None:
             return jax.tree.map(sharding.put, forward(state, real))
         floating = {name: x for name, x in real.items() if jnp.issubdtype(x.dtype, jnp.floating)}
         output, back = jax.vjp(
@@ -63,47 +62,51 @@ def answer(
             floating,
         )
         cotangent = sharding.put(cotangent.astype(output.dtype))
-        of_state, of_inputs = back(sharding.like(cotangent, output))
+        if sharding.explicit:
+            cotangent = jax.sharding.reshard(cotangent, jax.typeof(output).sharding)
+        of_state, of_inputs = back(cotangent)
         return of_state, jax.tree.map(sharding.put, of_inputs)
 
     state = sharding.state(empty, parameters.__getitem__)
     cotangent = None if cotangent is None else sharding.constant(np.asarray(cotangent))
     found = jax.jit(run)(state, placed, cotangent)
-    if not pulled:
+    if cotangent is None:
         return jax.tree.map(fetched, found)
-    of_state = {name_of(path): array for path, array in jax.tree.leaves_with_path(found[0])}
-    named = {f"parameters.{name}": sharding.whole(name, of_state[name]) for name in parameters}
-    return jax.tree.map(fetched, found[1]) | named
+    of_state = named(found[0])
+    gradients = {f"parameters.{name}": sharding.whole(name, of_state[name]) for name in parameters}
+    return jax.tree.map(fetched, found[1]) | gradients
 
 
 def _by_itself(
-    built: partial[Any], flat: Tree, parameters: Mapping[str, np.ndarray], sharding: Sharding
-) -> Any:
+    built: partial[Result], flat: Tree, parameters: Mapping[str, np.ndarray], sharding: Sharding
+) -> Result:
     """What a function gives that compiles its own programs of a module."""
     graph, empty, *rest = nnx.split(owner(built), nnx.Param, ...)
     state = mapped(sharding.alone, sharding.state(empty, parameters.__getitem__))
     model = nnx.merge(graph, state, *rest)
     model.eval()
-    found = built.func(model, *built.args[1:], **built.keywords, **canonical.nest(flat))
+    found = built.func(model, **built.keywords, **canonical.nest(flat))
     return jax.tree.map(fetched, found)
 
 
-def owner(built: Callable[..., Any]) -> Any:
+def owner(built: Callable[..., Result]) -> Any:
     """The module of what is called; a function has itself."""
     first = built.args[:1] if isinstance(built, partial) else ()
     return first[0] if first else getattr(built, "__self__", built)
 
 
-def _call(built: Callable[..., Any], sharding: Sharding) -> tuple[Any, Callable[..., Any]]:
+def _call(
+    built: Callable[..., Result], sharding: Sharding
+) -> tuple[nnx.State, Callable[[nnx.State, Tree], Result]]:
     """The parameters of what is called, without values, and its call with them and its inputs."""
     module = owner(built)
     if not isinstance(module, nnx.Module):
-        return {}, lambda _, inputs: built(**inputs)
+        return nnx.State({}), lambda _, inputs: built(**inputs)
     module.eval()
     graph, empty, *rest = nnx.split(module, nnx.Param, ...)
     name = "__call__" if built is module else built.__name__
 
-    def call(state: Any, inputs: Tree) -> Any:
+    def call(state: nnx.State, inputs: Tree) -> Result:
         apart = name != "states"  # which calls the parts of a layer
         model = assembled(graph, state, *rest, sharding=sharding, apart=apart)
         return getattr(model, name)(**inputs)

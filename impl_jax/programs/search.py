@@ -1,21 +1,34 @@
 """What a search is given, padded to few lengths, and the search as one program."""
 
 import contextlib
-import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jax.tree_util import PyTreeDef
 
 from reference_numpy import TransformerConfig, checks
 from reference_numpy.strategy import Strategy
 
 from ..beams import length_penalty
-from ..framework import Array, bucket
+from ..framework import Array, bucket, program_count
 from ..transformer import Transformer
+from ..values import Mask
 
-__all__ = ["Plan", "Program", "Request", "batch_of", "bucket", "plan", "request"]
+__all__ = ["Plan", "Prompt", "Request", "Searches", "answers", "plan", "program", "request"]
+
+Found = dict[str, jax.Array]
+Program = jax.stages.Wrapped  # of (structure, leaves, plan, request)
+
+
+class Prompt(NamedTuple):
+    """What a search is asked: the source of each row, and the prefix that its answer follows."""
+
+    source: Array | None
+    prefix: Array | None = None
+    source_mask_bs: Array | None = None
+    prefix_mask_bp: Array | None = None
 
 
 class Plan(NamedTuple):
@@ -37,7 +50,7 @@ class Request(NamedTuple):
     """
 
     source: jax.Array | None
-    source_mask_bs: jax.Array | None
+    source_mask_bs: Mask
     prefix_bp: jax.Array
     prefix_mask_bp: jax.Array
     end_id: jax.Array
@@ -53,27 +66,51 @@ class Request(NamedTuple):
     uniform_bn: jax.Array | None = None  # None: nothing is drawn
 
 
-class Program:
-    """`search(model, plan, request)` as an XLA program for each structure of a model and plan.
-
-    The searchers of all models share it. A call returns NumPy arrays, and raises ValueError if
-    `valid` of the search is False.
+def program(search: Callable[[Transformer, Plan, Request], Found]) -> Program:
+    """A search as an XLA program for each structure of a model and plan, which all models share. It
+    returns what the search finds, with `valid`: whether all logits were.
     """
 
-    def __init__(self, search: Callable[[Transformer, Plan, Request], dict[str, jax.Array]]):
-        @functools.partial(jax.jit, static_argnums=(0, 2))
-        def program(structure: Any, leaves: list[Any], plan: Plan, request: Request) -> Any:
-            return search(jax.tree.unflatten(structure, leaves), plan, request)
+    def run(structure: PyTreeDef, leaves: list[jax.Array], plan: Plan, request: Request) -> Found:
+        return search(jax.tree.unflatten(structure, leaves), plan, request)
 
-        self.program = program
+    return jax.jit(run, static_argnums=(0, 2))
 
-    def __call__(
-        self, structure: Any, leaves: list[Any], plan: Plan, request: Request, compiled: bool
+
+class Searches:
+    """A model with the programs of its searches. compiled=False runs operation by operation."""
+
+    def __init__(self, model: Transformer, programs: tuple[Program, ...], compiled: bool) -> None:
+        self._model, self._programs, self._compiled = model, programs, compiled
+        self._leaves, self._structure = jax.tree.flatten(model)
+
+    @property
+    def graphs(self) -> int:
+        """How many programs have been compiled for the searches of all models."""
+        return sum(map(program_count, self._programs))
+
+    def run(
+        self,
+        search: Program,
+        plan: Plan,
+        strategy: Strategy,
+        prompt: Prompt,
+        uniform_bn: np.ndarray | None = None,
     ) -> dict[str, np.ndarray]:
-        with contextlib.nullcontext() if compiled else jax.disable_jit():
-            found = jax.device_get(self.program(structure, leaves, plan, request))
+        """What the search finds. Raises ValueError as `request`, on ids, and on logits that are not
+        valid.
+        """
+        arguments = request(self._model.config, strategy, prompt, uniform_bn)
+        self._model.check_ids(prompt.source, prompt.prefix)
+        with contextlib.nullcontext() if self._compiled else jax.disable_jit():
+            found = jax.device_get(search(self._structure, self._leaves, plan, arguments))
         checks.check_logits(bool(found.pop("valid")))
         return found
+
+
+def answers(found: Mapping[str, np.ndarray], strategy: Strategy) -> dict[str, jax.Array]:
+    """One answer a row, without the room that the program had for more tokens."""
+    return {name: jax.device_put(x[:, : strategy.max_new_tokens]) for name, x in found.items()}
 
 
 def plan(strategy: Strategy, beams: int = 1, drawn: bool = False) -> Plan:
@@ -88,38 +125,23 @@ def plan(strategy: Strategy, beams: int = 1, drawn: bool = False) -> Plan:
     )
 
 
-def batch_of(
-    config: TransformerConfig,
-    strategy: Strategy,
-    source: Array | None,
-    prefix: Array | None,
-    source_mask_bs: Array | None,
-) -> int:
-    """The number of rows. Raises ValueError if the source or prefix is missing, or one too many."""
-    checks.check_source_given(config.encoder_layers, source, source_mask_bs=source_mask_bs)
-    checks.check_prefix_given(prefix is not None, source is not None, strategy.start_id)
-    rows = prefix if source is None else source
-    assert rows is not None
-    return len(rows)
-
-
 def request(
     config: TransformerConfig,
     strategy: Strategy,
-    source: Array | None,
-    prefix: Array | None,
-    source_mask_bs: Array | None,
-    prefix_mask_bp: Array | None,
-    uniform_bn: Array | None = None,
+    prompt: Prompt,
+    uniform_bn: np.ndarray | None = None,
 ) -> Request:
     """The arguments of a program, for checked ids.
 
-    Raises ValueError on masks, prefixes and lengths that do not fit.
+    Raises ValueError if the source or prefix is missing, or one too many, and on masks, prefixes,
+    lengths and uniform numbers that do not fit.
     """
-    batch_of(config, strategy, source, prefix, source_mask_bs)
+    source, prefix, source_mask_bs, _ = prompt
+    checks.check_source_given(config.encoder_layers, source, source_mask_bs=source_mask_bs)
+    checks.check_prefix_given(prefix is not None, source is not None, strategy.start_id)
     if source is not None:
         source, source_mask_bs = _source(config, source, source_mask_bs)
-    prefix, prefix_mask_bp = _prefix(config, strategy, source, prefix, prefix_mask_bp)
+    prefix, prefix_mask_bp = _prefix(config, strategy, prompt)
     read = prefix.shape[1] + strategy.max_new_tokens - 1  # no model reads an answer's last token
     checks.check_length(read, config.max_positions)
     room = bucket(strategy.max_new_tokens)
@@ -127,9 +149,11 @@ def request(
     unpadded = prefix.shape[1] == 1 or config.position_start == "row"
     earlier = 0 if unpadded else bucket(prefix.shape[1]) - prefix.shape[1], 0
     if uniform_bn is not None:
-        uniform_bn = _padded(uniform_bn, 0, (0, room - uniform_bn.shape[1]))
-    integers = ("end_id", "max_new_tokens", "min_new_tokens")
-    numbers = ("repetition_penalty", "temperature", "top_p", "early_stop")
+        wanted = len(prefix), strategy.max_new_tokens
+        lowest, highest = uniform_bn.min(initial=0), uniform_bn.max(initial=0)
+        checks.check_uniform(uniform_bn.shape, wanted, lowest, highest)
+        later = 0, room - strategy.max_new_tokens
+        uniform_bn = _padded(uniform_bn, 0, later) if strategy.temperature else None
     length_n = np.minimum(np.arange(room + 1), strategy.max_new_tokens)
     arrays: dict[str, Any] = {
         "source": source,
@@ -141,6 +165,8 @@ def request(
         "length_penalty_n": length_penalty(length_n, strategy.alpha),
         "uniform_bn": uniform_bn,
     }
+    integers = ("end_id", "max_new_tokens", "min_new_tokens")
+    numbers = ("repetition_penalty", "temperature", "top_p", "early_stop")
     arrays |= {name: np.int32(getattr(strategy, name)) for name in integers}
     return Request(**arrays | {name: np.asarray(getattr(strategy, name)) for name in numbers})
 
@@ -159,18 +185,13 @@ def _source(
     return _padded(source, 0, later), _padded(source_mask_bs, False, later)
 
 
-def _prefix(
-    config: TransformerConfig,
-    strategy: Strategy,
-    source: Array | None,
-    prefix: Array | None,
-    prefix_mask_bp: Array | None,
-) -> tuple[Array, Array]:
+def _prefix(config: TransformerConfig, strategy: Strategy, prompt: Prompt) -> tuple[Array, Array]:
     """The prompt of every answer, by default the start token, and its token mask."""
+    source, prefix, _, prefix_mask_bp = prompt
     if prefix is None:
         assert source is not None
         prefix = np.full((len(source), 1), strategy.start_id, source.dtype)
-    last: Any = ()
+    last: list[bool] = []
     if prefix_mask_bp is not None:
         kind = str(prefix_mask_bp.dtype)
         checks.check_token_mask("prefix mask", prefix_mask_bp.shape, kind, prefix.shape)

@@ -9,24 +9,28 @@ before it computes anything.
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 from jax.experimental import multihost_utils
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jax.tree_util import KeyPath
 
 from reference_numpy import TransformerConfig
 from reference_numpy import parameters as canonical
 from reference_numpy import sharding as declared
+from reference_numpy.sharding import Split
 
 from .. import framework
+from ..framework import Array, axes_of
 
-__all__ = ["Processes", "Sharding", "fetched", "mapped", "name_of"]
+__all__ = ["Processes", "Sharding", "fetched", "mapped", "name_of", "named"]
 
 AXES = ("data", "model")
-Spec = tuple[Any, ...]  # for each axis of an array: None, an axis of the mesh, or both
+Tree = TypeVar("Tree")  # of a model's parameters
 
 
 class Processes(declared.Group):
@@ -49,8 +53,8 @@ class Place(NamedTuple):
 
     shape: tuple[int, ...]
     held: tuple[int, ...]
-    rest: Spec
-    used: Spec  # not over data
+    rest: Split
+    used: Split  # not over data
 
 
 class Sharding:
@@ -71,34 +75,37 @@ class Sharding:
         axes: AxisType = AxisType.Auto,
         even: bool = False,
     ) -> None:
+        shapes = canonical.shapes(config, component) if component else {}
         splits = declared.splits(config, mesh, component) if component else {}
         self.mesh = _mesh(mesh, device, axes)
         self.explicit, self.even = axes == AxisType.Explicit, even or axes == AxisType.Explicit
         self.sizes, self.parts = mesh.sizes, mesh.data
         self.gathers = mesh.data > 1 and not mesh.replicate
-        self.places = {
-            name: self._place(shape, splits[name])
-            for name, shape in (canonical.shapes(config, component) if component else {}).items()
-        }
+        self.places = {name: self._place(shape, splits[name]) for name, shape in shapes.items()}
 
-    def _place(self, shape: tuple[int, ...], rest: Spec) -> Place:
-        sizes = (math.prod(self.sizes[axis] for axis in _axes(place)) for place in rest)
-        held = tuple(-(-size // parts) * parts for size, parts in zip(shape, sizes, strict=True))
-        used = (tuple(axis for axis in _axes(place) if axis != "data") for place in rest)
-        return Place(shape, held, rest, tuple(axes[0] if axes else None for axes in used))
+    def _place(self, shape: tuple[int, ...], rest: Split) -> Place:
+        counts = self._counts(rest)
+        held = tuple(-(-size // count) * count for size, count in zip(shape, counts, strict=True))
+        used = tuple("model" if "model" in axes_of(place) else None for place in rest)
+        return Place(shape, held, rest, used)
 
-    def at(self, *spec: Any) -> NamedSharding:
+    def _counts(self, spec: Split) -> list[int]:
+        """Into how many parts each axis of an array is split."""
+        return [math.prod(self.sizes[axis] for axis in axes_of(place)) for place in spec]
+
+    def at(self, spec: Split = ()) -> NamedSharding:
         """This sharding on the mesh."""
         return NamedSharding(self.mesh, PartitionSpec(*spec))
 
-    def array(self, name: str, value: Any) -> jax.Array:
-        """A parameter at rest; a process reads the parts of its own devices alone."""
-        place = self.places[name]
-        return self._array(value, place.held, place.rest)
+    def state(self, empty: Tree, values: Callable[[str], np.ndarray]) -> Tree:
+        """The state of all parameters at rest, of their values by name; a process reads the parts
+        of its own devices alone.
+        """
 
-    def state(self, empty: Any, values: Callable[[str], Any]) -> Any:
-        """The state of all parameters, of their values by name."""
-        return mapped(lambda name, _: self.array(name, values(name)), empty)
+        def at_rest(name: str, _: jax.Array) -> jax.Array:
+            return self._array(values(name), self.places[name].held, self.places[name].rest)
+
+        return mapped(at_rest, empty)
 
     def constant(self, value: np.ndarray) -> jax.Array:
         """An array that every device has."""
@@ -108,14 +115,14 @@ class Sharding:
         """A parameter, or what has its shape, brought together in every process."""
         return np.ascontiguousarray(fetched(array)[tuple(map(slice, self.places[name].shape))])
 
-    def batch(self, x: Any, parts: int = 1) -> jax.Array:
+    def batch(self, x: Array, parts: int = 1) -> jax.Array:
         """Rows, split into parts and each of these over data: `parts rows ...`."""
         x = np.asarray(x)
         x = x.reshape(parts, len(x) // parts, *x.shape[1:])
         rows = -(-x.shape[1] // self.parts) * self.parts
         return self._array(x, (parts, rows, *x.shape[2:]), (None, "data"))
 
-    def _array(self, value: Any, held: tuple[int, ...], spec: Spec) -> jax.Array:
+    def _array(self, value: np.ndarray, held: tuple[int, ...], spec: Split) -> jax.Array:
         dtype = jax.dtypes.canonicalize_dtype(value.dtype)
         if dtype.kind in "iu":
             dtype = np.dtype(np.int32)  # XLA fails on a scatter by uneven parts of 64-bit ids
@@ -126,7 +133,7 @@ class Sharding:
             filled[tuple(map(slice, found.shape))] = found
             return filled
 
-        return jax.make_array_from_callback(held, self.at(*spec), part, dtype)
+        return jax.make_array_from_callback(held, self.at(spec), part, dtype)
 
     # In a program:
 
@@ -155,38 +162,36 @@ class Sharding:
         place = self.places[name]
         return self._cut(place, array, self._even(place.shape, place.rest))
 
-    def _cut(self, place: Place, array: jax.Array, spec: Spec) -> jax.Array:
+    def _cut(self, place: Place, array: jax.Array, spec: Split) -> jax.Array:
         if place.held == place.shape:
             return array
         if self.explicit:
             array = self.put(array, *self._even(place.shape, spec))
         return self.put(array[tuple(map(slice, place.shape))], *spec)
 
-    def put(self, x: jax.Array, *spec: Any) -> jax.Array:
+    def put(self, x: jax.Array, *spec: declared.Place) -> jax.Array:
         """x with this sharding; an axis that is left out is whole."""
         spec = self._even(x.shape, spec) if self.even else spec
         move = jax.sharding.reshard if self.explicit else jax.lax.with_sharding_constraint
-        return move(x, self.at(*spec))
+        return move(x, self.at(spec))
 
-    def like(self, x: jax.Array, other: jax.Array) -> jax.Array:
-        """x; on explicit axes with the sharding of another array."""
-        return jax.sharding.reshard(x, jax.typeof(other).sharding) if self.explicit else x
-
-    def _even(self, shape: tuple[int, ...], spec: Spec) -> Spec:
+    def _even(self, shape: tuple[int, ...], spec: Split) -> Split:
         """The spec without what would not divide."""
-        sizes = [math.prod(self.sizes[axis] for axis in _axes(place)) for place in spec]
-        return tuple(
-            None if size % parts else place
-            for size, parts, place in zip(shape, sizes, spec, strict=False)
-        )
+        counts = zip(shape, self._counts(spec), spec, strict=False)
+        return tuple(None if size % count else place for size, count, place in counts)
 
 
-def mapped(function: Callable[[str, Any], Any], state: Any) -> Any:
+def mapped(function: Callable[[str, jax.Array], jax.Array], state: Tree) -> Tree:
     """A state of the same structure, of `function(name, value)` of every variable."""
     return jax.tree.map_with_path(lambda path, value: function(name_of(path), value), state)
 
 
-def name_of(path: tuple[Any, ...]) -> str:
+def named(state: nnx.State) -> dict[str, jax.Array]:
+    """The variables of a state by name."""
+    return {name_of(path): value for path, value in jax.tree.leaves_with_path(state)}
+
+
+def name_of(path: KeyPath) -> str:
     """The name of a variable in a state; the last part of its path is its value."""
     return ".".join(str(part.key) for part in path if hasattr(part, "key"))
 
@@ -207,8 +212,4 @@ def _mesh(mesh: declared.Mesh, device: str, axes: AxisType) -> jax.sharding.Mesh
             f"{'' if few else ', all that its processes have'}; JAX sees {len(devices)}"
         )
     grid = np.array(devices[: mesh.devices]).reshape(mesh.data, mesh.model)
-    return jax.sharding.Mesh(grid, AXES, axis_types=(axes,) * len(AXES))
-
-
-def _axes(place: Any) -> tuple[str, ...]:
-    return () if place is None else place if isinstance(place, tuple) else (place,)
+    return jax.sharding.Mesh(grid, AXES, axis_types=(axes, axes))

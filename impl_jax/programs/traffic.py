@@ -3,12 +3,13 @@
 import math
 import re
 from collections.abc import Iterator
-from typing import Any
+
+import jax
 
 __all__ = ["traffic"]
 
 KINDS = "all-gather|all-reduce|reduce-scatter|all-to-all|collective-permute|collective-broadcast"
-_COMPUTATION = re.compile(r"^(?:ENTRY )?%?([\w.-]+) .*\{$", re.MULTILINE)
+_COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.-]+) [^\n]*\{\n(.*?)^\}", re.MULTILINE | re.DOTALL)
 _COLLECTIVE = re.compile(rf" = (.+?) ({KINDS})(?:-start)?\(")
 _ARRAY = re.compile(r"\b([a-z]+)(\d+)\w*\[([\d,]*)\]")
 _CALLED = re.compile(r"\b(?:body|calls|to_apply|\w+_computations?)=(?:\{([^}]*)\}|%?([\w.-]+))")
@@ -19,7 +20,7 @@ _COUNTED = re.compile(r"replica_groups=\[\d+,(\d+)\]")
 _NAMED = re.compile(r"replica_groups=mesh\[([^\]]*)\].*?\{('[^}]*)\}")
 
 
-def traffic(compiled: Any) -> list[tuple[str, int]]:
+def traffic(compiled: jax.stages.Compiled) -> list[tuple[str, int]]:
     """(kind, bytes) of every collective of a program of `jax.jit(...).lower(...).compile()`.
 
     Bytes are the larger of what a device gives and gets: the result of an all-gather, what an
@@ -27,14 +28,9 @@ def traffic(compiled: Any) -> list[tuple[str, int]]:
     one in a loop, as often as the loop runs. XLA on CPUs reduces and then slices where others have
     a reduce-scatter. Raises ValueError on a loop whose number of turns is not known.
     """
-    text = compiled.as_text()
-    starts = [*_COMPUTATION.finditer(text)]
-    ends = [*(start.start() for start in starts[1:]), len(text)]
-    bodies = {
-        start[1]: text[start.end() : end].splitlines()
-        for start, end in zip(starts, ends, strict=True)
-    }
-    entry = next(start[1] for start in starts if start[0].startswith("ENTRY"))
+    computations = _COMPUTATION.findall(compiled.as_text() or "")
+    bodies = {name: body.splitlines() for _, name, body in computations}
+    entry = next(name for start, name, _ in computations if start)
     return list(_of(bodies, entry))
 
 
@@ -45,7 +41,7 @@ def _of(bodies: dict[str, list[str]], name: str) -> Iterator[tuple[str, int]]:
             if "-start(" in line and kind != "all-reduce":  # operands, then results
                 arrays = arrays[len(arrays) // 2 :]
             parts = _devices(line) if kind == "reduce-scatter" else 1
-            yield from ((kind, parts * _bytes(*array)) for array in arrays)
+            yield from ((kind, parts * _bytes(bits, shape)) for _, bits, shape in arrays)
             continue
         names = ",".join(several or one for several, one in _CALLED.findall(line)).split(",")
         called = [name.strip(" %") for name in names]
@@ -58,7 +54,7 @@ def _of(bodies: dict[str, list[str]], name: str) -> Iterator[tuple[str, int]]:
         yield from inside
 
 
-def _bytes(kind: str, bits: str, shape: str) -> int:
+def _bytes(bits: str, shape: str) -> int:
     return math.prod(map(int, filter(None, shape.split(",")))) * int(bits) // 8
 
 

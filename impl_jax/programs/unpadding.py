@@ -2,22 +2,24 @@
 
 import inspect
 import math
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.tree_util import KeyPath
 
 from reference_numpy import TransformerConfig, checks
 
 from ..dropout import Keep, part
-from ..framework import is_traced
+from ..framework import Array, is_traced
+from ..inputs import sides
 from ..kernels.unpadding import PaddedMask, Tokens, counted, pad, unpad
 from ..loss import cross_entropy, teacher_forcing
 from ..mask import padding_mask, real_rows, token_mask
-from ..stacks import Stack, Through
+from ..precision import upcast_to
 from ..transformer import Transformer
 from ..values import Text
 
@@ -38,6 +40,9 @@ LEAST = 16384  # saved positions times the model's width: with less, unpadding t
 STEPS = 16  # lengths of a flat row, at most, for one shape of rows: each has its own program
 SHARE = 16  # unpadding saves at least one in SHARE positions
 
+Result = TypeVar("Result")
+Side = Text | jax.Array | None  # of a model's input
+
 
 class Flat(NamedTuple):
     """The tokens of source and target that lie flat; None: all of a side's positions do."""
@@ -57,7 +62,7 @@ class Driver(NamedTuple):
     run: Callable[..., jax.Array]
 
 
-def driver(function: Callable[..., Any]) -> Driver | None:
+def driver(function: Callable[..., Result]) -> Driver | None:
     """The driver of a Transformer's call or its `training_loss`; None of any other function.
 
     A model whose modules are not all of this package keeps its rows: others may look at the
@@ -73,7 +78,7 @@ def driver(function: Callable[..., Any]) -> Driver | None:
     return _DRIVERS.get(name)
 
 
-def unpadded(function: Callable[..., Any], least: int = LEAST) -> Callable[..., Any]:
+def unpadded(function: Callable[..., Result], least: int = LEAST) -> Callable[..., Result]:
     """The same call of a Transformer, or of its `training_loss`, which leaves padding out.
 
     least: the saved positions times the model's width from which that is worth it. With
@@ -96,8 +101,8 @@ def unpadded(function: Callable[..., Any], least: int = LEAST) -> Callable[..., 
 def forward(
     model: Transformer,
     flat: Flat,
-    source: Any,
-    target: Any = None,
+    source: Side,
+    target: Side = None,
     keep: Keep | None = None,
     skip_padding: bool = False,
 ) -> jax.Array:
@@ -105,22 +110,23 @@ def forward(
 
     skip_padding: the rows at padding of the target are zeros (PADDING).
     """
-    source, target = model.check_given(source, target)
-    if target is None:
-        return model(source, keep=keep)
+    read, written = sides(model.config, source, target)
+    if written is None:
+        return model(read, keep=keep)
     if any(flat):
-        logits_btv = pad(*_logits(model, flat, source, target, keep))
+        logits_1nv, tokens = _logits(model, flat, read, written, keep)
+        logits_btv = pad(logits_1nv, tokens)
     else:
-        logits_btv = model(source, target, keep)
+        logits_btv = model(read, written, keep)
     if skip_padding and flat.target is None:
-        return real_rows(logits_btv, model.token_mask(target))
+        return real_rows(logits_btv, written.real(model.config.padding_id))
     return logits_btv
 
 
 def training_loss(
     model: Transformer,
     flat: Flat,
-    source: Any,
+    source: Side,
     target: jax.Array,
     smoothing: float = 0.0,
     total: jax.Array | int | None = None,
@@ -130,57 +136,55 @@ def training_loss(
     if not any(flat):
         return model.training_loss(source, target, smoothing, total, keep)
     target_bt, label_bt = teacher_forcing(target)
-    logits_1nv, tokens = _logits(model, flat, *model.check_given(source, target_bt), keep)
+    read, _ = sides(model.config, source, target_bt)
+    logits_1nv, tokens = _logits(model, flat, read, Text(target_bt), keep)
     mask_1n = counted(token_mask(label_bt, model.config.padding_id), tokens)
     label_1n = unpad(jnp.asarray(label_bt), tokens)
-    return cross_entropy(model.widened(logits_1nv), label_1n, mask_1n, smoothing, total)
+    logits_1nv = upcast_to(logits_1nv, model.inputs("target").embedding.table.dtype)
+    return cross_entropy(logits_1nv, label_1n, mask_1n, smoothing, total)
 
 
 def _logits(
     model: Transformer, flat: Flat, source: Text | None, target: Text, keep: Keep | None
 ) -> tuple[jax.Array, Tokens]:
     """The logits `1 n v` of the target's flat tokens, and these."""
-    memory_1nd, source_mask = None, None
+    memory_1nd = None
+    source_mask: Any = None
     if source is not None:
         x_bsd, source_mask_bs, position_bs = model.embed("source", source, keep)
         read = flat.source or Tokens(None, None, source_mask_bs)
         source_mask = PaddedMask(padding_mask(source_mask_bs), read, read)
-        through = model.encoder.through(source_mask, _flat(part(keep, "encoder"), read))
-        memory_1nd = _walk(model.encoder, x_bsd, through, position_bs, read)
+        x_1nd, position_1n = unpad(x_bsd, read), unpad(position_bs, read)
+        own, length = _flat(part(keep, "encoder"), read), position_bs.max(initial=0) + 1
+        memory_1nd = model.encoder(x_1nd, source_mask, own, position_1n, length)
     x_btd, target_mask_bt, position_bt = model.embed("target", target, keep)
     written = flat.target or Tokens(None, None, target_mask_bt)
-    self_mask = PaddedMask(padding_mask(target_mask_bt), written, written)
+    self_mask: Any = PaddedMask(padding_mask(target_mask_bt), written, written)
     cross_mask = source_mask and source_mask._replace(query=written)
-    keep = _flat(part(keep, "decoder"), written)
-    through = model.decoder.through(memory_1nd, self_mask, cross_mask, keep)
-    x_1nd = _walk(model.decoder, x_btd, through, position_bt, written)
+    x_1nd, position_1n = unpad(x_btd, written), unpad(position_bt, written)
+    own, length = _flat(part(keep, "decoder"), written), position_bt.max(initial=0) + 1
+    x_1nd = model.decoder(x_1nd, memory_1nd, self_mask, cross_mask, own, position_1n, length)
     return model.head(x_1nd), written
 
 
-def _walk(
-    stack: Stack, x_btd: jax.Array, through: Through, position_bt: jax.Array, tokens: Tokens
-) -> jax.Array:
-    """`Stack.walk` of flat tokens `1 n d`, in a text as long as its rows."""
-    length = position_bt.max(initial=0) + 1
-    return stack.walk(unpad(x_btd, tokens), through, unpad(position_bt, tokens), length)
-
-
-def _flat(keep: Any, tokens: Tokens, name: str = "") -> Any:
+def _flat(keep: Keep | None, tokens: Tokens) -> Keep | None:
     """The keep masks of a stack for flat tokens; those of attention weights stay of rows."""
-    if keep is None or name in ("weights_dropout", "embedding_dropout"):
-        return keep
-    if isinstance(keep, Mapping):
-        return {name: _flat(one, tokens, name) for name, one in keep.items()}
-    rows = (*tokens.mask_bt.shape, *(keep.shape[-1:] or (1,)))
-    checks.check_keep(keep.shape, str(keep.dtype), rows, 0.0)
-    return unpad(jnp.broadcast_to(keep, rows), tokens)
+
+    def flat(path: KeyPath, keep: jax.Array) -> jax.Array:
+        if path[-1].key in ("weights_dropout", "embedding_dropout"):
+            return keep
+        rows = (*tokens.mask_bt.shape, *(keep.shape[-1:] or (1,)))
+        checks.check_keep(keep.shape, str(keep.dtype), rows, 0.0)
+        return unpad(jnp.broadcast_to(keep, rows), tokens)
+
+    return jax.tree.map_with_path(flat, keep)
 
 
 def of_forward(
     config: TransformerConfig,
     least: int,
-    source: Any = None,
-    target: Any = None,
+    source: Side | np.ndarray = None,
+    target: Side | np.ndarray = None,
     skip_padding: bool = False,
     **others: Any,
 ) -> Flat:
@@ -188,21 +192,21 @@ def of_forward(
 
     Nothing attends to the padding of a source. least: as `unpadded`.
     """
-    source, target = Text.of(source), Text.of(target)
     if target is None or any(map(_is_spread, jax.tree.leaves((source, target)))):
         return Flat()
     source_bs = _real(config, least, source)
     target_bt = _real(config, least, target) if skip_padding else None
     return Flat(
-        *(_tokens(mask, _steps(config, least, mask)) for mask in (source_bs, target_bt)),
+        _tokens(source_bs, _steps(config, least, source_bs)),
+        _tokens(target_bt, _steps(config, least, target_bt)),
     )
 
 
 def of_loss(
     config: TransformerConfig,
     least: int,
-    source: Any = None,
-    target: Any = None,
+    source: Side | np.ndarray = None,
+    target: Side | np.ndarray = None,
     *,
     parts: int = 1,
     **others: Any,
@@ -214,7 +218,6 @@ def of_loss(
     Both sides leave out the same share of their positions, so that one shape of rows has few
     programs, which take long to compile.
     """
-    source, target = Text.of(source), Text.of(target)
     if any(map(_is_spread, jax.tree.leaves((source, target)))):
         return Flat()
     mask_bt = _real(config, least, target)
@@ -224,9 +227,10 @@ def of_loss(
         mask_bt = (label_bt | mask_bt[:, :-1]) & later_bt
     masks = _real(config, least, source), mask_bt
     steps = [_steps(config, least, mask, parts) for mask in masks]
-    return Flat(
-        *(_tokens(mask, own and max(steps), parts) for mask, own in zip(masks, steps, strict=True))
+    source_flat, target_flat = (
+        _tokens(mask, own and max(steps), parts) for mask, own in zip(masks, steps, strict=True)
     )
+    return Flat(source_flat, target_flat)
 
 
 _DRIVERS = {
@@ -235,8 +239,9 @@ _DRIVERS = {
 }
 
 
-def _real(config: TransformerConfig, least: int, text: Text | None) -> np.ndarray | None:
+def _real(config: TransformerConfig, least: int, side: Side | np.ndarray) -> np.ndarray | None:
     """Which tokens are real; None if that is unknown, or if too little could be saved."""
+    text = Text.of(side)
     if text is None or not is_known(text.ids if text.mask is None else text.mask):
         return None
     token, mask_bt = text.ids, text.mask
@@ -250,12 +255,12 @@ def _real(config: TransformerConfig, least: int, text: Text | None) -> np.ndarra
     return np.asarray(token) != config.padding_id
 
 
-def is_known(x: Any) -> bool:
+def is_known(x: Array) -> bool:
     """Whether x has values on one device: rows on several devices are not brought together."""
     return not is_traced(x) and not _is_spread(x)
 
 
-def _is_spread(x: Any) -> bool:
+def _is_spread(x: Array) -> bool:
     """Whether x lies on several devices."""
     return isinstance(x, jax.Array) and not is_traced(x) and len(x.sharding.device_set) > 1
 
@@ -281,17 +286,12 @@ def _step(mask_bt: np.ndarray, parts: int) -> int:
 def _tokens(mask_bt: np.ndarray | None, steps: int, parts: int = 1) -> Tokens | None:
     if mask_bt is None or not steps:
         return None
-    length = steps * _step(mask_bt, parts)
-    found = [_tokens_of(one, length) for one in mask_bt.reshape(parts, -1, mask_bt.shape[1])]
+    mask_pm = mask_bt.reshape(parts, -1)
+    place_pm = np.where(mask_pm, mask_pm.cumsum(axis=1, dtype=np.int32) - 1, 0)
+    index_pn = np.zeros((parts, steps * _step(mask_bt, parts)), np.int32)
+    part, position = mask_pm.nonzero()
+    index_pn[part, place_pm[part, position]] = position
     if parts == 1:
-        return found[0]
-    return Tokens(*(np.stack(arrays) for arrays in zip(*found, strict=True)))
-
-
-def _tokens_of(mask_bt: np.ndarray, length: int) -> Tokens:
-    place_m = np.flatnonzero(mask_bt)
-    index_n = np.zeros(length, np.int32)
-    index_n[: len(place_m)] = place_m
-    place_bt = np.zeros(mask_bt.shape, np.int32)
-    place_bt[mask_bt] = np.arange(len(place_m))
-    return Tokens(index_n, place_bt, mask_bt)
+        return Tokens(index_pn[0], place_pm.reshape(mask_bt.shape), mask_bt)
+    rows = parts, -1, mask_bt.shape[1]
+    return Tokens(index_pn, place_pm.reshape(rows), mask_bt.reshape(rows))

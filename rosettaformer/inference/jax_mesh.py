@@ -9,7 +9,8 @@ import jax
 import numpy as np
 from flax import nnx
 
-from impl_jax import cache, framework, weights
+from impl_jax import framework, weights
+from impl_jax.programs import static_cache
 from impl_jax.programs.sharding import Sharding, fetched, mapped
 from impl_jax.transformer import Transformer
 from reference_numpy import TransformerConfig
@@ -75,16 +76,16 @@ class MeshModel(Model):
     # In programs:
 
     def _started(self, state: Any, rows: int, length: int) -> Any:
-        return self._placed(cache.start_cache(self._model(state), None, batch=rows, length=length))
+        return self._placed(static_cache.start_cache(self._model(state), None, batch=rows, length=length))
 
     def _last(self, state: Any, token_bt: jax.Array, cache_: Any, mask_bt: jax.Array) -> tuple[jax.Array, Any]:
         """Returns the logits after the last token, on every device, and the cache."""
         given = self._places.put(token_bt, "data"), self._placed(cache_), self._places.put(mask_bt, "data")
-        logits_btv, cache_ = cache.decode_step(self._model(state), *given)
+        logits_btv, cache_ = static_cache.decode_step(self._model(state), *given)
         return self._places.put(logits_btv[:, -1]), self._placed(cache_)
 
     def _reordered(self, cache_: Any, row_b: jax.Array) -> Any:
-        return self._placed(cache.reorder(cache_, row_b))
+        return self._placed(static_cache.reorder(cache_, row_b))
 
     def _model(self, state: Any) -> Any:
         return nnx.merge(self._graph, mapped(self._places.used, state), *self._streams)

@@ -7,7 +7,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from impl_jax import cache, framework, weights
+from impl_jax import framework, weights
+from impl_jax.programs import static_cache
 from impl_jax.programs.compiled import compiled
 from impl_jax.programs.fused import fused
 from impl_jax.transformer import Transformer
@@ -61,10 +62,10 @@ def _text(given: Mapping[str, jax.Array], side: str, axes: str) -> Text | None:
 
 def _last(model: Transformer, token_bt: jax.Array, cache_: Any, mask_bt: jax.Array) -> tuple[jax.Array, Any]:
     """Returns the logits after the last token, and the cache."""
-    logits_btv, cache_ = cache.decode_step(model, token_bt, cache_, mask_bt)
+    logits_btv, cache_ = static_cache.decode_step(model, token_bt, cache_, mask_bt)
     return logits_btv[:, -1], cache_
 
 
-_start = jax.jit(cache.start_cache, static_argnames=("batch", "length"))  # arrays of their own, which a step may overwrite
+_start = jax.jit(static_cache.start_cache, static_argnames=("batch", "length"))  # arrays of their own, which a step may overwrite
 _step = jax.jit(_last, donate_argnums=2)
-_reorder = jax.jit(cache.reorder, donate_argnums=0)
+_reorder = jax.jit(static_cache.reorder, donate_argnums=0)

@@ -1,6 +1,5 @@
 """What is special to the JAX port: transformations, compilation, weights, dropout and JAX's default of no 64-bit types."""
 
-import functools
 from typing import Any
 
 import jax
@@ -10,7 +9,7 @@ import pytest
 from flax import nnx
 
 from impl_jax import port, weights
-from impl_jax.attention import attended, scaled_dot_product_attention
+from impl_jax.attention import attention_weights, repeat_kv, scaled_dot_product_attention
 from impl_jax.decoding import Searcher
 from impl_jax.dropout import Dropout
 from impl_jax.embedding import SegmentEmbedding
@@ -125,6 +124,10 @@ def test_queries_in_chunks_give_what_they_give_together(target: int, causal: boo
     bound = 2 * target * 4 * 5 * np.finfo(float).eps  # of a sum of so many terms in another order
     bias, mask = rng.standard_normal((1, 4, target, 11)), rng.random((2, 1, 1, 11)) < 0.7
 
+    def in_fours(heads: Heads, mask_bhts: Any, scores: Scores) -> jax.Array:
+        heads = heads._replace(value_bsge=repeat_kv(heads.value_bsge, 4))
+        return in_chunks(attention_weights, heads, mask_bhts, scores, lengths=(4, 4))
+
     def values(attention: Any) -> list[jax.Array]:
         def total(query: Any, key: Any, bias: Any) -> jax.Array:
             hidden = jnp.where(jnp.asarray(mask), bias, -jnp.inf)
@@ -133,7 +136,7 @@ def test_queries_in_chunks_give_what_they_give_together(target: int, causal: boo
         return jax.tree.leaves(jax.value_and_grad(total, argnums=(0, 1, 2))(*(jnp.asarray(x) for x in (query, key, bias))))
 
     with jax.enable_x64(True):
-        chunked = values(functools.partial(in_chunks, attended, lengths=(4, 4)))
+        chunked = values(in_fours)
         for one, other in zip(chunked, values(scaled_dot_product_attention), strict=True):
             assert one.dtype == np.float64
             np.testing.assert_allclose(one, other, rtol=0, atol=bound * np.abs(other).max())

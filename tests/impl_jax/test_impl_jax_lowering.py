@@ -14,12 +14,13 @@ import pytest
 from expectations import suite
 from flax import nnx
 
-from impl_jax import cache, port
+from impl_jax import port
 from impl_jax.attention import scaled_dot_product_attention
-from impl_jax.decoding import beam_search, one_by_one
-from impl_jax.programs import unpadding
+from impl_jax.decoding import beams, one_by_one
+from impl_jax.programs import static_cache, unpadding
 from impl_jax.programs.fused import fused
-from impl_jax.programs.search import plan, request
+from impl_jax.programs.search import Prompt, plan, request
+from impl_jax.programs.step import Batch
 from impl_jax.training import Trainer
 from impl_jax.transformer import Transformer
 from impl_jax.values import Heads
@@ -116,7 +117,7 @@ def test_a_training_step_forward_and_backward(config: Any) -> None:
     source, target = SOURCE, np.array([2, 0], np.int32) if config.classes else TARGET
     run = Trainer(config, PAPER.replace(microbatches=2, clip_norm=1.0, weight_decay=0.1), parameters.initialise(config, 0, np.float32))
     flat = run.flat(source, target, 2)
-    assert_no_callback(run._step, run._parameters, run._moments, np.uint32(0), source, target, None, flat)
+    assert_no_callback(run._step, run._parameters, run._moments, np.uint32(0), Batch(source, target, None, flat))
 
 
 @pytest.mark.parametrize(("name", "dtype"), [("greedy", None), ("sample", None), ("beam", None), ("greedy", "int8")])
@@ -126,17 +127,17 @@ def test_every_search(name: str, dtype: str | None) -> None:
     options = {"start_id": 1, "end_id": 2, "max_new_tokens": 3, "no_repeat_ngram": 2, "repetition_penalty": 1.2, "top_p": 0.9}
     strategy = Strategy.of(options | ({"beam_size": 2} if name == "beam" else {}), config)
     source, prefix = SOURCE if config.encoder_layers else None, np.array([[1, 3], [1, 4]], np.int32)
-    given = request(config, strategy, source, prefix, None, None, np.full((2, 3), 0.5) if name == "sample" else None)
-    search = beam_search if name == "beam" else one_by_one
-    assert_no_callback(search.program, structure, leaves, plan(strategy, strategy.beam_size, name == "sample"), given)
+    given = request(config, strategy, Prompt(source, prefix), np.full((2, 3), 0.5) if name == "sample" else None)
+    search = beams if name == "beam" else one_by_one
+    assert_no_callback(search, structure, leaves, plan(strategy, strategy.beam_size, name == "sample"), given)
 
 
 def test_a_step_of_a_cache() -> None:
     model, memory_bsd, mask_bs = model_of(BOTH), jnp.zeros((2, 4, 6)), jnp.asarray(SOURCE != 0)
 
     def steps(memory_bsd: jax.Array) -> Any:
-        held = cache.start_cache(model, memory_bsd, mask_bs, length=8)
-        logits_btv, held = cache.decode_step(model, TARGET, held)
-        return logits_btv, cache.reorder(held, jnp.arange(2))
+        held = static_cache.start_cache(model, memory_bsd, mask_bs, length=8)
+        logits_btv, held = static_cache.decode_step(model, TARGET, held)
+        return logits_btv, static_cache.reorder(held, jnp.arange(2))
 
     assert_no_callback(jax.jit(steps), memory_bsd)

@@ -16,6 +16,7 @@ from impl_jax.attention import MultiHeadAttention
 from impl_jax.decoding import Searcher
 from impl_jax.embedding import Embedding
 from impl_jax.layers import DecoderLayer, EncoderLayer
+from impl_jax.programs import static_cache
 from impl_jax.programs.compiled import compiled
 from impl_jax.transformer import Transformer
 from reference_numpy import parameters
@@ -189,12 +190,24 @@ def test_a_step_in_a_scan_gives_the_rows_of_the_call() -> None:
     model = loaded()
 
     def step(held: Any, token_b: Any) -> Any:
-        logits_b1v, held = cache.decode_step(model, token_b[:, None], held)
+        logits_b1v, held = static_cache.decode_step(model, token_b[:, None], held)
         return held, logits_b1v[:, 0]
 
-    start = cache.start_cache(model, model.encode(SOURCE), jnp.asarray(SOURCE != 0), length=8)
+    start = static_cache.start_cache(model, model.encode(SOURCE), jnp.asarray(SOURCE != 0), length=8)
     _, found = jax.jit(lambda start: jax.lax.scan(step, start, jnp.asarray(TARGET.T)))(start)
     same(np.asarray(found).swapaxes(0, 1)[TARGET != 0], reference()[TARGET != 0], CLOSE)
+
+
+@pytest.mark.conformance
+@pytest.mark.parametrize("room", [{}, {"length": 8}], ids=["grows", "has-room"])
+def test_rows_of_a_cache_change_places_and_take_their_past_with_them(room: dict[str, int]) -> None:
+    pages = static_cache if room else cache
+    model, row_b = loaded(), np.array([2, 0, 3, 1])
+    held = pages.start_cache(model, model.encode(SOURCE), jnp.asarray(SOURCE != 0), **room)
+    first, held = pages.decode_step(model, TARGET[:, :2], held)
+    rest, _ = pages.decode_step(model, TARGET[row_b, 2:], pages.reorder(held, row_b))
+    found = np.concatenate([first, np.asarray(rest)[np.argsort(row_b)]], axis=1)
+    same(found[TARGET != 0], reference()[TARGET != 0], CLOSE)
 
 
 @pytest.mark.conformance

@@ -35,7 +35,7 @@ def test_half_precision_dtypes_add_the_gradients_of_many_positions_in_float32(dt
     g = jnp.asarray(np.random.default_rng(0).normal(1, 0.1, (16, 512, 8)), dtype)
     exact = np.asarray(g, np.float64).sum((0, 1))
     projection = feed_forward.Projection("btd,df->btf", {"d": 4, "f": 8}, param_dtype=dtype, rngs=nnx.Rngs(0))
-    head = embedding.Logits(4, 8, True, param_dtype=dtype, rngs=nnx.Rngs(0))
+    head = embedding.Logits(CONFIG.replace(model_width=4, output_bias=True), 8, param_dtype=dtype, rngs=nnx.Rngs(0))
     x = jnp.zeros((16, 512, 4), dtype)
     for module in (projection, head):
         bias = nnx.grad(lambda module: (module(x) * g).astype(jnp.float32).sum())(module)["bias"].get_value()

@@ -102,7 +102,7 @@ def moves_as_planned(run: Trainer, mesh: Mesh) -> None:
 
     for path, found in jax.tree.leaves_with_path(program.input_shardings[0][0]):
         one = place.places[name_of(path)]
-        assert found.is_equivalent_to(place.at(*one.rest), len(one.rest)), (name_of(path), found)
+        assert found.is_equivalent_to(place.at(one.rest), len(one.rest)), (name_of(path), found)
     planned, over_model = Counter[int](), {bytes_of(name, 1) for name, one in place.places.items() if "model" in one.used}
     for name in over_data(config, mesh):
         planned[bytes_of(name, mesh.model)] += 1 + (".layers." in name and len(place.places[name].shape) > 1)

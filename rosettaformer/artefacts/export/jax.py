@@ -48,11 +48,11 @@ def write(model: Transformer, config: TransformerConfig, kind: str, path: Path, 
 
 def _exported(model: Transformer, entry: Entry) -> jax.export.Exported:
     """Returns a function's program, which takes its inputs by name and is in evaluation."""
-    function = getattr(entries, entry.name.capitalize())(model)
+    function = getattr(entries, entry.name)
     scope = jax.export.SymbolicScope()
 
     def call(**given: jax.Array) -> dict[str, jax.Array]:
-        found: dict[str, jax.Array] = function(**given)
+        found: dict[str, jax.Array] = function(model, **given)
         return found
 
     call.__name__ = entry.name
