@@ -1,7 +1,7 @@
 """Decoding in steps: a cache of keys and values, so that a step computes only its own tokens."""
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -59,9 +59,9 @@ def start_cache(
         kind = str(source_mask_bs.dtype)
         checks.check_token_mask("source mask", source_mask_bs.shape, kind, memory[:2])
     dtype = parameters[inputs.table(config, "target")]["table"].dtype
-    rows, heads = (batch or 0) if memory_bsd is None else len(memory_bsd), config.key_value_heads
-    key_bsgk = np.zeros((rows, 0, heads, config.key_size), dtype)
-    value_bsge = np.zeros((rows, 0, heads, config.value_size), dtype)
+    rows: Any = batch if memory_bsd is None else len(memory_bsd)
+    key_bsgk = np.zeros((rows, 0, config.key_value_heads, config.key_size), dtype)
+    value_bsge = np.zeros((rows, 0, config.key_value_heads, config.value_size), dtype)
     caches = []
     for index in range(config.decoder_layers):
         caches.append({"self_attention": KeyValues(key_bsgk, value_bsge)})

@@ -198,5 +198,5 @@ def test_steps_pass_the_original_length_one_by_one(name: str) -> None:
 def test_every_operation_of_a_cache_shows(name: str) -> None:
     """In steps, with windows that are not full yet and with full ones."""
     if model(name).cases[0].config.decoder_layers:
-        functions = ("start_cache", "decode_step", "decoder_layer_step", "_positions")
+        functions = ("start_cache", "decode_step", "decoder_layer_step", "positions")
         assert not hidden(name, _mutants(*(f"cache.{function}" for function in functions)), steps=True)
