@@ -32,7 +32,8 @@ def known(
 
 def unknown(what: str, names: Iterable[str], words: Collection[str]) -> list[str]:
     """A problem for each of the first names that are none of the words, and how many follow."""
-    wrong = [name for name in names if name not in words]
+    if not (wrong := [name for name in names if name not in words]):
+        return []
     like = Nearest(words)
     problems = [
         f"unknown {what} {name!r:.{LONGEST_NAME}}{like.to(str(name))}" for name in wrong[:SHOWN]

@@ -9,11 +9,23 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import browser
+import expectations
 import pytest
 import run_report
 from affected import affected, changed
 from kinds import FOLDERS, KINDS, kind_of, no_processes
 
+from rosettaformer.conformance import cases
+
+cases.all_cases = expectations.all_cases = expectations.made_once(cases.all_cases)
+
+# XLA optimises nothing, which takes it half the time, but in the test of test_conformance that compiles as everyone does.
+XLA = {
+    "xla_backend_optimization_level": 0,
+    "xla_cpu_use_fusion_emitters": "false",
+    "xla_llvm_disable_expensive_passes": "true",
+    "xla_cpu_parallel_codegen_split_count": 1,
+}
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 
@@ -25,12 +37,10 @@ if workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """What XLA and Inductor compiled and what the reference expects are kept for the other processes, and for the next run.
-
-    XLA optimises nothing, which takes it half the time, but in the test of test_conformance that compiles as everyone does.
-    """
+    """What XLA and Inductor compiled and what the reference expects are kept for the other processes, and for the next run."""
     config.pluginmanager.register(run_report.RunReport(config))
-    os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false")
+    os.environ.setdefault("XLA_FLAGS", " ".join(f"--{name}={value}" for name, value in XLA.items()))
+    os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")  # a program is lowered sooner without the lines of its source
     if cache := getattr(config, "cache", None):
         os.environ.setdefault("ROSETTAFORMER_EXPECTATIONS", str(cache.mkdir("expectations")))
         os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache.mkdir("jax")))

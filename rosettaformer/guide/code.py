@@ -27,6 +27,7 @@ class Code:
     repaired: tuple[tuple[str, str], ...] = ()
 
 
+@functools.cache
 def highlighted(code: Code) -> Any:
     """Returns the block as HTML."""
     from markupsafe import Markup, escape

@@ -180,7 +180,7 @@ def logits_of(backend: Backend, case: Case, dtype: Any, compiled: bool) -> dict[
     return {"output": backend.weights.to_numpy(function(**given))}
 
 
-# Costs 2 CPU s each: a copy of a small model, in JAX compiled.
+@pytest.mark.parametrize("backend", ["torch", "tf", conformance("jax")], indirect=True)
 @pytest.mark.parametrize("case", [case if case.name == "pre_norm" else conformance(case) for case in WHOLE], ids=lambda case: case.name)
 def test_whole_passes_of_a_copy_are_the_reference_s(backend: Backend, case: Case) -> None:
     """In int8 as near to the definition, and to the model itself, as the reference in int8 is; else within the tolerance."""

@@ -1,6 +1,7 @@
 """Weight transfer: the reference to each port and back, bit for bit; strict in both directions."""
 
 import re
+from itertools import product
 
 import numpy as np
 import pytest
@@ -37,8 +38,7 @@ def _assert_same_bits(got: dict[str, np.ndarray], wanted: dict[str, np.ndarray])
         assert got[name].tobytes() == value.tobytes(), name
 
 
-@pytest.mark.parametrize("dtype", every(2, DTYPES))
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize(("name", "dtype"), every(3, product(CONFIGS, DTYPES)))
 def test_parameters_go_in_and_come_out_bit_for_bit(backend: Backend, name: str, dtype: str) -> None:
     config = CONFIGS[name]
     wanted = _parameters(config, dtype)

@@ -5,18 +5,33 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from made_up_run import made_up
+from in_process import InProcess
+from made_up_run import made_up, made_up_values
 
 from rosettaformer.guide import build, defects
 from rosettaformer.guide.models import following
 from rosettaformer.guide.translation import measurement
 from rosettaformer.guide.translation.measurement import Measured
+from rosettaformer.guide.translation.snippet_process import Server
+from rosettaformer.guide.translation.table import FRAMEWORKS
+
+EXECUTED = [
+    "layer-norm", "adam", "gelu", "rms-norm", "attention-window", "attention-mask", "module-mask", "dropout-compiled", "repeated-ids",
+    "schedule-decay", "loss-scaling", "integers", "softmax", "top-k", "clip",
+]  # fmt: skip
 
 
 @pytest.fixture(scope="session")
 def measured() -> Measured:
-    """Everything that the pages show, executed once: a failing snippet fails here, with its name."""
-    return measurement.measure()
+    """What the snippets of a few rows give, executed in this process, and made-up values that fit the other rows: a test of kind
+    conformance executes all.
+    """
+    values, servers = made_up_values(), {framework: Server(framework) for framework in FRAMEWORKS}
+    for framework, server in servers.items():
+        for row, parts in server.values(EXECUTED).items():
+            values[row][framework] = {part: found["value"] for part, found in parts.items()}
+    losses = {framework: {"losses": [*range(20)]} for framework in FRAMEWORKS}
+    return Measured(values, losses, {framework: server.layout() for framework, server in servers.items()})
 
 
 @pytest.fixture(scope="session")
@@ -30,6 +45,7 @@ def guide(tmp_path_factory: pytest.TempPathFactory, measured: Measured) -> Path:
         mock.patch.object(measurement, "measure", lambda **rest: measured),
         mock.patch.object(defects, "measured", lambda identities, cpus: [known.get(one, known["NRM1"]) for one in identities]),
         mock.patch.object(following, "PORTS", ("torch",)),
+        mock.patch.object(following, "open_worker", InProcess),
     ):
         build.build(out, ("float32",))
     return out

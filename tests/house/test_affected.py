@@ -13,6 +13,7 @@ HOUSE = Path(__file__).resolve().parents[2]
 HELPERS = ("tests/support", "tests", "tests/backends", "tests/house", "tools")  # pythonpath in pyproject.toml
 
 
+@functools.cache
 def file_of(module: str) -> Path | None:
     """The file of a module of ours."""
     places = (base / module.replace(".", "/") for base in (HOUSE, *(HOUSE / helpers for helpers in HELPERS)))

@@ -40,7 +40,7 @@ LESS = {
     "check$": "torch --component layer_norm --dtype float32",
     "check ": "--component layer_norm --dtype float32",
     "diagnose ": "--component layer_norm --no-pairs",
-    "train ": "--backend numpy --mesh none --limit 60 --held-out 10 --steps 2",
+    "train ": "--backend numpy --mesh none --limit 60 --held-out 10 --steps 2 --set model_width=16 --set feed_forward_width=32",
     "compare-training": "--backend numpy --steps 2",
     "new-port ": "--no-check",
     "": "",

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch._dynamo  # which the first step loads: once here, and not in every process
 import torch.distributed as dist
 from torch.multiprocessing import ProcessExitedException, start_processes
 

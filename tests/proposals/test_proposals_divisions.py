@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from expectations import suite
+from kinds import conformance, every
 from messages import mentions
 from whole_models import in_this_process
 
@@ -17,7 +18,6 @@ MODELS = Path(__file__).parents[1] / "proposed"
 NANO = "../ports/wild/second/nanogpt_torch.py"
 # rows without a key, to which these models give the mean of all values
 EMPTY = {"empty_row", "left_padding", "shrinking_padding", "padded_columns"}
-SLOW = pytest.mark.conformance
 
 
 @pytest.fixture(autouse=True)
@@ -44,11 +44,11 @@ DIVISIONS = [
     ("torch_layouts.py:SharedBlock", "encoder_layer", ['"value": "x_btd",', '"key": "x_btd",', '"k i"'], "post", EMPTY),
     ("torch_layouts.py:RowAttention", "self_attention", ['"for": "b",', "earlier(inputs)[None] if"], "causal_ragged", EMPTY),
     ("torch_layouts.py:FlatLogits", "logits", ['output.unflatten(0, inputs["x_btd"].shape[:2])'], "bias", set()),
-    pytest.param("../ports/wild/keras_translation.py:FeedForward", "feed_forward_sublayer", ["layer_norm"], "post", set(), marks=SLOW),
+    conformance("../ports/wild/keras_translation.py:FeedForward", "feed_forward_sublayer", ["layer_norm"], "post", set()),
 ]
 
 
-@pytest.mark.parametrize(("source", "component", "words", "name", "differing"), DIVISIONS)
+@pytest.mark.parametrize(("source", "component", "words", "name", "differing"), every(2, DIVISIONS))
 def test_another_division_is_proposed_whole(
     source: str, component: str, words: list[str], name: str, differing: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

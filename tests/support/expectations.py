@@ -1,4 +1,4 @@
-"""What the reference expects of a case, computed once for all tests, for every process of a run and for the next run.
+"""Cases, made once for all tests; and what the reference expects of a case, computed once for every process of a run and for the next run.
 
 What is kept has the digest of what it depends on as its name: the code of the reference and of the judge, NumPy, and the case as it is run.
 Without pytest's cache folder it is kept in this process alone. A test of the expectation itself computes it anew.
@@ -10,7 +10,7 @@ import os
 import pickle
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from rosettaformer.conformance.reference import tolerance
 from rosettaformer.conformance.reference.expectation_store import Store, digest
 from rosettaformer.conformance.reference.tolerance import Expectation
 
-__all__ = ["FOLDER", "all_by_id", "expect", "has", "store", "suite"]
+__all__ = ["FOLDER", "all_by_id", "expect", "has", "made_once", "store", "suite"]
 
 FOLDER = "ROSETTAFORMER_EXPECTATIONS"  # the variable that names the folder; tests/conftest.py sets it
 HOUSE = Path(__file__).parents[2]
@@ -35,10 +35,24 @@ def all_by_id() -> dict[str, Case]:
     return {case.id: case for case in all_cases(grad=True)}
 
 
-@functools.cache
 def suite() -> tuple[Case, ...]:
-    """`all_cases()`, built once: a second and a half."""
+    """Every case but the gradients."""
     return tuple(all_cases())
+
+
+def made_once(make: Callable[..., list[Case]]) -> Callable[..., list[Case]]:
+    """`all_cases`, which remembers the cases of the last eight configs that it is given."""
+    made: dict[str, list[Case]] = {}
+
+    @functools.wraps(make)
+    def remembered(fixed: Mapping[str, Any] | None = None, grad: bool = False, shared: Sequence[str] = ()) -> list[Case]:
+        key = repr((fixed or {}, grad, [*shared]))
+        made[key] = made.pop(key, None) or make(fixed, grad, shared)
+        if len(made) > 8:
+            del made[next(iter(made))]
+        return [*made[key]]
+
+    return remembered
 
 
 def has(config: TransformerConfig, fields: Mapping[str, Any]) -> bool:

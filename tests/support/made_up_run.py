@@ -1,8 +1,11 @@
 """What the pages of the guide have their figures from, made up: other tests run the cases."""
 
+from typing import Any
+
 from rosettaformer.conformance.report.summary import Summary
 from rosettaformer.conformance.result import Result
 from rosettaformer.guide import build
+from rosettaformer.guide.translation.table import PARTS, rows
 
 
 def made_up() -> build.Run:
@@ -13,3 +16,14 @@ def made_up() -> build.Run:
         for name in names for dtype in ("float64", "float32") for port in ("torch", "tf", "jax") for i in range(2)
     ]  # fmt: skip
     return build.Run(Summary(results))
+
+
+def made_up_values() -> dict[str, dict[str, dict[str, Any]]]:
+    """Values of every snippet as its row declares them: codes agree, and what is measured differs between the declared groups."""
+    made: dict[str, dict[str, dict[str, Any]]] = {}
+    for row in rows():
+        groups = {name: group for group in row.groups.split("|") for name in group.split()}
+        for name, cell in row.cells.items():
+            values = {"code": [1.0], "measure": groups.get(name, name if row.kind else "alike"), "claims": 1}
+            made.setdefault(row.id, {})[name] = {part: values[part] for part in PARTS if getattr(cell, part)}
+    return made

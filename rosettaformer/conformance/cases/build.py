@@ -1,6 +1,7 @@
 """Builds cases: the sizes, the random values, the masks."""
 
 import dataclasses
+import functools
 import math
 import zlib
 from collections.abc import Collection, Mapping, Sequence
@@ -141,19 +142,25 @@ def _merged(dialect: str, changes: Mapping[str, Any], fixed: Mapping[str, Any], 
 
     usual: see `Builder.config`.
     """
-    given, fixed = fixed, {**usual, **fixed}
+    given, fixed, own = fixed, {**usual, **fixed}, _fields(dialect)
     changes = TransformerConfig.apart(changes)
     soft = {name: value for name, value in changes.items() if name in SIZES and value}
     hard = {name: value for name, value in changes.items() if name not in soft}
-    merged = preset(dialect).to_dict() | SIZES | {"heads": 3, "padding_id": 2} | soft | dict(fixed) | hard
+    merged = own | SIZES | {"heads": 3, "padding_id": 2} | soft | dict(fixed) | hard
     if "key_value_heads" not in hard and "key_value_heads" not in fixed:
         merged["key_value_heads"] = merged["heads"]
     if merged["share_embeddings"] and "target_vocabulary" not in fixed:
         merged["target_vocabulary"] = merged["source_vocabulary"]
     for name in ("encoder_layers", "decoder_layers"):
         if name not in soft and name not in fixed:
-            merged[name] = min(merged[name], getattr(preset(dialect), name))
+            merged[name] = min(merged[name], own[name])
     return TransformerConfig.from_dict(merged | _fitting(merged, {*given, *hard}) if given else merged)
+
+
+@functools.cache
+def _fields(dialect: str) -> dict[str, Any]:
+    """Returns the fields of a preset."""
+    return preset(dialect).to_dict()
 
 
 def _fitting(merged: Mapping[str, Any], held: Collection[str]) -> dict[str, Any]:
@@ -237,7 +244,7 @@ NAMED = 3  # config fields that a reason names if there are many
 
 def excluded(case: Case, fixed: Mapping[str, Any], whose: str = "") -> Case:
     """Returns the case, with the reason if the fixed fields exclude it. whose: introduces the case's own values, all of them."""
-    if not reads_config(case):
+    if not (fixed or case.shared) or not reads_config(case):
         return case
     own = case.config.to_dict()
     others = {name: value for name, value in TransformerConfig.apart(fixed).items() if own[name] != value}
