@@ -41,9 +41,7 @@ def _in_order(order: Callable[[list[str]], Sequence[str]], parallel: bool = Fals
         original: Callable, parameters: Any, config: Any, x_btd: Array, memory: Any = None,
         attending: Attending = Attending(scores=Scores(causal=True)), keep: Any = None,
     ) -> Array:  # fmt: skip
-        attentions: dict[str, Callable[[Array], Array]] = {
-            SELF: functools.partial(_self_attention, parameters, config, attending, keep)
-        }
+        attentions: dict[str, Callable[[Array], Array]] = {SELF: functools.partial(_self_attention, parameters, config, attending, keep)}
         if memory is not None:
             attentions[CROSS] = lambda y_btd: layers.cross_attention(parameters, config, y_btd, memory, keep)
         return layer(parameters, config, x_btd, keep, attentions)
