@@ -38,8 +38,6 @@ Array = jax.Array | np.ndarray  # what a call may be given, before a program
 # Private names of JAX and Flax, and what would be lost without each.
 PRIVATE = {
     "jax.jit._cache_size": "nothing would count the programs of a call",
-    "flax.nnx.Pytree._pytree__state": "each call would split its module again",
-    "flax.nnx.Pytree._pytree__nodes": "each call would split its module again",
 }
 
 _PRECISION = {"cpu": "highest", "cuda": "highest", "cuda-tf32": "tensorfloat32"}

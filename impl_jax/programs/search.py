@@ -110,7 +110,8 @@ class Searches:
 
 def answers(found: Mapping[str, np.ndarray], strategy: Strategy) -> dict[str, jax.Array]:
     """One answer a row, without the room that the program had for more tokens."""
-    return {name: jax.device_put(x[:, : strategy.max_new_tokens]) for name, x in found.items()}
+    count = strategy.max_new_tokens
+    return {name: jax.device_put(found[name][:, :count]) for name in ("token_bn", "log_p_bn")}
 
 
 def plan(strategy: Strategy, beams: int = 1, drawn: bool = False) -> Plan:

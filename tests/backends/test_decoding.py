@@ -168,7 +168,7 @@ def test_a_row_of_a_cache_takes_its_past_with_it_and_projections_of_one_input_ar
         np.testing.assert_allclose(np.concatenate(found, axis=-1), np.concatenate(expected, axis=-1), rtol=0, atol=1e-5)
     arrays, source, row = random_parameters(CONFIG), sources(), np.array([2, 0, 0])
     first, then = np.array([[3, 4], [5, 6], [4, 4]]), np.array([[6], [5], [3]])
-    cache = backend.part("programs.static_cache" if backend.name == "tf" else "cache")
+    cache = backend.part("programs.static_cache")
     given = backend.weights.from_numpy
     with backend.wide():
         model = backend.loaded(CONFIG, arrays)

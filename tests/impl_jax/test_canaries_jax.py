@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import pytest
 from canaries import overridden, sing
-from flax import nnx
 
 import impl_jax
 from impl_jax import framework
@@ -19,21 +18,8 @@ def _counted() -> None:
     assert framework.program_count(double) == 2
 
 
-def _attributes() -> None:
-    class Module(nnx.Module):
-        def __init__(self) -> None:
-            self.scale, self.size = nnx.Param(jnp.ones(2)), 2
-
-    module = Module()
-    nnx.split(module)
-    assert framework.attributes(module) == {"scale": module.scale, "size": 2}
-    assert {*vars(module)} > {*framework.attributes(module)}
-
-
 CANARIES: dict[str, Callable[[], None]] = {
     "jax.jit._cache_size": _counted,
-    "flax.nnx.Pytree._pytree__state": _attributes,
-    "flax.nnx.Pytree._pytree__nodes": _attributes,
 }
 
 

@@ -20,7 +20,7 @@ from impl_torch.programs.fused import FusedFeedForward, fused
 from impl_torch.projection import initialise
 from impl_torch.transformer import Transformer
 from impl_torch.values import Text
-from reference_numpy import TransformerConfig, decoding, layout, parameters, preset
+from reference_numpy import TransformerConfig, layout, parameters, preset
 from reference_numpy import cache as steps
 from reference_numpy.config import ACTIVATIONS, NORM_PLACEMENTS, NORMS, QUERY_KEY_NORMS, ROTARY_LAYOUTS
 from reference_numpy.parameters import flatten, nest
@@ -163,7 +163,7 @@ def searched(config: TransformerConfig, searcher: Searcher, values: dict[str, np
     prefix[~mask] = 0
     draws = [np.random.default_rng(3).random((2, 9))] if search == "sample" else []
     given = {"prefix": prefix, "source_mask_bs": batch.source_mask, "prefix_mask_bp": mask}
-    expected = getattr(decoding, search)(nest(values), config, batch.source, options, *draws, **given)
+    expected = getattr(flat, search)(nest(values), config, batch.source, options, *draws, **given)
     of_torch = {name: tensor(array) for name, array in given.items()}
     found = getattr(searcher, search)(tensor(batch.source), options, *map(tensor, draws), **of_torch)
     for name, array in expected.items():
