@@ -9,7 +9,7 @@ from backends import PORTS, Backend
 from expectations import suite
 from kinds import conformance, every
 
-from reference_numpy import int8, parameters
+from reference_numpy import int8, parameters, transformer
 from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.cases import of_components
 from rosettaformer.conformance.compare import compare
@@ -176,8 +176,13 @@ def test_searches_are_the_reference_s(name: str, case: Case) -> None:
 def logits_of(backend: Backend, case: Case, dtype: Any, compiled: bool) -> dict[str, np.ndarray]:
     copy = backend.part("programs.fused").fused(backend.loaded(case.config, case.parameters), dtype)
     function = backend.part("programs.compiled").compiled(copy) if compiled else copy
-    given = {name: backend.weights.from_numpy(value) if isinstance(value, np.ndarray) else value for name, value in case.inputs.items()}
-    return {"output": backend.weights.to_numpy(function(**given))}
+    text, inputs = backend.part("values").Text, case.inputs
+    given = {name: backend.weights.from_numpy(value) for name, value in inputs.items() if isinstance(value, np.ndarray)}
+    source = text(given["source"], given.get("source_mask_bs")) if "source" in given else None
+    logits = backend.weights.to_numpy(function(source, text(given["target"], given.get("target_mask_bt"))))
+    if inputs.get("skip_padding"):
+        logits = transformer.real_rows(logits, case.config, inputs["target"], inputs.get("target_mask_bt"))
+    return {"output": logits}
 
 
 @pytest.mark.parametrize("backend", ["torch", "tf", conformance("jax")], indirect=True)
