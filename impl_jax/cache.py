@@ -38,7 +38,7 @@ class KeyValues(NamedTuple):
     value_bsge: jax.Array
 
     def update(self, key_btgk: jax.Array, value_btge: jax.Array) -> "KeyValues":
-        """All keys and values: those of before, then those of the next tokens."""
+        """The old keys and values, followed by those of the next tokens."""
         key_bsgk = jnp.concatenate([self.key_bsgk, key_btgk], axis=1)
         return KeyValues(key_bsgk, jnp.concatenate([self.value_bsge, value_btge], axis=1))
 

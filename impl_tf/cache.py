@@ -29,7 +29,7 @@ class KeyValues(NamedTuple):
     value_bsge: tf.Tensor
 
     def update(self, key_btgk: tf.Tensor, value_btge: tf.Tensor) -> "KeyValues":
-        """All keys and values: those of before, then those of the next tokens."""
+        """The old keys and values, followed by those of the next tokens."""
         key_bsgk = tf.concat([self.key_bsgk, key_btgk], axis=1)
         return KeyValues(key_bsgk, tf.concat([self.value_bsge, value_btge], axis=1))
 

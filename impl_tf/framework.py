@@ -226,7 +226,7 @@ def unlocked(layer: keras.layers.Layer) -> Iterator[None]:
 def variable_index(
     optimizer: keras.optimizers.Optimizer, variable: keras.Variable | tf.Variable
 ) -> int:
-    """The place of a variable among those of an optimiser."""
+    """The index of a variable in an optimiser."""
     return optimizer._get_variable_index(variable)
 
 

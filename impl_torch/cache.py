@@ -29,7 +29,7 @@ class KeyValues(NamedTuple):
     value_bsge: Tensor
 
     def update(self, key_btgk: Tensor, value_btge: Tensor) -> "KeyValues":
-        """Returns all keys and values: those of before, then those of the next tokens."""
+        """Returns the old keys and values, followed by those of the next tokens."""
         key_bsgk = torch.cat([self.key_bsgk, key_btgk], dim=1)
         return KeyValues(key_bsgk, torch.cat([self.value_bsge, value_btge], dim=1))
 

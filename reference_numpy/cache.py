@@ -20,7 +20,7 @@ class KeyValues(NamedTuple):
     value_bsge: Array
 
     def update(self, key_btgk: Array, value_btge: Array) -> "KeyValues":
-        """All keys and values: those of before, then those of the next tokens."""
+        """The old keys and values, followed by those of the next tokens."""
         key_bsgk = np.concatenate([self.key_bsgk, key_btgk], axis=1)
         return KeyValues(key_bsgk, np.concatenate([self.value_bsge, value_btge], axis=1))
 

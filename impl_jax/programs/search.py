@@ -23,7 +23,7 @@ Program = jax.stages.Wrapped  # of (structure, leaves, plan, request)
 
 
 class Prompt(NamedTuple):
-    """What a search is asked: the source of each row, and the prefix that its answer follows."""
+    """The input of a search: for each row a source, and the prefix that its answer follows."""
 
     source: Array | None
     prefix: Array | None = None

@@ -182,7 +182,7 @@ def read(
 ) -> tuple[jax.Array, StaticCache]:
     """Logits `b t v` of more tokens, and the cache after them. model: in evaluation.
 
-    The tokens are the next ones of a target, see `next_tokens`, or those of many beams.
+    The tokens are the next ones of a target (`next_tokens`), or one for each of many beams.
     """
     place, room = cache["read"], cache["target_mask_bt"].shape[1]
     if not is_traced(place) and (needed := int(place) + target.shape[1]) > room:

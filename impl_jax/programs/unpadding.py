@@ -168,7 +168,7 @@ def _logits(
 
 
 def _flat(keep: Keep | None, tokens: Tokens) -> Keep | None:
-    """The keep masks of a stack for flat tokens; those of attention weights stay of rows."""
+    """The keep masks of a stack for flat tokens; masks of attention weights keep their rows."""
 
     def flat(path: KeyPath, keep: jax.Array) -> jax.Array:
         if path[-1].key in ("weights_dropout", "embedding_dropout"):

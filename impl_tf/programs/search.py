@@ -85,7 +85,7 @@ class Programs:
         return sum(getattr(run, "experimental_get_tracing_count", int)() for run in searches)
 
     def refresh(self, model: Transformer) -> None:
-        """Takes the weights anew, of the same model or one of its config; no graph is compiled."""
+        """Copies the weights of this model or another of its config; compiles no graph."""
         refresh(self.model, model)
 
     def answers(
