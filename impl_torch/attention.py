@@ -55,9 +55,7 @@ def scaled_dot_product_attention(
 
 
 def scaled_scores(query_bthk: Tensor, key_bsgk: Tensor, scores: Scores = Scores()) -> Tensor:
-    """`query key^T / sqrt(k)`, or times the scale that is stated (SCALE): `b h t s`, at least in
-    float32.
-    """
+    """`query key^T / sqrt(k)`, or times a stated scale (SCALE): `b h t s`, at least in float32."""
     scale = query_bthk.shape[3] ** -0.5 if scores.scale is None else scores.scale
     scaled_bthk = precision.upcast_half(query_bthk) * scale
     key_bshk = precision.upcast_half(repeat_kv(key_bsgk, query_bthk.shape[2]))
@@ -152,9 +150,7 @@ class MultiHeadAttention(nn.Module):
     def keys_and_values(
         self, memory_bsd: Tensor, rotation: Rotation | None = None
     ) -> tuple[Tensor, Tensor]:
-        """`m W^K + b^K`, normalised and rotated, and `m W^V + b^V`, which a cache may hold: `b s g
-        k` and `b s g e`.
-        """
+        """`m W^K + b^K`, normalised and rotated, and `m W^V + b^V`: `b s g k` and `b s g e`."""
         key_bsgk = self.key(memory_bsd).unflatten(-1, (-1, self.key_size))
         value_bsge = self.value(memory_bsd).unflatten(-1, (-1, self.value_size))
         normed_bsgk = self.query_key_norm(self.key_norm, key_bsgk)
@@ -198,9 +194,7 @@ class MultiHeadAttention(nn.Module):
         keep_bhts: Tensor | None = None,
         scores: Scores | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Returns the weights before their dropout, `b h t s`, and the mean of the values by them,
-        `b t h e`, which `attend` projects.
-        """
+        """Returns the weights before dropout, `b h t s`, and the mean of the values, `b t h e`."""
         scores, drop = self.scores if scores is None else scores, self.weights_dropout
         weights_bhts = attention_weights(heads.query_bthk, heads.key_bsgk, mask_bhts, scores)
         dropped_bhts = drop(weights_bhts) if keep_bhts is None else drop(weights_bhts, keep_bhts)

@@ -1,6 +1,4 @@
-"""The beams of all rows at once: which live on, which are finished, and when no live one can win
-(BEAM).
-"""
+"""The beams of all rows: which live on, which are finished, when none can win (BEAM)."""
 
 import numpy as np
 import torch
@@ -34,9 +32,7 @@ class Beams:
         self._steps: list[tuple[Tensor, Tensor, Tensor]] = []
 
     def advance(self, scores_bwv: Tensor) -> tuple[Tensor, Tensor]:
-        """Chooses the next token of every beam: the tokens `(b w) 1`, and the row of the model that
-        each continues.
-        """
+        """Chooses each beam's next token, `(b w) 1`, and the row of the model that it continues."""
         strategy, length = self.strategy, len(self._steps) + 1
         total_bwv = scores_bwv + self.live_bw[:, :, None]
         ended_bw = total_bwv[:, :, strategy.end_id] / _length_penalty(length, strategy.alpha)

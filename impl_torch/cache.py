@@ -1,12 +1,13 @@
 """Decoding in steps: a cache of keys and values, so that a step computes only its own tokens."""
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 import torch
 from torch import Tensor, nn
 
 from reference_numpy import TransformerConfig, checks
+from reference_numpy.scores import Scores
 
 from . import mask, positional_encoding
 from .attention import MultiHeadAttention
@@ -39,13 +40,11 @@ class KeyValues(NamedTuple):
 
 
 class Cache(TypedDict):
-    """What steps have read: which tokens of the target are real, and for each layer the keys and
-    values of its attentions.
-    """
+    """Which tokens of the target are real, and the keys and values of each layer's attentions."""
 
     source_mask_bs: Tensor | None
     target_mask_bt: Tensor
-    layers: list[Mapping[str, KeyValues]]
+    layers: list[dict[str, KeyValues]]
 
 
 def start_cache(
@@ -73,17 +72,14 @@ def start_cache(
         mask.check("source mask", source_mask_bs, shape[:2])
     given: Tensor = next(model.parameters()) if memory_bsd is None else memory_bsd
     rows, groups = (batch or 0) if memory_bsd is None else len(memory_bsd), config.key_value_heads
-    nothing = KeyValues(
-        given.new_zeros(rows, 0, groups, config.key_size),
-        given.new_zeros(rows, 0, groups, config.value_size),
-    )
-    layers: list[Mapping[str, KeyValues]] = []
+    sizes = config.key_size, config.value_size
+    nothing = KeyValues(*(given.new_zeros(rows, 0, groups, size) for size in sizes))
+    layers = []
     for layer in model.decoder.layers:
-        kept = {"self_attention": nothing}
+        layers.append({"self_attention": nothing})
         if memory_bsd is not None:
-            key_bsgk, value_bsge = layer.cross_attention.keys_and_values(memory_bsd)
-            kept["cross_attention"] = KeyValues(key_bsgk, value_bsge)
-        layers.append(kept)
+            of_memory = layer.cross_attention.keys_and_values(memory_bsd)
+            layers[-1]["cross_attention"] = KeyValues(*of_memory)
     read_bt = torch.zeros(rows, 0, dtype=torch.bool, device=given.device)
     return {"source_mask_bs": source_mask_bs, "target_mask_bt": read_bt, "layers": layers}
 
@@ -110,14 +106,16 @@ def decode_step(
     past_bsgk = cache["layers"][0]["self_attention"].key_bsgk
     encoding_pd = encoding_table(config, read_bt.shape[1], past_bsgk.dtype, target.device)
     x_btd = embed(model, "target", target, position_bt, encoding_pd=encoding_pd)
-    self_mask_bhts = mask.padding_mask(read_bt)
+    self_mask_bhts: Any = mask.padding_mask(read_bt)
     cross_mask_bhts = mask.padding_mask(cache["source_mask_bs"])
     layers = list(cache["layers"])
 
     def through(layer: Layer, x_btd: Tensor, rotation: Rotation | None, index: int) -> Tensor:
-        x_btd, layers[index] = decoder_layer_step(
-            layer, x_btd, layers[index], self_mask_bhts, cross_mask_bhts, rotation
-        )
+        own, past = layer.self_attention.scores, layers[index]
+        length = past["self_attention"].key_bsgk.shape[1] + target.shape[1]
+        masks = self_mask_bhts[..., -length:], cross_mask_bhts
+        x_btd, after = decoder_layer_step(layer, x_btd, past, own, *masks, rotation)
+        layers[index] = after | {"self_attention": after["self_attention"].last(own.window)}
         return x_btd
 
     logits_btv = model.logits(model.decoder.walk(x_btd, through, position_bt))
@@ -127,31 +125,29 @@ def decode_step(
 def decoder_layer_step(
     layer: Layer,
     x_btd: Tensor,
-    cache: Mapping[str, KeyValues],
+    cache: Mapping[str, Any],
+    scores: Scores,
     self_mask_bhts: Tensor | None = None,
     cross_mask_bhts: Tensor | None = None,
     rotation: Rotation | None = None,
-) -> tuple[Tensor, dict[str, KeyValues]]:
+) -> tuple[Tensor, dict[str, Any]]:
     """Computes `DecoderLayer` on the next tokens of a target; returns also the layer's cache after
     them.
 
-    cache: self_attention, of the tokens before, to which those of x are appended; cross_attention,
-    of the memory, if there is one. self_mask_bhts: of all tokens that were read, those of x among
-    them.
+    cache: self_attention, of the tokens before, whose `update` adds those of x; cross_attention, of
+    the memory, if there is one. scores: of the self-attention. self_mask_bhts: of all tokens that
+    it reads, those of x among them.
     """
     after = dict(cache)
 
     def attend(y_btd: Tensor) -> Tensor:
-        own = layer.self_attention
-        query_bthk, key_btgk, value_btge = own.project(y_btd, y_btd, rotation)
-        key_bsgk, value_bsge = read = cache["self_attention"].update(key_btgk, value_btge)
-        after["self_attention"] = read.last(own.scores.window)
-        mask_bhts = None if self_mask_bhts is None else self_mask_bhts[..., -key_bsgk.shape[1] :]
-        return own.attend(Heads(query_bthk, key_bsgk, value_bsge), mask_bhts)
+        query_bthk, *new = layer.self_attention.project(y_btd, y_btd, rotation)
+        after["self_attention"] = cache["self_attention"].update(*new)
+        heads = Heads(query_bthk, *after["self_attention"])
+        return layer.self_attention.attend(heads, self_mask_bhts, scores=scores)
 
     def attend_to_memory(y_btd: Tensor) -> Tensor:
-        key_bsgk, value_bsge = cache["cross_attention"]
-        heads = Heads(layer.cross_attention.queries(y_btd), key_bsgk, value_bsge)
+        heads = Heads(layer.cross_attention.queries(y_btd), *cache["cross_attention"])
         return layer.cross_attention.attend(heads, cross_mask_bhts)
 
     crossing = attend_to_memory if "cross_attention" in cache else None
@@ -199,9 +195,7 @@ def positions(config: TransformerConfig, read_bt: Tensor, length: int) -> Tensor
 
 
 def check_steps(model: Transformer) -> None:
-    """Raises ValueError if a step would leave out something that `forward` does: it calls other
-    methods of these modules.
-    """
+    """Raises ValueError if a step would bypass something that `forward` of a module does."""
     whole: list[tuple[str, nn.Module | None, type[nn.Module]]] = [("model", model, Transformer)]
     whole.append(("decoder", model.decoder, Decoder))
     names = ["self_attention"] + ["cross_attention"] * model.config.cross_attention

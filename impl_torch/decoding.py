@@ -59,9 +59,7 @@ class Searcher:
         source_mask_bs: Tensor | None = None,
         prefix_mask_bp: Tensor | None = None,
     ) -> dict[str, Tensor]:
-        """Returns token_bn and log_p_bn: at each step the likeliest token after penalties, of
-        equals the lower id.
-        """
+        """Returns token_bn and log_p_bn: the likeliest after penalties, of equals the lower id."""
         reading = start(self, strategy, source, prefix, source_mask_bs, prefix_mask_bp)
         return one_by_one(reading, lambda step: reading.likeliest())
 
@@ -109,9 +107,7 @@ class Searcher:
 def one_by_one(
     reading: Reading, choose: Callable[[int], tuple[Tensor, Tensor]]
 ) -> dict[str, Tensor]:
-    """Returns one answer for each row, token by token. choose: step -> the tokens `b`, and their
-    log p.
-    """
+    """Answers each row token by token. choose: step -> the tokens `b`, and their log p."""
     strategy, pad_id = reading.strategy, reading.request.pad_id
     done_b = torch.zeros_like(reading.next.token_b, dtype=torch.bool)
     tokens, log_ps = [], []

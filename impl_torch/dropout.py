@@ -19,9 +19,7 @@ Keep: TypeAlias = Mapping[str, "Tensor | Keep"]
 
 
 class Dropout(nn.Module):
-    """`y = x / (1 - rate)` if kept, otherwise 0: an `nn.Dropout` that also takes a keep mask, and
-    drops by it in any mode.
-    """
+    """`y = x / (1 - rate)` if kept, else 0: an `nn.Dropout` with keep masks, used in any mode."""
 
     def __init__(self, rate: float) -> None:
         super().__init__()
@@ -35,9 +33,7 @@ class Dropout(nn.Module):
 
 
 def dropout(x: Tensor, keep: Tensor | None, rate: float, training: bool) -> Tensor:
-    """Computes `Dropout`; without a keep mask, entries are dropped at random in training and none
-    in evaluation.
-    """
+    """Computes `Dropout`; without a mask, drops at random in training and nothing in evaluation."""
     if keep is None:
         return F.dropout(x, rate, training)
     checks.check_keep(keep.shape, precision.dtype_name(keep.dtype), x.shape, rate)
@@ -52,9 +48,7 @@ def part(keep: Any, *names: str) -> Any:
 
 
 def words(entries: int, device: torch.device, generator: torch.Generator | None = None) -> Tensor:
-    """Draws at least this number of random 16-bit words, four in an int64; generator: by default
-    the device's.
-    """
+    """Draws at least this number of random 16-bit words, four in an int64."""
     empty = torch.empty(-(-entries // 4), dtype=torch.int64, device=device)
     return empty.random_(-(2**63), None, generator=generator)
 

@@ -24,10 +24,8 @@ class Table(nn.Embedding):
         nn.init.normal_(self.weight, std=self.embedding_dim**-0.5)
 
     def look_up(self, index_bt: Tensor) -> Tensor:
-        """Takes the row of each index, unchecked.
-
-        ONNX counts negative indices from the end: a graph that may run there makes them out of
-        range.
+        """Takes the row of each index, unchecked. ONNX counts negative indices from the end: a
+        graph that may run there makes them out of range.
         """
         index_bt = index_bt.long()
         if framework.exporting():
@@ -57,9 +55,7 @@ class Embedding(Table):
         return self.look_up(token)
 
     def look_up(self, token: Tensor) -> Tensor:
-        """Computes `forward` of tokens that are checked: a model reads all ids from the device
-        once.
-        """
+        """Computes `forward` of checked tokens: a model reads all ids from the device once."""
         if token.is_floating_point():
             x_btd = token.to(self.weight.dtype) @ self.weight
         else:

@@ -1,6 +1,4 @@
-"""An encoder-only model, from token ids to the classes of a row and the logits of masked tokens,
-and the loss of its classes.
-"""
+"""Encoder-only models (ALONE): from token ids to a row's classes and to masked tokens' logits."""
 
 from collections.abc import Callable
 
@@ -69,8 +67,6 @@ class EncoderHeads(Sharing):
         return loss.unchecked(logits_bc[:, None], label_b[:, None], None, smoothing, total)
 
     def masked_language_logits(self, source: Source, keep: Keep | None = None) -> Tensor:
-        """`masked_language_head(encode(source))`, `b s v`: scores of the token at every position,
-        given the whole row.
-        """
+        """`masked_language_head(encode(source))`, `b s v`: scores of tokens at every position."""
         self.config.need("masked_language_head")
         return self.masked_language_head(self.encode(source, keep))

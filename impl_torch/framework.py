@@ -105,41 +105,31 @@ def has_values(token: Tensor) -> bool:
 
 
 def is_sharded(tensor: Tensor) -> TypeGuard["DTensor"]:
-    """Whether the tensor is a `DTensor`, of which each process has a part: a class that takes a
-    while to import.
-    """
+    """Whether the tensor is a `DTensor`, a class that takes a while to import."""
     return hasattr(tensor, "full_tensor")
 
 
 def bounds(x: Tensor) -> list[Any]:
-    """Returns the lowest and the highest value, in one transfer from the device; nothing if there
-    are no values to look at.
-    """
+    """Returns the lowest and highest value, in one transfer; nothing if there are no values."""
     if not has_values(x) or not x.numel():
         return []
     return torch.stack((x if x.is_floating_point() else x.long()).aminmax()).tolist()
 
 
 def exporting() -> bool:
-    """Whether the graph that is traced may run elsewhere than in torch: `torch.export`, ONNX,
-    `make_fx` and `jit.trace`.
-    """
+    """Whether the traced graph may run outside torch: `export`, ONNX, `make_fx`, `jit.trace`."""
     if torch.compiler.is_compiling():
         return torch.compiler.is_exporting()
     return torch.jit.is_tracing() or get_proxy_mode() is not None
 
 
 def same_size(one: int, other: int) -> bool:
-    """Whether two sizes are equal in every run of the graph; symbols that may be equal by chance
-    are not.
-    """
+    """Whether two sizes are equal in every run of the graph, and not by chance in this one."""
     return _always(one == other)
 
 
 def fits(size: int, most: int) -> bool:
-    """Whether a size is at most this in every run of the graph; a symbol that may be larger does
-    not fit.
-    """
+    """Whether a size is at most this in every run of the graph."""
     return _always(size <= most)
 
 
@@ -148,16 +138,12 @@ def _always(holds: bool | Tensor) -> bool:  # sizes are tensors in `jit.trace`
 
 
 def is_changed(module: nn.Module) -> bool:
-    """Whether a call of the module does more than the `forward` of its class: it has hooks, or a
-    `forward` of its own.
-    """
+    """Whether a call does more than its class's `forward`: hooks, or a `forward` of its own."""
     return bool(module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module))
 
 
 def scaled(tensors: Iterable[Tensor], factor: Tensor) -> tuple[Tensor, ...]:
-    """Multiplies every tensor by the factor. On a GPU, launching a kernel for each of a model's
-    parameters would take longer than to run it.
-    """
+    """Multiplies all tensors: on a GPU, to launch a kernel for each takes longer than to run it."""
     return torch._foreach_mul(list(tensors), factor)
 
 
@@ -195,9 +181,7 @@ def programs() -> Path:
 
 
 def program(path: Path) -> Callable[[list[Tensor]], list[Tensor]]:
-    """Loads a compiled program. Its call takes and returns lists: a third faster than the call that
-    looks for their structure.
-    """
+    """Loads a compiled program, which is called with lists: a third faster than with structures."""
     return torch._inductor.aoti_load_package(str(path)).loader.boxed_run
 
 
@@ -210,9 +194,7 @@ def compile_to(exported: torch.export.ExportedProgram, path: Path, rules: Rules)
 
 
 def compiled_int8(of_x: Sequence[Tensor], x_nd: Any, kernel: Any, scale: Any, zero: Any) -> Any:
-    """A rule of `compile_to` for a product of uint8 by packed int8 by oneDNN, which may be an
-    input. of_x: scale and zero of the uint8.
-    """
+    """A rule of `compile_to` for oneDNN's product by int8; of_x: scale and zero of the uint8."""
     from torch._inductor import ir, mkldnn_ir
     from torch._inductor.virtualized import V
 
@@ -293,9 +275,7 @@ class Sharing(Moving):
 
     @contextmanager
     def _moving(self, fn: Callable[[Tensor], Tensor]) -> Iterator[None]:
-        """`to` and `to_empty` give each module a parameter of its own when they leave the meta
-        device.
-        """
+        """Leaving the meta device would give each module a parameter of its own."""
         tied = shared(self)
         yield
         share(self, tied)
@@ -336,28 +316,24 @@ def _everywhere(
         for older, newer in OLDER:
             if name.endswith(older):
                 state_dict[name.removesuffix(older) + newer] = state_dict.pop(name)
-    for names in shared(module):
-        held = module.get_parameter(names[0])
-        given = {
-            prefix + name: state_dict[prefix + name]
-            for name in names
-            if prefix + name in state_dict
-        }
+    for group in shared(module):
+        held, names = module.get_parameter(group[0]), [prefix + name for name in group]
+        given = {name: state_dict[name] for name in names if name in state_dict}
         # `torch.distributed.checkpoint` gives a name that a full state dict leaves out the module's
         # own parameter, which says nothing.
         given = {name: tensor for name, tensor in given.items() if tensor is not held} or given
         if not given:
             continue
-        first, tensor = next(iter(given.items()))
+        (first, tensor), *others = given.items()
         problems[-1].extend(
             f"{name} must equal {first}, since both are one parameter of this model"
-            for name, other in given.items()
+            for name, other in others
             if not _equal(tensor, other)
         )
         assigns = local_metadata.get("assign_to_params_buffers")
         if assigns and not isinstance(tensor, nn.Parameter):
             tensor = nn.Parameter(tensor, requires_grad=held.requires_grad)
-        state_dict.update(dict.fromkeys((prefix + name for name in names), tensor))
+        state_dict.update(dict.fromkeys(names, tensor))
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:

@@ -1,6 +1,4 @@
-"""The heads of an encoder-only model: the pooled first token and its classes, and the logits of
-masked tokens.
-"""
+"""The heads of encoder-only models: pooler, classifier and masked-language head (HEADS)."""
 
 import torch
 from torch import Tensor, nn
@@ -17,9 +15,7 @@ __all__ = ["Classifier", "MaskedLanguageHead", "Pooler"]
 
 
 class Pooler(Projection):
-    """`y = activation(x_0 W + b)`, x_0 the first token of each row, as a linear layer `d -> r`:
-    `b r`; tanh or relu.
-    """
+    """`y = activation(x_0 W + b)`, x_0 a row's first token: `d -> r`, `b r`; tanh or relu."""
 
     def __init__(self, width: int, activation_name: str = "tanh") -> None:
         super().__init__(width, width)
@@ -34,9 +30,7 @@ class Pooler(Projection):
 
 
 class Classifier(Projection):
-    """`logits = dropout(x) W + b` for every class, x the pooled token, as a linear layer `r -> c`:
-    `b c`.
-    """
+    """`logits = dropout(x) W + b`, x the pooled token, as a linear layer `r -> c`: `b c`."""
 
     def __init__(self, width: int, classes: int, dropout_rate: float) -> None:
         super().__init__(width, classes)
@@ -69,11 +63,8 @@ class MaskedLanguageHead(nn.Module):
 def of_classes(label_b: Tensor, rows: int, classes: int) -> tuple[Tensor, Check]:
     """Pairs labels with the check that there is one of these classes for each row."""
 
-    def check(
-        shape: torch.Size, dtype: str, lowest: int | None = None, highest: int | None = None
-    ) -> None:
+    def check(shape: torch.Size, dtype: str, **bounds: int) -> None:
         checks.check_classes(shape, dtype)
-        logits, labels = (rows, 1, classes), (*shape, 1)
-        checks.check_labels(logits, labels, dtype, 0.0, None, lowest, highest)
+        checks.check_labels((rows, 1, classes), (*shape, 1), dtype, 0.0, None, **bounds)
 
     return label_b, check

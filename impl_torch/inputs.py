@@ -28,7 +28,7 @@ class Inputs(NamedTuple):
     embedding: nn.Module
     position_embedding: nn.Module | None
     segment_embedding: nn.Module | None
-    norm: nn.Module | None
+    embedding_norm: nn.Module | None
 
 
 class Embedded(Protocol):
@@ -94,15 +94,13 @@ def embed(
         if segment_bt is None:
             segment_bt = torch.zeros(1, 1, dtype=torch.int64, device=token.device)
         x_btd = x_btd + rows(inputs.segment_embedding, segment_bt)
-    return x_btd if inputs.norm is None else inputs.norm(x_btd)
+    return x_btd if inputs.embedding_norm is None else inputs.embedding_norm(x_btd)
 
 
 def encoding_table(
     config: TransformerConfig, length: int, dtype: torch.dtype, device: torch.device
 ) -> Tensor | None:
-    """Returns the sinusoidal encoding of the first positions, `p d`; None if positions are
-    others.
-    """
+    """Returns the encoding of the first positions, `p d`; None if they are not sinusoidal."""
     if config.positions != "sinusoidal":
         return None
     place_p, layout = torch.arange(length, device=device), config.sinusoid_layout

@@ -13,9 +13,7 @@ __all__ = ["cross_entropy", "teacher_forcing"]
 
 
 def teacher_forcing(target_bt: Tensor) -> tuple[Tensor, Tensor]:
-    """Splits a target into the decoder's input `target[:, :-1]` and the labels `target[:, 1:]`,
-    both views.
-    """
+    """Splits a target into the input `target[:, :-1]` and the labels `target[:, 1:]`: views."""
     checks.check_target(target_bt.shape, precision.dtype_name(target_bt.dtype))
     return target_bt[:, :-1], target_bt[:, 1:]
 

@@ -13,9 +13,7 @@ __all__ = ["causal_mask", "combine_masks", "padding_mask", "real_rows", "token_m
 
 
 def token_mask(token: Tensor, padding_id: int | None) -> Tensor:
-    """`mask = token != padding_id`, `b t`; True everywhere without a padding id and for soft
-    one-hot rows.
-    """
+    """`mask = token != padding_id`, `b t`; all True without a padding id and for one-hot rows."""
     if padding_id is None or token.ndim == 3:
         return torch.ones(token.shape[:2], dtype=torch.bool, device=token.device)
     return token != padding_id
@@ -29,9 +27,7 @@ def check(name: str, mask_bt: Tensor | None, tokens: Sequence[int] | None = None
 
 
 def padding_mask(mask_bs: Tensor | None) -> Tensor | None:
-    """No query may attend to padding: `b s` with axes of size 1 for heads and queries,
-    `b 1 1 s`; None: every token is real.
-    """
+    """No query may attend to padding: `b s` becomes `b 1 1 s`; None: every token is real."""
     check("mask", mask_bs)
     return None if mask_bs is None else mask_bs[:, None, None, :]
 
@@ -69,9 +65,7 @@ def combine_masks(mask_bhts: Tensor | None, other_bhts: Tensor | None) -> Tensor
 
 
 def real_rows(x_btd: Tensor, mask_bt: Tensor | None) -> Tensor:
-    """Sets the rows of padding to zero, such as logits `b t v` (PADDING); None: every row is
-    real.
-    """
+    """Sets the rows of padding to zero, such as logits `b t v` (PADDING); None: all are real."""
     if mask_bt is None:
         return x_btd
     return x_btd.masked_fill(~mask_bt[(...,) + (None,) * (x_btd.ndim - 2)], 0)

@@ -1,6 +1,4 @@
-"""The update of the parameters: Adam with decoupled weight decay, and the global norm of the
-gradients (ADAM).
-"""
+"""The update of the parameters: Adam with decoupled weight decay, and gradient clipping (ADAM)."""
 
 from collections.abc import Mapping
 from typing import Any, TypeAlias
@@ -38,13 +36,10 @@ def adam(
     """
     flat, first, second = flatten(parameters), flatten(first_moment), flatten(second_moment)
     decays = flatten(decay_mask(parameters))
-    groups = [
-        {
-            "params": [flat[name] for name in flat if decays[name] is decay],
-            "weight_decay": weight_decay if decay else 0.0,
-        }
-        for decay in (True, False)
-    ]
+    groups = []
+    for decay in (True, False):
+        own = [flat[name] for name in flat if decays[name] is decay]
+        groups.append({"params": own, "weight_decay": weight_decay if decay else 0.0})
     optimizer = torch.optim.AdamW(groups, lr=0.0, betas=betas, eps=epsilon, fused=True)
     for name, tensor in flat.items():
         count = torch.tensor(float(steps), dtype=torch.float32, device=tensor.device)
@@ -69,9 +64,7 @@ def clip_global_norm(gradients: Tree, limit: float) -> Tree:
 
 
 def decay_mask(parameters: Tree) -> dict[str, Any]:
-    """Returns True for kernels and tables, by canonical name: torch's own names, such as `weight`,
-    also belong to norms.
-    """
+    """Returns True for kernels and tables by canonical name: torch's norms have a `weight`, too."""
     return nest(
         {name: name.rpartition(".")[2] in ("kernel", "table") for name in flatten(parameters)}
     )

@@ -20,7 +20,7 @@ from .dropout import Dropout
 from .embedding import SegmentEmbedding, logits, token_embedding
 from .feed_forward import FeedForward, activation
 from .heads import Classifier, MaskedLanguageHead, Pooler
-from .layers import DecoderLayer, EncoderLayer
+from .layers import DecoderLayer, EncoderLayer, Layer
 from .loss import cross_entropy
 from .mask import causal_mask, combine_masks, padding_mask, token_mask, window_mask
 from .normalization import norm
@@ -31,11 +31,11 @@ from .programs import compiled as programs
 from .programs import static_cache
 from .programs.fused import fused, pack
 from .programs.unpadding import real_logits, unpadded
-from .rotary import Rotation, rotary_embedding, rotation
+from .rotary import rotary_embedding
 from .sampling import draw, penalise, truncate
 from .schedule import noam
 from .softmax import soft_cap, softmax
-from .stacks import Decoder, Encoder
+from .stacks import Decoder, Encoder, rotation
 from .training import Trainer
 from .transformer import Transformer
 from .values import Drop, Heads, Text
@@ -54,9 +54,7 @@ Weighed = Tensor | tuple[Tensor, Tensor]  # with return_weights also the weights
 def adam(
     parameters: Tree, gradients: Tree, step: int, learning_rate: float, **others: Any
 ) -> dict[str, Tree]:
-    """Takes one step of the optimiser that trains. others: moments and hyperparameters, see
-    `optimizer.adam`.
-    """
+    """Takes one step of the optimiser that trains. others: as in `optimizer.adam`."""
     trained = {name: nn.Parameter(tensor) for name, tensor in flatten(parameters).items()}
     betas = others.pop("beta_1"), others.pop("beta_2")
     stepping = optimizer.adam(trained, steps=step - 1, betas=betas, **others)
@@ -105,12 +103,11 @@ def dot_product(
     bias and what `Scores` has.
     """
     checks.check_attention(query_bthk.shape, key_bsgk.shape, value_bsge.shape)
-    batch, target, heads, _ = query_bthk.shape
-    mask_bhts = joined(inputs, (batch, heads, target, key_bsgk.shape[1]))
+    batch, target, count, _ = query_bthk.shape
+    mask_bhts = joined(inputs, (batch, count, target, key_bsgk.shape[1]))
     chosen, drop = Scores(**inputs), Drop() if keep_bhts is None else Drop(keep_bhts, dropout_rate)
-    output_bthe = scaled_dot_product_attention(
-        Heads(query_bthk, key_bsgk, value_bsge), mask_bhts, chosen, drop
-    )
+    heads = Heads(query_bthk, key_bsgk, value_bsge)
+    output_bthe = scaled_dot_product_attention(heads, mask_bhts, chosen, drop)
     if not return_weights:
         return output_bthe
     return output_bthe, attention_weights(query_bthk, key_bsgk, mask_bhts, chosen)
@@ -125,14 +122,12 @@ def multi_head(
     position_bt: Tensor | None = None,
     **inputs: Any,
 ) -> Weighed:
-    """Calls an attention, the one of a first layer; with return_weights also returns the
-    weights.
-    """
+    """Calls an attention of a first layer; with return_weights also returns the weights."""
     (batch, target, _), source = query_btd.shape, memory_bsd.shape[1]
     mask_bhts = joined(inputs, (batch, module.config.heads, target, source))
     if causal:
         mask_bhts = combine_masks(mask_bhts, causal_mask(target, source, query_btd.device))
-    turned = first_rotation(module, query_btd, position_bt)
+    (turned,) = rotation(module.config, 1, query_btd, position_bt)
     output_btd = module(query_btd, memory_bsd, mask_bhts, rotation=turned, **inputs)
     if not return_weights:
         return output_btd
@@ -141,9 +136,7 @@ def multi_head(
 
 
 def joined(inputs: dict[str, Any], scores: Sequence[int]) -> Tensor | None:
-    """Takes mask and bias out of the inputs; returns them as one mask, floating if there is a
-    bias.
-    """
+    """Takes mask and bias out of the inputs and joins them: floating if there is a bias."""
     mask_bhts, bias_bhts = inputs.pop("mask_bhts", None), inputs.pop("bias_bhts", None)
     if bias_bhts is not None:
         checks.check_bias(bias_bhts.shape, dtype_name(bias_bhts.dtype), scores)
@@ -153,27 +146,11 @@ def joined(inputs: dict[str, Any], scores: Sequence[int]) -> Tensor | None:
 
 
 def first_layer(
-    module: EncoderLayer | DecoderLayer,
-    x_btd: Tensor,
-    position_bt: Tensor | None = None,
-    **inputs: Any,
+    module: Layer, x_btd: Tensor, position_bt: Tensor | None = None, **inputs: Any
 ) -> Tensor:
     """Calls a layer, the first of its stack."""
-    return module(x_btd, rotation=first_rotation(module, x_btd, position_bt), **inputs)
-
-
-def first_rotation(
-    module: MultiHeadAttention | EncoderLayer | DecoderLayer,
-    x_btd: Tensor,
-    position_bt: Tensor | None,
-) -> Rotation | None:
-    """Returns the rotation of a first layer; without positions, token t has position t."""
-    kind = module.config.layer_kind(0)
-    if not kind.rotary:
-        return None
-    if position_bt is None:
-        position_bt = torch.arange(x_btd.shape[1], device=x_btd.device)[None]
-    return rotation(module.config, kind, position_bt, next(module.parameters()).dtype)
+    (turned,) = rotation(module.config, 1, x_btd, position_bt)
+    return module(x_btd, rotation=turned, **inputs)
 
 
 def of_texts(
@@ -229,15 +206,9 @@ def on_mesh(case: "Case") -> dict[str, np.ndarray]:
 def training_steps(case: "Case") -> dict[str, np.ndarray]:
     """Trains a step on each batch of `target`, `n b t`, on the case's mesh."""
     given = nest(flatten(case.inputs))
-    recipe, recompute = Recipe(**given["recipe"]), bool(given.get("recompute", False))
-    run = Trainer(
-        case.config,
-        recipe,
-        case.parameters,
-        device=case.device,
-        mesh=case.mesh,
-        recompute=recompute,
-    )
+    options: dict[str, Any] = {"device": case.device, "mesh": case.mesh}
+    options["recompute"] = bool(given.get("recompute", False))
+    run = Trainer(case.config, Recipe(**given["recipe"]), case.parameters, **options)
     losses = []
     for index, target in enumerate(given["target"]):
         source = None if given.get("source") is None else given["source"][index]

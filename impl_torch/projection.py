@@ -6,9 +6,7 @@ __all__ = ["Projection"]
 
 
 class Projection(nn.Linear):
-    """`y = x W^T + b`: an `nn.Linear` that starts with a Xavier uniform kernel and a zero bias
-    (INIT).
-    """
+    """`y = x W^T + b`: an `nn.Linear` that starts Xavier uniform, with a zero bias (INIT)."""
 
     def reset_parameters(self) -> None:
         initialise(self)

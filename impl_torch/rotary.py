@@ -96,9 +96,7 @@ def _kept(size: int, base: float, scaling: Any, frequency_j: Tensor) -> Tensor:
 def rotation(
     config: TransformerConfig, kind: LayerKind, position_bt: Tensor, dtype: torch.dtype
 ) -> Rotation:
-    """Returns the cosine and sine of `p w_j`, times attention_factor, `b t j`, at least in
-    float32.
-    """
+    """Returns cosine and sine of `p w_j`, times attention_factor, `b t j`, at least in float32."""
     length: int | Tensor = 1
     if kind.scaling.by_length:
         length = F.pad(position_bt, (0, 1, 0, 1)).amax(dim=(0, 1)) + 1  # of no position, 1
@@ -130,9 +128,7 @@ def turning(kind: LayerKind) -> Turning:
 
 
 def rotated(x_bthk: Tensor, rotation: Rotation | None, layout: str) -> Tensor:
-    """Returns the first features of every head rotated in their pairs, the others as they are; all
-    as they are without a rotation.
-    """
+    """Rotates the first features of every head in their pairs; None rotates nothing."""
     if rotation is None:
         return x_bthk
     cosine_bt1j, sine_bt1j = (part[:, :, None] for part in rotation)

@@ -48,17 +48,13 @@ def unchecked_penalise(
 
 
 def _holds(token_bn: Tensor, mask_bn: Tensor, vocabulary: int) -> Tensor:
-    """Marks the ids of the tokens that the mask lets through, `b v`; other tokens go to a column
-    that is cut off.
-    """
+    """Marks the ids that the mask lets through, `b v`; others go to a column that is cut off."""
     held = torch.zeros(len(token_bn), vocabulary + 1, dtype=torch.bool, device=token_bn.device)
     return held.scatter_(1, token_bn.long().masked_fill(~mask_bn, vocabulary), True)[:, :-1]
 
 
 def _endings(token_bn: Tensor, mask_bn: Tensor, size: int, vocabulary: int) -> Tensor:
-    """Marks the tokens that followed, anywhere in the target, the size - 1 tokens that it ends in:
-    `b v`.
-    """
+    """Marks the tokens that followed the last size - 1 tokens anywhere in the target: `b v`."""
     last = token_bn.shape[1] - size + 1
     window_bns = token_bn.unfold(1, size, 1)
     whole_bn = mask_bn.unfold(1, size, 1).all(dim=2) & mask_bn[:, last:].all(dim=1, keepdim=True)
@@ -119,9 +115,7 @@ def _check_penalise(
     no_repeat_ngram: int = 0,
     mask_bn: Tensor | None = None,
 ) -> None:
-    """Raises ValueError on arguments that `penalise` refuses; a graph that is traced has no values
-    to check.
-    """
+    """Raises ValueError on arguments that `penalise` refuses; in a trace, not on values."""
     checks.check_next_token(scores_bv.shape, token_bn.shape, precision.dtype_name(token_bn.dtype))
     mask.check("mask", mask_bn, token_bn.shape)
     checks.check_penalties(repetition_penalty, no_repeat_ngram)

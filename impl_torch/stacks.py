@@ -107,9 +107,7 @@ class Decoder(Stack):
 def rotation(
     config: TransformerConfig, layers: int, x_btd: Tensor, position_bt: Tensor | None = None
 ) -> list[Rotation | None]:
-    """Returns the rotation of every layer for these tokens (ROTARY); without positions, token t has
-    position t.
-    """
+    """Returns every layer's rotation (ROTARY); without positions, token t has position t."""
     if position_bt is None:
         position_bt = torch.arange(x_btd.shape[1], device=x_btd.device)[None]
 

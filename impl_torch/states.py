@@ -1,14 +1,15 @@
 """What a model computes on the way: the vectors between its layers, and its attention weights."""
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from reference_numpy import TransformerConfig, checks
+from reference_numpy import checks
 
 from . import mask
 from .attention import MultiHeadAttention
+from .inputs import Embedded
 from .layers import Layer
 from .rotary import Rotation
 from .stacks import Decoder, Encoder, Stack
@@ -17,15 +18,12 @@ from .values import Heads, Text
 __all__ = ["states"]
 
 
-class Model(Protocol):
+class Model(Embedded, Protocol):
     """A `Transformer`, which has these states as a method."""
 
     encoder: Encoder
     decoder: Decoder
     training: bool
-
-    @property
-    def config(self) -> TransformerConfig: ...
 
     def check_ids(self, source: Text | None, target: Text | None) -> None: ...
 
@@ -35,9 +33,7 @@ class Model(Protocol):
 def states(
     model: Model, source: Text | Tensor | None = None, target: Text | Tensor | None = None
 ) -> dict[str, dict[str, Tensor]]:
-    """Computes `Transformer.states`. The attention weights exist here; the kernels of `forward`
-    never hold them.
-    """
+    """Computes `Transformer.states`, with the attention weights, which `forward` never holds."""
     checks.check_source_given(model.config.encoder_layers, source)
     checks.check_target_given(model.config.decoder_layers, target)
     if model.training:
@@ -64,7 +60,7 @@ def _recorded(
     x_btd: Tensor,
     position_bt: Tensor | None,
     self_mask_bhts: Tensor | None,
-    memory_bsd: Tensor | None = None,
+    memory_bsd: Any = None,
     memory_mask_bhts: Tensor | None = None,
 ) -> dict[str, Tensor]:
     """Runs a stack and records the vectors and attention weights of its layers."""
@@ -84,15 +80,12 @@ def _recorded(
             heads = layer.self_attention.project(y_btd, y_btd, rotation)
             return attended(layer.self_attention, heads, self_mask_bhts, own)
 
-        attend_to_memory = None
-        if memory_bsd is not None:
-            key_bsgk, value_bsge = layer.cross_attention.keys_and_values(memory_bsd)
+        def attend_to_memory(y_btd: Tensor) -> Tensor:
+            heads = layer.cross_attention.project(y_btd, memory_bsd)
+            return attended(layer.cross_attention, heads, memory_mask_bhts, cross)
 
-            def attend_to_memory(y_btd: Tensor) -> Tensor:
-                heads = Heads(layer.cross_attention.queries(y_btd), key_bsgk, value_bsge)
-                return attended(layer.cross_attention, heads, memory_mask_bhts, cross)
-
-        hidden.append(layer.run(x_btd, attend, attend_to_memory))
+        crossing = None if memory_bsd is None else attend_to_memory
+        hidden.append(layer.run(x_btd, attend, crossing))
         return hidden[-1]
 
     hidden[-1] = stack.walk(x_btd, through, position_bt)

@@ -1,6 +1,4 @@
-"""A training run, step by step: the loss and its gradients, clipping, the schedule and Adam on one
-batch after another.
-"""
+"""A training run: loss and gradients, clipping, the schedule and Adam on batch after batch."""
 
 import contextlib
 import functools
@@ -123,20 +121,15 @@ class Trainer:
             self._placed = self._held = sharding.Placed(
                 self._model, config, mesh, self._device, whole_logits=False, method=method
             )
-            objective = functools.partial(sharding.training_loss, model)
-            self._objective = self._placed.summed(
-                model.classification_loss if method else objective
-            )
+            loss = functools.partial(sharding.training_loss, model)
+            self._objective = self._placed.summed(model.classification_loss if method else loss)
             own = {name: nn.Parameter(part) for name, part in self._placed.parts().items()}
         for name, tensor in own.items():
             self._held.write(name, tensor, parameters[name])
         self.group, self._tensors = self._held.group, own
-        self._trees = {"parameters": own} | {
-            moment: {
-                name: torch.zeros_like(tensor, requires_grad=False) for name, tensor in own.items()
-            }
-            for moment in ("first_moment", "second_moment")
-        }
+        self._trees = {"parameters": own}
+        for moment in ("first_moment", "second_moment"):
+            self._trees[moment] = {name: torch.zeros_like(x) for name, x in own.items()}
         self._optimizer = optimizer.adam(
             **self._trees,
             steps=0,
@@ -185,9 +178,7 @@ class Trainer:
         return loss
 
     def loss(self, source: np.ndarray | None, target: np.ndarray) -> tuple[float, int]:
-        """Returns, in evaluation, the sum of -log p over the labels that count, without smoothing,
-        and their number.
-        """
+        """In evaluation: the unsmoothed sum of -log p over labels that count, and their number."""
         self._model.eval()
         batch, function = Batch.of(source, target), self._objective
         count = self._count(batch)
@@ -215,15 +206,11 @@ class Trainer:
         return self._found(Searcher.beam_search, source, strategy)
 
     def state(self) -> dict[str, np.ndarray]:
-        """Copies the parameters and moments, as `parameters.<canonical name>`, `first_moment....`,
-        `second_moment....`.
-        """
+        """Copies `parameters.<canonical name>`, `first_moment....` and `second_moment....`."""
         return dict(self.tensors())
 
     def tensors(self) -> Iterator[tuple[str, np.ndarray]]:
-        """Yields the items of `state`, one by one: on a mesh every process must ask for each, and
-        none holds more than one whole.
-        """
+        """Yields the items of `state`, one at a time; on a mesh every process must ask for each."""
         for part, tensors in self._trees.items():
             for name, tensor in tensors.items():
                 yield f"{part}.{name}", self._held.read(name, tensor)
@@ -232,12 +219,9 @@ class Trainer:
         """Continues the run with this `state` after this number of steps; on a mesh, arrays are
         read one by one. Raises ValueError listing all that does not fit.
         """
-        shapes = canonical.shapes(self.config)
-        canonical.match(
-            state,
-            {f"{part}.{name}": shape for part in self._trees for name, shape in shapes.items()},
-            self._dtype,
-        )
+        shapes = canonical.shapes(self.config).items()
+        known = {f"{part}.{name}": shape for part in self._trees for name, shape in shapes}
+        canonical.match(state, known, self._dtype)
         for part, tensors in self._trees.items():
             for name, tensor in tensors.items():
                 self._held.write(name, tensor, state[f"{part}.{name}"])
@@ -288,10 +272,9 @@ class Trainer:
             if keep is None:
                 masks: dropout.Keep | None = canonical.nest(self._draw(own, sides, chosen))
             else:
-                given = canonical.flatten(keep).items()
-                masks = canonical.nest(
-                    {site: weights.from_numpy(x[chosen], self._device) for site, x in given}
-                )
+                given = {site: x[chosen] for site, x in canonical.flatten(keep).items()}
+                moved = {site: weights.from_numpy(x, self._device) for site, x in given.items()}
+                masks = canonical.nest(moved)
                 masks = masks if sides is None else unpadding.unpad_keep(masks, sides)
             own = own.each(self._moved)
             # Of rows of another process the loss is 0, and so are its gradients.
@@ -308,18 +291,13 @@ class Trainer:
         have masks as the other sites, and the masks of a row are the same on every mesh.
         """
         config, (source, target) = self.config, batch
-        lengths = (
-            0 if source is None else source.shape[1],
-            0 if config.classes else target.shape[1] - 1,
-        )
+        read = 0 if config.classes else target.shape[1] - 1
+        lengths = 0 if source is None else source.shape[1], read
         if self._placed is not None:
             rows = range(chosen.start, chosen.stop)
             return draw(config, rows, lengths, self.seed, self.steps, self._device)
-        shapes = {
-            site: shape
-            for site, shape in sites.shapes(config, len(target), *lengths).items()
-            if not site.endswith("weights_dropout")
-        }
+        shapes = sites.shapes(config, len(target), *lengths)
+        shapes = {site: x for site, x in shapes.items() if not site.endswith("weights_dropout")}
         flat = {} if sides is None else sides.of_sites(shapes)
         shapes |= {site: (1, tokens.number, *shapes[site][2:]) for site, tokens in flat.items()}
         entries = sum(map(math.prod, shapes.values()))
@@ -348,13 +326,9 @@ class Trainer:
             self._tensors[name].grad = gradient
 
     def _check(self, batch: Batch) -> None:
-        """Raises ValueError on a batch that does not fit, while it is on the host: a compiled graph
-        has no values to look at.
-        """
+        """Raises ValueError on a batch that does not fit: a compiled graph sees no values."""
         config, (source, target) = self.config, batch
         checks.check_source_given(config.encoder_layers, source)
-        if source is not None:
-            checks.check_same_batch(source=source.shape, target=target.shape)
         if config.classes:
             self._model.check_ids(source, label_b=target)
         else:
@@ -366,14 +340,10 @@ class Trainer:
 
     def _follow(self, batch: Batch) -> None:
         """Lets the processes of a mesh read their rows as parts of these; they must be some."""
-        if self._placed is None:
-            return
         if not len(batch.target):
             raise ValueError("a batch on a mesh must have rows; got none")
-        source = None if batch.source is None else Text(batch.source)
-        lengths.follow(
-            self._model, source, None if self.config.classes else Text(batch.target[:, :-1])
-        )
+        target = None if self.config.classes else Text(batch.target[:, :-1])
+        lengths.follow(self._model, Text.of(batch.source), target)
 
     def _moved(self, token: Tensor) -> Tensor:
         """Moves ids, which become int64, or soft rows to the device."""
@@ -389,32 +359,23 @@ class Trainer:
 
 @contextlib.contextmanager
 def _seeded(device: torch.device, seed: int, steps: int) -> Iterator[None]:
-    """Sets the device's generator to a place that follows from seed and steps; afterwards puts it
-    back.
-    """
+    """Seeds the device's generator by seed and step; afterwards puts it back."""
     devices = [device.index or torch.cuda.current_device()] if device.type == "cuda" else []
+    drawn = np.random.SeedSequence([seed, steps]).generate_state(1, np.uint64)
     with torch.random.fork_rng(devices):
-        generator = (
-            torch.cuda.default_generators[devices[0]] if devices else torch.default_generator
-        )
-        generator.manual_seed(
-            int(np.random.SeedSequence([seed, steps]).generate_state(1, np.uint64)[0])
-        )
+        own = torch.cuda.default_generators[devices[0]] if devices else torch.default_generator
+        own.manual_seed(int(drawn[0]))
         yield
 
 
 @contextlib.contextmanager
 def _deterministic() -> Iterator[None]:
-    """Fixes the order of every sum, such as in the gradients of embeddings and attention; one step
-    at a time.
-    """
+    """Fixes the order of every sum, such as in gradients of embeddings; one step at a time."""
     flags, fill = torch.utils.deterministic, "fill_uninitialized_memory"
     with _PROCESS, contextlib.ExitStack() as after:
-        after.callback(
-            torch.use_deterministic_algorithms,
-            torch.are_deterministic_algorithms_enabled(),
-            warn_only=torch.is_deterministic_algorithms_warn_only_enabled(),
-        )
+        enabled = torch.are_deterministic_algorithms_enabled()
+        warns = torch.is_deterministic_algorithms_warn_only_enabled()
+        after.callback(torch.use_deterministic_algorithms, enabled, warn_only=warns)
         after.callback(setattr, flags, fill, getattr(flags, fill))
         setattr(flags, fill, False)  # nothing here reads such memory
         torch.use_deterministic_algorithms(True)

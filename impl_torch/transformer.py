@@ -60,6 +60,7 @@ class Transformer(EncoderHeads):
         if config.decoder_layers:
             self.target_embedding = token_embedding(config, config.target_vocabulary)
             self.target_position_embedding = position_embedding(config) if learned else None
+            self.target_segment_embedding = None
             self.target_embedding_norm = norm(config) if config.embedding_norm else None
             if config.cross_attention and config.share_embeddings:
                 self.target_embedding.weight = self.source_embedding.weight
@@ -196,23 +197,13 @@ class Transformer(EncoderHeads):
 
     def inputs(self, side: str) -> Inputs:
         """Returns the embeddings of the encoder (source) or decoder (target), and their norm."""
-        if side == "source":
-            return Inputs(
-                self.source_embedding,
-                self.source_position_embedding,
-                self.source_segment_embedding,
-                self.source_embedding_norm,
-            )
-        return Inputs(
-            self.target_embedding, self.target_position_embedding, None, self.target_embedding_norm
-        )
+        names = "embedding", "position_embedding", "segment_embedding", "embedding_norm"
+        return Inputs(*(getattr(self, f"{side}_{name}") for name in names))
 
     def embed(
         self, side: str, text: Text, keep: Keep | None = None
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Returns the input of the first layer, and mask and positions of the tokens; the ids must
-        be checked.
-        """
+        """Returns the first layer's input, the mask and the positions of checked tokens."""
         mask_bt, position_bt = masked_positions(self.config, side, text.ids, text.mask)
         x_btd = embed(self, side, text.ids, position_bt, text.segment)
         stack = self.encoder if side == "source" else self.decoder
@@ -225,9 +216,7 @@ class Transformer(EncoderHeads):
         target: Text | Tensor | None = None,
         label_b: Tensor | None = None,
     ) -> None:
-        """Raises ValueError on tokens, segments and labels that do not fit; all their values come
-        from the device in one transfer.
-        """
+        """Raises ValueError on ids and labels that do not fit, read from the device at once."""
         config, given = self.config, []
         source, target = Text.of(source), Text.of(target)
         if source is not None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, overload
+from typing import NamedTuple, TypeVar
 
 from torch import Tensor
 
 __all__ = ["Drop", "Heads", "Text"]
+
+Missing = TypeVar("Missing", bound=None)
 
 
 class Heads(NamedTuple):
@@ -34,16 +36,8 @@ class Text(NamedTuple):
     mask: Tensor | None = None
     segment: Tensor | None = None
 
-    @overload
     @classmethod
-    def of(cls, text: Text | Tensor) -> Text: ...
-
-    @overload
-    @classmethod
-    def of(cls, text: Text | Tensor | None) -> Text | None: ...
-
-    @classmethod
-    def of(cls, text: Text | Tensor | None) -> Text | None:
+    def of(cls, text: Text | Tensor | Missing) -> Text | Missing:
         """Returns a tensor of ids as a text; a text and None stay as they are."""
         return text if text is None or isinstance(text, Text) else Text(text)
 

@@ -85,7 +85,12 @@ def load(
     canonical.match(arrays, {name: tuple(tensor.shape) for name, tensor in natives.items()})
     with torch.no_grad():
         for name, tensor in natives.items():
-            tensor.copy_(_like(tensor, from_numpy(arrays[name], tensor.device)))
+            values = from_numpy(arrays[name], tensor.device)
+            if is_sharded(tensor):
+                from torch.distributed.tensor import distribute_tensor
+
+                values = distribute_tensor(values, tensor.device_mesh, tensor.placements)
+            tensor.copy_(values)
 
 
 def export(
@@ -116,12 +121,10 @@ def export(
     ]
     problems += [] if problems else _untied(module, config, component, table)
     if problems:
-        raise ValueError(
-            "the module cannot be exported by this config and table:\n  " + "\n  ".join(problems)
-        )
-    return layout.from_native(
-        {name: to_numpy(tensor) for name, tensor in found.items()}, table, config, component
-    )
+        headline = "the module cannot be exported by this config and table:\n  "
+        raise ValueError(headline + "\n  ".join(problems))
+    natives = {name: to_numpy(tensor) for name, tensor in found.items()}
+    return layout.from_native(natives, table, config, component)
 
 
 def tensors(
@@ -131,48 +134,29 @@ def tensors(
     table: layout.Table = TABLE,
 ) -> dict[str, Tensor]:
     """Returns the module's own tensors by canonical name, in its own layout."""
-    return {
-        name: tensor
-        for name, (_, tensor) in _found(module, config, component, table).items()
-        if tensor is not None
-    }
+    found = _found(module, config, component, table).items()
+    return {name: tensor for name, (_, tensor) in found if tensor is not None}
 
 
 def to_numpy(tensor: Tensor) -> np.ndarray:
-    """Copies the tensor into an array, a sharded one as a whole; bfloat16 becomes
-    `ml_dtypes.bfloat16`.
-    """
+    """Copies a tensor, a sharded one as a whole; bfloat16 becomes `ml_dtypes.bfloat16`."""
     copy = _whole(tensor.detach()).to("cpu", copy=True)
-    return (
-        copy.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
-        if copy.dtype == torch.bfloat16
-        else copy.numpy()
-    )
+    if copy.dtype == torch.bfloat16:
+        return copy.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    return copy.numpy()
 
 
 def from_numpy(array: np.ndarray, device: torch.device | str = "cpu") -> Tensor:
     """Copies the array into a tensor on the device."""
     copy = np.array(array, order="C")
-    tensor = (
-        torch.from_numpy(copy.view(np.int16)).view(torch.bfloat16)
-        if copy.dtype == ml_dtypes.bfloat16
-        else torch.from_numpy(copy)
-    )
-    return tensor.to(device)
+    if copy.dtype == ml_dtypes.bfloat16:
+        return torch.from_numpy(copy.view(np.int16)).view(torch.bfloat16).to(device)
+    return torch.from_numpy(copy).to(device)
 
 
 def _whole(tensor: Tensor) -> Tensor:
     """Returns the tensor itself, or a `DTensor` gathered."""
     return tensor.full_tensor() if is_sharded(tensor) else tensor
-
-
-def _like(tensor: Tensor, values: Tensor) -> Tensor:
-    """Shards the values as the tensor is."""
-    if not is_sharded(tensor):
-        return values
-    from torch.distributed.tensor import distribute_tensor
-
-    return distribute_tensor(values, tensor.device_mesh, tensor.placements)
 
 
 def _problems(
@@ -192,9 +176,7 @@ def _problems(
 
 
 def _others(module: nn.Module, found: Iterable[Tensor]) -> Iterator[str]:
-    """Yields the module's parameters outside these tensors, by storage, since a table may name a
-    view of a parameter.
-    """
+    """Yields the module's parameters outside these tensors, by storage: a table may name a view."""
     storages = {tensor.untyped_storage() for tensor in found}
     for name, parameter in module.named_parameters():
         if parameter.untyped_storage() not in storages:
@@ -204,24 +186,17 @@ def _others(module: nn.Module, found: Iterable[Tensor]) -> Iterator[str]:
 def _untied(
     module: nn.Module, config: TransformerConfig, component: str, table: layout.Table
 ) -> Iterator[str]:
-    """Yields the config's ties that the module does not keep, for example if one side is
-    parametrised.
-    """
+    """Yields the config's ties that the module breaks, for example by parametrising one side."""
     letters = canonical.axes(config.replace(share_embeddings=False, tie_logits=False))
     for names in canonical.ties(config).items() if component == "transformer" else ():
         rows = [layout.fitting(name, letters[name], table) for name in names]
-        natives = [
-            name.removesuffix(row[0]) + row[1]
-            for name, row in zip(names, rows, strict=True)
-            if row is not None
-        ]
+        pairs = [(name, row) for name, row in zip(names, rows, strict=True) if row is not None]
+        natives = [name.removesuffix(end) + native_end for name, (end, native_end, _) in pairs]
         tensors = [tensor for name in natives if (tensor := _tensor(module, name)) is not None]
         if len(tensors) == 2 and tensors[0] is not tensors[1]:
             alias, stored = map(_whole, tensors)
-            (_, _, axes), (_, _, stored_axes) = filter(None, rows)
-            if axes.split() != stored_axes.split():
-                stored = stored.T
-            if not torch.equal(alias, stored):
+            axes, stored_axes = (native_axes.split() for _, (_, _, native_axes) in pairs)
+            if not torch.equal(alias, stored if axes == stored_axes else stored.T):
                 one, other = natives
                 yield f"the module's {one} must be its {other}, since the config ties them"
 

@@ -1,5 +1,3 @@
-"""Kernels: attention, projections and the gathers of an unpadded run. The pages call them in one
-line each.
-"""
+"""Attention, projections and gathers of an unpadded run, which the pages call in a line each."""
 
 __all__: list[str] = []

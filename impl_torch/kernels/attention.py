@@ -70,9 +70,7 @@ def _zeroes_empty_rows(query_bthk: Tensor) -> bool:
 
 
 def _fill_empty_rows(mask_bhts: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns a mask that lets a row without keys attend to all of them, finite forward and
-    backward, and which rows have a key.
-    """
+    """Lets rows without keys attend to all, finite both ways; also returns which have a key."""
     if mask_bhts.dtype == torch.bool:
         present_bht1 = mask_bhts.any(dim=-1, keepdim=True)
         return mask_bhts | ~present_bht1, present_bht1

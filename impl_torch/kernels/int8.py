@@ -34,11 +34,9 @@ class Int8Projection(framework.Moving):
         weight = torch.cat([part.weight.detach() for part in parts]).float()
         self.scale = weight.abs().amax(dim=1).clamp(min=TINY) / LARGEST
         kernel = (weight / self.scale[:, None]).round()
-        self.bias = (
-            torch.zeros(len(weight))
-            if parts[0].bias is None
-            else torch.cat([part.bias.detach() for part in parts]).float()
-        )
+        self.bias = torch.zeros(len(weight))
+        if parts[0].bias is not None:
+            self.bias = torch.cat([part.bias.detach() for part in parts]).float()
         self.in_one = in_one_instruction()
         self.kernel = framework.packed_int8(kernel.to(torch.int8)) if self.in_one else kernel
         self.zero = torch.zeros(len(weight), dtype=torch.int32)
@@ -68,9 +66,7 @@ def in_one_instruction() -> bool:
 
 
 def check_int8(dtype: torch.dtype | str, device: torch.device) -> None:
-    """Raises ValueError on any other dtype, on a device other than a CPU, and if torch was built
-    without oneDNN.
-    """
+    """Raises ValueError on another dtype, another device than a CPU, and a torch without oneDNN."""
     if dtype not in ("int8", torch.int8):
         raise ValueError(f'dtype must be a torch.dtype or "int8"; got {dtype!r}')
     if device.type != "cpu" or not torch.backends.mkldnn.is_available():
@@ -79,9 +75,7 @@ def check_int8(dtype: torch.dtype | str, device: torch.device) -> None:
 
 
 def _one_dnn_int8(shifted_nd: Tensor, kernel: Tensor, scale: Tensor, zero: Tensor) -> Tensor:
-    """Computes `s ((x8 + 128 - 128) W8) / 127`. Some sizes have no fast kernel for int8 inputs; for
-    uint8 all have.
-    """
+    """Computes `s ((x8 + 128 - 128) W8) / 127`; some sizes have no fast kernel for int8 inputs."""
     given = shifted_nd, 1 / LARGEST, OFFSET, kernel, scale, zero, None, 1.0, 0
     return framework.product_int8(*given)
 

@@ -1,9 +1,7 @@
 """Projections of one input as one product, in the layout that the CPU's library reads fastest."""
 
-import platform
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -31,9 +29,8 @@ class FusedProjection(framework.Moving):
         super().__init__()
         self.in_features, self.sizes = parts[0].in_features, [part.out_features for part in parts]
         self.weight = torch.cat([part.weight.detach() for part in parts])
-        self.bias = (
-            None if parts[0].bias is None else torch.cat([part.bias.detach() for part in parts])
-        )
+        biases = [part.bias.detach() for part in parts if part.bias is not None]
+        self.bias = torch.cat(biases) if biases else None
         self._choose()
 
     def _choose(self) -> None:
@@ -70,9 +67,9 @@ class FusedProjection(framework.Moving):
         rows, compiling = x_btd.shape[0] * x_btd.shape[1], torch.compiler.is_compiling()
         packed = self.packed if rows == self._packed_for[0] else None
         one_dnn = one_dnn_linear if compiling else framework.one_dnn_linear
-        if packed is not None and (
-            not compiling or (self._called and torch.compiler.is_exporting())
-        ):  # a step and its program, `programs.program`
+        # a step and its program, `programs.program`
+        called = not compiling or (self._called and torch.compiler.is_exporting())
+        if packed is not None and called:
             if self._library == "mkl":
                 return framework.mkl_linear(x_btd, packed, self.weight, self.bias, rows)
             return one_dnn(x_btd, packed, self.bias)
@@ -101,22 +98,12 @@ def library(weight: Tensor) -> str:
     product of 4 rows and 768 x 3072 takes 0.45 ms on a core of an AMD EPYC, plain or packed, and by
     oneDNN 0.13; with 2048 rows 93 and 41.
     """
-    one_dnn = weight.device.type == "cpu" and torch.backends.mkldnn.is_available()
-    if weight.dtype == torch.bfloat16:
-        return "onednn" if one_dnn and framework.has_bfloat16() else ""
-    if weight.device.type != "cpu" or weight.dtype != torch.float32:
+    if weight.device.type != "cpu":
         return ""
-    if torch.backends.mkl.is_available() and _is_intel():
-        return "mkl"
-    return "onednn" if one_dnn else ""
-
-
-def _is_intel() -> bool:
-    """Reads the processor's own name, which Linux writes into a file that `platform` does not
-    read.
-    """
-    about = Path("/proc/cpuinfo")
-    if not about.exists():
-        return "GenuineIntel" in platform.processor()
-    with about.open() as lines:
-        return "GenuineIntel" in lines.read(1000)
+    one_dnn = "onednn" if torch.backends.mkldnn.is_available() else ""
+    if weight.dtype == torch.bfloat16:
+        return one_dnn if one_dnn and framework.has_bfloat16() else ""
+    if weight.dtype != torch.float32:
+        return ""
+    is_intel = "Intel" in torch.cpu.get_capabilities().get("cpu_name", "")
+    return "mkl" if torch.backends.mkl.is_available() and is_intel else one_dnn

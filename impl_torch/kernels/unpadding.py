@@ -36,9 +36,7 @@ class Tokens(NamedTuple):
 
 
 class PaddedMask(NamedTuple):
-    """Stands for `mask_bhts` in an unpadded run: the mask of the rows, and where the flat queries
-    and keys lie in them.
-    """
+    """The `mask_bhts` of an unpadded run: a mask of rows, and where flat tokens lie in them."""
 
     mask_bhts: Tensor | None
     query: Tokens
@@ -50,9 +48,7 @@ def in_rows(
     heads: Heads,
     mask_bhts: Tensor | PaddedMask | None,
 ) -> Tensor:
-    """`attention(heads, mask)`; with a `PaddedMask`, heads and output lie flat, and attention is
-    computed in rows.
-    """
+    """`attention(heads, mask)`; with a `PaddedMask`, heads and output lie flat and it sees rows."""
     if not isinstance(mask_bhts, PaddedMask):
         return attention(heads, mask_bhts)
     rows_bhts, query, key = mask_bhts
@@ -62,9 +58,7 @@ def in_rows(
 
 
 def unpad(x_btd: Tensor, tokens: Tokens) -> Tensor:
-    """Takes the tokens out of their rows: `1 n ...`. The gradient is `pad`, with zeros for
-    padding.
-    """
+    """Takes the tokens out of their rows: `1 n ...`. Its gradient is `pad`, 0 for padding."""
     if tokens.index_n is None:
         return x_btd.flatten(0, 1)[None]
     return _gathered(x_btd, tokens, to_rows=False)
@@ -72,27 +66,24 @@ def unpad(x_btd: Tensor, tokens: Tokens) -> Tensor:
 
 def pad(x_1nd: Tensor, tokens: Tokens) -> Tensor:
     """Puts flat tokens back into rows: `b t ...`. Padding holds another token of its row, which
-    nothing may read.
-
-    The gradient is `unpad`.
+    nothing may read. The gradient is `unpad`.
     """
     if tokens.index_n is None:
         return x_1nd[0].unflatten(0, tokens.mask_bt.shape)
     return _gathered(x_1nd, tokens, to_rows=True)
 
 
+def _gather(x: Tensor, to_rows: bool, index_n: Tensor, place_bt: Tensor, mask_bt: Tensor) -> Tensor:
+    if to_rows:
+        return x[0].index_select(0, place_bt.flatten()).unflatten(0, mask_bt.shape)
+    return x.flatten(0, 1).index_select(0, index_n)[None]
+
+
 class _Gather(torch.autograd.Function):
-    """Each way is the gradient of the other; that of `index_select` would add up rows one by
-    one.
-    """
+    """Each way is the gradient of the other; `index_select`'s would add up rows one by one."""
 
     generate_vmap_rule = True
-
-    @staticmethod
-    def forward(
-        x: Tensor, to_rows: bool, index_n: Tensor, place_bt: Tensor, mask_bt: Tensor
-    ) -> Tensor:
-        return _gather(x, to_rows, index_n, place_bt, mask_bt)
+    forward = staticmethod(_gather)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -114,9 +105,3 @@ def _gathered(x: Tensor, tokens: Tokens, to_rows: bool) -> Tensor:
     differentiable = x.is_floating_point() and torch.is_grad_enabled()
     gather: Callable[..., Tensor] = _Gather.apply if differentiable else _gather
     return gather(x, to_rows, tokens.index_n, tokens.place_bt, tokens.mask_bt)
-
-
-def _gather(x: Tensor, to_rows: bool, index_n: Tensor, place_bt: Tensor, mask_bt: Tensor) -> Tensor:
-    if to_rows:
-        return x[0].index_select(0, place_bt.flatten()).unflatten(0, mask_bt.shape)
-    return x.flatten(0, 1).index_select(0, index_n)[None]

@@ -1,5 +1,3 @@
-"""Programs: compiled models, snapshots for inference, searches and unpadded runs. They call the
-pages.
-"""
+"""Compiled models, snapshots for inference, searches and unpadded runs, which call the pages."""
 
 __all__: list[str] = []

@@ -74,12 +74,8 @@ def compiled_step(step: Callable[..., Any]) -> Callable[..., Any]:
     def run(model: Any, target: torch.Tensor, cache: Mapping[str, Any], *args: Any) -> Any:
         source_mask_bs = cache["source_mask_bs"]
         short = cache["read"] < 1 or (source_mask_bs is not None and source_mask_bs.shape[1] < 2)
-        if (
-            short
-            or target.shape[1] > 1
-            or target.is_floating_point()
-            or precision.autocasts(target)
-        ):
+        other = target.shape[1] > 1 or target.is_floating_point() or precision.autocasts(target)
+        if short or other:
             return step(model, target, cache, *args)
         if searched[0] is not cache["layers"]:
             from .program import StepProgram, fixed, signature
@@ -95,9 +91,7 @@ def compiled_step(step: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def graphs() -> Iterator[None]:
-    """Applies the settings of compiled losses: room for the graphs of many shapes and models;
-    lengths that are equal by chance may part.
-    """
+    """Settings of compiled losses: room for many graphs; lengths equal by chance may part."""
     limits: Any = torch.compiler.config
     room = limits.patch(recompile_limit=GRAPHS, accumulated_recompile_limit=4 * GRAPHS)
     with room, framework.of_unequal_sizes():

@@ -10,13 +10,13 @@ from torch import Tensor, nn
 from reference_numpy.scores import Scores
 
 from .. import mask
-from ..cache import KeyValues
+from ..cache import KeyValues, decoder_layer_step
 from ..inputs import embed, encoding_table
 from ..layers import Layer
 from ..positional_encoding import token_positions
 from ..rotary import Rotation
 from ..transformer import Transformer
-from ..values import Heads, Text
+from ..values import Text
 
 __all__ = ["Encode", "Forward", "Step"]
 
@@ -24,9 +24,7 @@ Named = dict[str, Tensor]
 
 
 class Entry(nn.Module):
-    """A function of a model, which takes the ids and masks that its stacks read, and returns its
-    results by name.
-    """
+    """A function of a model, which takes ids and masks, and returns its results by name."""
 
     def __init__(self, model: Transformer) -> None:
         super().__init__()
@@ -69,12 +67,9 @@ class Encode(Entry):
         memory_bsd = self.model.encode(Text(source, source_mask_bs))
         layers = self.model.decoder.layers
         pairs = [layer.cross_attention.keys_and_values(memory_bsd) for layer in layers]
-        keys, values = zip(*pairs, strict=True)
-        return {
-            "memory_bsd": memory_bsd,
-            "cross_keys_lbsgk": torch.stack(keys),
-            "cross_values_lbsge": torch.stack(values),
-        }
+        keys, values = map(torch.stack, zip(*pairs, strict=True))
+        of_memory = {"cross_keys_lbsgk": keys, "cross_values_lbsge": values}
+        return {"memory_bsd": memory_bsd, **of_memory}
 
 
 class Step(Entry):
@@ -98,44 +93,32 @@ class Step(Entry):
         cross_values_lbsge: Tensor | None = None,
     ) -> Named:
         model, config = self.model, self.model.config
-        read, length = keys_lbsgk.shape[2], target.shape[1]
-        end = read + length
+        read, end = keys_lbsgk.shape[2], keys_lbsgk.shape[2] + target.shape[1]
         position_bt = token_positions(target_mask_bs, config.position_start)[:, read:]
         encoding_pd = encoding_table(config, end, keys_lbsgk.dtype, target.device)
         x_btd = embed(model, "target", target, position_bt, encoding_pd=encoding_pd)
-        causal_bhts = mask.causal_mask(length, end, target.device)
-        own_bhts = mask.combine_masks(mask.padding_mask(target_mask_bs), causal_bhts)
-        masks = {0: own_bhts}
+        causal_bhts = mask.causal_mask(target.shape[1], end, target.device)
+        masks: dict[int, Any] = {}
+        masks[0] = mask.combine_masks(mask.padding_mask(target_mask_bs), causal_bhts)
         for window in {layer.self_attention.scores.window for layer in model.decoder.layers} - {0}:
-            window_bhts = mask.window_mask(length, end, window, target.device)
-            masks[window] = mask.combine_masks(own_bhts, window_bhts)
+            window_bhts = mask.window_mask(target.shape[1], end, window, target.device)
+            masks[window] = mask.combine_masks(masks[0], window_bhts)
         cross_bhts = mask.padding_mask(source_mask_bs)
         kept: list[KeyValues] = []
 
         def through(layer: Layer, x_btd: Tensor, rotation: Rotation | None, index: int) -> Tensor:
-            own = layer.self_attention
-            scores = Scores(own.scores.scale, own.scores.cap)  # the mask hides the rest
-
-            def attend(y_btd: Tensor) -> Tensor:
-                query_bthk, key_btgk, value_btge = own.project(y_btd, y_btd, rotation)
-                past = KeyValues(keys_lbsgk[index], values_lbsge[index])
-                kept.append(past.update(key_btgk, value_btge))
-                heads = Heads(query_bthk, kept[-1].key_bsgk, kept[-1].value_bsge)
-                return own.attend(heads, masks[own.scores.window], scores=scores)
-
-            if cross_keys_lbsgk is None or cross_values_lbsge is None:
-                return layer.run(x_btd, attend)
-            key_bsgk, value_bsge = cross_keys_lbsgk[index], cross_values_lbsge[index]
-
-            def attend_to_memory(y_btd: Tensor) -> Tensor:
-                heads = Heads(layer.cross_attention.queries(y_btd), key_bsgk, value_bsge)
-                return layer.cross_attention.attend(heads, cross_bhts)
-
-            return layer.run(x_btd, attend, attend_to_memory)
+            own, past = layer.self_attention.scores, {}
+            past["self_attention"] = KeyValues(keys_lbsgk[index], values_lbsge[index])
+            if cross_keys_lbsgk is not None and cross_values_lbsge is not None:
+                memory = KeyValues(cross_keys_lbsgk[index], cross_values_lbsge[index])
+                past["cross_attention"] = memory
+            scores = Scores(own.scale, own.cap)  # the mask hides the rest
+            x_btd, after = decoder_layer_step(
+                layer, x_btd, past, scores, masks[own.window], cross_bhts, rotation
+            )
+            kept.append(after["self_attention"])
+            return x_btd
 
         x_btd = model.decoder.walk(x_btd, through, position_bt)
-        return {
-            "logits_btv": model.logits(x_btd),
-            "keys_lbsgk": torch.stack([read.key_bsgk for read in kept]),
-            "values_lbsge": torch.stack([read.value_bsge for read in kept]),
-        }
+        keys, values = map(torch.stack, zip(*kept, strict=True))
+        return {"logits_btv": model.logits(x_btd), "keys_lbsgk": keys, "values_lbsge": values}

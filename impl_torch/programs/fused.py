@@ -132,18 +132,10 @@ def fused(model: Transformer, dtype: Dtype | None = None) -> Transformer:
             "`weights.load` what `weights.export` gives into another model"
         )
     # What a module computed from its parameters, as one that is pruned, is not copied by itself.
-    computed = [
-        x
-        for module in model.modules()
-        for x in vars(module).values()
-        if isinstance(x, Tensor) and not x.is_leaf
-    ]
-    result: Any = (
-        copy.deepcopy(model, {id(x): x.detach().clone() for x in computed})
-        .eval()
-        .requires_grad_(False)
-        .to(dtype=dtype)
-    )
+    held = [x for module in model.modules() for x in vars(module).values()]
+    computed = [x for x in held if isinstance(x, Tensor) and not x.is_leaf]
+    result: Any = copy.deepcopy(model, {id(x): x.detach().clone() for x in computed})
+    result.eval().requires_grad_(False).to(dtype=dtype)
     for layer in result.encoder.layers if model.config.encoder_layers else ():
         _fuse_parts(layer.self_attention, kind)
         _fuse_feed_forward(layer, kind)
@@ -151,12 +143,9 @@ def fused(model: Transformer, dtype: Dtype | None = None) -> Transformer:
         return result
     for layer in result.decoder.layers:
         for name in ("self_attention", "cross_attention"):
-            attention = getattr(layer, name, None)
-            if (
-                type(attention) is MultiHeadAttention
-                and _joins(attention, "query", "key", "value")
-                and _is_affine(attention.output)
-            ):
+            attention: Any = getattr(layer, name, None)
+            own = type(attention) is MultiHeadAttention and _is_affine(attention.output)
+            if own and _joins(attention, "query", "key", "value"):
                 setattr(layer, name, FusedAttention(attention, name == "self_attention", kind))
         _fuse_feed_forward(layer, kind)
     config = model.config

@@ -18,8 +18,7 @@ __all__ = ["at_length", "by_length", "follow", "longest"]
 
 def by_length(config: TransformerConfig) -> bool:
     """Whether frequencies depend on the longest row of a batch, so that no row is apart."""
-    layers = range(max(config.encoder_layers, config.decoder_layers))
-    kinds = map(config.layer_kind, layers)
+    kinds = map(config.layer_kind, range(max(config.encoder_layers, config.decoder_layers)))
     return any(kind.rotary and kind.scaling.by_length for kind in kinds)
 
 
@@ -44,9 +43,7 @@ def at_length(config: TransformerConfig, length: int) -> TransformerConfig:
 
 
 def follow(model: Transformer, source: Text | None, target: Text | None) -> None:
-    """Lets a model read its rows as a part of these, of which the longest may decide about the
-    frequencies of all.
-    """
+    """Lets a model read its rows as part of these, whose longest may decide all frequencies."""
     for side, text in (("source", source), ("target", target)) if by_length(model.config) else ():
         if text is not None:
             _, position_bt = masked_positions(model.config, side, text.ids, text.mask)

@@ -16,6 +16,7 @@ from reference_numpy.parameters import flatten, nest
 from reference_numpy.sharding import Mesh
 
 from .. import weights
+from ..mask import token_mask
 from ..transformer import Transformer
 from ..values import Text
 from .lengths import at_length, follow, longest
@@ -74,15 +75,10 @@ class _Asked:
         with torch.device("meta"):
             function = build(_of_all_rows(case.config, given), dtype)
         module = _owner(function).to(dtype).eval()
-        self.placed = Placed(
-            module,
-            case.config,
-            case.mesh,
-            device,
-            "transformer" if whole_model else component,
-            whole_logits=component not in LOSSES,
-            method=component if component in METHODS else "",
-        )
+        name = "transformer" if whole_model else component
+        method = component if component in METHODS else ""
+        whole = component not in LOSSES
+        self.placed = Placed(module, case.config, case.mesh, device, name, whole, method)
         for name, part in self.placed.parts().items():
             self.placed.write(name, part, case.parameters[name])
         self.component = component
@@ -113,11 +109,8 @@ class _Asked:
     def gradients(self) -> dict[str, np.ndarray]:
         """Returns the gradients of the sum of cotangent * output."""
         cotangent = self.inputs.pop("cotangent")
-        sought = {
-            name: x.requires_grad_()
-            for name, x in self.inputs.items()
-            if isinstance(x, Tensor) and x.is_floating_point()
-        }
+        tensors = {name: x for name, x in self.inputs.items() if isinstance(x, Tensor)}
+        sought = {name: x.requires_grad_() for name, x in tensors.items() if x.is_floating_point()}
         output, *_ = _named(self.function(**nest(self.inputs))).values()
         output.backward(cotangent if self.counts else torch.zeros_like(cotangent))
         found = {}
@@ -205,8 +198,6 @@ def _in_order(module: nn.Module, **inputs: Any) -> Any:
 
 def _count(padding_id: int | None, given: Inputs) -> int:
     """Returns how many labels of the whole batch count, at least 1."""
-    label = given["label_b"] if "label_b" in given else given["target"][:, 1:]
-    counted = (
-        label.numel() if padding_id is None or label.ndim == 1 else (label != padding_id).sum()
-    )
-    return max(int(counted), 1)
+    if "label_b" in given:
+        return max(len(given["label_b"]), 1)
+    return max(int(token_mask(given["target"][:, 1:], padding_id).sum()), 1)

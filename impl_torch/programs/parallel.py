@@ -34,7 +34,7 @@ from ..attention import MultiHeadAttention
 from ..embedding import Logits
 from ..feed_forward import FeedForward
 from ..framework import share, shared
-from ..normalization import LayerNorm, RMSNorm
+from ..normalization import LayerNorm, Norm
 from ..values import Heads
 from .parts import Place
 
@@ -80,7 +80,7 @@ def _style(
     if isinstance(part, nn.Embedding) and axis == 0:
         return _split_table
     over_width, own_group = config.query_key_norm == "width", partial(_own, config.key_value_heads)
-    if isinstance(part, LayerNorm | RMSNorm) and name in ("query_norm", "key_norm"):
+    if isinstance(part, Norm) and name in ("query_norm", "key_norm"):
         if not over_width:  # the heads of a token are rows, of which each process has some
             return SequenceParallel(sequence_dim=1, use_local_output=True)
         return _replicated(own_group) if axis is None else _split_norm
@@ -144,9 +144,7 @@ def _split_table(module: Any, devices: DeviceMesh) -> None:
 
 
 def _replicated(after: Callable[[DTensor, DeviceMesh], Tensor] | None) -> Style:
-    """A module that every process computes whole; after: what becomes of its output, a
-    `DTensor`.
-    """
+    """A module that every process computes whole; after: changes its output, a `DTensor`."""
 
     def before(module: nn.Module, inputs: Any, devices: DeviceMesh) -> Any:
         return (_whole(inputs[0], devices),)

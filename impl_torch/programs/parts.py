@@ -72,9 +72,7 @@ def places(
 
 
 def own(place: Place, array: np.ndarray, mesh: Mesh, rank: int) -> np.ndarray:
-    """Returns a process's part of a canonical array, in the native layout: a view where NumPy can
-    make one.
-    """
+    """Returns a process's part of a canonical array, in the native layout: if possible, a view."""
     part = layout.rearranged(array, place.letters, place.axes, place.sizes)
     row, column = divmod(rank, mesh.model)
     for axis, parts, index in ((place.model, mesh.model, column), (place.data, mesh.data, row)):
@@ -103,8 +101,7 @@ class Held:
     def read(self, name: str, part: Tensor) -> np.ndarray:
         """Copies a canonical array from the parts of all processes, which must all ask."""
         place = self.places[name]
-        native = weights.to_numpy(part)
-        return layout.relayout(native, place.axes, place.letters, place.sizes)
+        return layout.relayout(weights.to_numpy(part), place.axes, place.letters, place.sizes)
 
 
 def whole(place: Place, part: Tensor, mesh: Mesh, devices: DeviceMesh) -> Tensor:
@@ -163,14 +160,11 @@ class _Traffic(framework.TorchDispatchMode):
     """Records the collectives of DTensor, which are functions, and those of FSDP2."""
 
     def __init__(self) -> None:
-        from torch.distributed.tensor import DTensor
-
         super().__init__()
         self.found: list[tuple[str, int]] = []
-        self._sharded = DTensor
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if self._sharded in types:
+        if any(map(framework.is_sharded, types)):
             return NotImplemented  # and come back with the collectives that it makes of it
         result = func(*args, **(kwargs or {}))
         space, _, name = func.name().partition("::")
@@ -190,9 +184,7 @@ def _tensors(value: object) -> Iterator[Tensor]:
 
 
 def _size(args: tuple) -> int:
-    """How many processes a collective has that is given these arguments: a group, before other
-    objects, or its name at the end.
-    """
+    """How many processes a collective has, by its arguments: a group, or its name at the end."""
     for group in args:
         if isinstance(group, torch.ScriptObject):
             return int(dist.ProcessGroup.unbox(group).size())

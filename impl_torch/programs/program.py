@@ -34,7 +34,7 @@ Step = Callable[..., tuple[Result, Cache]]
 Run = Callable[[list[Tensor]], list[Tensor]]
 Slot = tuple[dict[str, Any], str]  # the dict of a module that holds a tensor, and its name
 AUTO = torch.export.Dim.AUTO
-VERSION = "2"  # of how `_rules` compile, in a program's name
+VERSION = "2"  # of the rules of `compile_to`, in a program's name
 log = logging.getLogger(__name__)
 
 
@@ -50,18 +50,6 @@ class StepProgram:
         self, step: Step, model: Transformer, target: Tensor, cache: Cache, args: Sequence[Arg]
     ) -> None:
         self._kind: type[Result] = Tensor
-        self._run = self._made(step, model, target, cache, args)
-
-    def __call__(
-        self, target: Tensor, cache: Cache, args: Sequence[Arg], fixed: list[Tensor]
-    ) -> tuple[Result, Cache]:
-        *parts, leading_b = self._run(_inputs(target, cache, args) + fixed)
-        result = parts[0] if self._kind is Tensor else self._kind(*parts)
-        return result, {**cache, "read": cache["read"] + 1, "leading_b": leading_b}
-
-    def _made(
-        self, step: Step, model: Transformer, target: Tensor, cache: Cache, args: Sequence[Arg]
-    ) -> Run:
         slots = list(_slots(model))
 
         def run(inputs: list[Tensor]) -> tuple[Tensor, ...]:
@@ -89,20 +77,30 @@ class StepProgram:
             self._kind = type(result)
             return *result, after["leading_b"]
 
+        traced: Any = nn.Module()  # `torch.export` takes no functions
+        traced.forward = run
         inputs = _inputs(target, cache, args) + fixed(model, cache)
         free = [dict.fromkeys(axes, AUTO) for axes in _lengths(cache, args, len(inputs))]
         with torch.inference_mode(False), torch.no_grad():
-            examples = [_like(x) for x in inputs]
+            # of the same layout, but for prepacked kernels uninitialised
+            examples = [
+                x if x.is_mkldnn else x.new_empty_strided(x.shape, x.stride()) for x in inputs
+            ]
             exported = torch.export.export(
-                _Traced(run), (examples,), dynamic_shapes=(free,), strict=False
+                traced, (examples,), dynamic_shapes=(free,), strict=False
             )
-        return loaded(exported, _key(exported))
+        self._run = loaded(exported, _key(exported))
+
+    def __call__(
+        self, target: Tensor, cache: Cache, args: Sequence[Arg], fixed: list[Tensor]
+    ) -> tuple[Result, Cache]:
+        *parts, leading_b = self._run(_inputs(target, cache, args) + fixed)
+        result = parts[0] if self._kind is Tensor else self._kind(*parts)
+        return result, {**cache, "read": cache["read"] + 1, "leading_b": leading_b}
 
 
 def fixed(model: Transformer, cache: Cache) -> list[Tensor]:
-    """Returns the inputs that stay the same tensors for a whole search: KV cache (updated in
-    place), positions, weights.
-    """
+    """Returns the inputs that stay the same for a whole search: keys, values, tables, weights."""
     kept = [x for layer in cache["layers"] for pair in layer.values() for x in pair]
     return [*kept, *_tables(cache), *(holder[name] for holder, name in _slots(model))]
 
@@ -150,9 +148,7 @@ def _lengths(cache: Cache, args: Sequence[Arg], count: int) -> list[tuple[int, .
 
 
 def _slots(model: Transformer) -> Iterator[Slot]:
-    """Yields the places in the model of the tensors that a step may read: parameters, buffers, and
-    the kernels of `FusedProjection`.
-    """
+    """Yields where a model holds what a step reads: parameters, buffers and fused kernels."""
     encoder = {*model.encoder.modules()} if model.config.encoder_layers else ()
     for module in model.modules():
         for holder in framework.holders(module) if module not in encoder else ():
@@ -161,9 +157,7 @@ def _slots(model: Transformer) -> Iterator[Slot]:
 
 @contextlib.contextmanager
 def _replaced(slots: Sequence[Slot], tensors: Sequence[Tensor]) -> Iterator[None]:
-    """Puts these tensors into the model's slots; slots that hold one tensor all get the first of
-    theirs.
-    """
+    """Puts these tensors into the slots; slots that hold one tensor get the first of theirs."""
     own = [holder[name] for holder, name in slots]
     first: dict[int, Tensor] = {}
     for (holder, name), x, tensor in zip(slots, own, tensors, strict=True):
@@ -175,30 +169,8 @@ def _replaced(slots: Sequence[Slot], tensors: Sequence[Tensor]) -> Iterator[None
             holder[name] = x
 
 
-class _Traced(nn.Module):
-    """A module for `torch.export`, which takes no functions."""
-
-    def __init__(self, run: Callable[[list[Tensor]], tuple[Tensor, ...]]) -> None:
-        super().__init__()
-        self.run = run
-
-    def forward(self, inputs: list[Tensor]) -> tuple[Tensor, ...]:
-        return self.run(inputs)
-
-
-def _like(x: Tensor) -> Tensor:
-    """Returns an uninitialised example input of the same layout; prepacked kernels are passed
-    through.
-    """
-    if x.is_mkldnn:
-        return x
-    return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device)
-
-
 def _key(exported: ExportedProgram) -> str:
-    """Names the compiled program: by the graph with every shape, its constants, torch, the
-    processor and the threads.
-    """
+    """Names the program by graph and shapes, constants, torch, the processor and the threads."""
     code = exported.graph_module.print_readable(
         print_output=False, include_stride=True, include_device=True
     )
@@ -223,21 +195,17 @@ def loaded(exported: ExportedProgram, key: str) -> Run:
 
 
 def compile_to(exported: ExportedProgram, path: Path) -> None:
-    """Writes the program's file."""
+    """Writes the program's file. It calls products of packed kernels in C++: here they are inputs,
+    and Inductor's own rules take only constants.
+    """
+    of_x = torch.tensor(1 / LARGEST), torch.tensor(OFFSET, dtype=torch.int32)
+    int8: Callable[..., Any] = partial(framework.compiled_int8, of_x)
+    rules = {torch.ops.impl_torch.one_dnn_int8.default: int8, **framework.kernel_rules()}
     started = time.monotonic()
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.stem}.{os.getpid()}.pt2")
     with warnings.catch_warnings(), torch.inference_mode(False), torch.no_grad():
         warnings.simplefilter("ignore", FutureWarning)  # of torch about itself
-        framework.compile_to(exported, temporary, _rules())
+        framework.compile_to(exported, temporary, rules)
     temporary.replace(path)
     log.info("compiling a step of decoding (once): %.1f s", time.monotonic() - started)
-
-
-def _rules() -> framework.Rules:
-    """Returns how a program calls products of packed kernels, in C++. Here they are inputs;
-    Inductor's own rules take only constants.
-    """
-    of_x = torch.tensor(1 / LARGEST), torch.tensor(OFFSET, dtype=torch.int32)
-    int8 = partial(framework.compiled_int8, of_x)
-    return {torch.ops.impl_torch.one_dnn_int8.default: int8, **framework.kernel_rules()}

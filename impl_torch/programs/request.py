@@ -52,18 +52,11 @@ def request(
             source_mask_bs = mask.token_mask(source, config.padding_id)
     sources = () if source is None else ((source, config.source_vocabulary),)
     check_ids(*sources, (prefix, config.target_vocabulary))
+    device, pad_id = prefix.device, strategy.pad_id(config)
+    forbidden = torch.tensor(strategy.forbidden_ids(config), dtype=torch.int64, device=device)
+    too_early = torch.arange(strategy.max_new_tokens, device=device) < strategy.min_new_tokens
     return Request(
-        strategy=strategy,
-        source=source,
-        source_mask_bs=source_mask_bs,
-        prefix_bp=prefix,
-        prefix_mask_bp=prefix_mask_bp,
-        pad_id=strategy.pad_id(config),
-        forbidden_n=torch.tensor(
-            strategy.forbidden_ids(config), dtype=torch.int64, device=prefix.device
-        ),
-        too_early_n=torch.arange(strategy.max_new_tokens, device=prefix.device)
-        < strategy.min_new_tokens,
+        strategy, source, source_mask_bs, prefix, prefix_mask_bp, pad_id, forbidden, too_early
     )
 
 
@@ -79,15 +72,9 @@ def _prefix(
     if prefix is None:
         prefix = source.new_full((len(source), 1), strategy.start_id)
     mask.check("prefix mask", mask_bp, prefix.shape)
-    last = () if mask_bp is None else mask_bp[:, -1].tolist()
-    checks.check_prefix(
-        prefix.shape,
-        precision.dtype_name(prefix.dtype),
-        config.padding_id,
-        prefix[..., -1:].tolist(),
-        last,
-    )
-    checks.check_length(
-        prefix.shape[1] + strategy.max_new_tokens - 1, config.max_positions
-    )  # the last token of an answer is not read
+    kind, last = precision.dtype_name(prefix.dtype), prefix[..., -1:].tolist()
+    last_mask = () if mask_bp is None else mask_bp[:, -1].tolist()
+    checks.check_prefix(prefix.shape, kind, config.padding_id, last, last_mask)
+    read = prefix.shape[1] + strategy.max_new_tokens - 1  # not the last token of an answer
+    checks.check_length(read, config.max_positions)
     return prefix, mask.token_mask(prefix, config.padding_id) if mask_bp is None else mask_bp

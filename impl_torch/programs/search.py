@@ -3,6 +3,7 @@ needs.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -71,10 +72,13 @@ class Reading:
 
     def __init__(self, model: Transformer, step: Step, request: Request, copies: int = 1) -> None:
         self.model, self.step, self.request, self.strategy = model, step, request, request.strategy
-        self.rows, self._copies, self._memory_bsd = len(request.prefix_bp), copies, None
+        self.rows, memory_bsd = len(request.prefix_bp), None
         if request.source is not None:
-            source = Text(request.source, request.source_mask_bs)
-            self._memory_bsd = unpadding.memory(model, source)
+            memory_bsd = unpadding.memory(model, Text(request.source, request.source_mask_bs))
+        # a cache with room for the prefix and the answer
+        length = request.prefix_bp.shape[1] + self.strategy.max_new_tokens
+        start = partial(static_cache.start_cache, batch=self.rows, length=length, copies=copies)
+        self._start = partial(start, model, memory_bsd, request.source_mask_bs)
         self._cache = self._start()
         fused.pack(model, self.rows * copies)
         device = request.prefix_bp.device
@@ -86,17 +90,6 @@ class Reading:
         mask_bp = request.prefix_mask_bp.repeat_interleave(copies, dim=0)
         self._target_bt, self._target_mask_bt, self._count = prefix_bp[:, :0], mask_bp[:, :0], 0
         self.read(prefix_bp, mask_bt=mask_bp)
-
-    def _start(self) -> StaticCache:
-        """Returns a cache with room for the prefix and the answer."""
-        return static_cache.start_cache(
-            self.model,
-            self._memory_bsd,
-            self.request.source_mask_bs,
-            self.rows,
-            length=self.request.prefix_bp.shape[1] + self.strategy.max_new_tokens,
-            copies=self._copies,
-        )
 
     def read(
         self, token_bt: Tensor, row_b: Tensor | None = None, mask_bt: Tensor | None = None
@@ -130,9 +123,7 @@ class Reading:
         return token_b, _log_p(self.next.logits_bv, self.next.log_total_b, token_b)
 
     def drawn(self, uniform_b: Tensor) -> tuple[Tensor, Tensor]:
-        """Draws the token by these uniform numbers and penalised scores; returns it and its log
-        p.
-        """
+        """Draws the token by uniform numbers and penalised scores; returns it and its log p."""
         strategy, scores_bv = self.strategy, self.penalised(self.next.scores_bv)
         kept_bv = sampling.unchecked_truncate(
             scores_bv, strategy.temperature, strategy.top_k, strategy.top_p
@@ -156,9 +147,7 @@ class Reading:
 
 
 def _turns(config: TransformerConfig, request: Request) -> set[int]:
-    """Returns the numbers of tokens, with the padding on the left of all rows, beyond which keys
-    rotate by other factors.
-    """
+    """Returns after how many tokens, with the padding left of all rows, keys rotate differently."""
     leading = 0
     if config.rotary_switches and config.position_start == "first_token":
         leading = int(request.prefix_mask_bp.long().argmax(dim=1).min())

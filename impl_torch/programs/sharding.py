@@ -72,11 +72,9 @@ def device_mesh(mesh: Mesh, device: torch.device) -> DeviceMesh:
             f"the mesh {mesh} needs {mesh.devices} processes, as torchrun starts them; got {size}"
         )
     if not begun:
+        alone: Any = {"store": dist.HashStore(), "rank": 0, "world_size": 1}
         backend = "nccl" if device.type == "cuda" else "gloo"
-        if "RANK" in os.environ:
-            dist.init_process_group(backend)
-        else:
-            dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+        dist.init_process_group(backend, **{} if "RANK" in os.environ else alone)
     return _device_mesh(dist.group.WORLD, device.type, mesh.data, mesh.model)
 
 
@@ -129,9 +127,7 @@ class Placed(Held):
         module = self.module
         axes = {module.get_parameter(x.native): x.data or 0 for x in self.places.values()}
         # of a vocabulary that leaves this column of the mesh no token
-        empty: set[nn.Parameter] = {
-            x for x in axes if isinstance(x, DTensor) and not x.to_local().numel()
-        }
+        empty = {x for x in axes if not _local(x).numel()}
         # DDP takes no parts of parameters: where they lie whole along data, each is one shard
         over = self.devices["data", "shard"] if self.mesh.replicate else self.devices["data"]
         layers = [part for part in module.modules() if isinstance(part, Layer)]
@@ -156,10 +152,8 @@ class Placed(Held):
     def gradients(self) -> dict[str, Tensor]:
         """Returns the parts of their gradients, zeros for a parameter that has none."""
         return {
-            name: torch.zeros_like(_local(parameter))
-            if parameter.grad is None
-            else _local(parameter.grad)
-            for name, parameter in self.parameters.items()
+            name: _local(torch.zeros_like(x) if x.grad is None else x.grad)
+            for name, x in self.parameters.items()
         }
 
     def read(self, name: str, part: Tensor) -> np.ndarray:
@@ -184,11 +178,10 @@ class Placed(Held):
         holds no other for longer than it reads it; in evaluation. `join` makes it run, also in a
         searcher.
         """
-        part = columns.empty(self.config, self._column).to(next(iter(tensors.values())).dtype)
-        part = part.to_empty(device=self.device).eval().requires_grad_(False)
-        read = columns.arrays(
-            self.config, self._column, lambda name: self.read(name, tensors[name])
-        )
+        column, dtype = self._column, next(iter(tensors.values())).dtype
+        part = columns.empty(self.config, column).to(dtype).to_empty(device=self.device)
+        part.eval().requires_grad_(False)
+        read = columns.arrays(self.config, column, lambda name: self.read(name, tensors[name]))
         for name, array in read:
             part.get_parameter(name).copy_(weights.from_numpy(array))
         return part
@@ -230,13 +223,11 @@ class Placed(Held):
         return tensor
 
     def clipped(self, gradients: Mapping[str, Tensor], limit: float) -> dict[str, Tensor]:
-        """Returns the parts of `optimizer.clip_global_norm`; in the norm, what several processes
-        hold counts once.
-        """
+        """Computes `optimizer.clip_global_norm`; what several processes hold counts once."""
         squares = []
         for name, part in gradients.items():
-            place, copies = self.places[name], 1
-            copies *= self.mesh.model if place.model is None else 1
+            place = self.places[name]
+            copies = self.mesh.model if place.model is None else 1
             copies *= self.mesh.data if place.data is None else 1
             squares.append(part.square().sum() / copies)
         total = torch.stack(squares).sum()
@@ -245,9 +236,7 @@ class Placed(Held):
         return dict(zip(gradients, scaled(gradients.values(), factor), strict=True))
 
     def reduces(self, last: bool) -> None:
-        """Says whether the next backward pass is the last one, after which gradients are added up
-        over the processes.
-        """
+        """Says whether the next backward pass adds up gradients over the processes."""
         if self._replicas is not None:
             self._replicas.require_backward_grad_sync = last
         for part in self._gathering:
@@ -308,12 +297,9 @@ def _cross_entropy(x_btv: Any, label_bt: Tensor, mask_bt: Tensor, smoothing: flo
     x_btv = x_btv.masked_fill(given(~mask_bt[..., None]), 0)
     # of a process without a token of the vocabulary, too
     own_bt1 = F.pad(x_btv.detach().to_local(), (0, 1), value=-torch.inf).amax(-1, keepdim=True)
-    highest_bt1 = DTensor.from_local(
-        own_bt1, devices, [Partial("max")], run_check=False
-    ).redistribute(devices, whole)
-    token_v = given(torch.arange(x_btv.shape[-1], device=label_bt.device)).redistribute(
-        devices, [Shard(0)]
-    )
+    highest_bt1 = given(own_bt1, placements=[Partial("max")]).redistribute(devices, whole)
+    token_v = given(torch.arange(x_btv.shape[-1], device=label_bt.device))
+    token_v = token_v.redistribute(devices, [Shard(0)])
     is_label_btv = token_v == given(label_bt.long()[..., None])
     label_x_bt = summed(torch.where(is_label_btv, x_btv, 0))
     log_sum_bt = summed((x_btv - highest_bt1).exp()).log() + highest_bt1[..., 0]

@@ -3,7 +3,7 @@ steps take and return tensors of the same sizes.
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, NotRequired, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 import torch
 import torch.nn.functional as F
@@ -21,7 +21,7 @@ from ..inputs import embed, encoding_table
 from ..layers import Layer
 from ..rotary import Rotation, Turning
 from ..transformer import Transformer
-from ..values import Heads, Text
+from ..values import Text
 
 __all__ = [
     "StaticCache",
@@ -39,40 +39,11 @@ class Room(NamedTuple):
     key_bswgk: Tensor
     value_bswge: Tensor
 
-    def update(
-        self, key_btgk: Tensor, value_btge: Tensor, read: int, ring: "_Ring | None"
-    ) -> tuple[Tensor, Tensor]:
-        """Writes the next keys and values, in place, behind those of the `read` tokens before, or
-        in a window in place of the oldest; returns all that are read.
-        """
-
-        def written(kept_bswgk: Tensor, new_btgk: Tensor) -> Tensor:
-            # The copies of each token lie side by side.
-            new_btwgk = new_btgk.unflatten(1, (kept_bswgk.shape[2], -1)).transpose(1, 2)
-            if ring is None:
-                end = read + new_btwgk.shape[1]
-                kept_bswgk[:, read:end] = new_btwgk
-                return kept_bswgk[:, :end].flatten(1, 2)
-            read_bswgk = kept_bswgk
-            if ring.earlier_n is not None:
-                read_bswgk = torch.cat([kept_bswgk[:, ring.earlier_n], new_btwgk], dim=1)
-            kept_bswgk.index_copy_(1, ring.last_n, new_btwgk[:, -len(ring.last_n) :])
-            return read_bswgk.flatten(1, 2)
-
-        return written(self.key_bswgk, key_btgk), written(self.value_bswge, value_btge)
-
-
-class Kept(TypedDict):
-    """What a layer has read: its part of the target, and the memory, if there is one."""
-
-    self_attention: Room
-    cross_attention: NotRequired[KeyValues]
-
 
 class StaticCache(TypedDict):
     """What steps have read, and room for the rest.
 
-    source_mask_bs, layers: as in `cache.Cache`, with room for the keys and values of the target.
+    source_mask_bs, layers: as in `cache.Cache`, with a `Room` for the self-attention.
     target_mask_bwtw: target_mask_bt for w copies of a row: mask[b, i, t, j] says whether copy i may
     attend to what copy j wrote at step t. read: how many tokens have been read. leading_b: padding
     before the first real token. encoding_pd: the sinusoidal encoding of every position; None if
@@ -83,15 +54,12 @@ class StaticCache(TypedDict):
 
     source_mask_bs: Tensor | None
     target_mask_bwtw: Tensor
-    layers: list[Kept]
+    layers: list[dict[str, Any]]
     read: int
     leading_b: Tensor
     encoding_pd: Tensor | None
     rotations: dict[Turning, Rotation]
     windows: tuple[int, ...]
-
-
-Step = Callable[[Transformer, Tensor, StaticCache, Tensor | None], tuple[Tensor, StaticCache]]
 
 
 def start_cache(
@@ -112,20 +80,15 @@ def start_cache(
     config, kept = model.config, plain.start_cache(model, memory_bsd, source_mask_bs, batch)
     kinds = [config.layer_kind(index) for index in range(len(kept["layers"]))]
     windows = tuple(kind.window if kind.window < length else 0 for kind in kinds)
-    given = kept["layers"][0]["self_attention"].key_bsgk
-    rows, dtype, device = len(given), given.dtype, given.device
-
-    def room(nothing_bsgk: Tensor, window: int) -> Tensor:
-        shape = rows, window or length, copies, *nothing_bsgk.shape[2:]
-        # Zeros: a window's places are read before they are written, with weight 0.
-        return given.new_zeros(shape) if window else given.new_empty(shape)
-
-    layers: list[Kept] = []
+    nothing_bsgk = kept["layers"][0]["self_attention"].key_bsgk
+    rows, dtype, device = len(nothing_bsgk), nothing_bsgk.dtype, nothing_bsgk.device
+    layers = []
     for layer, window in zip(kept["layers"], windows, strict=True):
-        key_bsgk, value_bsge = layer["self_attention"]
-        layers.append({"self_attention": Room(room(key_bsgk, window), room(value_bsge, window))})
-        if memory_bsd is not None:
-            layers[-1]["cross_attention"] = layer["cross_attention"]
+        # Zeros: a window's places are read before they are written, with weight 0.
+        pair, shape = layer["self_attention"], (rows, window or length, copies)
+        new = [x.new_zeros if window else x.new_empty for x in pair]
+        room = Room(*(make((*shape, *x.shape[2:])) for make, x in zip(new, pair, strict=True)))
+        layers.append({**layer, "self_attention": room})
     place_p = torch.arange(length, device=device)
     return {
         "source_mask_bs": source_mask_bs,
@@ -143,6 +106,63 @@ def start_cache(
         },
         "windows": windows,
     }
+
+
+Step = Callable[..., tuple[Tensor, StaticCache]]
+
+
+def forward_step(
+    model: Transformer,
+    target: Tensor,
+    cache: StaticCache,
+    target_mask_bt: Tensor | None = None,
+    last: bool = False,
+) -> tuple[Tensor, StaticCache]:
+    """Computes `decode_step` of checked arguments. last: only the logits after the last token."""
+    config, read, end = model.config, cache["read"], cache["read"] + target.shape[1]
+    mask_bt = target_mask_bt
+    if mask_bt is None:
+        mask_bt = mask.token_mask(target, config.padding_id)
+    leading_b, position_bt = cache["leading_b"], torch.arange(read, end, device=target.device)[None]
+    if config.position_start == "first_token":
+        leading_b = torch.where(
+            leading_b == read, read + (mask_bt.cumsum(dim=1) == 0).sum(dim=1), leading_b
+        )
+        position_bt = (position_bt - leading_b[:, None]).clamp(min=0)
+    x_btd = embed(model, "target", target, position_bt, encoding_pd=cache["encoding_pd"])
+    source_mask_bs = cache["source_mask_bs"]
+    cross_bias_bhts = (
+        None if source_mask_bs is None else _bias(source_mask_bs[:, None, None], x_btd.dtype)
+    )
+    self_bias_bhts = _bias(_self_mask(cache, mask_bt), x_btd.dtype)
+    # The copies of a row share its keys, which `reorder` never moves: their queries lie side by
+    # side, `b (w t) d`, and the bias hides the keys that are not of a copy's own past.
+    shape = self_bias_bhts.shape[0], self_bias_bhts.shape[2]
+    x_btd = x_btd.reshape((*shape, x_btd.shape[2]))
+    of_window: dict[int, Any] = {0: (self_bias_bhts, None, None)}
+    for window in {*cache["windows"]} - {0}:
+        of_window[window] = _ring(cache, window, end, x_btd.dtype)
+
+    def turned(kind: LayerKind) -> Rotation:
+        table = cache["rotations"].get(rotary.turning(kind))
+        place_bt = position_bt.expand(mask_bt.shape).reshape(shape)
+        if table is None:
+            return rotary.rotation(config, kind, place_bt, x_btd.dtype)
+        return Rotation(*(F.embedding(place_bt, part_pj) for part_pj in table))
+
+    def through(layer: Layer, x_btd: Tensor, rotation: Rotation | None, index: int) -> Tensor:
+        kept, own = cache["layers"][index], layer.self_attention.scores
+        bias_bhts, *places = of_window[cache["windows"][index]]
+        held = {**kept, "self_attention": _Place(kept["self_attention"], read, *places)}
+        scores = Scores(own.scale, own.cap)  # the bias has causality and window in it
+        masks = bias_bhts, cross_bias_bhts
+        return plain.decoder_layer_step(layer, x_btd, held, scores, *masks, rotation)[0]
+
+    rotations = rotary.by_layer(config, len(cache["layers"]), turned)
+    x_btd = model.decoder.walk(x_btd, through, turned=rotations)
+    x_btd = x_btd.reshape((*mask_bt.shape, x_btd.shape[2]))
+    logits_btv = model.logits(x_btd[:, -1:] if last else x_btd)
+    return logits_btv, {**cache, "read": end, "leading_b": leading_b}
 
 
 def decode_step(
@@ -167,87 +187,41 @@ def decode_step(
     return (step or forward_step)(model, target, cache, target_mask_bt)
 
 
-def forward_step(
-    model: Transformer,
-    target: Tensor,
-    cache: StaticCache,
-    target_mask_bt: Tensor | None = None,
-    last: bool = False,
-) -> tuple[Tensor, StaticCache]:
-    """Computes `decode_step` of arguments that are checked. last: only the logits after the last
-    token.
-    """
-    config, read, end = model.config, cache["read"], cache["read"] + target.shape[1]
-    mask_bt = target_mask_bt
-    if mask_bt is None:
-        mask_bt = mask.token_mask(target, config.padding_id)
-    leading_b, position_bt = cache["leading_b"], torch.arange(read, end, device=target.device)[None]
-    if config.position_start == "first_token":
-        leading_b = torch.where(
-            leading_b == read, read + (mask_bt.cumsum(dim=1) == 0).sum(dim=1), leading_b
-        )
-        position_bt = (position_bt - leading_b[:, None]).clamp(min=0)
-    x_btd = embed(model, "target", target, position_bt, encoding_pd=cache["encoding_pd"])
-    source_mask_bs = cache["source_mask_bs"]
-    cross_bias_bhts = (
-        None if source_mask_bs is None else _bias(source_mask_bs[:, None, None], x_btd.dtype)
-    )
-    self_bias_bhts = _bias(_self_mask(cache, mask_bt), x_btd.dtype)
-    # The copies of a row share its keys, which `reorder` never moves: their queries lie side by
-    # side, `b (w t) d`, and the bias hides the keys that are not of a copy's own past.
-    shape = self_bias_bhts.shape[0], self_bias_bhts.shape[2]
-    x_btd = x_btd.reshape((*shape, x_btd.shape[2]))
-    rings = {window: _ring(cache, window, end, x_btd.dtype) for window in {*cache["windows"]} - {0}}
+class _Place(NamedTuple):
+    """Where the next tokens come in a layer's room: behind those of the `read` tokens before, or in
+    a window in place of the oldest.
 
-    def turned(kind: LayerKind) -> Rotation:
-        table = cache["rotations"].get(rotary.turning(kind))
-        place_bt = position_bt.expand(mask_bt.shape).reshape(shape)
-        if table is None:
-            return rotary.rotation(config, kind, place_bt, x_btd.dtype)
-        cosine_pj, sine_pj = table
-        return Rotation(F.embedding(place_bt, cosine_pj), F.embedding(place_bt, sine_pj))
-
-    def through(layer: Layer, x_btd: Tensor, rotation: Rotation | None, index: int) -> Tensor:
-        ring = rings.get(cache["windows"][index])
-        mask_bhts = self_bias_bhts if ring is None else ring.bias_bhts
-        own, kept = layer.self_attention, cache["layers"][index]
-        scores = Scores(own.scores.scale, own.scores.cap)  # the mask has causality and window in it
-
-        def attend(y_btd: Tensor) -> Tensor:
-            query_bthk, key_btgk, value_btge = own.project(y_btd, y_btd, rotation)
-            key_bsgk, value_bsge = kept["self_attention"].update(key_btgk, value_btge, read, ring)
-            heads = Heads(query_bthk, key_bsgk, value_bsge)
-            return own.attend(heads, mask_bhts, scores=scores)
-
-        def attend_to_memory(y_btd: Tensor) -> Tensor:
-            key_bsgk, value_bsge = kept["cross_attention"]
-            heads = Heads(layer.cross_attention.queries(y_btd), key_bsgk, value_bsge)
-            return layer.cross_attention.attend(heads, cross_bias_bhts)
-
-        return layer.run(x_btd, attend, attend_to_memory if "cross_attention" in kept else None)
-
-    rotations = rotary.by_layer(config, len(cache["layers"]), turned)
-    x_btd = model.decoder.walk(x_btd, through, turned=rotations)
-    x_btd = x_btd.reshape((*mask_bt.shape, x_btd.shape[2]))
-    logits_btv = model.logits(x_btd[:, -1:] if last else x_btd)
-    return logits_btv, {**cache, "read": end, "leading_b": leading_b}
-
-
-class _Ring(NamedTuple):
-    """How a step reads and writes a layer that keeps a window of tokens.
-
-    earlier_n: the places of the tokens before the step, in their order; None for a single token,
-    which all places are read with. last_n: the places of the step's last tokens. bias_bhts: of the
-    tokens that are read.
+    earlier_n: in a window, the places of the tokens before, in their order; None for a single new
+    token, which all places are read with. last_n: the places of the last new tokens.
     """
 
+    room: Room
+    read: int
     earlier_n: Tensor | None
-    last_n: Tensor
-    bias_bhts: Tensor
+    last_n: Tensor | None
+
+    def update(self, key_btgk: Tensor, value_btge: Tensor) -> KeyValues:
+        """Writes the next keys and values, in place; returns all that are read."""
+        return KeyValues(*map(self._written, self.room, (key_btgk, value_btge)))
+
+    def _written(self, kept_bswgk: Tensor, new_btgk: Tensor) -> Tensor:
+        # The copies of each token lie side by side.
+        new_btwgk = new_btgk.unflatten(1, (kept_bswgk.shape[2], -1)).transpose(1, 2)
+        if self.last_n is None:
+            end = self.read + new_btwgk.shape[1]
+            kept_bswgk[:, self.read : end] = new_btwgk
+            return kept_bswgk[:, :end].flatten(1, 2)
+        read_bswgk = kept_bswgk
+        if self.earlier_n is not None:
+            read_bswgk = torch.cat([kept_bswgk[:, self.earlier_n], new_btwgk], dim=1)
+        kept_bswgk.index_copy_(1, self.last_n, new_btwgk[:, -len(self.last_n) :])
+        return read_bswgk.flatten(1, 2)
 
 
-def _ring(cache: StaticCache, window: int, end: int, dtype: torch.dtype) -> _Ring:
-    """Returns how the step of the tokens up to `end`, whose mask is written, uses a window."""
+def _ring(
+    cache: StaticCache, window: int, end: int, dtype: torch.dtype
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    """Returns a window's bias for tokens whose mask is written, their earlier_n and last_n."""
     read, kept_bwtw = cache["read"], cache["target_mask_bwtw"]
     query_t = torch.arange(read, end, device=kept_bwtw.device)
     if end - read == 1:
@@ -259,7 +233,7 @@ def _ring(cache: StaticCache, window: int, end: int, dtype: torch.dtype) -> _Rin
         earlier_n, last_n = token_s[: read - end] % window, query_t[-window:] % window
     near_ts = (token_s <= query_t[:, None]) & (token_s > query_t[:, None] - window) & (token_s >= 0)
     mask_bwtsw = kept_bwtw[:, :, None, token_s.clamp(min=0)] & near_ts[:, :, None]
-    return _Ring(earlier_n, last_n, _bias(mask_bwtsw, dtype))
+    return _bias(mask_bwtsw, dtype), earlier_n, last_n
 
 
 def _self_mask(cache: StaticCache, mask_bt: Tensor) -> Tensor:
@@ -291,7 +265,7 @@ def decode_in_steps(
     splits: Sequence[int],
     source_mask_bs: Tensor | None = None,
     target_mask_bt: Tensor | None = None,
-    step: Step | None = None,
+    step: Step = forward_step,
 ) -> Tensor:
     """Computes `cache.decode_in_steps` with room for the whole target. step: see `decode_step`."""
     checks.check_splits(splits, target.shape)
@@ -306,10 +280,8 @@ def decode_in_steps(
 
 
 def reorder(cache: StaticCache, row_b: Tensor) -> StaticCache:
-    """Computes `cache.reorder`.
-
-    Copies of a row change places only among themselves, which leaves their keys and values where
-    they are.
+    """Computes `cache.reorder`. Copies of a row change places only among themselves, which leaves
+    their keys and values where they are.
     """
     target_mask_bwtw = cache["target_mask_bwtw"]
     shape = target_mask_bwtw.shape[:2]
@@ -322,12 +294,8 @@ def reorder(cache: StaticCache, row_b: Tensor) -> StaticCache:
         return moved
     if (source_mask_bs := cache["source_mask_bs"]) is not None:
         moved["source_mask_bs"] = source_mask_bs[row_b]
-    moved["layers"] = []
-    for layer in cache["layers"]:
-        key_bswgk, value_bswge = layer["self_attention"]
-        moved["layers"].append({"self_attention": Room(key_bswgk[row_b], value_bswge[row_b])})
-        if "cross_attention" in layer:
-            key_bsgk, value_bsge = layer["cross_attention"]
-            memory = KeyValues(key_bsgk[row_b], value_bsge[row_b])
-            moved["layers"][-1]["cross_attention"] = memory
+    moved["layers"] = [
+        {name: type(pair)(*(x[row_b] for x in pair)) for name, pair in layer.items()}
+        for layer in cache["layers"]
+    ]
     return moved

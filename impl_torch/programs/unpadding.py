@@ -105,9 +105,7 @@ def real_logits(
 
 
 def driver(function: Callable[..., object]) -> tuple[Transformer, Callable[..., Any]] | None:
-    """Returns the model and what runs it, its `training_loss`, or `real_logits` of it, on flat
-    tokens; None for any other function.
-    """
+    """Returns the model and its run on flat tokens; None for a function that has none."""
     if isinstance(function, Transformer):
         return function, forward
     if isinstance(function, partial) and function.func is real_logits:
@@ -121,19 +119,16 @@ def driver(function: Callable[..., object]) -> tuple[Transformer, Callable[..., 
 def forward(
     model: Transformer, sides: Sides, source: Side | None, target: Side, keep: Keep | None = None
 ) -> Tensor:
-    """Computes `Transformer.forward` on flat tokens, `b t v`; ids must be checked, and keep masks
-    are of flat tokens.
-    """
-    logits_1nv, _ = _logits(model, sides, source, target, keep)
-    return pad(logits_1nv, sides.target)
+    """Computes `Transformer.forward`, `b t v`, of checked ids and keep masks of flat tokens."""
+    return pad(_logits(model, sides, source, target, keep), sides.target)
 
 
 def real_forward(
     model: Transformer, sides: Sides, source: Side | None, target: Side, keep: Keep | None = None
 ) -> Tensor:
     """Computes `real_logits` on flat tokens; arguments as `forward`."""
-    logits_1nv, mask_bt = _logits(model, sides, source, target, keep)
-    return mask.real_rows(pad(logits_1nv, sides.target), mask_bt)
+    logits_btv = forward(model, sides, source, target, keep)
+    return mask.real_rows(logits_btv, real_tokens(model.config, Text.of(target)))
 
 
 def training_loss(
@@ -145,12 +140,10 @@ def training_loss(
     total: int | Tensor | None = None,
     keep: Keep | None = None,
 ) -> Tensor:
-    """Computes `Transformer.training_loss` on flat tokens; ids must be checked, and keep masks are
-    of flat tokens.
-    """
+    """Computes `Transformer.training_loss` of checked ids and keep masks of flat tokens."""
     model.config.need_decoder()
     read, label = loss.shifted(Text.of(target))
-    logits_1nv, _ = _logits(model, sides, source, read, keep)
+    logits_1nv = _logits(model, sides, source, read, keep)
     own = None if label.mask is None else unpad(label.mask, sides.target)
     label = Text(unpad(label.ids, sides.target), own)
     mask_1n = real_tokens(model.config, label)
@@ -158,9 +151,7 @@ def training_loss(
 
 
 def memory(model: Transformer, source: Side, least: int = LEAST) -> Tensor:
-    """Computes `encode` of ids that are checked; the rows of padding may hold anything, so attend
-    by the mask.
-    """
+    """Computes `encode` of checked ids; the rows of padding may hold anything: use the mask."""
     source = Text.of(source)
     tokens = _worth_it(model, _real(model, source, least), least)
     if tokens is None:
@@ -171,10 +162,8 @@ def memory(model: Transformer, source: Side, least: int = LEAST) -> Tensor:
 
 def _logits(
     model: Transformer, sides: Sides, source: Side | None, target: Side, keep: Keep | None
-) -> tuple[Tensor, Tensor | None]:
-    """Computes the logits of flat target tokens, `1 n v`, and the mask of the target's real
-    tokens.
-    """
+) -> Tensor:
+    """Computes the logits of flat target tokens, `1 n v`."""
     source_tokens, tokens = sides
     source, memory_1nd, cross_mask = Text.of(source), None, None
     if source is not None and source_tokens is not None:
@@ -184,15 +173,13 @@ def _logits(
     x_1nd, mask_bt, position_1n = _input(model, "target", Text.of(target), tokens, keep)
     self_mask = _padded(mask_bt, tokens, tokens)
     x_1nd = model.decoder(x_1nd, memory_1nd, self_mask, cross_mask, keep, position_1n)
-    return model.logits(x_1nd), mask_bt
+    return model.logits(x_1nd)
 
 
 def _encode(
     model: Transformer, tokens: Tokens, source: Text, keep: Keep | None
 ) -> tuple[Tensor, Tensor | None]:
-    """Computes the memory of flat source tokens, `1 n d`, and the mask of the source's real
-    tokens.
-    """
+    """Computes the memory of flat tokens, `1 n d`, and the mask of the source's real tokens."""
     keep = part(keep, "encoder")
     x_1nd, mask_bs, position_1n = _input(model, "source", source, tokens, keep)
     return model.encoder(x_1nd, _padded(mask_bs, tokens, tokens), keep, position_1n), mask_bs
@@ -201,9 +188,7 @@ def _encode(
 def _input(
     model: Transformer, side: str, text: Text, tokens: Tokens, keep: Keep | None
 ) -> tuple[Tensor, Tensor | None, Tensor]:
-    """Computes the input of a stack, `1 n d`; also the mask of the real tokens in their rows, and
-    the positions of the flat ones, `1 n`.
-    """
+    """Computes a stack's input, `1 n d`, the mask of its rows, and flat positions, `1 n`."""
     mask_bt, position_bt = masked_positions(model.config, side, text.ids, text.mask)
     x_1nd = unpad(embed(model, side, text.ids, position_bt, text.segment), tokens)
     stack = model.encoder if side == "source" else model.decoder
@@ -238,7 +223,9 @@ def find(
     source, target = Text.of(source), Text.of(target)
     if not model.config.decoder_layers:  # every row of an encoder-only model's output is an answer
         return None
-    if target is None or not _fits(model.config.encoder_layers, source) or not _fits(1, target):
+    if target is None or (source is None) == bool(model.config.encoder_layers):
+        return None
+    if target.ids.ndim < 2 or (source is not None and source.ids.ndim < 2):
         return None
     real_bs, real_bt = _real(model, source, least), None
     if run is training_loss:
@@ -251,10 +238,6 @@ def find(
         return None
     source_tokens = None if source is None else found[0] or _all(source.ids)
     return Sides(source_tokens, found[1] or _all(target.ids)).to(target.ids.device)
-
-
-def _fits(layers: int, text: Text | None) -> bool:
-    return text is None if not layers else text is not None and text.ids.ndim > 1
 
 
 def _depended_on(model: Transformer, target: Text, least: int) -> Tensor | None:
@@ -279,9 +262,7 @@ def _real(model: Transformer, text: Text | None, least: int) -> Tensor | None:
 
 
 def _worth_it(model: Transformer, mask_bt: Tensor | None, least: int) -> Tokens | None:
-    """Returns these positions as flat tokens; None if that saves too little, and in a traced
-    program, which has no values.
-    """
+    """Returns these positions as flat tokens; None if that saves too little, and in a trace."""
     if mask_bt is None or not framework.has_values(mask_bt):
         return None
     total = mask_bt.numel()
@@ -327,9 +308,7 @@ def _needs_rows(model: Transformer) -> bool:
 
 
 def unpad_keep(keep: Keep | None, sides: Sides) -> Keep | None:
-    """Takes keep masks out of their rows, except those of attention weights, which are computed in
-    rows.
-    """
+    """Takes keep masks out of their rows, except those of attention weights, which need rows."""
     masks: dict[str, Tensor] = flatten(keep or {})
     for site, tokens in sides.of_sites(masks).items():
         if not site.endswith("weights_dropout"):
@@ -339,8 +318,6 @@ def unpad_keep(keep: Keep | None, sides: Sides) -> Keep | None:
 
 
 def of_any_number(x: Tensor, axis: int) -> Tensor:
-    """Marks the tensor, for a graph that serves every number of tokens along the axis, whatever the
-    first number is.
-    """
+    """Marks the tensor for a graph that serves every number of tokens along the axis."""
     framework.mark_dynamic(x, axis, HINT)
     return x
