@@ -1,9 +1,10 @@
 """Scaled dot-product attention and multi-head attention."""
 
+from typing import Unpack
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from flax.typing import Dtype
 
 from reference_numpy import TransformerConfig, checks
 from reference_numpy.scores import Scores
@@ -29,9 +30,8 @@ def attention_weights(
     """`softmax(query key^T / sqrt(k))`, `b h t s`: how much each query attends to each key.
 
     mask_bhts: boolean, True = may attend (MASK), or floating, added to the scores, where -inf hides
-    a key. scores: their scale, cap, window and causality. A query that may attend to nothing has
-    weights of zero (EMPTY). Half-precision dtypes hold the scores in float32. Raises ValueError on
-    shapes that do not fit.
+    a key. A query that may attend to nothing has weights of zero (EMPTY). Half-precision dtypes
+    hold the scores in float32. Raises ValueError on shapes that do not fit.
     """
     checks.check_attention(query_bthk.shape, key_bsgk.shape, key_bsgk.shape)
     scores_bhts = scaled_scores(query_bthk, key_bsgk, scores)
@@ -44,9 +44,7 @@ def attention_weights(
 def scaled_dot_product_attention(
     heads: Heads, mask_bhts: Mask = None, scores: Scores = Scores(), drop: Drop = Drop()
 ) -> jax.Array:
-    """`dropout(attention_weights(query, key)) value`, `b t h e`.
-
-    Arguments and errors as `attention_weights`. drop: without a keep mask no weight is dropped.
+    """`dropout(attention_weights(query, key)) value`, `b t h e`; errors as `attention_weights`.
 
     `jax.nn.dot_product_attention` is no substitute: it gives the mean of the values if a query may
     attend to nothing, aligns causality to the first key, and needs values as wide as keys.
@@ -113,10 +111,8 @@ class MultiHeadAttention(nnx.Module):
     """
 
     def __init__(
-        self, config: TransformerConfig, scores: Scores | None = None, *,
-        dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs,
-    ) -> None:  # fmt: skip
-        own: Own = {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
+        self, config: TransformerConfig, scores: Scores | None = None, **own: Unpack[Own]
+    ) -> None:
         sizes, bias = config.sizes, config.query_key_value_bias
         self.query = Projection("btd,dhk->bthk", sizes, bias, **own)
         self.key = Projection("bsd,dgk->bsgk", sizes, bias, **own)
@@ -125,9 +121,9 @@ class MultiHeadAttention(nnx.Module):
         axes = ("hk", "gk") if config.query_key_norm == "width" else ("k", "k")
         query, key = (tuple(sizes[letter] for letter in letters) for letters in axes)
         none = config.query_key_norm == "none"
-        self.query_norm = None if none else norm(config, query, param_dtype=param_dtype)
-        self.key_norm = None if none else norm(config, key, param_dtype=param_dtype)
-        self.weights_dropout = Dropout(config.attention_dropout_rate, rngs=rngs)
+        self.query_norm = None if none else norm(config, query, **own)
+        self.key_norm = None if none else norm(config, key, **own)
+        self.weights_dropout = Dropout(config.attention_dropout_rate, rngs=own["rngs"])
         self.scores = config.scores(0) if scores is None else scores
         self.width, self.rotary_layout = config.model_width, config.rotary_layout
 
@@ -157,8 +153,7 @@ class MultiHeadAttention(nnx.Module):
 
     def queries(self, query_btd: jax.Array, rotation: Rotation | None = None) -> jax.Array:
         """`rotate(norm(x W^Q + b^Q))`, `b t h k`."""
-        query_bthk = self.query_key_norm(self.query_norm, self.query(query_btd))
-        return rotated(query_bthk, rotation, self.rotary_layout)
+        return self.query_key_norm(self.query(query_btd), self.query_norm, rotation)
 
     def keys_and_values(
         self, memory_bsd: jax.Array, rotation: Rotation | None = None
@@ -166,14 +161,16 @@ class MultiHeadAttention(nnx.Module):
         """`rotate(norm(m W^K + b^K))`, `b s g k`, and `m W^V + b^V`, `b s g e`: what a cache holds,
         since no query changes them.
         """
-        key_bsgk = self.query_key_norm(self.key_norm, self.key(memory_bsd))
-        return rotated(key_bsgk, rotation, self.rotary_layout), self.value(memory_bsd)
+        key_bsgk = self.query_key_norm(self.key(memory_bsd), self.key_norm, rotation)
+        return key_bsgk, self.value(memory_bsd)
 
-    def query_key_norm(self, norm: Norm | None, x_bthk: jax.Array) -> jax.Array:
+    def query_key_norm(
+        self, x_bthk: jax.Array, norm: Norm | None, rotation: Rotation | None = None
+    ) -> jax.Array:
         """Queries or keys, normed over each head or over all heads together if they have a norm
-        (QKNORM).
+        (QKNORM), then rotated (ROTARY).
         """
-        return x_bthk if norm is None else norm(x_bthk)
+        return rotated(x_bthk if norm is None else norm(x_bthk), rotation, self.rotary_layout)
 
     def attend(self, heads: Heads, mask_bhts: Mask = None, keep_bhts: Mask = None) -> jax.Array:
         """`sum_i attention(query_i, key_i, value_i) W_i^O + b^O`, `b t d`.

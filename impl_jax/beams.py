@@ -15,8 +15,7 @@ class Beams(NamedTuple):
 
     A beam that does not exist has a score of -inf. token_bw: what each beam reads next. All beams
     of a row share its cache, in which the tokens that they read at one step lie side by side;
-    place_bwn says which of them is the beam's own. So beams that live on take their past with them,
-    and no key or value moves.
+    place_bwn says which of them is the beam's own, so that no key or value moves.
     """
 
     length: jax.Array
@@ -70,17 +69,16 @@ class Beams(NamedTuple):
         return Beams(
             self.length + 1,
             *(
-                jnp.where(_broadcast(self.done_b, then), now, then)
-                for now, then in zip(self[1:], new, strict=True)
+                jnp.where(jnp.expand_dims(self.done_b, range(1, now.ndim)), then, now)
+                for then, now in zip(self[1:], new, strict=True)
             ),
         )
 
 
 def best(total_bwv: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Log p, token and parent of the continuations of the largest log p, largest first.
-
-    Of equals the lower token comes first, then the better beam. The best of a row are among the
-    best of each of its beams.
+    """Log p, token and parent of the continuations of the largest log p, largest first; of equals
+    the lower token, then the better beam. The best of a row are among the best of each of its
+    beams.
     """
     batch, size, _ = total_bwv.shape
     score_bww, token_bww = jax.lax.top_k(total_bwv, size)
@@ -119,9 +117,8 @@ def _rank(score_bc: jax.Array, token_bcn: jax.Array) -> jax.Array:
 def stops(
     live_bw: jax.Array, kept_bw: jax.Array, penalty: jax.Array, early_stop: jax.Array
 ) -> jax.Array:
-    """Whether no live beam of a row can beat its worst hypothesis, `b`.
-
-    Log p only falls, and no penalty is larger than that of the longest answer, which is given.
+    """Whether no live beam of a row can beat its worst hypothesis, `b`; penalty: of the longest
+    answer.
     """
     full_b, highest_b = kept_bw[:, -1] > -jnp.inf, live_bw[:, 0] / penalty
     return full_b & (early_stop | (highest_b <= kept_bw[:, -1]))
@@ -134,7 +131,3 @@ def length_penalty(length: Array, alpha: float) -> Array:
 
 def _rows(x_bcn: jax.Array, index_bw: jax.Array) -> jax.Array:
     return jnp.take_along_axis(x_bcn, index_bw[..., None], axis=1)
-
-
-def _broadcast(done_b: jax.Array, x: jax.Array) -> jax.Array:
-    return jnp.expand_dims(done_b, range(1, x.ndim))

@@ -1,8 +1,11 @@
-"""Decoding in steps: a cache of keys and values, so that a step computes only its own tokens."""
+"""Decoding in steps: a cache of keys and values, so that a step computes only its own tokens.
 
-import itertools
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, TypedDict
+The cache grows with every step. Searches and compiled steps have one of fixed shapes instead:
+`programs.static_cache`.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,16 +13,15 @@ from flax import nnx
 
 from reference_numpy import TransformerConfig, checks
 
-from . import inputs
+from . import inputs, mask
 from .attention import MultiHeadAttention
 from .framework import has_explicit_axes
 from .layers import DecoderLayer
-from .mask import padding_mask, token_mask
 from .positional_encoding import token_positions
 from .rotary import Rotation
 from .stacks import Decoder
 from .transformer import Transformer
-from .values import Heads, Mask
+from .values import Heads, Mask, Text
 
 __all__ = ["decode_in_steps", "decode_step", "reorder", "start_cache"]
 
@@ -31,24 +33,48 @@ BYPASSED: dict[type[nnx.Module], tuple[str, ...]] = {  # methods that a step doe
 }
 
 
+class Next(NamedTuple):
+    """The next tokens of a target: their positions, and which tokens they may attend to.
+
+    The rest is for a cache of fixed shapes. local_mask_bhts: the mask in layers with a window.
+    place: of the first token. length: of the text, by default the largest position and 1.
+    """
+
+    position_bt: jax.Array
+    mask_bhts: jax.Array
+    local_mask_bhts: Any = None
+    place: Any = None
+    length: jax.Array | None = None
+
+
 class KeyValues(NamedTuple):
     """The keys and values that an attention has read; the keys are normed and rotated."""
 
     key_bsgk: jax.Array
     value_bsge: jax.Array
 
-    def update(self, key_btgk: jax.Array, value_btge: jax.Array) -> "KeyValues":
-        """The old keys and values, followed by those of the next tokens."""
+    def update(
+        self, key_btgk: jax.Array, value_btge: jax.Array, ahead: Next, window: int
+    ) -> tuple["KeyValues", "KeyValues", jax.Array]:
+        """The old keys and values, followed by those of the next tokens; those that are held then;
+        and the mask for the first."""
         key_bsgk = jnp.concatenate([self.key_bsgk, key_btgk], axis=1)
-        return KeyValues(key_bsgk, jnp.concatenate([self.value_bsge, value_btge], axis=1))
+        read = type(self)(key_bsgk, jnp.concatenate([self.value_bsge, value_btge], axis=1))
+        return read, read.last(window), ahead.mask_bhts[..., -key_bsgk.shape[1] :]
 
     def last(self, window: int) -> "KeyValues":
         """Those of the last tokens, as many as the window has; 0: of all."""
         first = max(0, self.key_bsgk.shape[1] - window) if window else 0
         return KeyValues(self.key_bsgk[:, first:], self.value_bsge[:, first:])
 
+    def attend(
+        self, attention: MultiHeadAttention, query_bthk: jax.Array, mask_bhts: Mask
+    ) -> jax.Array:
+        """The output of an attention of these queries to the keys and values."""
+        return attention.attend(Heads(query_bthk, *self), mask_bhts)
 
-class Cache(TypedDict):
+
+class Cache(NamedTuple):
     """What a step reads. source_mask_bs: the memory's token mask. target_mask_bt: the token mask of
     what was read. layers: for each layer the KeyValues of self_attention and, with a memory,
     cross_attention.
@@ -58,9 +84,16 @@ class Cache(TypedDict):
     target_mask_bt: jax.Array
     layers: list[dict[str, KeyValues]]
 
+    def check(self, config: TransformerConfig, count: int) -> None:
+        """Raises ValueError if there are fewer positions than the next tokens need."""
+        checks.check_length(self.target_mask_bt.shape[1] + count, config.max_positions)
 
-Held = Mapping[str, object]  # by a cache
-Steps = tuple[Callable[..., Held], Callable[..., tuple[jax.Array, Held]]]
+    def next_tokens(self, config: TransformerConfig, mask_bt: jax.Array) -> tuple["Cache", Next]:
+        """The cache with the mask of a target's next tokens, and what these are given."""
+        read_bt = jnp.concatenate([self.target_mask_bt, mask_bt], axis=1)
+        position_bt = positions(config, read_bt, mask_bt.shape[1])
+        after = Cache(self.source_mask_bs, read_bt, [*self.layers])
+        return after, Next(position_bt, mask.padding_mask(read_bt))
 
 
 def start_cache(
@@ -80,84 +113,85 @@ def start_cache(
     rows = batch if memory_bsd is None else len(memory_bsd)
     checks.check_batch(batch, None if memory_bsd is None else rows)
     dtype, heads = embedding.dtype or embedding.table.dtype, config.key_value_heads
-    key_bsgk, value_bsge = (
-        jnp.zeros((rows, 0, heads, size), dtype) for size in (config.key_size, config.value_size)
+    nothing = KeyValues(
+        *(jnp.zeros((rows, 0, heads, size), dtype) for size in (config.key_size, config.value_size))
     )
-    caches = []
+    layers = []
     for layer in model.decoder.layers:
-        caches.append({"self_attention": KeyValues(key_bsgk, value_bsge)})
+        layers.append({"self_attention": nothing})
         if memory_bsd is not None:
             of_memory = layer.cross_attention.keys_and_values(memory_bsd)
-            caches[-1]["cross_attention"] = KeyValues(*of_memory)
-    read_bt = jnp.zeros((rows, 0), bool)
-    return {"source_mask_bs": source_mask_bs, "target_mask_bt": read_bt, "layers": caches}
+            layers[-1]["cross_attention"] = KeyValues(*of_memory)
+    return Cache(source_mask_bs, jnp.zeros((rows, 0), bool), layers)
 
 
 def decode_step(
-    model: Transformer, target: jax.Array, cache: Cache, target_mask_bt: Mask = None
-) -> tuple[jax.Array, Cache]:
+    model: Transformer, target: jax.Array, cache: Any, target_mask_bt: Mask = None
+) -> tuple[jax.Array, Any]:
     """Logits `b t v` of the target's next t tokens, as `decode` of all of it, and the cache after.
 
-    The arrays of the cache grow with every step, so that each length has a program of its own;
-    `programs.static_cache` has one for all. Nothing is dropped, whatever the model's mode. Raises
-    ValueError on ids, masks and shapes that do not fit, and as `check_steps`.
+    cache: a `Cache`, whose arrays grow with every step, so that each length has a program of its
+    own; or a `StaticCache`, which has one for all. Nothing is dropped, whatever the model's mode.
+    Raises ValueError on ids, masks and shapes that do not fit, on more tokens than the cache can
+    hold, if that is known, and as `check_steps`.
     """
     check_steps(model)
-    config, past_bt = model.config, cache["target_mask_bt"]
-    checks.check_same_batch(cache=past_bt.shape, target=target.shape)
-    checks.check_length(past_bt.shape[1] + target.shape[1], config.max_positions)
+    checks.check_same_batch(cache=cache.target_mask_bt.shape, target=target.shape)
+    cache.check(model.config, target.shape[1])
     if target_mask_bt is None:
-        target_mask_bt = token_mask(target, config.padding_id)
-    kind = str(target_mask_bt.dtype)
-    checks.check_token_mask("target mask", target_mask_bt.shape, kind, target.shape[:2])
-    model = nnx.view(model, deterministic=True)
-    read_bt = jnp.concatenate([past_bt, target_mask_bt], axis=1)
-    position_bt = positions(config, read_bt, target.shape[1])
-    x_btd = inputs.embed(model, "target", target, position_bt, length=read_bt.shape[1])
-    self_mask_bhts, source_mask_bs = padding_mask(read_bt), cache["source_mask_bs"]
-    cross_mask_bhts = None if source_mask_bs is None else padding_mask(source_mask_bs)
-    caches = list(cache["layers"])
+        target_mask_bt = mask.token_mask(target, model.config.padding_id)
+    mask.check("target mask", target_mask_bt, target.shape[:2])
+    cache, ahead = cache.next_tokens(model.config, target_mask_bt)
+    return read(nnx.view(model, deterministic=True), target, cache, ahead)
+
+
+def read(model: Transformer, target: jax.Array, cache: Any, ahead: Next) -> tuple[jax.Array, Any]:
+    """Logits `b t v` of tokens, and the cache, whose layers have their keys and values then.
+
+    They are the next tokens of a target, or one for each of many beams. model: in evaluation.
+    """
+    length, layers = cache.target_mask_bt.shape[1], cache.layers
+    x_btd = inputs.embed(model, "target", target, ahead.position_bt, length=length)
+    cross_mask_bhts = mask.padding_mask(cache.source_mask_bs)
 
     def through(
         layer: DecoderLayer, x_btd: jax.Array, rotation: Rotation | None, index: int
     ) -> jax.Array:
-        x_btd, caches[index] = decoder_layer_step(
-            layer, x_btd, caches[index], self_mask_bhts, cross_mask_bhts, rotation
+        x_btd, layers[index] = decoder_layer_step(
+            layer, x_btd, layers[index], ahead, cross_mask_bhts, rotation
         )
         return x_btd
 
-    x_btd = model.decoder.walk(x_btd, through, position_bt)
-    return model.head(x_btd), {**cache, "target_mask_bt": read_bt, "layers": caches}
+    x_btd = model.decoder.walk(x_btd, through, ahead.position_bt, ahead.length)
+    return model.head(x_btd), cache
 
 
 def decoder_layer_step(
     layer: DecoderLayer,
     x_btd: jax.Array,
-    cache: Mapping[str, KeyValues],
-    self_mask_bhts: Mask = None,
+    cache: Mapping[str, Any],
+    ahead: Next,
     cross_mask_bhts: Mask = None,
     rotation: Rotation | None = None,
-) -> tuple[jax.Array, dict[str, KeyValues]]:
+) -> tuple[jax.Array, dict[str, Any]]:
     """The layer on the next tokens of a target, and its cache after them.
 
     cache: self_attention, to which the tokens' own keys and values are appended; cross_attention,
-    of the memory, if there is one. self_mask_bhts: over all tokens that were read, these among
-    them.
+    of the memory, if there is one.
     """
     after = dict(cache)
 
     def attend(y_btd: jax.Array) -> jax.Array:
         attention = layer.self_attention
         query_bthk, key_btgk, value_btge = attention.project(y_btd, y_btd, rotation)
-        key_bsgk, value_bsge = read = cache["self_attention"].update(key_btgk, value_btge)
-        after["self_attention"] = read.last(attention.scores.window)
-        mask_bhts = None if self_mask_bhts is None else self_mask_bhts[..., -key_bsgk.shape[1] :]
-        return attention.attend(Heads(query_bthk, key_bsgk, value_bsge), mask_bhts)
+        read, after["self_attention"], mask_bhts = cache["self_attention"].update(
+            key_btgk, value_btge, ahead, attention.scores.window
+        )
+        return read.attend(attention, query_bthk, mask_bhts)
 
     def attend_to_memory(y_btd: jax.Array) -> jax.Array:
-        attention, memory = layer.cross_attention, cache["cross_attention"]
-        heads = Heads(attention.queries(y_btd), memory.key_bsgk, memory.value_bsge)
-        return attention.attend(heads, cross_mask_bhts)
+        attention = layer.cross_attention
+        return cache["cross_attention"].attend(attention, attention.queries(y_btd), cross_mask_bhts)
 
     crosses = "cross_attention" in cache
     return layer.run(x_btd, attend, attend_to_memory if crosses else None), after
@@ -170,34 +204,27 @@ def decode_in_steps(
     splits: Sequence[int],
     source_mask_bs: Mask = None,
     target_mask_bt: Mask = None,
-    steps: Steps = (start_cache, decode_step),
 ) -> jax.Array:
     """`decode`, in steps of these lengths: the same logits `b t v`, however the target is split.
 
-    steps: how the cache starts and is read. Raises ValueError as `decode`, and unless splits are
-    lengths of at least 1 that add up to t.
+    Raises ValueError as `decode`, and unless splits are lengths of at least 1 that add up to t.
     """
     model.config.need_decoder()
     model.inputs("target").embedding.check_ids(target)
-    checks.check_splits(splits, target.shape)
     checks.check_length(target.shape[1], model.config.max_positions)
-    if target_mask_bt is not None:
-        kind = str(target_mask_bt.dtype)
-        checks.check_token_mask("target mask", target_mask_bt.shape, kind, target.shape[:2])
-    start, step = steps
-    cache = start(model, memory_bsd, source_mask_bs, len(target) if memory_bsd is None else None)
-    logits = []
-    for end, count in zip(itertools.accumulate(splits), splits, strict=True):
-        part = slice(end - count, end)
-        part_mask_bt = None if target_mask_bt is None else target_mask_bt[:, part]
-        logits_btv, cache = step(model, target[:, part], cache, part_mask_bt)
+    batch = len(target) if memory_bsd is None else None
+    cache, logits = start_cache(model, memory_bsd, source_mask_bs, batch), []
+    for part in Text(target, target_mask_bt).split(splits):
+        logits_btv, cache = decode_step(model, part.ids, cache, part.mask)
         logits.append(logits_btv)
     return jnp.concatenate(logits, axis=1)
 
 
-def reorder(cache: Cache, row_b: jax.Array) -> Cache:
-    """The cache whose row i is what row `row_b[i]` was: beams that live on keep their past."""
-    return jax.tree.map(lambda held: held[row_b], cache)
+def reorder(cache: Any, row_b: jax.Array) -> Any:
+    """The cache whose row i is what row `row_b[i]` was: beams that live on keep their past. It is a
+    copy: a beam search does without, since its beams are queries of one row (`Beams`).
+    """
+    return jax.tree.map(lambda held: held[row_b] if held.ndim else held, cache)
 
 
 def positions(config: TransformerConfig, read_bt: jax.Array, length: int) -> jax.Array:
@@ -223,16 +250,15 @@ def check_steps(model: Transformer) -> None:
     ]
     names = ["self_attention"] + ["cross_attention"] * model.config.cross_attention
     for index, layer in enumerate(model.decoder.layers):
-        parts.append((f"decoder.layers.{index}", layer, DecoderLayer))
-        for name in names:
-            attention = getattr(layer, name, None)
-            parts.append((f"decoder.layers.{index}.{name}", attention, MultiHeadAttention))
-    for name, module, kind in parts:
-        own = (getattr(type(module), one, None) is getattr(kind, one) for one in BYPASSED[kind])
-        if not isinstance(module, kind) or not all(own):
+        path = f"decoder.layers.{index}"
+        own = [(f"{path}.{name}", getattr(layer, name, None), MultiHeadAttention) for name in names]
+        parts += [(path, layer, DecoderLayer), *own]
+    for path, module, kind in parts:
+        same = (getattr(type(module), one, None) is getattr(kind, one) for one in BYPASSED[kind])
+        if not isinstance(module, kind) or not all(same):
             needed = f"a {kind.__name__} with its own {', '.join(BYPASSED[kind])}"
             found = type(module).__name__
-            raise ValueError(f"decoding in steps needs {name} to be {needed}; got {found}")
+            raise ValueError(f"decoding in steps needs {path} to be {needed}; got {found}")
     if has_explicit_axes(model.inputs("target").embedding.table[...]):
         raise ValueError(
             "decoding needs Auto axes, jax.make_mesh(..., axis_types=(AxisType.Auto,) * n); "

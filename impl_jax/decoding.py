@@ -1,44 +1,36 @@
 """Answers: greedy search, sampling and beam search over a model that decodes in steps."""
 
 import functools
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax.typing import Dtype
 
-from reference_numpy.strategy import Strategy
-
 from . import sampling
 from .beams import Beams
-from .cache import length, positions
+from .cache import Next, length, positions, read
 from .framework import Array
 from .mask import token_mask
 from .precision import upcast_dtype, upcast_half
 from .programs.fused import fused
-from .programs.search import Plan, Prompt, Request, Searches, answers, plan, program
-from .programs.static_cache import Next, StaticCache, next_tokens, read, start_cache
+from .programs.search import Answers, Options, Plan, Prompt, Request, Searches, program
+from .programs.static_cache import StaticCache, start_cache
 from .transformer import Transformer
 from .values import Text
 
 __all__ = ["Searcher"]
 
-Options = Strategy | Mapping[str, Any]
-Answers = dict[str, jax.Array]
-
 
 class Searcher(Searches):
-    """The searches of a model as it is when this is made: `fused` copies its weights.
+    """The searches of a model as it is when this is made: `fused` copies its weights, by dtype.
 
-    dtype: of these weights, by default the model's; int8: of the projections (INT8). What stands in
-    for a projection, such as an adapter, is called as it is.
     A whole search is one XLA program: the encoder, the prefix, and a loop of steps that ends with
     the last answer. All models of one structure share it. Source, prefix and answer are padded to
     few lengths, and the strategy's numbers are arguments, except beam_size, no_repeat_ngram and
-    top_k. Ids are checked before the program, and logits after it.
-    compiled=False runs operation by operation.
+    top_k. Ids are checked before the program, and logits after it. compiled=False runs operation by
+    operation.
     """
 
     def __init__(
@@ -57,17 +49,13 @@ class Searcher(Searches):
     ) -> Answers:
         """`token_n = argmax_v log p(v | source, tokens before)`, of equals the lower id.
 
-        source: ids `b s`; None for a decoder-only model, which needs a prefix, its prompt.
-        strategy: a Strategy, or a mapping of its fields. prefix: ids `b p` that every answer
-        follows, in place of the start token; shorter ones are padded on the left. prefix_mask_bp:
-        boolean, True = real token; by default every id but the padding id.
-        Returns token_bn, `b n`, and log_p_bn of each token. Raises ValueError on ids and options
-        that do not fit, if prefix and answer may be longer than the table of positions, and if a
-        logit is +inf or NaN.
+        source: ids `b s`, prefix: ids `b p`, as in the reference. The masks: boolean, True = real
+        token; by default every id but the padding id. Returns token_bn, `b n`, and log_p_bn of each
+        token. Raises ValueError on ids and options that do not fit, if prefix and answer may be
+        longer than the table of positions, and if a logit is +inf or NaN.
         """
-        strategy = Strategy.of(strategy, self._model.config)
         prompt = Prompt(source, prefix, source_mask_bs, prefix_mask_bp)
-        return answers(self.run(one_by_one, plan(strategy), strategy, prompt), strategy)
+        return self.answers(one_by_one, strategy, prompt)
 
     def sample(
         self,
@@ -80,13 +68,11 @@ class Searcher(Searches):
     ) -> Answers:
         """As `greedy_search`, but each token is drawn by its uniform number (SAMPLE).
 
-        Penalties, temperature, top-k and top-p come first, then `draw`. uniform_bn: numbers of
-        [0, 1) in place of a key, so that every implementation draws the same tokens.
+        uniform_bn: numbers of [0, 1) in place of a key, so that all implementations draw the same
+        tokens.
         """
-        strategy, uniform_bn = Strategy.of(strategy, self._model.config), np.asarray(uniform_bn)
         prompt = Prompt(source, prefix, source_mask_bs, prefix_mask_bp)
-        chosen = plan(strategy, drawn=strategy.temperature > 0)
-        return answers(self.run(one_by_one, chosen, strategy, prompt, uniform_bn), strategy)
+        return self.answers(one_by_one, strategy, prompt, np.asarray(uniform_bn))
 
     def beam_search(
         self,
@@ -100,12 +86,8 @@ class Searcher(Searches):
 
         Returns token_bwn `b w n` and score_bw. Arguments and errors as `greedy_search`.
         """
-        strategy = Strategy.of(strategy, self._model.config)
         prompt = Prompt(source, prefix, source_mask_bs, prefix_mask_bp)
-        found = self.run(beams, plan(strategy, strategy.beam_size), strategy, prompt)
-        token_bwn = found["token_bwn"][:, : strategy.n_best, : strategy.max_new_tokens]
-        score_bw = found["score_bw"][:, : strategy.n_best]
-        return {"token_bwn": jax.device_put(token_bwn), "score_bw": jax.device_put(score_bw)}
+        return self.answers(beams, strategy, prompt, beams=True)
 
 
 _fused = functools.partial(jax.jit, static_argnames="dtype")(fused)
@@ -132,7 +114,7 @@ def one_by_one(model: Transformer, plan: Plan, request: Request) -> dict[str, ja
         answer, cache, valid = state
         token_b1 = answer.token_b[:, None]
         mask_b1 = token_mask(token_b1, model.config.padding_id)
-        cache, ahead = next_tokens(model.config, cache, mask_b1)
+        cache, ahead = cache.next_tokens(model.config, mask_b1)
         logits_b1v, cache = read(model, token_b1, cache, ahead)
         logits_bv, log_p_bv, finite = log_p(request, logits_b1v[:, 0])
         target = request.prefix_bp, request.prefix_mask_bp, answer.token_bn
@@ -171,7 +153,8 @@ def beams(model: Transformer, plan: Plan, request: Request) -> dict[str, jax.Arr
 
     def step(state: tuple[Beams, StaticCache, jax.Array]) -> tuple[Beams, StaticCache, jax.Array]:
         live, cache, valid = state
-        logits_bwv, cache = read(model, live.token_bw, cache, continued(model, request, live))
+        cache, ahead = continued(model, request, live, cache)
+        logits_bwv, cache = read(model, live.token_bw, cache, ahead)
         _, log_p_bwv, finite = log_p(request, logits_bwv)
         token_bn, log_p_bv = (jax.lax.collapse(x, 0, 2) for x in (live.live_bwn, log_p_bwv))
         target = prefix_bp, prefix_mask_bp, token_bn
@@ -206,25 +189,28 @@ def start(
     cache = start_cache(model, memory_bsd, source_mask_bs, batch, length=room, copies=copies)
     if before:
         text = length(model.config, request.prefix_mask_bp)
-        cache, ahead = next_tokens(model.config, cache, request.prefix_mask_bp[:, :-1], text)
+        cache, ahead = cache.next_tokens(model.config, request.prefix_mask_bp[:, :-1], text)
         _, cache = read(model, request.prefix_bp[:, :-1], cache, ahead)
-    return cache, upcast_dtype(cache["layers"][0]["self_attention"].key_bgsk.dtype)
+    return cache, upcast_dtype(cache.layers[0]["self_attention"].key_bgsk.dtype)
 
 
-def continued(model: Transformer, request: Request, beams: Beams) -> Next:
-    """Where the tokens that the beams read next stand, and what each attends to in the cache that
-    they share: the prefix, and what it has read itself.
+def continued(
+    model: Transformer, request: Request, beams: Beams, cache: StaticCache
+) -> tuple[StaticCache, Next]:
+    """`StaticCache.next_tokens` of the beams that share a cache: each attends to the prefix, and to
+    what it has read itself.
     """
     (batch, size, room), before = beams.live_bwn.shape, request.prefix_bp.shape[1] - 1
     read_n1 = (jnp.arange(room) <= beams.length)[:, None]
     own_bwnw = (beams.place_bwn[..., None] == jnp.arange(size)) & read_n1
     prefix_bwp = jnp.repeat(request.prefix_mask_bp[:, None, :-1], size, axis=1)
-    mask_bwt = jnp.concatenate([prefix_bwp, own_bwnw.reshape(batch, size, -1)], axis=2)
+    mask_bwt = jnp.concatenate([prefix_bwp, jax.lax.collapse(own_bwnw, 2)], axis=2)
     step_t = jnp.append(jnp.arange(before), before + jnp.repeat(jnp.arange(room), size))
     near_t = before + beams.length - step_t < model.config.window
     position_b1 = positions(model.config, request.prefix_mask_bp, 1) + beams.length
     position_bw = jnp.broadcast_to(position_b1, (batch, size))
-    return Next(position_bw, mask_bwt[:, None], (mask_bwt & near_t)[:, None])
+    ahead = Next(position_bw, mask_bwt[:, None], (mask_bwt & near_t)[:, None], cache.read)
+    return StaticCache(*cache[:3], cache.read + size), ahead
 
 
 def log_p(request: Request, logits: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:

@@ -27,9 +27,9 @@ def part(keep: Keep | None, *names: str) -> Any:
 class Dropout(nnx.Dropout):
     """`y = x / (1 - rate)` where keep, otherwise 0; half-precision dtypes divide in float32.
 
-    A given keep mask is applied in every mode. Otherwise a mask is drawn from the module's rngs;
-    after `model.eval()` the module is the identity. A module with rate 0, or whose rngs have no
-    stream to draw from, holds no rngs.
+    A given keep mask is applied in every mode. Otherwise one is drawn from the module's rngs, in
+    training. A module with rate 0, or whose rngs have no stream to draw from, holds no rngs.
+
     A drawn mask changes the module, whose stream counts its draws: `nnx.jit` and `compiled` write
     the count back. `jax.jit` of a function that takes a module loses it, and every call draws the
     same masks; give such a function the module's state, and return that.

@@ -1,5 +1,7 @@
 """Token and segment embedding, and the logits that invert the first."""
 
+from typing import Unpack
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,6 +14,7 @@ from .framework import einsum, id_bounds, take_rows
 from .precision import upcast_half
 from .projection import add_bias
 from .softmax import soft_cap
+from .values import Own
 
 __all__ = ["Embedding", "Logits", "SegmentEmbedding"]
 
@@ -19,22 +22,18 @@ __all__ = ["Embedding", "Logits", "SegmentEmbedding"]
 class Embedding(nnx.Module):
     """Rows of the table `v d`, by id or as a mixture: `x = sqrt(d)^scale * table[token]`.
 
-    dtype: of the result, and so of the computation that follows; by default param_dtype.
-    round_scale: sqrt(d) is rounded to that dtype before it multiplies.
-    Half-precision dtypes take the rows from a float32 copy, which XLA never makes: the gradient of
-    a frequent token adds up there. Concrete ids out of range raise ValueError; a traced program
-    cannot raise and gives NaN rows.
+    round_scale: sqrt(d) is rounded to dtype before it multiplies. Half-precision dtypes take the
+    rows from a float32 copy, which XLA never makes: the gradient of a frequent token adds up there.
+    Concrete ids out of range raise ValueError; a traced program cannot raise and gives NaN rows.
     """
 
     def __init__(
         self, vocabulary: int, width: int, scale: bool, round_scale: bool = False, *,
         dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs,
     ) -> None:  # fmt: skip
-        self.table = nnx.Param(
-            nnx.initializers.normal(width**-0.5)(rngs.params(), (vocabulary, width), param_dtype)
-        )
-        self.scale, self.round_scale = scale, round_scale
-        self.dtype = dtype
+        normal = nnx.initializers.normal(width**-0.5)
+        self.table = nnx.Param(normal(rngs.params(), (vocabulary, width), param_dtype))
+        self.scale, self.round_scale, self.dtype = scale, round_scale, dtype
 
     def __call__(self, token: jax.Array) -> jax.Array:
         self.check_ids(token)
@@ -57,11 +56,8 @@ class Embedding(nnx.Module):
 class SegmentEmbedding(Embedding):
     """Rows of the table of segments `a d`: `x = table[segment]`, `b s d`. See `Embedding`."""
 
-    def __init__(
-        self, segments: int, width: int, *,
-        dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs,
-    ) -> None:  # fmt: skip
-        super().__init__(segments, width, False, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
+    def __init__(self, segments: int, width: int, **own: Unpack[Own]) -> None:
+        super().__init__(segments, width, False, **own)
 
     def __call__(self, segment_bs: jax.Array) -> jax.Array:
         return super().__call__(segment_bs)
@@ -74,18 +70,18 @@ class SegmentEmbedding(Embedding):
 class Logits(nnx.Module):
     """Scores of the next token before softmax: `logits = scale (x W + b)`, with b by config.
 
-    cap: `cap tanh(logits / cap)` in their place (SOFTCAP); half-precision dtypes scale and cap in
-    float32. tied: the module has no kernel of its own; the call passes the transposed table.
+    With a cap `cap tanh(logits / cap)` (SOFTCAP). tied: the module has no kernel of its own; the
+    call passes the transposed table.
     """
 
     def __init__(
-        self, config: TransformerConfig, vocabulary: int, *, tied: bool = False,
-        param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs,
-    ) -> None:  # fmt: skip
+        self, config: TransformerConfig, vocabulary: int, *, tied: bool = False, **own: Unpack[Own]
+    ) -> None:
         xavier, shape = nnx.initializers.xavier_uniform(), (config.model_width, vocabulary)
+        dtype = own.get("param_dtype", jnp.float32)
         if not tied:
-            self.kernel = nnx.Param(xavier(rngs.params(), shape, param_dtype))
-        self.bias = nnx.Param(jnp.zeros(vocabulary, param_dtype)) if config.output_bias else None
+            self.kernel = nnx.Param(xavier(own["rngs"].params(), shape, dtype))
+        self.bias = nnx.Param(jnp.zeros(vocabulary, dtype)) if config.output_bias else None
         self.scale, self.cap = config.logit_scale, config.logit_cap
 
     def __call__(self, x_btd: jax.Array, kernel_dv: jax.Array | None = None) -> jax.Array:

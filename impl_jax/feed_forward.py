@@ -1,11 +1,10 @@
 """The position-wise feed-forward network and its activations."""
 
 import math
+from typing import Unpack
 
 import jax
-import jax.numpy as jnp
 from flax import nnx
-from flax.typing import Dtype
 
 from reference_numpy import TransformerConfig, checks
 from reference_numpy.config import ACTIVATIONS
@@ -22,9 +21,8 @@ def activation(x: jax.Array, name: str) -> jax.Array:
     """Elementwise, by name; half-precision dtypes compute in float32.
 
     relu: `max(x, 0)`. gelu_erf: `x/2 (1 + erf(x / sqrt 2))`. gelu_tanh: `x sigmoid(2 u)`, `u =
-    sqrt(2/pi) (x + 0.044715 x^3)`, which equals `x/2 (1 + tanh(u))` without the cancellation at
-    negative x. gelu_sigmoid: `x sigmoid(1.702 x)`. silu: `x sigmoid(x)`. Raises ValueError on
-    another name.
+    sqrt(2/pi) (x + 0.044715 x^3)`, which equals `x/2 (1 + tanh(u))` without cancellation.
+    gelu_sigmoid: `x sigmoid(1.702 x)`. silu: `x sigmoid(x)`. Raises ValueError on another name.
     """
     if name == "relu":
         return jax.nn.relu(x)
@@ -45,20 +43,14 @@ def activation(x: jax.Array, name: str) -> jax.Array:
 class FeedForward(nnx.Module):
     """`FFN(x) = activation(x W_1 + b_1) W_2 + b_2`, the same at every position; gated:
     `FFN(x) = (activation(x W_g + b_g) * (x W_1 + b_1)) W_2 + b_2`.
-
-    dtype: of the computation, by default that of x and the parameters; param_dtype: of these.
     """
 
-    def __init__(
-        self, config: TransformerConfig, *,
-        dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs,
-    ) -> None:  # fmt: skip
-        own: Own = {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
+    def __init__(self, config: TransformerConfig, **own: Unpack[Own]) -> None:
         sizes, bias, gated = config.sizes, config.feed_forward_bias, config.gated_feed_forward
         self.gate = Projection("btd,df->btf", sizes, bias, **own) if gated else None
         self.hidden = Projection("btd,df->btf", sizes, bias, **own)
         self.output = Projection("btf,fd->btd", sizes, bias, **own)
-        self.hidden_dropout = Dropout(config.hidden_dropout_rate, rngs=rngs)
+        self.hidden_dropout = Dropout(config.hidden_dropout_rate, rngs=own["rngs"])
         self.activation_name, self.width = config.activation, config.model_width
 
     def __call__(self, x_btd: jax.Array, keep_btf: jax.Array | None = None) -> jax.Array:

@@ -101,8 +101,8 @@ def has_explicit_axes(x: jax.Array) -> bool:
 def take_rows(table_vd: jax.Array, index: jax.Array, mode: str = "fill") -> jax.Array:
     """`table[index]`, `... d`; NaN for an index out of range, also -1; mode clip: the nearest row.
 
-    On explicit axes the result is sharded as the index, and in the last axis as the table, unless
-    the index takes that axis of the mesh.
+    On explicit axes the result is sharded as the index, and in the last axis as the table if it
+    can.
     """
     sharding = None
     if has_explicit_axes(index):

@@ -1,9 +1,10 @@
 """The heads of an encoder-only model: the pooled first token, its classes, and masked tokens."""
 
+from typing import Unpack
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from flax.typing import Dtype
 
 from reference_numpy import TransformerConfig, checks
 
@@ -13,7 +14,7 @@ from .feed_forward import activation
 from .normalization import norm
 from .precision import upcast_half
 from .projection import Projection
-from .values import Mask
+from .values import Mask, Own
 
 __all__ = ["Classifier", "MaskedLanguageHead", "Pooler"]
 
@@ -24,11 +25,8 @@ class Pooler(Projection):
     Half-precision dtypes compute tanh in float32.
     """
 
-    def __init__(
-        self, config: TransformerConfig, *,
-        dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs,
-    ) -> None:  # fmt: skip
-        super().__init__("bd,dr->br", config.sizes, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
+    def __init__(self, config: TransformerConfig, **own: Unpack[Own]) -> None:
+        super().__init__("bd,dr->br", config.sizes, **own)
         self.activation_name = config.pooler_activation
 
     def __call__(self, x_bsd: jax.Array) -> jax.Array:  # type: ignore[override]
@@ -42,12 +40,9 @@ class Pooler(Projection):
 class Classifier(Projection):
     """`logits = dropout(x) W + b` of every class, `b c`, x the pooled token."""
 
-    def __init__(
-        self, config: TransformerConfig, *,
-        dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs,
-    ) -> None:  # fmt: skip
-        super().__init__("br,rc->bc", config.sizes, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
-        self.dropout = Dropout(config.classifier_dropout_rate, rngs=rngs)
+    def __init__(self, config: TransformerConfig, **own: Unpack[Own]) -> None:
+        super().__init__("br,rc->bc", config.sizes, **own)
+        self.dropout = Dropout(config.classifier_dropout_rate, rngs=own["rngs"])
 
     def __call__(  # type: ignore[override]
         self, pooled_br: jax.Array, keep_br: Mask = None
@@ -59,20 +54,15 @@ class Classifier(Projection):
 class MaskedLanguageHead(nnx.Module):
     """`logits = norm(activation(x W + b)) W_v + b_v`, `b s v`: scores of every position's token.
 
-    tied: the logits have no kernel of their own; the call passes the source's transposed table.
+    tied: see `Logits`; the call passes the source's transposed table.
     """
 
     def __init__(
-        self, config: TransformerConfig, *, tied: bool = False,
-        dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs,
-    ) -> None:  # fmt: skip
-        self.hidden = Projection(
-            "bsd,dr->bsr", config.sizes, dtype=dtype, param_dtype=param_dtype, rngs=rngs
-        )
-        self.norm = norm(config, param_dtype=param_dtype)
-        self.logits = Logits(
-            config, config.source_vocabulary, tied=tied, param_dtype=param_dtype, rngs=rngs
-        )
+        self, config: TransformerConfig, *, tied: bool = False, **own: Unpack[Own]
+    ) -> None:
+        self.hidden = Projection("bsd,dr->bsr", config.sizes, **own)
+        self.norm = norm(config, **own)
+        self.logits = Logits(config, config.source_vocabulary, tied=tied, **own)
         self.activation_name, self.width = config.activation, config.model_width
 
     def __call__(self, x_bsd: jax.Array, kernel_dv: jax.Array | None = None) -> jax.Array:

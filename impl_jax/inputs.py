@@ -8,13 +8,12 @@ from typing import NamedTuple, Protocol, Unpack
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax.typing import Dtype
 
 from reference_numpy import TransformerConfig, checks
 
+from . import mask
 from .embedding import Embedding, SegmentEmbedding
 from .framework import take_rows
-from .mask import token_mask
 from .normalization import Norm, norm
 from .positional_encoding import PositionEmbedding, positional_encoding, token_positions
 from .values import Mask, Own, Text
@@ -44,16 +43,16 @@ def masked_positions(
 ) -> tuple[jax.Array, jax.Array]:
     """Which tokens are real, by default every id but the padding id, and their positions, `b t`.
 
-    side: "source" or "target". Raises ValueError on tokens and masks that do not fit, and on more
-    tokens than positions; if their number is a symbol, as in `jax.export`, more of them give NaN.
+    Raises ValueError on tokens and masks that do not fit, and on more tokens than positions; if
+    their number is a symbol, as in `jax.export`, more of them give NaN.
     """
     vocabulary = config.source_vocabulary if side == "source" else config.target_vocabulary
     checks.check_tokens("token", token.shape, str(token.dtype), vocabulary)
     length = token.shape[1] if isinstance(token.shape[1], int) else None
     checks.check_length(length, config.max_positions)
     if mask_bt is None:
-        mask_bt = token_mask(token, config.padding_id)
-    checks.check_token_mask(f"{side} mask", mask_bt.shape, str(mask_bt.dtype), token.shape[:2])
+        mask_bt = mask.token_mask(token, config.padding_id)
+    mask.check(f"{side} mask", mask_bt, token.shape[:2])
     return mask_bt, token_positions(mask_bt, config.position_start)
 
 
@@ -68,8 +67,8 @@ def embed(
 ) -> jax.Array:
     """`norm(embedding(token) + position + segment)`, `b t d`, with norm and segments by config.
 
-    side: "source" or "target". segment_bt: by default 0. length: a bound of the positions, which
-    are mostly traced; it is mostly known then, and one constant table serves all sinusoidal ones.
+    segment_bt: by default 0. length: a bound of the positions, which are mostly traced; if it is
+    known, one constant table serves all sinusoidal ones.
     """
     config, own = model.config, model.inputs(side)
     x_btd = own.embedding(token)
@@ -80,11 +79,12 @@ def embed(
         layout = config.sinusoid_layout
         table_td = positional_encoding(position_t, config.model_width, x_btd.dtype, layout)
         x_btd = x_btd + take_rows(table_td, position_bt, mode="clip")
+    if segment_bt is not None:
+        segments, kind = config.segments if side == "source" else 0, str(segment_bt.dtype)
+        checks.check_segments(segments, segment_bt.shape, kind, token.shape)
     if own.segment_embedding is not None:
         if segment_bt is None:
             segment_bt = jnp.zeros_like(token if token.ndim == 2 else token[..., 0], int)
-        kind = str(segment_bt.dtype)
-        checks.check_segments(config.segments, segment_bt.shape, kind, token.shape)
         x_btd = x_btd + own.segment_embedding(segment_bt)
     return x_btd if own.norm is None else own.norm(x_btd)
 
@@ -109,9 +109,8 @@ def check_memory(
     """Raises ValueError if the decoder cannot attend to this memory, or the mask is none."""
     shape = None if memory_bsd is None else memory_bsd.shape
     checks.check_memory(config.cross_attention, config.model_width, shape, source_mask_bs)
-    if source_mask_bs is not None and shape is not None:
-        kind = str(source_mask_bs.dtype)
-        checks.check_token_mask("source mask", source_mask_bs.shape, kind, shape[:2])
+    if shape is not None:
+        mask.check("source mask", source_mask_bs, shape[:2])
 
 
 def token_embedding(config: TransformerConfig, vocabulary: int, **own: Unpack[Own]) -> Embedding:
@@ -120,9 +119,9 @@ def token_embedding(config: TransformerConfig, vocabulary: int, **own: Unpack[Ow
     return Embedding(vocabulary, config.model_width, scale, rounded, **own)
 
 
-def embedding_norm(config: TransformerConfig, param_dtype: Dtype) -> Norm | None:
+def embedding_norm(config: TransformerConfig, **own: Unpack[Own]) -> Norm | None:
     """The norm of a side's vectors; None by config."""
-    return norm(config, param_dtype=param_dtype) if config.embedding_norm else None
+    return norm(config, **own) if config.embedding_norm else None
 
 
 def position_embedding(config: TransformerConfig, **own: Unpack[Own]) -> PositionEmbedding | None:

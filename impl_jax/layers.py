@@ -2,19 +2,17 @@
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import jax
-import jax.numpy as jnp
 from flax import nnx
-from flax.typing import Dtype
 
 from reference_numpy import TransformerConfig, checks
 
 from .attention import MultiHeadAttention
 from .dropout import Dropout, Keep, part
 from .feed_forward import FeedForward
-from .normalization import Norm, norm
+from .normalization import Norm, norm, output_norm
 from .rotary import Rotation
 from .values import Mask, Own
 
@@ -31,18 +29,18 @@ class Residual(NamedTuple):
     """
 
     placement: str
-    norm: Norm
-    output_norm: Norm | None
+    norms: tuple[Norm, Norm | None]
     dropout: Dropout
 
     def __call__(self, x_btd: jax.Array, sublayer: Sublayer, keep_btd: Mask = None) -> jax.Array:
-        y_btd = sublayer(self.norm(x_btd) if self.placement in ("pre", "sandwich") else x_btd)
+        norm, output_norm = self.norms
+        y_btd = sublayer(norm(x_btd) if self.placement in ("pre", "sandwich") else x_btd)
         if self.placement == "after":
-            y_btd = self.norm(y_btd)
-        if self.output_norm is not None:
-            y_btd = self.output_norm(y_btd)
+            y_btd = norm(y_btd)
+        elif output_norm is not None:
+            y_btd = output_norm(y_btd)
         x_btd = x_btd + self.dropout(y_btd, keep_btd)
-        return self.norm(x_btd) if self.placement == "post" else x_btd
+        return norm(x_btd) if self.placement == "post" else x_btd
 
 
 class Layer(nnx.Module):
@@ -58,22 +56,17 @@ class Layer(nnx.Module):
     cross_attention_output_norm: Norm | None
     cross_attention_dropout: Dropout
 
-    def __init__(
-        self, config: TransformerConfig, layer: int = 0, *,
-        dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs,
-    ) -> None:  # fmt: skip
-        own: Own = {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
+    def __init__(self, config: TransformerConfig, layer: int = 0, **own: Unpack[Own]) -> None:
         self.norm_placement = config.norm_placement
-        new_norm = functools.partial(norm, config, param_dtype=param_dtype)
-        sandwich = config.norm_placement == "sandwich"
+        dropout = functools.partial(Dropout, config.dropout_rate, rngs=own["rngs"])
         self.self_attention = MultiHeadAttention(config, config.scores(layer, self.causal), **own)
-        self.self_attention_norm = new_norm()
-        self.self_attention_output_norm = new_norm() if sandwich else None
-        self.self_attention_dropout = Dropout(config.dropout_rate, rngs=rngs)
+        self.self_attention_norm = norm(config, **own)
+        self.self_attention_output_norm = output_norm(config, **own)
+        self.self_attention_dropout = dropout()
         self.feed_forward = FeedForward(config, **own)
-        self.feed_forward_norm = new_norm()
-        self.feed_forward_output_norm = new_norm() if sandwich else None
-        self.feed_forward_dropout = Dropout(config.dropout_rate, rngs=rngs)
+        self.feed_forward_norm = norm(config, **own)
+        self.feed_forward_output_norm = output_norm(config, **own)
+        self.feed_forward_dropout = dropout()
 
     def run(
         self,
@@ -83,31 +76,20 @@ class Layer(nnx.Module):
         keep: Keep | None = None,
     ) -> jax.Array:
         """The residual sub-layers in their order; what each attention reads is the caller's."""
-        around = Residual(
-            self.norm_placement,
-            self.self_attention_norm,
-            self.self_attention_output_norm,
-            self.self_attention_dropout,
-        )
+        placement = self.norm_placement
+        norms = self.self_attention_norm, self.self_attention_output_norm
+        around = Residual(placement, norms, self.self_attention_dropout)
         x_btd = around(x_btd, attend, part(keep, "self_attention_dropout"))
         if attend_to_memory is not None:
-            around = Residual(
-                self.norm_placement,
-                self.cross_attention_norm,
-                self.cross_attention_output_norm,
-                self.cross_attention_dropout,
-            )
+            norms = self.cross_attention_norm, self.cross_attention_output_norm
+            around = Residual(placement, norms, self.cross_attention_dropout)
             x_btd = around(x_btd, attend_to_memory, part(keep, "cross_attention_dropout"))
 
         def feed_forward(y_btd: jax.Array) -> jax.Array:
             return self.feed_forward(y_btd, part(keep, "feed_forward", "hidden_dropout"))
 
-        around = Residual(
-            self.norm_placement,
-            self.feed_forward_norm,
-            self.feed_forward_output_norm,
-            self.feed_forward_dropout,
-        )
+        norms = self.feed_forward_norm, self.feed_forward_output_norm
+        around = Residual(placement, norms, self.feed_forward_dropout)
         return around(x_btd, feed_forward, part(keep, "feed_forward_dropout"))
 
 
@@ -137,20 +119,14 @@ class DecoderLayer(Layer):
 
     causal = True
 
-    def __init__(
-        self, config: TransformerConfig, layer: int = 0, *,
-        dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs,
-    ) -> None:  # fmt: skip
-        own: Own = {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
+    def __init__(self, config: TransformerConfig, layer: int = 0, **own: Unpack[Own]) -> None:
         super().__init__(config, layer, **own)
         self.width = config.model_width
         if config.cross_attention:
-            new_norm = functools.partial(norm, config, param_dtype=param_dtype)
-            sandwich = config.norm_placement == "sandwich"
             self.cross_attention = MultiHeadAttention(config, config.scores(None), **own)
-            self.cross_attention_norm = new_norm()
-            self.cross_attention_output_norm = new_norm() if sandwich else None
-            self.cross_attention_dropout = Dropout(config.dropout_rate, rngs=rngs)
+            self.cross_attention_norm = norm(config, **own)
+            self.cross_attention_output_norm = output_norm(config, **own)
+            self.cross_attention_dropout = Dropout(config.dropout_rate, rngs=own["rngs"])
 
     def __call__(
         self,
@@ -164,17 +140,16 @@ class DecoderLayer(Layer):
         memory_shape = None if memory_bsd is None else memory_bsd.shape
         cross_attention = hasattr(self, "cross_attention")
         checks.check_memory(cross_attention, self.width, memory_shape, cross_mask_bhts)
+        if memory_bsd is not None:
+            checks.check_same_batch(x=x_btd.shape, memory=memory_bsd.shape)
 
         def attend(y_btd: jax.Array) -> jax.Array:
             keep_bhts = part(keep, "self_attention", "weights_dropout")
             return self.self_attention(y_btd, y_btd, self_mask_bhts, rotation, keep_bhts)
 
-        if memory_bsd is None:
-            return self.run(x_btd, attend, keep=keep)
-        checks.check_same_batch(x=x_btd.shape, memory=memory_bsd.shape)
-
         def attend_to_memory(y_btd: jax.Array) -> jax.Array:
             keep_bhts = part(keep, "cross_attention", "weights_dropout")
-            return self.cross_attention(y_btd, memory_bsd, cross_mask_bhts, keep_bhts=keep_bhts)
+            memory: Any = memory_bsd
+            return self.cross_attention(y_btd, memory, cross_mask_bhts, keep_bhts=keep_bhts)
 
-        return self.run(x_btd, attend, attend_to_memory, keep)
+        return self.run(x_btd, attend, None if memory_bsd is None else attend_to_memory, keep)

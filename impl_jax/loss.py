@@ -5,6 +5,7 @@ import jax.numpy as jnp
 
 from reference_numpy import checks
 
+from . import mask
 from .framework import id_bounds, is_traced, take_last
 from .precision import upcast_half
 
@@ -32,16 +33,16 @@ def cross_entropy(
 
     `-log p_label` is computed as `log sum_v e^x_v - x_label`, whose gradient is a softmax that adds
     up to 1; `optax.losses.softmax_cross_entropy` takes the exponential of a rounded logarithm
-    there. The rows of q, as wide as the logits, are not made. Logits that do not count are replaced
-    before they are used, so that no infinity among them reaches the gradient. A traced total is not
-    checked; a traced label out of range that counts makes the loss NaN.
+    there. The rows of q are not made. Logits that do not count are replaced first, so that no
+    infinity among them reaches the gradient. A traced total is not checked; a traced label out of
+    range that counts makes the loss NaN.
     """
     known = None if total is None or is_traced(total) else int(total)
     kind, bounds = str(label_bt.dtype), id_bounds(label_bt)
     checks.check_labels(logits_btv.shape, label_bt.shape, kind, smoothing, known, *bounds)
     label_bt = jnp.asarray(label_bt)
     mask_bt = jnp.ones(label_bt.shape, bool) if mask_bt is None else jnp.asarray(mask_bt)
-    checks.check_token_mask("mask", mask_bt.shape, str(mask_bt.dtype), label_bt.shape)
+    mask.check("mask", mask_bt, label_bt.shape)
     count = jnp.maximum(mask_bt.sum() if total is None else total, 1)
     x_btv = jnp.where(mask_bt[..., None], upcast_half(logits_btv), 0)
     loss_bt = jax.nn.logsumexp(x_btv, axis=-1) - (1 - smoothing) * take_last(x_btv, label_bt)

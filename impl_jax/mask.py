@@ -1,11 +1,18 @@
 """Masks: boolean, True = may attend, broadcastable to b h t s (MASK)."""
 
+from collections.abc import Sequence
+from typing import TypeVar
+
 import jax
 import jax.numpy as jnp
 
 from reference_numpy import checks
 
+from .framework import Array
+
 __all__ = ["causal_mask", "combine_masks", "padding_mask", "real_rows", "token_mask", "window_mask"]
+
+M = TypeVar("M", bound="jax.Array | None")
 
 
 def token_mask(token: jax.Array, padding_id: int | None) -> jax.Array:
@@ -18,10 +25,16 @@ def token_mask(token: jax.Array, padding_id: int | None) -> jax.Array:
     return jnp.not_equal(token, padding_id)
 
 
-def padding_mask(mask_bs: jax.Array) -> jax.Array:
-    """No query may attend to padding: `b s`, True = real token, as `b 1 1 s`."""
-    checks.check_token_mask("mask", mask_bs.shape, str(mask_bs.dtype))
-    return mask_bs[:, None, None, :]
+def check(name: str, mask_bt: Array | None, tokens: Sequence[int] | None = None) -> None:
+    """Raises ValueError if a mask of tokens, boolean `b t`, does not fit them."""
+    if mask_bt is not None:
+        checks.check_token_mask(name, mask_bt.shape, str(mask_bt.dtype), tokens)
+
+
+def padding_mask(mask_bs: M) -> M:
+    """No query may attend to padding: `b s`, True = real token, as `b 1 1 s`; None: all are."""
+    check("mask", mask_bs)
+    return mask_bs if mask_bs is None else mask_bs[:, None, None, :]  # type: ignore[return-value]
 
 
 def causal_mask(target_length: int, source_length: int) -> jax.Array:

@@ -1,5 +1,7 @@
 """Layer normalisation and root-mean-square normalisation."""
 
+from typing import Unpack
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -10,6 +12,7 @@ from reference_numpy import TransformerConfig, checks
 from .framework import beside
 from .precision import upcast_half
 from .projection import add_bias
+from .values import Own
 
 __all__ = ["LayerNorm", "norm", "RMSNorm"]  # noqa: RUF022 - the order of the twins
 
@@ -20,7 +23,7 @@ class Norm(nnx.Module):
     width: of the last axis of `b t d`; a tuple is the last axes of queries or keys, `b t h k`.
     one_plus_scale: `1 + scale` in place of the scale, which then starts at 0. Half-precision dtypes
     compute in float32 up to and with the offset; cast_before_scale: up to the scale, before which
-    they round, as Llama's code does.
+    they round.
     """
 
     def __init__(
@@ -83,13 +86,17 @@ class RMSNorm(Norm):
 
 
 def norm(
-    config: TransformerConfig,
-    width: int | tuple[int, ...] | None = None,
-    *,
-    param_dtype: Dtype = jnp.float32,
+    config: TransformerConfig, width: int | tuple[int, ...] | None = None, **own: Unpack[Own]
 ) -> Norm:
-    """The norm of the config. width: by default the model's; see `Norm`."""
+    """The norm of the config. width: by default the model's; see `Norm`. It computes in x's dtype,
+    or a wider one, and draws nothing.
+    """
     kind = RMSNorm if config.norm == "rms" else LayerNorm
     flags = config.norm_offset, config.norm_one_plus_scale, config.norm_cast_before_scale
-    width = config.model_width if width is None else width
-    return kind(width, config.epsilon, *flags, param_dtype=param_dtype)
+    width, dtype = width or config.model_width, own.get("param_dtype", jnp.float32)
+    return kind(width, config.epsilon, *flags, param_dtype=dtype)
+
+
+def output_norm(config: TransformerConfig, **own: Unpack[Own]) -> Norm | None:
+    """The second norm of a sub-layer, which only the placement sandwich has (RESIDUAL)."""
+    return norm(config, **own) if config.norm_placement == "sandwich" else None

@@ -18,9 +18,9 @@ def adam(
 ) -> optax.GradientTransformationExtraArgs:
     """`p = p - rate (m_hat / (sqrt(v_hat) + epsilon) + decay p)`: `optax.adamw`, nothing inherited.
 
-    `decay_mask` says what decays. optax adds `epsilon` to the corrected root, as the decision says;
-    its `eps_root` would stand inside. Its state holds the count of steps, first moments `mu` and
-    second moments `nu`: `optax.tree.get` and `optax.tree.set` reach them by these names.
+    optax adds `epsilon` to the corrected root, as the decision says; its `eps_root` would stand
+    inside. `optax.tree.get` and `optax.tree.set` reach the count of steps, first moments `mu` and
+    second moments `nu` of its state.
     """
     adamw = optax.adamw(
         learning_rate,

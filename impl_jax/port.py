@@ -1,7 +1,7 @@
 """What the judge calls: every component of the port, built from a config."""
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from typing import Any, TypeVar
 
@@ -17,12 +17,13 @@ from reference_numpy import TransformerConfig, checks, parameters
 from reference_numpy.recipe import Recipe
 from reference_numpy.scores import Scores
 
+from . import cache as steps
 from .attention import MultiHeadAttention, attention_weights, scaled_dot_product_attention
 from .decoding import Searcher
 from .dropout import Dropout, Keep
 from .embedding import Logits, SegmentEmbedding
 from .feed_forward import FeedForward, activation
-from .framework import device_context
+from .framework import bucket, device_context
 from .heads import Classifier, MaskedLanguageHead, Pooler
 from .inputs import position_embedding, token_embedding
 from .layers import DecoderLayer, EncoderLayer
@@ -32,10 +33,10 @@ from .normalization import norm
 from .optimizer import adam, clip_global_norm
 from .positional_encoding import positional_encoding, token_positions
 from .programs import compiled as program
+from .programs import static_cache
 from .programs.on_mesh import answer, owner
 from .programs.sharding import Sharding, named
-from .programs.static_cache import decode_in_steps
-from .rotary import Rotation, rotary_embedding, rotations
+from .rotary import rotary_embedding, rotation
 from .sampling import draw, penalise, truncate
 from .schedule import noam
 from .softmax import soft_cap, softmax
@@ -90,13 +91,33 @@ def _adam(
     return {"parameters": optax.apply_updates(parameters, updates)} | moments(state)
 
 
-def _searching(
-    method: Callable[..., Result], config: TransformerConfig, dtype: Dtype
-) -> Callable[..., Result]:
-    def search(model: Transformer, compiled: bool = True, **inputs: Any) -> Result:
-        return method(Searcher(model, compiled=compiled), **inputs)
+def _search(
+    model: Transformer, search: Callable[..., Result], compiled: bool = True, **inputs: Any
+) -> Result:
+    return search(Searcher(model, compiled=compiled), **inputs)
 
-    return partial(search, blank(Transformer, config, dtype))
+
+_start_cache = jax.jit(static_cache.start_cache, static_argnames=("batch", "length"))
+_decode_step = jax.jit(steps.decode_step, donate_argnames="cache")
+
+
+def _in_steps(
+    model: Transformer, target: jax.Array, memory_bsd: jax.Array | None, splits: Sequence[int],
+    source_mask_bs: jax.Array | None = None, target_mask_bt: jax.Array | None = None,
+    compiled: bool = True,
+) -> jax.Array:  # fmt: skip
+    """compiled: with a cache of fixed shapes, and one program for each length of a step."""
+    if not compiled:
+        given = target, memory_bsd, splits, source_mask_bs, target_mask_bt
+        return steps.decode_in_steps(model, *given)
+    model.check_ids(target=target)
+    checks.check_length(target.shape[1], model.config.max_positions)
+    batch, room = len(target) if memory_bsd is None else None, bucket(target.shape[1])
+    cache, logits = _start_cache(model, memory_bsd, source_mask_bs, batch, length=room), []
+    for part in Text(target, target_mask_bt).split(splits):
+        logits_btv, cache = _decode_step(model, part.ids, cache, part.mask)
+        logits.append(logits_btv)
+    return jnp.concatenate(logits, axis=1)
 
 
 def _initialise(config: TransformerConfig, dtype: Dtype, seed: int) -> dict[str, jax.Array]:
@@ -133,45 +154,38 @@ class _Whole(Transformer):
 
 
 class _First(nnx.Module):
-    """A part of the first layer of a case, which is given the positions of its tokens."""
+    """A part of the first layer of a case, which is given the positions of its tokens: by default
+    token t has position t.
+    """
+
+    project: Callable[..., Heads]  # of an attention
+    weights: Callable[..., jax.Array]
 
     def __init__(self, config: TransformerConfig, **own: Any) -> None:
         super().__init__(config, **own)  # type: ignore[call-arg]
         self.config = config
 
-    def rotation(self, x_btd: jax.Array, position_bt: jax.Array | None) -> Rotation | None:
-        """By default token t has position t."""
-        # Vectors of other axes are refused by the call.
-        return rotations(self.config, [0], x_btd, position_bt)[0] if x_btd.ndim == 3 else None
-
-
-class _Attention(_First, MultiHeadAttention):
-    def __call__(  # type: ignore[override]
-        self, query_btd: jax.Array, memory_bsd: jax.Array, mask_bhts: jax.Array | None = None,
-        return_weights: bool = False, keep_bhts: jax.Array | None = None,
-        position_bt: jax.Array | None = None,
+    def __call__(
+        self, x_btd: jax.Array, *, position_bt: jax.Array | None = None,
+        return_weights: bool = False, **inputs: Any,
     ) -> jax.Array | tuple[jax.Array, jax.Array]:  # fmt: skip
-        rotation = self.rotation(query_btd, position_bt)
-        output_btd = super().__call__(query_btd, memory_bsd, mask_bhts, rotation, keep_bhts)
+        kind, turned = self.config.layer_kind(0), None
+        if kind.rotary and x_btd.ndim == 3:  # vectors of other axes are refused by the call
+            place_bt = jnp.arange(x_btd.shape[1])[None] if position_bt is None else position_bt
+            turned = rotation(self.config, kind, place_bt, x_btd.dtype)
+        output_btd = super().__call__(x_btd, rotation=turned, **inputs)  # type: ignore[misc]
         if not return_weights:
             return output_btd
-        return output_btd, self.weights(self.project(query_btd, memory_bsd, rotation), mask_bhts)
+        heads = self.project(x_btd, inputs["memory_bsd"], turned)
+        return output_btd, self.weights(heads, inputs.get("mask_bhts"))
 
 
-class _Layer(_First):
-    def __call__(
-        self, x_btd: jax.Array, *, position_bt: jax.Array | None = None, **inputs: Any
-    ) -> jax.Array:
-        rotation = self.rotation(x_btd, position_bt)
-        return super().__call__(x_btd, rotation=rotation, **inputs)  # type: ignore[misc]
+def _first(kind: type[nnx.Module]) -> Callable[..., Callable[..., Any]]:
+    return partial(blank, type(kind.__name__, (_First, kind), {}))
 
 
-class _EncoderLayer(_Layer, EncoderLayer):  # type: ignore[misc]
-    pass
-
-
-class _DecoderLayer(_Layer, DecoderLayer):  # type: ignore[misc]
-    pass
+def _always(own: Callable[..., Any], *_: object) -> Callable[..., Any]:
+    return own
 
 
 def _heads(inputs: Inputs) -> Heads:
@@ -183,30 +197,21 @@ def _scores(inputs: Inputs) -> Scores:
     return Scores(**{name: inputs[name] for name in given})
 
 
-def _mask(inputs: Inputs, shape: tuple[int | None, ...]) -> jax.Array | None:
-    """The mask and the bias of a case as one mask, floating if there is a bias.
-
-    shape: `b h t s`; None: the attention checks this axis.
+def _mask(inputs: Inputs) -> jax.Array | None:
+    """The mask and the bias of a case as one mask, floating if there is a bias; for vectors with
+    causality, which the first layer of a case lacks.
     """
+    of_heads = "query_bthk" in inputs
+    query, key = ("query_bthk", "key_bsgk") if of_heads else ("query_btd", "memory_bsd")
+    (batch, target, *heads), source = inputs[query].shape[:-1], inputs[key].shape[1]
     mask_bhts, bias_bhts = inputs.get("mask_bhts"), inputs.get("bias_bhts")
-    if bias_bhts is None:
-        return mask_bhts
-    checks.check_bias(bias_bhts.shape, str(bias_bhts.dtype), shape)
-    if mask_bhts is not None:
-        checks.check_mask(mask_bhts.shape, str(mask_bhts.dtype), shape)
-    return combine_masks(bias_bhts, mask_bhts)
-
-
-def _mask_of_heads(inputs: Inputs) -> jax.Array | None:
-    (batch, target, count), source = inputs["query_bthk"].shape[:3], inputs["key_bsgk"].shape[1]
-    return _mask(inputs, (batch, count, target, source))
-
-
-def _mask_of_vectors(inputs: Inputs) -> jax.Array | None:
-    """With causality, which the first layer of a case lacks."""
-    (batch, target), source = inputs["query_btd"].shape[:2], inputs["memory_bsd"].shape[1]
-    mask_bhts = _mask(inputs, (batch, None, target, source))
-    if not inputs.get("causal"):
+    if bias_bhts is not None:
+        shape = batch, heads[0] if heads else None, target, source  # None: the attention checks it
+        checks.check_bias(bias_bhts.shape, str(bias_bhts.dtype), shape)
+        if mask_bhts is not None:
+            checks.check_mask(mask_bhts.shape, str(mask_bhts.dtype), shape)
+        mask_bhts = combine_masks(bias_bhts, mask_bhts)
+    if of_heads or not inputs.get("causal"):
         return mask_bhts
     return combine_masks(mask_bhts, causal_mask(target, source))
 
@@ -263,30 +268,35 @@ def _training_steps(case: Any, axes: AxisType) -> dict[str, np.ndarray]:
 
 
 # The arguments of calls that take values, such as a side of the input, of the inputs of a case.
-_source = partial(_text, side="source", axes="bs")
-_target = partial(_text, side="target", axes="bt")
-_SOURCE: Row = {"source": _source, "keep": "keep"}
-_LOSS: Row = {"label_b": "label_b", "smoothing": "smoothing", "total": "total"}
+_SOURCE: Row = {"source": partial(_text, side="source", axes="bs"), "keep": "keep"}
+_TARGET: Row = {"target": partial(_text, side="target", axes="bt")}
+_ALONE = ("keep_bhts", "return_weights")
 call: dict[str, Row] = {
     "scaled_dot_product_attention": {
-        "heads": _heads, "mask_bhts": _mask_of_heads, "scores": _scores, "keep_bhts": "keep_bhts",
-        "dropout_rate": "dropout_rate", "return_weights": "return_weights",
-    },
+        "heads": _heads, "mask_bhts": _mask, "scores": _scores, "dropout_rate": "dropout_rate",
+    } | {name: name for name in _ALONE},
     "multi_head_attention": {
-        "query_btd": "query_btd", "memory_bsd": "memory_bsd", "mask_bhts": _mask_of_vectors,
-        "return_weights": "return_weights", "keep_bhts": "keep_bhts", "position_bt": "position_bt",
-    },
-    "transformer": _SOURCE | {"target": _target, "skip_padding": "skip_padding"},
+        "x_btd": "query_btd", "memory_bsd": "memory_bsd", "mask_bhts": _mask,
+        "position_bt": "position_bt",
+    } | {name: name for name in _ALONE},
+    "transformer": _SOURCE | _TARGET | {"skip_padding": "skip_padding"},
     "pool": _SOURCE,
     "classify": _SOURCE,
     "masked_language_logits": _SOURCE,
-    "classification_loss": _SOURCE | _LOSS,
-    "states": {"source": _source, "target": _target},
+    "classification_loss": _SOURCE | {x: x for x in ("label_b", "smoothing", "total")},
+    "states": {"source": _SOURCE["source"]} | _TARGET,
 }  # fmt: skip
-_model = partial(blank, Transformer)
 framework = "jax"
 modes = ("compiled", "eager")
 weights = TABLE
+_ALWAYS = (
+    padding_mask, causal_mask, combine_masks, window_mask, softmax, soft_cap, penalise, truncate,
+    draw, cross_entropy, clip_global_norm,
+)  # fmt: skip
+_OF_MODELS = (
+    Transformer.pool, Transformer.classify, Transformer.masked_language_logits, Transformer.states,
+    Transformer.training_loss, Transformer.classification_loss,
+)  # fmt: skip
 components: dict[str, Callable[[TransformerConfig, Dtype], Callable[..., Any]]] = {
     "embedding": partial(
         blank, lambda config, **own: token_embedding(config, config.source_vocabulary, **own)
@@ -301,21 +311,15 @@ components: dict[str, Callable[[TransformerConfig, Dtype], Callable[..., Any]]] 
     ),
     "rotary_embedding": lambda config, dtype: partial(rotary_embedding, config=config),
     "token_mask": lambda config, dtype: partial(token_mask, padding_id=config.padding_id),
-    "padding_mask": lambda config, dtype: padding_mask,
-    "causal_mask": lambda config, dtype: causal_mask,
-    "combine_masks": lambda config, dtype: combine_masks,
-    "window_mask": lambda config, dtype: window_mask,
-    "softmax": lambda config, dtype: softmax,
-    "soft_cap": lambda config, dtype: soft_cap,
     "scaled_dot_product_attention": lambda config, dtype: _attention,
-    "multi_head_attention": partial(blank, _Attention),
+    "multi_head_attention": _first(MultiHeadAttention),
     "activation": lambda config, dtype: partial(activation, name=config.activation),
     "feed_forward": partial(blank, FeedForward),
     "layer_norm": lambda config, dtype: norm(config.replace(norm="layer"), param_dtype=dtype),
     "rms_norm": lambda config, dtype: norm(config.replace(norm="rms"), param_dtype=dtype),
     "dropout": lambda config, dtype: Dropout(config.dropout_rate),
-    "encoder_layer": partial(blank, _EncoderLayer),
-    "decoder_layer": partial(blank, _DecoderLayer),
+    "encoder_layer": _first(EncoderLayer),
+    "decoder_layer": _first(DecoderLayer),
     "encoder": partial(blank, Encoder),
     "decoder": partial(blank, Decoder),
     "logits": partial(blank, lambda config, **own: Logits(config, config.target_vocabulary, **own)),
@@ -323,25 +327,20 @@ components: dict[str, Callable[[TransformerConfig, Dtype], Callable[..., Any]]] 
     "classifier": partial(blank, Classifier),
     "masked_language_head": partial(blank, MaskedLanguageHead),
     "transformer": partial(blank, _Whole),
-    "pool": lambda config, dtype: _model(config, dtype).pool,
-    "classify": lambda config, dtype: _model(config, dtype).classify,
-    "masked_language_logits": lambda config, dtype: _model(config, dtype).masked_language_logits,
-    "states": lambda config, dtype: _model(config, dtype).states,
-    "decode_in_steps": lambda config, dtype: partial(decode_in_steps, _model(config, dtype)),
-    "penalise": lambda config, dtype: penalise,
-    "truncate": lambda config, dtype: truncate,
-    "draw": lambda config, dtype: draw,
-    "greedy_search": partial(_searching, Searcher.greedy_search),
-    "sample": partial(_searching, Searcher.sample),
-    "beam_search": partial(_searching, Searcher.beam_search),
-    "cross_entropy": lambda config, dtype: cross_entropy,
-    "training_loss": lambda config, dtype: _model(config, dtype).training_loss,
-    "classification_loss": lambda config, dtype: _model(config, dtype).classification_loss,
+    "decode_in_steps": lambda *of: partial(_in_steps, blank(Transformer, *of)),
     "adam": lambda config, dtype: _adam,
-    "clip_global_norm": lambda config, dtype: clip_global_norm,
     "noam": lambda config, dtype: partial(noam, width=config.model_width, dtype=dtype),
     "initialise": lambda config, dtype: partial(_initialise, config, dtype),
     "random_dropout": lambda config, dtype: (
         lambda x, seed: Dropout(config.dropout_rate, rngs=nnx.Rngs(seed))(x)
     ),
+}
+components |= {own.__name__: partial(_always, own) for own in _ALWAYS}
+components |= {
+    own.__name__: lambda *of, name=own.__name__: getattr(blank(Transformer, *of), name)
+    for own in _OF_MODELS
+}
+components |= {
+    own.__name__: lambda *of, own=own: partial(_search, blank(Transformer, *of), search=own)
+    for own in (Searcher.greedy_search, Searcher.sample, Searcher.beam_search)
 }

@@ -1,5 +1,7 @@
 """Positions, sinusoidal and learned (POSITION)."""
 
+from typing import Unpack
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,20 +12,22 @@ from reference_numpy import checks
 from reference_numpy.config import POSITION_STARTS, SINUSOID_LAYOUTS
 from reference_numpy.suggestions import known
 
+from . import mask
 from .framework import id_bounds, is_traced, take_rows
 from .precision import upcast_half
+from .values import Own
 
 __all__ = ["PositionEmbedding", "positional_encoding", "token_positions"]
 
 
 def token_positions(mask_bt: jax.Array, start: str = "first_token") -> jax.Array:
-    """The position of every token: 0 at the first real token of its row.
+    """`position_t = max(t - n, 0)`, n the padding tokens before the first real one; start "row":
+    `position_t = t`.
 
-    `position_t = max(t - n, 0)`, n the padding tokens before the first real one; start "row":
-    `position_t = t`. The integers are JAX's default: int32, or int64 under jax_enable_x64. Raises
-    ValueError on another start.
+    The integers are JAX's default: int32, or int64 under jax_enable_x64. Raises ValueError on
+    another start.
     """
-    checks.check_token_mask("mask", mask_bt.shape, str(mask_bt.dtype))
+    mask.check("mask", mask_bt)
     known("position start", [start], POSITION_STARTS)
     length = mask_bt.shape[1]
     if start == "row":
@@ -43,9 +47,8 @@ def positional_encoding(
     """`PE(p, 2i) = sin(p / 10000^(2i/d))`, `PE(p, 2i+1) = cos(p / 10000^(2i/d))`.
 
     layout: "halves" has all sines first, then all cosines. An odd width has one sine more. The
-    angles are float64 whatever jax_enable_x64 says, so every integer position is exact to the last
-    digit of dtype. NumPy computes concrete positions, once, when a program is traced; a program
-    computes traced ones, and then holds float64 operations.
+    angles are float64 whatever jax_enable_x64 says. NumPy computes concrete positions, once, when a
+    program is traced; a program computes traced ones, and then holds float64 operations.
     """
     if width < 1:
         raise ValueError(f"width must be at least 1; got {width}")
@@ -63,25 +66,16 @@ def positional_encoding(
 
 
 class PositionEmbedding(nnx.Module):
-    """Rows of a learned table `p d`: `x = table[position + offset]`, `b t d`.
+    """Rows of a learned table `p d`: `x = table[position + offset]`, `b t d`; see `Embedding`."""
 
-    dtype and positions out of range: see `Embedding`.
-    """
-
-    def __init__(
-        self, rows: int, width: int, offset: int, *,
-        dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs,
-    ) -> None:  # fmt: skip
-        self.table = nnx.Param(
-            nnx.initializers.normal(width**-0.5)(rngs.params(), (rows, width), param_dtype)
-        )
-        self.offset, self.dtype = offset, dtype
+    def __init__(self, rows: int, width: int, offset: int, **own: Unpack[Own]) -> None:
+        normal, dtype = nnx.initializers.normal(width**-0.5), own.get("param_dtype", jnp.float32)
+        self.table = nnx.Param(normal(own["rngs"].params(), (rows, width), dtype))
+        self.offset, self.dtype = offset, own.get("dtype")
 
     def __call__(self, position_bt: jax.Array) -> jax.Array:
-        rows = self.table.shape[0] - self.offset
-        checks.check_rows(
-            "position", position_bt.shape, str(position_bt.dtype), rows, *id_bounds(position_bt)
-        )
+        rows, kind = self.table.shape[0] - self.offset, str(position_bt.dtype)
+        checks.check_rows("position", position_bt.shape, kind, rows, *id_bounds(position_bt))
         # A negative position takes none of the rows before the offset.
         position_bt = jnp.where(position_bt < 0, -1 - self.offset, position_bt)
         table_pd = self.table[...].astype(self.dtype or self.table.dtype)

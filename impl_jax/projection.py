@@ -18,8 +18,8 @@ class Projection(nnx.Einsum):
     """`y = x W + b`, contracted by axis letters, whose sizes W and b have.
 
     `nnx.Einsum` whose bias has the last axes of the result, and is added by `add_bias`. Letters of
-    W that the result lacks are contracted, and stand before the others; the fans of the initial
-    kernel (INIT) follow from that.
+    W that the result lacks are contracted, and stand first; the initial kernel's fans (INIT)
+    follow.
     """
 
     def __init__(
@@ -51,8 +51,7 @@ class Projection(nnx.Einsum):
 def add_bias(y: jax.Array, bias: jax.Array) -> jax.Array:
     """`y + bias`; half-precision dtypes add in float32 and round once, which gives the same sum.
 
-    The gradient of the bias is the cotangent's sum over all positions, in the dtype of the
-    addition. XLA would accumulate it in a half-precision dtype, in which a sum stops growing once
-    its terms are smaller than its last digit.
+    So does the gradient of the bias: XLA would add it up in a half-precision dtype, in which a sum
+    stops growing once its terms are smaller than its last digit.
     """
     return (upcast_half(y) + upcast_half(beside(bias, y))).astype(y.dtype)

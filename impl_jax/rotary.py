@@ -1,7 +1,6 @@
 """Rotary positions: queries and keys rotate by angles that grow with the position (ROTARY)."""
 
 import math
-from collections.abc import Iterable
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -33,9 +32,8 @@ def rotary_embedding(
 ) -> jax.Array:
     """`y_i = x_i cos(p w_j) - x_l sin(p w_j)`, `y_l = x_l cos(p w_j) + x_i sin(p w_j)`.
 
-    Each pair (i, l) rotates by an angle in proportion to its position p. rotary_layout of the
-    config: halves, `(i, l) = (j, j + n/2)`; interleaved, `(2j, 2j + 1)`; n = rotary_fraction k
-    features rotate. Half-precision dtypes compute in float32 and round once.
+    rotary_layout of the config: halves, `(i, l) = (j, j + n/2)`; interleaved, `(2j, 2j + 1)`; n =
+    rotary_fraction k features rotate. Half-precision dtypes compute in float32 and round once.
     """
     kind = str(position_bt.dtype)
     checks.check_rotated(x_bthk.shape, position_bt.shape, kind, config.key_size)
@@ -49,8 +47,7 @@ def rotary_frequencies(
     """`w_j = base^(-2j/n)`, n = size, and their scaling: see the reference.
 
     length: of the text, the largest position and 1; only kinds that depend on it read it, and it
-    may be traced. Computed in float64, whatever jax_enable_x64 says, and rounded to dtype once:
-    they are few, and of the other kinds constants of the program.
+    may be traced. Computed in float64, whatever jax_enable_x64 says, and rounded to dtype once.
     """
     dtype, given = jax.dtypes.canonicalize_dtype(dtype), cast(Any, scaling)  # which its kind needs
     factor, original = given.factor, given.original_length
@@ -110,35 +107,11 @@ def rotation(
     return Rotation(jnp.cos(angle_btj) * factor, jnp.sin(angle_btj) * factor)
 
 
-def rotations(
-    config: TransformerConfig,
-    layers: Iterable[int],
-    x_bt: jax.Array,
-    position_bt: jax.Array | None = None,
-    length: Length | None = None,
-) -> list[Rotation | None]:
-    """The rotation of every layer, computed once for each kind; None for layers without one.
-
-    x_bt: any array of the tokens in the dtype of the computation. position_bt: by default token t
-    has position t. length: as `rotation`.
-    """
-    of_layers = map(config.layer_kind, layers)
-    kinds = [LayerKind(0, kind.rotary, kind.base, kind.scaling) for kind in of_layers]
-    rotary = [kind for kind in dict.fromkeys(kinds) if kind.rotary]
-    if not rotary:
-        return [None] * len(kinds)
-    if position_bt is None:
-        position_bt = jnp.arange(x_bt.shape[1])[None]
-    made = {kind: rotation(config, kind, position_bt, x_bt.dtype, length) for kind in rotary}
-    return [made.get(kind) for kind in kinds]
-
-
 def rotated(x_bthk: jax.Array, turned: Rotation | None, layout: str) -> jax.Array:
     """The first features of every head rotated in their pairs, the others as they are; None rotates
     nothing.
 
-    `x cos + other sin`, other being what stands at the other place of each pair: XLA computes that
-    in one pass over x, where it would write both halves apart and join them.
+    `x cos + other sin`, other being what stands at the other place of each pair: one pass over x.
     """
     if turned is None:
         return x_bthk

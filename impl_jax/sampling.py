@@ -6,6 +6,7 @@ import numpy as np
 
 from reference_numpy import checks
 
+from . import mask
 from .framework import id_bounds, is_traced
 from .softmax import softmax
 from .values import Mask
@@ -24,31 +25,25 @@ def penalise(
 ) -> jax.Array:
     """`x / penalty` if x > 0, otherwise `x penalty`, for the tokens that the target holds.
 
-    -inf for those that would repeat a run of no_repeat_ngram tokens. Both kinds of tokens are
-    scattered into masks of the scores, all rows at once. A penalty that is an array is an argument
-    of the program. A traced id out of range is no token.
+    -inf for those that would repeat a run of no_repeat_ngram tokens. A penalty that is an array is
+    an argument of the program. A traced id out of range is no token.
     """
     _check_penalise(scores_bv, token_bn, repetition_penalty, no_repeat_ngram, mask_bn)
     mask_bn = jnp.ones(token_bn.shape, bool) if mask_bn is None else jnp.asarray(mask_bn)
     penalty = jnp.asarray(repetition_penalty, scores_bv.dtype)
     held_bv = _among(scores_bv.shape, token_bn, mask_bn)
-    result_bv = jnp.where(
-        held_bv, jnp.where(scores_bv > 0, scores_bv / penalty, scores_bv * penalty), scores_bv
-    )
+    less_bv = jnp.where(scores_bv > 0, scores_bv / penalty, scores_bv * penalty)
+    result_bv = jnp.where(held_bv, less_bv, scores_bv)
     if not 0 < no_repeat_ngram <= token_bn.shape[1]:
         return result_bv
-    return jnp.where(
-        _among(scores_bv.shape, *_endings(token_bn, mask_bn, no_repeat_ngram)), -jnp.inf, result_bv
-    )
+    endings = _endings(token_bn, mask_bn, no_repeat_ngram)
+    return jnp.where(_among(scores_bv.shape, *endings), -jnp.inf, result_bv)
 
 
 def _among(shape: tuple[int, ...], token_bn: jax.Array, mask_bn: jax.Array) -> jax.Array:
     """`b v`: True for the ids among the tokens of their row at which the mask is True."""
-    return (
-        jnp.zeros(shape, bool)
-        .at[jnp.arange(shape[0])[:, None], token_bn]
-        .max(mask_bn, wrap_negative_indices=False)
-    )
+    place = jnp.zeros(shape, bool).at[jnp.arange(shape[0])[:, None], token_bn]
+    return place.max(mask_bn, wrap_negative_indices=False)
 
 
 def _endings(token_bn: jax.Array, mask_bn: jax.Array, size: int) -> tuple[jax.Array, jax.Array]:
@@ -57,15 +52,11 @@ def _endings(token_bn: jax.Array, mask_bn: jax.Array, size: int) -> tuple[jax.Ar
     It begins with the size - 1 tokens that the target ends in.
     """
     count = token_bn.shape[1] - size + 1
-    same_bn = jnp.ones((token_bn.shape[0], count), bool)
+    same_bn = mask_bn[:, size - 1 :]
     for place in range(size - 1):
-        last = slice(count + place, count + place + 1)
-        same_bn &= (
-            (token_bn[:, place : place + count] == token_bn[:, last])
-            & mask_bn[:, place : place + count]
-            & mask_bn[:, last]
-        )
-    return token_bn[:, size - 1 :], same_bn & mask_bn[:, size - 1 :]
+        run, last = slice(place, place + count), slice(count + place, count + place + 1)
+        same_bn &= mask_bn[:, run] & mask_bn[:, last] & (token_bn[:, run] == token_bn[:, last])
+    return token_bn[:, size - 1 :], same_bn
 
 
 def truncate(
@@ -75,8 +66,7 @@ def truncate(
 
     The likeliest that together reach top_p stay. The least likely of them is the bound for all:
     nothing is sorted if all stay, and only top_k if it is given. temperature and top_p may be
-    scalar arrays, whose values are not checked if they are traced. `jax.lax.top_k` puts the lower
-    id first among equals.
+    scalar arrays, whose values are not checked if they are traced.
     """
     _check_truncate(logits_bv, temperature, top_k, top_p)
     x_bv = logits_bv / jnp.asarray(temperature, logits_bv.dtype)
@@ -88,9 +78,8 @@ def truncate(
     largest_bk, id_bk = jax.lax.top_k(x_bv, min(top_k, vocabulary) if top_k else vocabulary)
     last_b1 = jnp.full((len(x_bv), 1), largest_bk.shape[1] - 1)
     if not everything:
-        before_bk = jnp.cumsum(softmax(largest_bk), axis=1)[
-            :, :-1
-        ]  # the probability of all that are likelier
+        # The probability of all that are likelier.
+        before_bk = jnp.cumsum(softmax(largest_bk), axis=1)[:, :-1]
         last_b1 = (before_bk < jnp.asarray(top_p, before_bk.dtype)).sum(axis=1, keepdims=True)
     bound_b1, bound_id_b1 = (
         jnp.take_along_axis(each, last_b1, axis=1) for each in (largest_bk, id_bk)
@@ -102,8 +91,7 @@ def truncate(
 def draw(logits_bv: jax.Array, uniform_b: jax.Array) -> jax.Array:
     """The lowest id whose `p_0 + ... + p_id` exceeds the uniform number, `p = softmax(logits)`.
 
-    An id of probability 0 is never drawn. The ids are JAX's default integers: int32, or int64 under
-    jax_enable_x64.
+    An id of probability 0 is never drawn. The ids are JAX's default integers.
     """
     _check_draw(logits_bv, uniform_b)
     p_bv = softmax(logits_bv)
@@ -121,11 +109,9 @@ def _check_penalise(
 ) -> None:
     """Raises ValueError on arguments that `penalise` refuses; traced ones have no values."""
     checks.check_next_token(scores_bv.shape, token_bn.shape, str(token_bn.dtype))
-    if mask_bn is not None:
-        checks.check_token_mask("mask", mask_bn.shape, str(mask_bn.dtype), token_bn.shape)
-    checks.check_penalties(
-        1.0 if is_traced(repetition_penalty) else float(repetition_penalty), no_repeat_ngram
-    )
+    mask.check("mask", mask_bn, token_bn.shape)
+    penalty = 1.0 if is_traced(repetition_penalty) else float(repetition_penalty)
+    checks.check_penalties(penalty, no_repeat_ngram)
     lowest, highest = id_bounds(token_bn) or (None, None)
     checks.check_held(scores_bv.shape[1], lowest, highest)
 
@@ -142,11 +128,10 @@ def _check_truncate(
 
 def _check_draw(logits_bv: jax.Array, uniform_b: jax.Array) -> None:
     """Raises ValueError on arguments that `draw` refuses."""
-    checks.check_sampling(logits_bv.shape)
+    _check_truncate(logits_bv)
     known_b = np.zeros(0) if is_traced(uniform_b) else np.asarray(uniform_b)
     lowest, highest = float(known_b.min(initial=0)), float(known_b.max(initial=0))
     checks.check_uniform(uniform_b.shape, logits_bv.shape[:1], lowest, highest, rounded=True)
-    _check_truncate(logits_bv)
 
 
 # What `compiled` calls before the program.

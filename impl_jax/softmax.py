@@ -14,8 +14,7 @@ def softmax(logits: jax.Array, mask: jax.Array | None = None) -> jax.Array:
     """`p_j = exp(x_j - max x) / sum_i exp(x_i - max x)` over the last axis, without masked entries.
 
     A row with no entry is 0 (EMPTY). Half-precision dtypes compute in float32. `jax.nn.softmax`
-    gives NaN in such a row; with `where` it hides them, and jax_debug_nans still finds them. Here
-    no step makes one, forward or backward.
+    gives NaN in such a row, which jax_debug_nans finds also with `where`; here no step makes one.
     """
     if logits.shape[-1] == 0:
         raise ValueError(f"logits must have rows of length at least 1; got shape {logits.shape}")

@@ -1,20 +1,20 @@
 """The encoder and the decoder: a stack of layers, with a final norm by config."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Unpack
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from flax.typing import Dtype
 
 from reference_numpy import TransformerConfig
+from reference_numpy.rotary_scaling import RotaryScaling
 
 from .dropout import Dropout, Keep, part
 from .layers import DecoderLayer, EncoderLayer
 from .normalization import norm
-from .rotary import Rotation, rotations
-from .values import Mask, given
+from .rotary import Rotation, rotation
+from .values import Mask, Own, given
 
 __all__ = ["Decoder", "Encoder"]
 
@@ -26,23 +26,17 @@ class Stack(nnx.Module):
 
     The layers are a Python loop over an `nnx.List`, since they may differ; one of another class
     takes no rotation and no keep masks unless there are some. The Transformer applies
-    embedding_dropout before the call. length: see `rotations`.
+    embedding_dropout. length: see `rotation`.
     """
 
     kind: type[EncoderLayer | DecoderLayer]  # of the layers
 
-    def __init__(
-        self, config: TransformerConfig, *,
-        dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs,
-    ) -> None:  # fmt: skip
+    def __init__(self, config: TransformerConfig, **own: Unpack[Own]) -> None:
         of_source = issubclass(self.kind, EncoderLayer)
         count = config.encoder_layers if of_source else config.decoder_layers
-        self.embedding_dropout = Dropout(config.dropout_rate, rngs=rngs)
-        self.layers = nnx.List(
-            self.kind(config, index, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
-            for index in range(count)
-        )
-        self.final_norm = norm(config, param_dtype=param_dtype) if config.final_norm else None
+        self.embedding_dropout = Dropout(config.dropout_rate, rngs=own["rngs"])
+        self.layers = nnx.List(self.kind(config, index, **own) for index in range(count))
+        self.final_norm = norm(config, **own) if config.final_norm else None
         self.config = config
 
     def walk(
@@ -56,9 +50,16 @@ class Stack(nnx.Module):
 
         position_bt: of the tokens, for layers that rotate; by default token t has position t.
         """
-        turned = rotations(self.config, range(len(self.layers)), x_btd, position_bt, length)
+        turned: dict[tuple[float, RotaryScaling], Rotation] = {}  # by what a rotation depends on
         for index, layer in enumerate(self.layers):
-            x_btd = through(layer, x_btd, turned[index], index)
+            kind = self.config.layer_kind(index)
+            if kind.rotary and (kind.base, kind.scaling) not in turned:
+                if position_bt is None:
+                    position_bt = jnp.arange(x_btd.shape[1])[None]
+                made = rotation(self.config, kind, position_bt, x_btd.dtype, length)
+                turned[kind.base, kind.scaling] = made
+            own = turned[kind.base, kind.scaling] if kind.rotary else None
+            x_btd = through(layer, x_btd, own, index)
         return self.final_norm(x_btd) if self.final_norm else x_btd
 
 

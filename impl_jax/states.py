@@ -1,6 +1,6 @@
 """What a model computes on the way: the vectors between its layers, and its attention weights."""
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -36,9 +36,8 @@ def states(
     """The vectors before the first layer and after every layer, and all attention weights.
 
     model: in any mode; this is evaluation. encoder: hidden_lbtd and self_attention_lbhts; decoder:
-    the same and, with an encoder, cross_attention_lbhts; l layer, t query. There is one more of a
-    stack's vectors than of its layers; the last are those after its final norm, if the config has
-    one. Arguments and errors as the call; each stack of the config needs its tokens.
+    the same and, with an encoder, cross_attention_lbhts; l layer, t query. The last vectors are
+    those after the final norm, if the config has one. Arguments and errors as the call.
     """
     read, written = sides(model.config, source, target)
     model, result = nnx.view(model, deterministic=True), {}
@@ -73,16 +72,13 @@ def _stack(
             own.append(layer.self_attention.weights(heads, self_mask_bhts))
             return layer.self_attention.attend(heads, self_mask_bhts)
 
-        if memory_bsd is None:
-            hidden.append(layer.run(x, attend))
-            return hidden[-1]
-
         def attend_to_memory(y_btd: jax.Array) -> jax.Array:
-            heads = layer.cross_attention.project(y_btd, memory_bsd)
+            memory: Any = memory_bsd
+            heads = layer.cross_attention.project(y_btd, memory)
             cross.append(layer.cross_attention.weights(heads, cross_mask_bhts))
             return layer.cross_attention.attend(heads, cross_mask_bhts)
 
-        hidden.append(layer.run(x, attend, attend_to_memory))
+        hidden.append(layer.run(x, attend, None if memory_bsd is None else attend_to_memory))
         return hidden[-1]
 
     hidden[-1] = stack.walk(x_btd, through, position_bt)

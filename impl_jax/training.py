@@ -33,12 +33,11 @@ class Trainer:
 
     The loss is `classification_loss` if the config has classes, otherwise `training_loss` without
     padding. Forward, backward, clipping, Adam and schedule are one XLA program for each shape of a
-    batch.
+    batch, to which parameters and moments are donated. float64 runs under jax_enable_x64 and
+    float32 without it, inside the methods, whatever the caller's setting. Random masks are a
+    function of seed and steps only. compiled=False runs operation by operation. device: cpu, cuda,
+    or cuda-tf32, whose products are TF32.
 
-    The module's graph is split off once; parameters and moments are donated, so a step updates them
-    in place. float64 runs under jax_enable_x64 and float32 without it, inside the methods, whatever
-    the caller's setting. Random masks are a function of seed and steps only. compiled=False runs
-    operation by operation. device: cpu, cuda, or cuda-tf32, whose products are TF32.
     mesh: of devices of that kind, of all processes, which make the same calls; nothing is left out
     of a batch there. recompute: the backward pass computes the activations of each layer again.
     group: the processes of the run.
@@ -173,11 +172,9 @@ class Trainer:
         for kind, tree in trees.items():
             arrays = named(tree)
             for name in canonical.shapes(self.config):
+                own, x = self._sharding, arrays[name]
                 with self._context():
-                    if self._sharding is None:
-                        array = weights.to_numpy(arrays[name])
-                    else:
-                        array = self._sharding.whole(name, arrays[name])
+                    array = own.whole(name, x) if own else weights.to_numpy(x)
                 yield f"{kind}.{name}", array
 
     def load_state(self, state: Mapping[str, np.ndarray], steps: int) -> None:
@@ -189,12 +186,9 @@ class Trainer:
         if steps < 0:
             raise ValueError(f"steps must be at least 0; got {steps}")
         kinds = ("parameters", "first_moment", "second_moment")
-        shapes = {
-            f"{kind}.{name}": shape
-            for kind in kinds
-            for name, shape in canonical.shapes(self.config).items()
-        }
-        canonical.match(state, shapes, str(self._dtype))
+        shapes = canonical.shapes(self.config).items()
+        expected = {f"{kind}.{name}": shape for kind in kinds for name, shape in shapes}
+        canonical.match(state, expected, str(self._dtype))
         with self._context():
             self._parameters, first, second = (self._state(state, f"{kind}.") for kind in kinds)
             whole = optax.tree.get(self._moments, "count").sharding
@@ -221,18 +215,15 @@ class Trainer:
                 whole = self._alone(self._parameters) if self._sharding else self._parameters
                 model = nnx.merge(self._graph, whole, *self._random, copy=True)
                 self._searcher = Searcher(model, compiled=self._compiled)
-            return {
-                name: weights.to_numpy(array)
-                for name, array in getattr(self._searcher, search)(source, strategy).items()
-            }
+            found = getattr(self._searcher, search)(source, strategy)
+            return {name: weights.to_numpy(array) for name, array in found.items()}
 
     def _state(self, arrays: Mapping[str, np.ndarray], start: str = "") -> nnx.State:
         """The parameters, or moments, of arrays by name. start: of the names."""
         if self._sharding is not None:
             return self._sharding.state(self._empty, lambda name: arrays[start + name])
-        return mapped(
-            lambda name, _: weights.from_numpy(arrays[start + name], self._device), self._empty
-        )
+        own = partial(weights.from_numpy, device=self._device)
+        return mapped(lambda name, _: own(arrays[start + name]), self._empty)
 
     @contextlib.contextmanager
     def _context(self) -> Iterator[None]:

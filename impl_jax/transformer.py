@@ -1,9 +1,8 @@
 """The whole Transformer: embeddings, encoder, decoder, logits and heads."""
 
+from typing import Unpack
+
 import jax
-import jax.numpy as jnp
-from flax import nnx
-from flax.typing import Dtype
 
 from reference_numpy import TransformerConfig, checks
 
@@ -28,15 +27,10 @@ class Transformer(EncoderHeads):
     """`decode(target, encode(source))`: logits `b t v` of the token after each target position.
 
     The model has the parts of its config: an encoder-only model its heads, a decoder-only model
-    neither a source nor cross-attention.
-    param_dtype: of the parameters; dtype: of the computation, by default param_dtype.
+    neither a source nor cross-attention. dtype, param_dtype: see `values.Own`.
     """
 
-    def __init__(
-        self, config: TransformerConfig, *,
-        dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs,
-    ) -> None:  # fmt: skip
-        own: Own = {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
+    def __init__(self, config: TransformerConfig, **own: Unpack[Own]) -> None:
         self.config = config
         if config.encoder_layers:
             vocabulary, segments = config.source_vocabulary, config.segments
@@ -45,18 +39,16 @@ class Transformer(EncoderHeads):
             self.source_segment_embedding = (
                 SegmentEmbedding(segments, config.model_width, **own) if segments else None
             )
-            self.source_embedding_norm = inputs.embedding_norm(config, param_dtype)
+            self.source_embedding_norm = inputs.embedding_norm(config, **own)
             self.encoder = Encoder(config, **own)
         if config.decoder_layers:
             vocabulary = config.target_vocabulary
             if inputs.table(config, "target") == "target_embedding":
                 self.target_embedding = inputs.token_embedding(config, vocabulary, **own)
             self.target_position_embedding = inputs.position_embedding(config, **own)
-            self.target_embedding_norm = inputs.embedding_norm(config, param_dtype)
+            self.target_embedding_norm = inputs.embedding_norm(config, **own)
             self.decoder = Decoder(config, **own)
-            self.logits = Logits(
-                config, vocabulary, tied=config.tie_logits, param_dtype=param_dtype, rngs=rngs
-            )
+            self.logits = Logits(config, vocabulary, tied=config.tie_logits, **own)
         if config.pooler:
             self.pooler = Pooler(config, **own)
         if config.classes:
@@ -98,8 +90,7 @@ class Transformer(EncoderHeads):
     ) -> jax.Array:
         """`logits(decoder(dropout(norm(embedding(target) + position)), memory))`, `b t v`.
 
-        Row t scores the token after target t. A decoder-only model has no memory. Without a
-        source_mask_bs all of the memory is attended to: its ids, and so its padding, are not known.
+        Without a source_mask_bs all of the memory is attended to: its padding is not known.
         """
         self.config.need_decoder()
         text = Text.of(target)
@@ -108,7 +99,7 @@ class Transformer(EncoderHeads):
             checks.check_same_batch(source=memory_bsd.shape, target=text.ids.shape)
         x_btd, mask_bt, position_bt = self.embed("target", text, keep)
         self_mask, keep = padding_mask(mask_bt), part(keep, "decoder")
-        cross_mask = None if source_mask_bs is None else padding_mask(source_mask_bs)
+        cross_mask = padding_mask(source_mask_bs)
         x_btd = self.decoder(x_btd, memory_bsd, self_mask, cross_mask, keep, position_bt)
         return self.head(x_btd)
 
@@ -159,8 +150,6 @@ class Transformer(EncoderHeads):
         side: "source" or "target".
         """
         ids, mask_bt, segment_bt = text
-        if segment_bt is not None and (side == "target" or not self.config.segments):
-            checks.check_segments(0, segment_bt.shape, str(segment_bt.dtype), ids.shape)
         mask_bt, position_bt = inputs.masked_positions(self.config, side, ids, mask_bt)
         x_btd = inputs.embed(self, side, ids, position_bt, segment_bt, length=ids.shape[1])
         stack, name = (self.encoder, "encoder") if side == "source" else (self.decoder, "decoder")

@@ -1,12 +1,16 @@
 """What attention, models and their parts are given, as named values."""
 
+import itertools
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, TypedDict
 
 import jax
 from flax import nnx
 from flax.typing import Dtype
 
-from .mask import token_mask
+from reference_numpy import checks
+
+from . import mask
 
 __all__ = ["Drop", "Heads", "Mask", "Own", "Text", "given"]
 
@@ -46,12 +50,24 @@ class Text(NamedTuple):
 
     def real(self, padding_id: int | None) -> jax.Array:
         """Which tokens are real, `b t`."""
-        return token_mask(self.ids, padding_id) if self.mask is None else self.mask
+        return mask.token_mask(self.ids, padding_id) if self.mask is None else self.mask
+
+    def split(self, lengths: Sequence[int]) -> "Iterator[Text]":
+        """A target in parts of these lengths. Raises ValueError unless they are at least 1 and add
+        up to its own, and on a mask that does not fit.
+        """
+        checks.check_splits(lengths, self.ids.shape)
+        mask.check("target mask", self.mask, self.ids.shape[:2])
+        for end, length in zip(itertools.accumulate(lengths), lengths, strict=True):
+            part = slice(end - length, end)
+            yield Text(self.ids[:, part], None if self.mask is None else self.mask[:, part])
 
 
-class Own(TypedDict):
-    """What a module passes on to its parts: dtype of the computation, by default that of the
-    parameters, param_dtype, and the streams that initial values are drawn from.
+class Own(TypedDict, total=False):
+    """What every module takes by name and passes on to its parts.
+
+    dtype: of the computation, by default that of x and the parameters. param_dtype: of the
+    parameters, by default float32. rngs: the streams that initial values are drawn from.
     """
 
     dtype: Dtype | None

@@ -25,8 +25,7 @@ def load(
     """Puts canonical parameters into the module's variables, each on the devices where it lies.
 
     Raises one ValueError that lists every missing, unexpected and misshapen tensor, every other
-    dtype, and every parameter of the module that would keep its old value; the module is then
-    unchanged.
+    dtype, and every parameter that would keep its old value; the module is then unchanged.
     """
     variables, problems = _variables(module, config, component, table)
     problems += [

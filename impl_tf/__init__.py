@@ -1,7 +1,5 @@
-"""The Transformer in TensorFlow: Keras 3 layers on the TensorFlow backend.
-
-One module for each component family, as in `reference_numpy`; `impl_tf.transformer.Transformer` is
-the whole model.
+"""The Transformer in TensorFlow: Keras 3 layers on the TensorFlow backend, the twin of
+`reference_numpy`, module by module.
 
 A name ends in its axes, see `reference_numpy`. Words in capitals in brackets, such as (RESIDUAL),
 are decisions of docs/decisions.md. keep: dropout masks given by the caller, nested by layer name;

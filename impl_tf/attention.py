@@ -29,9 +29,8 @@ def attention_weights(
     """`weights = softmax(query key^T / sqrt(k))`, `b h t s`, before dropout.
 
     mask_bhts: boolean, True = may attend (MASK), or floating, added to the scaled and capped
-    scores. scores: cap, window and causal order (SOFTCAP, WINDOW, CAUSAL), and what stands in place
-    of `1 / sqrt(k)`. The weights of a query that may attend to nothing are zeros (EMPTY). Fewer key
-    heads than query heads are shared by neighbours. Raises ValueError on shapes that do not fit.
+    scores. The weights of a query that may attend to nothing are zeros (EMPTY). Raises ValueError
+    on shapes that do not fit.
     """
     checks.check_attention(query_bthk.shape, key_bsgk.shape, key_bsgk.shape)
     scores_bhts = scaled_scores(query_bthk, key_bsgk, scores)
@@ -100,14 +99,11 @@ def masked(
 @register
 class MultiHeadAttention(Configured):
     """`head_i = attention(x W_i^Q + b_i^Q, m W_i^K + b_i^K, m W_i^V + b_i^V)`,
-    `output = sum_i head_i W_i^O + b^O`.
-
-    By config queries and keys are normalised (QKNORM); they are then rotated (ROTARY) by the
-    rotation of the call, if it is given one. scores: default, the first layer's.
+    `output = sum_i head_i W_i^O + b^O`, queries and keys normalised (QKNORM), rotated (ROTARY).
 
     W^O and b^O are those of `output_projection`, since Keras layers have a property `output`, as
     they have `weights`. Keys that Keras masked (Masking, mask_zero) are not attended to. Outside a
-    call of a layer, pass `training` to `attend`.
+    call of a layer, pass `training` to `attend`. scores: default, the first layer's.
     """
 
     def __init__(

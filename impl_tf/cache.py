@@ -4,22 +4,37 @@ The cache grows with every step. Searches and compiled steps have one of a fixed
 `programs.static_cache`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from itertools import accumulate
-from typing import NamedTuple, TypeAlias, TypedDict
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from reference_numpy import TransformerConfig, checks
 
 from . import inputs, mask
+from .attention import MultiHeadAttention
 from .layers import DecoderLayer
 from .positional_encoding import token_positions
 from .rotary import Rotation
 from .transformer import Transformer
-from .values import Heads
+from .values import Heads, Text
 
 __all__ = ["KeyValues", "decode_in_steps", "decode_step", "reorder", "start_cache"]
+
+
+class Next(NamedTuple):
+    """The next tokens of a target: their positions, and which tokens they may attend to.
+
+    position_pd: the vectors of all positions, if they are known already. masks, place: those of
+    another kind of cache. length: of the text, by default the largest position and 1.
+    """
+
+    position_bt: tf.Tensor
+    mask_bhts: Any = None
+    position_pd: tf.Tensor | None = None
+    masks: Any = None
+    place: Any = None
+    length: tf.Tensor | None = None
 
 
 class KeyValues(NamedTuple):
@@ -28,28 +43,48 @@ class KeyValues(NamedTuple):
     key_bsgk: tf.Tensor
     value_bsge: tf.Tensor
 
-    def update(self, key_btgk: tf.Tensor, value_btge: tf.Tensor) -> "KeyValues":
-        """The old keys and values, followed by those of the next tokens."""
+    def update(
+        self, key_btgk: tf.Tensor, value_btge: tf.Tensor, ahead: Next, window: int
+    ) -> "tuple[KeyValues, KeyValues, tf.Tensor | None]":
+        """The old keys and values, followed by those of the next tokens; those that are held then;
+        and the mask for the first."""
         key_bsgk = tf.concat([self.key_bsgk, key_btgk], axis=1)
-        return KeyValues(key_bsgk, tf.concat([self.value_bsge, value_btge], axis=1))
+        read = KeyValues(key_bsgk, tf.concat([self.value_bsge, value_btge], axis=1))
+        return read, read.last(window), ahead.mask_bhts[..., -key_bsgk.shape[1] :]
 
     def last(self, window: int) -> "KeyValues":
         """Those of the last tokens, as many as the window has; 0: of all."""
         first = max(0, self.key_bsgk.shape[1] - window) if window else 0
         return KeyValues(self.key_bsgk[:, first:], self.value_bsge[:, first:])
 
+    def attend(
+        self, attention: MultiHeadAttention, query_bthk: tf.Tensor, mask_bhts: tf.Tensor | None
+    ) -> tf.Tensor:
+        """The output of an attention of these queries to the keys and values."""
+        return attention.attend(Heads(query_bthk, *self), mask_bhts)
 
-class Cache(TypedDict):
+
+class Cache(NamedTuple):
     """target_mask_bt: of the tokens read. layers: of each the KeyValues of self_attention and, if
     there is a memory, cross_attention."""
 
     source_mask_bs: tf.Tensor | None
     target_mask_bt: tf.Tensor
-    layers: list[Mapping[str, KeyValues]]
+    layers: list[dict[str, KeyValues]]
 
+    def check(self, config: TransformerConfig, count: int) -> None:
+        """Raises ValueError if there are fewer positions than the next tokens need."""
+        checks.check_length(self.target_mask_bt.shape[1] + count, config.max_positions)
 
-Held: TypeAlias = Mapping[str, object]  # a cache of any kind
-Steps: TypeAlias = tuple[Callable[..., Held], Callable[..., tuple[tf.Tensor, Held]]]
+    def next_tokens(self, model: Transformer, mask_bt: tf.Tensor) -> tuple["Cache", Next]:
+        """The cache with the mask of a target's next tokens, and what these are given."""
+        config, position_pd = model.config, None
+        read_bt = tf.concat([self.target_mask_bt, mask_bt], axis=1)
+        if config.positions == "sinusoidal":
+            position_pd = inputs.sinusoids(config, read_bt.shape[1], model.compute_dtype)
+        position_bt = positions(config, read_bt, mask_bt.shape[1])
+        ahead = Next(position_bt, mask.padding_mask(read_bt), position_pd)
+        return Cache(self.source_mask_bs, read_bt, [*self.layers]), ahead
 
 
 def start_cache(
@@ -60,8 +95,8 @@ def start_cache(
 ) -> Cache:
     """The cache before the first token: keys and values of the memory, and none of the target.
 
-    memory_bsd: None in a decoder-only model, which needs batch, the number of rows. source_mask_bs:
-    boolean, True = real token. Raises ValueError on shapes that do not fit, and without a decoder.
+    batch: the number of rows of a decoder-only model, which has no memory. Raises ValueError on
+    shapes that do not fit, and without a decoder.
     """
     config, dtype = model.config, model.compute_dtype
     config.need_decoder()
@@ -71,89 +106,80 @@ def start_cache(
     checks.check_batch(batch, None if memory is None else memory[0])
     if source_mask_bs is not None and memory is not None:
         source_mask_bs = tf.convert_to_tensor(source_mask_bs)
-        checks.check_token_mask(
-            "source mask", source_mask_bs.shape, source_mask_bs.dtype.name, memory[:2]
-        )
+        mask.check("source mask", source_mask_bs, memory[:2])
     rows, heads = batch if memory is None else memory[0], config.key_value_heads
     nothing = KeyValues(
         tf.zeros([rows, 0, heads, config.key_size], dtype),
         tf.zeros([rows, 0, heads, config.value_size], dtype),
     )
-    layers: list[Mapping[str, KeyValues]] = []
+    layers: list[dict[str, KeyValues]] = []
     for layer in model.decoder.layers:
         caches = {"self_attention": nothing}
         if memory_bsd is not None:
             key_bsgk, value_bsge = layer.cross_attention.keys_and_values(memory_bsd)
             caches["cross_attention"] = KeyValues(key_bsgk, value_bsge)
         layers.append(caches)
-    read_bt = tf.zeros([rows, 0], tf.bool)
-    return {"source_mask_bs": source_mask_bs, "target_mask_bt": read_bt, "layers": layers}
+    return Cache(source_mask_bs, tf.zeros([rows, 0], tf.bool), layers)
 
 
 def decode_step(
-    model: Transformer, target: tf.Tensor, cache: Cache, target_mask_bt: tf.Tensor | None = None
-) -> tuple[tf.Tensor, Cache]:
+    model: Transformer, target: tf.Tensor, cache: Any, target_mask_bt: tf.Tensor | None = None
+) -> tuple[tf.Tensor, Any]:
     """Logits `b t v` of the next t tokens of the target, those rows of `decode`, and the cache
     after.
 
-    target and target_mask_bt: of these tokens only; t may differ from step to step. A layer with a
-    window keeps no more keys than its window. In evaluation. Raises ValueError on ids, masks and
-    shapes that do not fit.
+    cache: a `Cache`, in which a layer with a window keeps no more keys than its window, or a
+    `StaticCache`. In evaluation. Raises ValueError on ids, masks and shapes that do not fit, and on
+    more tokens than the cache can hold, if that is known.
     """
-    config, source_mask_bs, past_bt = model.config, cache["source_mask_bs"], cache["target_mask_bt"]
     target = tf.convert_to_tensor(target)
-    count, length = target.shape[1], past_bt.shape[1] + target.shape[1]
-    checks.check_same_batch(cache=past_bt.shape, target=target.shape)
-    checks.check_length(length, config.max_positions)
-    target_mask_bt = inputs.target_mask(config, target, target_mask_bt)
-    read_bt = tf.concat([past_bt, target_mask_bt], axis=1)
-    position_bt, position_pd = positions(config, read_bt, count), None
-    if config.positions == "sinusoidal":
-        position_pd = inputs.sinusoids(config, length, model.compute_dtype)
-    x_btd = inputs.embed(model, "target", target, position_bt, position_pd=position_pd)
-    self_mask_bhts = mask.padding_mask(read_bt)
-    cross_mask_bhts = None if source_mask_bs is None else mask.padding_mask(source_mask_bs)
-    layers: list[Mapping[str, KeyValues]] = []
+    checks.check_same_batch(cache=cache.target_mask_bt.shape, target=target.shape)
+    cache.check(model.config, target.shape[1])
+    target_mask_bt = inputs.target_mask(model.config, target, target_mask_bt)
+    cache, ahead = cache.next_tokens(model, target_mask_bt)
+    return read(model, target, cache, ahead)
+
+
+def read(model: Transformer, target: tf.Tensor, cache: Any, ahead: Next) -> tuple[tf.Tensor, Any]:
+    """Logits `b t v` of the next tokens, and the cache, whose layers have their keys and values
+    then."""
+    x_btd = inputs.embed(model, "target", target, ahead.position_bt, position_pd=ahead.position_pd)
+    cross_mask_bhts, layers = mask.padding_mask(cache.source_mask_bs), cache.layers
 
     def through(
         layer: DecoderLayer, x_btd: tf.Tensor, rotation: Rotation | None, index: int
     ) -> tf.Tensor:
-        before = cache["layers"][index]
-        x_btd, after = decoder_layer_step(
-            layer, x_btd, before, self_mask_bhts, cross_mask_bhts, rotation
+        x_btd, layers[index] = decoder_layer_step(
+            layer, x_btd, layers[index], ahead, cross_mask_bhts, rotation
         )
-        layers.append(after)
         return x_btd
 
-    logits_btv = model.head(model.decoder.walk(x_btd, through, position_bt))
-    return logits_btv, {**cache, "target_mask_bt": read_bt, "layers": layers}
+    x_btd = model.decoder.walk(x_btd, through, ahead.position_bt, ahead.length)
+    return model.head(x_btd), cache
 
 
 def decoder_layer_step(
     layer: DecoderLayer,
     x_btd: tf.Tensor,
-    cache: Mapping[str, KeyValues],
-    self_mask_bhts: tf.Tensor | None = None,
+    cache: Mapping[str, Any],
+    ahead: Next,
     cross_mask_bhts: tf.Tensor | None = None,
     rotation: Rotation | None = None,
-) -> tuple[tf.Tensor, Mapping[str, KeyValues]]:
-    """The layer on the next tokens of a target, and its cache after them. self_mask_bhts: over all
-    tokens that were read, those of x among them."""
+) -> tuple[tf.Tensor, Mapping[str, Any]]:
+    """The layer on the next tokens of a target, and its cache after them."""
     after = dict(cache)
 
     def attend(y_btd: tf.Tensor) -> tf.Tensor:
-        query_bthk, key_btgk, value_btge = layer.self_attention.project(y_btd, y_btd, rotation)
-        read = cache["self_attention"].update(key_btgk, value_btge)
-        after["self_attention"] = read.last(layer.self_attention.scores.window)
-        heads, mask_bhts = Heads(query_bthk, read.key_bsgk, read.value_bsge), self_mask_bhts
-        if mask_bhts is not None:
-            mask_bhts = mask_bhts[..., -read.key_bsgk.shape[1] :]
-        return layer.self_attention.attend(heads, mask_bhts)
+        attention = layer.self_attention
+        query_bthk, key_btgk, value_btge = attention.project(y_btd, y_btd, rotation)
+        read, after["self_attention"], mask_bhts = cache["self_attention"].update(
+            key_btgk, value_btge, ahead, attention.scores.window
+        )
+        return read.attend(attention, query_bthk, mask_bhts)
 
     def attend_to_memory(y_btd: tf.Tensor) -> tf.Tensor:
-        key_bsgk, value_bsge = cache["cross_attention"]
-        heads = Heads(layer.cross_attention.queries(y_btd), key_bsgk, value_bsge)
-        return layer.cross_attention.attend(heads, cross_mask_bhts)
+        attention = layer.cross_attention
+        return cache["cross_attention"].attend(attention, attention.queries(y_btd), cross_mask_bhts)
 
     crossing = attend_to_memory if "cross_attention" in cache else None
     return layer.run(x_btd, attend, crossing), after
@@ -166,25 +192,18 @@ def decode_in_steps(
     splits: Sequence[int],
     source_mask_bs: tf.Tensor | None = None,
     target_mask_bt: tf.Tensor | None = None,
-    steps: Steps = (start_cache, decode_step),
 ) -> tf.Tensor:
     """`decode` in steps of the lengths `splits`: the same logits `b t v`, however t is split.
 
-    steps: how the cache starts and is read, such as by `programs.static_cache`. Raises ValueError
-    as `decode`, and if splits are not lengths of at least 1 that add up to t.
+    Raises ValueError as `decode`, and if splits are not lengths of at least 1 that add up to t.
     """
     model.config.need_decoder()
-    target = tf.convert_to_tensor(target)
-    inputs.InputLayers.of(model, "target").embedding.check_ids(target)
-    checks.check_splits(splits, target.shape)
+    model.check_ids(None, target := tf.convert_to_tensor(target))
     checks.check_length(target.shape[1], model.config.max_positions)
-    target_mask_bt = inputs.target_mask(model.config, target, target_mask_bt)
     batch = target.shape[0] if memory_bsd is None else None
-    start, step = steps
-    cache, logits = start(model, memory_bsd, source_mask_bs, batch), []
-    for end, length in zip(accumulate(splits), splits, strict=True):
-        part = slice(end - length, end)
-        logits_btv, cache = step(model, target[:, part], cache, target_mask_bt[:, part])
+    cache, logits = start_cache(model, memory_bsd, source_mask_bs, batch), []
+    for part in Text(target, target_mask_bt).split(splits):
+        logits_btv, cache = decode_step(model, part.ids, cache, part.mask)
         logits.append(logits_btv)
     return tf.concat(logits, axis=1)
 

@@ -1,32 +1,24 @@
 """Answers: greedy search, sampling and beam search over a model that decodes in steps."""
 
-from collections.abc import Mapping
-from typing import TypeAlias
-
 import tensorflow as tf
-
-from reference_numpy.strategy import Strategy
 
 from . import beams, mask, sampling
 from .precision import upcast_half, wide
 from .programs import static_cache
-from .programs.search import Answers, Array, Plan, Programs, Request, State, loop, plan
+from .programs.search import Answers, Array, Options, Plan, Programs, Request, State, loop
 from .transformer import Transformer
 from .values import Text
 
 __all__ = ["Searcher"]
-
-Options: TypeAlias = Strategy | Mapping[str, float | None]
 
 
 class Searcher(Programs):
     """The searches on the weights that the model has now, its projections of one input fused.
 
     A search is one graph compiled by XLA. Sources, prefixes and answers are padded to a few
-    lengths, so that few graphs serve all; the strategy's numbers are inputs of the graph, except
-    beam_size and no_repeat_ngram. Token ids are int64. dtype: the weights are rounded to it, and
-    computed in it; int8: the projections (INT8). compiled=False: operation by operation. model: the
-    copy that is run.
+    lengths, so that few graphs serve all; the strategy's numbers are inputs, except beam_size and
+    no_repeat_ngram. Token ids are int64. dtype: as `fused`. compiled=False: operation by operation.
+    model: the copy.
     """
 
     def greedy_search(
@@ -39,18 +31,13 @@ class Searcher(Programs):
     ) -> Answers:
         """The answer whose every token is the likeliest; of equals the lower id.
 
-        source: ids `b s`; None in a decoder-only model, which needs a prefix, its prompt. strategy:
-        a Strategy, or a mapping of its fields. prefix: ids `b p` that every answer follows, in
-        place of the start token; shorter ones are padded on the left. prefix_mask_bp: boolean, True
-        = real token; by default every id but the padding id. Returns token_bn, the answers without
-        their prefix, filled with padding after their end, and log_p_bn, the model's `log p` of each
-        token, 0 after the end. Raises ValueError on ids and options that do not fit, on more tokens
-        than positions, and if a logit is inf or NaN.
+        source: ids `b s`, prefix: ids `b p`, as in the reference. The masks: boolean, True = real
+        token; by default every id but the padding id. Returns token_bn and log_p_bn, 0 after the
+        end. Raises ValueError on ids and options that do not fit, on more tokens than positions,
+        and if a logit is inf or NaN.
         """
-        strategy = Strategy.of(strategy, self.model.config)
-        source_text, prefix_text = Text(source, source_mask_bs), Text(prefix, prefix_mask_bp)
-        found = self.answers(_one_by_one, plan(strategy), strategy, source_text, prefix_text)
-        return {name: x_bn[:, : strategy.max_new_tokens] for name, x_bn in found.items()}
+        texts = Text(source, source_mask_bs), Text(prefix, prefix_mask_bp)
+        return self.answers(_one_by_one, strategy, *texts)
 
     def sample(
         self,
@@ -61,16 +48,13 @@ class Searcher(Programs):
         source_mask_bs: Array | None = None,
         prefix_mask_bp: Array | None = None,
     ) -> Answers:
-        """`greedy_search`, but each token is drawn: penalties, temperature, top-k, top-p, then the
-        inverse distribution (SAMPLE).
+        """`greedy_search`, but each token is drawn (SAMPLE).
 
-        uniform_bn: a number in [0, 1) for every token of every answer, which decides what is drawn.
+        uniform_bn: a number in [0, 1) for every token of every answer, which decides what is
+        drawn.
         """
-        strategy = Strategy.of(strategy, self.model.config)
-        drawing = plan(strategy, drawn=True)
-        source_text, prefix_text = Text(source, source_mask_bs), Text(prefix, prefix_mask_bp)
-        found = self.answers(_one_by_one, drawing, strategy, source_text, prefix_text, uniform_bn)
-        return {name: x_bn[:, : strategy.max_new_tokens] for name, x_bn in found.items()}
+        texts = Text(source, source_mask_bs), Text(prefix, prefix_mask_bp)
+        return self.answers(_one_by_one, strategy, *texts, uniform_bn)
 
     def beam_search(
         self,
@@ -83,15 +67,10 @@ class Searcher(Programs):
         """The hypotheses of the highest score `log p / ((5 + n) / 6)^alpha`, n tokens with the end
         token (BEAM).
 
-        Returns token_bwn and score_bw, the n_best hypotheses of each row, best first; missing ones
-        are padding and -inf.
+        Returns token_bwn and score_bw of the n_best hypotheses of each row, best first.
         """
-        strategy = Strategy.of(strategy, self.model.config)
-        searching = plan(strategy, strategy.beam_size)
-        source_text, prefix_text = Text(source, source_mask_bs), Text(prefix, prefix_mask_bp)
-        found = self.answers(_beams, searching, strategy, source_text, prefix_text)
-        token_bwn = found["token_bwn"][:, : strategy.n_best, : strategy.max_new_tokens]
-        return {"token_bwn": token_bwn, "score_bw": found["score_bw"][:, : strategy.n_best]}
+        texts = Text(source, source_mask_bs), Text(prefix, prefix_mask_bp)
+        return self.answers(_beams, strategy, *texts, beams=True)
 
 
 def _one_by_one(model: Transformer, plan: Plan, request: Request) -> Answers:
@@ -175,12 +154,11 @@ def _start(model: Transformer, plan: Plan, request: Request) -> State:
     batch, before = request.before.shape
     length = before + plan.room
     cache = static_cache.start_cache(
-        model, memory_bsd, request.source_mask_bs, batch, length=length
+        model, memory_bsd, request.source_mask_bs, batch, length=length, start=request.start
     )
-    cache["start"] = request.start
     if before:
         mask_bt = request.before_mask_bt
-        _, cache = static_cache.forward_step(model, request.before, cache, mask_bt, ahead=1)
+        _, cache = static_cache.forward_step(model, request.before, cache, mask_bt, later=1)
     seen = []
     if plan.repetition or plan.no_repeat_ngram or model.config.rotary_switches:
         wider = [[0, 0], [plan.room, 0]]

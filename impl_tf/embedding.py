@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from reference_numpy import TransformerConfig, checks
 
-from .framework import id_bounds, ids, keras, register, sizes
+from .framework import Configured, id_bounds, ids, keras, register, sizes
 from .precision import upcast_half
 from .projection import Adapted, add_bias, xavier_uniform
 from .softmax import soft_cap
@@ -27,9 +27,8 @@ class Table(Adapted):
 
     def build(self, input_shape: object = None) -> None:
         normal = keras.initializers.RandomNormal(stddev=self.width**-0.5)
-        self.table = self.add_weight(
-            shape=(self.rows, self.width), initializer=normal, name="table"
-        )
+        shape = self.rows, self.width
+        self.table = self.add_weight(shape=shape, initializer=normal, name="table")
 
     def look_up(self, index_bt: tf.Tensor) -> tf.Tensor:
         """`table[index]`, `b t d`."""
@@ -55,7 +54,7 @@ class Embedding(Table):
     table's rows.
 
     round_scale: sqrt(d) is rounded to the dtype of x before. Ids outside the table raise ValueError
-    if their values are known: outside a `tf.function`.
+    if their values are known.
     """
 
     def __init__(
@@ -104,7 +103,7 @@ class SegmentEmbedding(Table):
 
 
 @register
-class Logits(Adapted):
+class Logits(Configured, Adapted):
     """`logits = scale (x W + b)`, with b by config; with a cap `cap tanh(logits / cap)` (SOFTCAP).
 
     tied: the layer makes no kernel, and `summary` counts none; it is called with the embedding's
@@ -112,31 +111,22 @@ class Logits(Adapted):
     """
 
     def __init__(
-        self,
-        width: int,
-        vocabulary: int,
-        bias: bool,
-        tied: bool = False,
-        scale: float = 1.0,
-        cap: float | None = None,
-        **kwargs: object,
+        self, config: TransformerConfig, vocabulary: int, tied: bool = False, **kwargs: object
     ) -> None:
-        super().__init__(**kwargs)
-        self.width, self.vocabulary, self.use_bias, self.tied = width, vocabulary, bias, tied
-        self.scale, self.cap = scale, cap
+        super().__init__(config, **kwargs)
+        self.vocabulary, self.tied = vocabulary, tied
 
     def build(self, input_shape: object = None) -> None:
+        width, self.bias = self.config.model_width, None
         if not self.tied:
-            initializer = xavier_uniform(self.width, self.vocabulary)
-            self.kernel = self.add_weight(
-                shape=(self.width, self.vocabulary), initializer=initializer, name="kernel"
-            )
-        self.bias = None
-        if self.use_bias:
+            shape = width, self.vocabulary
+            first = xavier_uniform(*shape)
+            self.kernel = self.add_weight(shape=shape, initializer=first, name="kernel")
+        if self.config.output_bias:
             self.bias = self.add_weight(shape=(self.vocabulary,), initializer="zeros", name="bias")
 
     def call(self, x_btd: tf.Tensor, table_vd: tf.Tensor | None = None) -> tf.Tensor:
-        checks.check_features("x", x_btd.shape, self.width)
+        checks.check_features("x", x_btd.shape, self.config.model_width)
         batch, target, width = sizes(x_btd)
         # One matrix product of all positions is faster than a batched one, and a tied table is not
         # copied to transpose it.
@@ -144,32 +134,14 @@ class Logits(Adapted):
         kernel = table_vd if self.tied else self.adapted()
         logits_nv = tf.matmul(x_nd, kernel, transpose_b=self.tied)
         logits_nv = logits_nv if self.bias is None else add_bias(logits_nv, self.bias)
-        logits_nv = capped(logits_nv, self.scale, self.cap)
+        logits_nv = capped(logits_nv, self.config.logit_scale, self.config.logit_cap)
         return tf.reshape(logits_nv, [batch, target, self.vocabulary])
 
     def compute_output_shape(self, input_shape: Sequence[int | None]) -> tuple[int | None, ...]:
         return (*input_shape[:2], self.vocabulary)
 
     def get_config(self) -> dict[str, object]:
-        sizes = {"width": self.width, "vocabulary": self.vocabulary}
-        own = {"bias": self.use_bias, "tied": self.tied, "scale": self.scale, "cap": self.cap}
-        return {**super().get_config(), **sizes, **own}
-
-
-def logits(
-    config: TransformerConfig, vocabulary: int, tied: bool, dtype: str | keras.DTypePolicy
-) -> Logits:
-    """The logits of the config over that vocabulary."""
-    return Logits(
-        config.model_width,
-        vocabulary,
-        config.output_bias,
-        tied,
-        config.logit_scale,
-        config.logit_cap,
-        dtype=dtype,
-        name="logits",
-    )
+        return {**super().get_config(), "vocabulary": self.vocabulary, "tied": self.tied}
 
 
 def capped(x: tf.Tensor, scale: float, cap: float | None) -> tf.Tensor:

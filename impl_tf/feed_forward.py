@@ -16,13 +16,12 @@ __all__ = ["activation", "FeedForward"]  # noqa: RUF022 - the order of the refer
 
 
 def activation(x: tf.Tensor, name: str) -> tf.Tensor:
-    """relu: `max(x, 0)`. gelu_erf: `x/2 (1 + erf(x / sqrt 2))`.
-    gelu_tanh: `x/2 (1 + tanh u)`, `u = sqrt(2/pi) (x + 0.044715 x^3)`.
-    gelu_sigmoid: `x sigmoid(1.702 x)`. silu: `x sigmoid(x)`.
+    """relu: `max(x, 0)`. gelu_erf: `x/2 (1 + erf(x / sqrt 2))`. gelu_tanh: `x/2 (1 + tanh u)`, `u =
+    sqrt(2/pi) (x + 0.044715 x^3)`. gelu_sigmoid: `x sigmoid(1.702 x)`. silu: `x sigmoid(x)`.
 
     tf.nn.gelu rounds its constants to float32 for float64 too. The tanh form is computed as
-    `x sigmoid(2u)`, which is the same: TensorFlow's tanh of float64 is off by 8 ulp, its sigmoid is
-    not. Raises ValueError on another name.
+    `x sigmoid(2u)`: TensorFlow's tanh of float64 is off by 8 ulp, its sigmoid is not. Raises
+    ValueError on another name.
     """
     if name == "relu":
         return tf.nn.relu(x)

@@ -89,13 +89,13 @@ class Recomputed:
             if not first:
                 first.append(now)
                 return layer_call(**arguments)
-            _assign(seeds, first[0])
+            tf.nest.map_structure(keras.Variable.assign, seeds, first[0])
             mode, self._remat_mode = self._remat_mode, None
             try:
                 return self(**{**arguments, "training": training})  # type: ignore[operator]
             finally:
                 self._remat_mode = mode
-                _assign(seeds, now)
+                tf.nest.map_structure(keras.Variable.assign, seeds, now)
 
         run = super().rematerialized_call(call, *args, **kwargs)  # type: ignore[misc]
         return lambda *_, **__: run(*floating.values())
@@ -108,17 +108,12 @@ def _masked(x: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
     return x
 
 
-def _assign(variables: Sequence[keras.Variable], values: Sequence[tf.Tensor]) -> None:
-    for variable, value in zip(variables, values, strict=True):
-        variable.assign(value)
-
-
 class Traced(Recomputed, keras.layers.Layer):
     """A Keras layer that gives its output's shape, by default that of its first input, for
     `summary`.
 
-    A symbolic call is traced all the same, so that its checks hold. The output has the mask that
-    Keras attached to the first input.
+    A symbolic call is traced all the same, so that its checks hold. The output has the first
+    input's mask.
     """
 
     def __init__(self, **kwargs: object) -> None:

@@ -7,7 +7,7 @@ import tensorflow as tf
 from reference_numpy import TransformerConfig, checks
 
 from .dropout import Dropout
-from .embedding import logits
+from .embedding import Logits
 from .feed_forward import activation
 from .framework import Configured, keras, register
 from .normalization import norm
@@ -78,7 +78,8 @@ class MaskedLanguageHead(Configured):
         self.tied, width, dtype = tied, config.model_width, self.dtype_policy
         self.hidden = Projection((width,), (width,), True, dtype=dtype, name="hidden")
         self.norm = norm(config, dtype=dtype, name="norm")
-        self.logits = logits(config, config.source_vocabulary, tied, dtype)
+        vocabulary = config.source_vocabulary
+        self.logits = Logits(config, vocabulary, tied, dtype=dtype, name="logits")
 
     def call(self, x_bsd: tf.Tensor, table_vd: tf.Tensor | None = None) -> tf.Tensor:
         checks.check_features("x", x_bsd.shape, self.config.model_width)

@@ -72,9 +72,9 @@ def texts(
 ) -> tuple[Text | None, Text | None]:
     """Source and target of a model's call (or their shapes), whichever way they are handed over.
 
-    The first argument may hold others: a pair, source and target, or a mapping of names in
-    OF_SOURCE and OF_TARGET; to a decoder-only model it is the target. Raises ValueError on other
-    names, on what is given twice, without a target, and on tensors that are not dense.
+    The first argument may hold others: a pair, or a mapping of names in OF_SOURCE and OF_TARGET; to
+    a decoder-only model it is the target. Raises ValueError on other names, on what is given twice,
+    without a target, and on tensors that are not dense.
     """
     first, second = source, Text.of(target)
     if isinstance(first, Mapping):
@@ -109,8 +109,8 @@ def texts(
 def checked_texts(
     config: TransformerConfig, source: Given | None, target: Ids | None
 ) -> tuple[Text | None, Text | None]:
-    """`texts` of a call. Raises ValueError on inputs that the config does not have, or has and are
-    not given."""
+    """`texts` of a call. Raises ValueError also on inputs that the config does not have, or has and
+    are not given."""
     source, target = texts(config, source, target)
     check_given(config, source, target)
     return source, target
@@ -142,8 +142,7 @@ def target_mask(
     on a mask that does not fit."""
     if mask_bt is None:
         return mask.token_mask(target, config.padding_id)
-    mask_bt = tf.convert_to_tensor(mask_bt)
-    checks.check_token_mask("target mask", mask_bt.shape, mask_bt.dtype.name, target.shape[:2])
+    mask.check("target mask", mask_bt := tf.convert_to_tensor(mask_bt), target.shape[:2])
     return mask_bt
 
 
@@ -159,7 +158,7 @@ def masked_positions(
     if mask_bt is None:
         shape = tf.shape(token, out_type=tf.int64)[:2]
         return None, tf.broadcast_to(tf.range(shape[1]), shape)
-    checks.check_token_mask(f"{side} mask", mask_bt.shape, mask_bt.dtype.name, token.shape[:2])
+    mask.check(f"{side} mask", mask_bt, token.shape[:2])
     return mask_bt, token_positions(mask_bt, config.position_start)
 
 
@@ -174,8 +173,8 @@ def embed(
     """`norm(embedding(token) + position + segment)`, `b t d`: the input of the encoder (side:
     "source") or the decoder ("target") before dropout, with norm and segments by config.
 
-    model: a Transformer. segment_bt: by default 0. position_pd: the vectors of all positions, if
-    they are known already.
+    segment_bt: by default 0. position_pd: the vectors of all positions, if they are known
+    already.
     """
     config, layers = model.config, InputLayers.of(model, side)
     x_btd = layers.embedding(token)

@@ -126,9 +126,8 @@ class DecoderLayer(_Layer):
     """Causal self-attention, cross-attention to the memory, then feed-forward, each as a residual
     sub-layer.
 
-    The query of the cross-attention is the result of the self-attention's sub-layer; its keys and
-    values are the memory, never normalised here. A decoder-only model has neither cross-attention
-    nor memory.
+    The keys and values of the cross-attention are the memory, never normalised here. A decoder-only
+    model has neither cross-attention nor memory.
     """
 
     causal = True

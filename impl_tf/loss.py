@@ -4,6 +4,7 @@ import tensorflow as tf
 
 from reference_numpy import checks
 
+from . import mask
 from .framework import check_total_given, id_bounds
 from .precision import upcast_half
 
@@ -32,10 +33,9 @@ def cross_entropy(
     `q_v = (1 - smoothing) [v = label] + smoothing / V` (SMOOTH).
 
     TensorFlow's fused cross-entropy computes its gradient `p - [v = label]` in the forward pass.
-    The smoothed rows q, as wide as the logits, are not made: `-sum_v q_v log p_v = -log p_label +
-    smoothing (logit_label - mean_v logit_v)`. total may be a tensor, so that a graph serves every
-    batch; a graph has no values of ids to check. A replica of a tf.distribute.Strategy, which sums
-    gradients, must be given it: the labels that count in the rows of all replicas.
+    The smoothed rows q are not made: `-sum_v q_v log p_v = -log p_label + smoothing (x_label -
+    mean_v x_v)`, x the logits. total: by default the labels that count, at least 1. A replica of a
+    tf.distribute.Strategy, which sums gradients, must be given it: of the rows of all replicas.
     """
     check_total_given(total)
     label_bt = tf.convert_to_tensor(label_bt)
@@ -47,7 +47,7 @@ def cross_entropy(
     wide_btv = upcast_half(logits_btv)
     if mask_bt is None:
         mask_bt = tf.ones(tf.shape(label_bt), tf.bool)
-    checks.check_token_mask("mask", mask_bt.shape, mask_bt.dtype.name, label_bt.shape)
+    mask.check("mask", mask_bt, label_bt.shape)
     # The logits of labels that do not count are replaced before the loss: an infinite one would
     # give NaN, and NaN times a zero cotangent is NaN.
     wide_btv = tf.where(mask_bt[..., tf.newaxis], wide_btv, tf.zeros((), wide_btv.dtype))

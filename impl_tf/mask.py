@@ -1,10 +1,15 @@
 """Masks: boolean, True = may attend, broadcastable to b h t s (MASK)."""
 
+from collections.abc import Sequence
+from typing import TypeVar
+
 import tensorflow as tf
 
 from reference_numpy import checks
 
 __all__ = ["causal_mask", "combine_masks", "padding_mask", "real_rows", "token_mask", "window_mask"]
+
+M = TypeVar("M", bound="tf.Tensor | None")
 
 
 def token_mask(token: tf.Tensor, padding_id: int | None) -> tf.Tensor:
@@ -17,13 +22,19 @@ def token_mask(token: tf.Tensor, padding_id: int | None) -> tf.Tensor:
     return token != padding_id
 
 
-def padding_mask(mask_bs: tf.Tensor) -> tf.Tensor:
-    """No query may attend to padding: `b s`, True = real token, as `b 1 1 s`.
+def check(name: str, mask_bt: tf.Tensor | None, tokens: Sequence[int] | None = None) -> None:
+    """Raises ValueError if a mask of tokens, boolean `b t`, does not fit them."""
+    if mask_bt is not None:
+        checks.check_token_mask(name, mask_bt.shape, mask_bt.dtype.name, tokens)
+
+
+def padding_mask(mask_bs: M) -> M:
+    """No query may attend to padding: `b s`, True = real token, as `b 1 1 s`; None: all are.
 
     LiteRT has no slice that adds an axis to sizes that the graph does not know.
     """
-    checks.check_token_mask("mask", mask_bs.shape, mask_bs.dtype.name)
-    return tf.expand_dims(tf.expand_dims(mask_bs, 1), 1)
+    check("mask", mask_bs)
+    return mask_bs if mask_bs is None else tf.expand_dims(tf.expand_dims(mask_bs, 1), 1)
 
 
 def causal_mask(target_length: int | tf.Tensor, source_length: int | tf.Tensor) -> tf.Tensor:

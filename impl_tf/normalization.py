@@ -13,8 +13,7 @@ __all__ = ["LayerNorm", "norm", "RMSNorm"]  # noqa: RUF022 - the order of the tw
 
 
 class _Norm(Traced):
-    """Parameters: scale `d`, which starts at 0 with one_plus_scale, and offset `d` by choice; Keras
-    calls them gamma and beta.
+    """Parameters: scale `d`, which starts at 0 with one_plus_scale, and offset `d` by choice.
 
     Half precision is computed in float32 up to and with the offset; with cast_before_scale it is
     rounded before the scale.
@@ -36,11 +35,9 @@ class _Norm(Traced):
     def build(self, input_shape: object = None) -> None:
         first = "zeros" if self.one_plus_scale else "ones"
         self.scale = self.add_weight(shape=(self.width,), initializer=first, name="scale")
-        self.offset = (
-            self.add_weight(shape=(self.width,), initializer="zeros", name="offset")
-            if self.use_offset
-            else None
-        )
+        self.offset = None
+        if self.use_offset:
+            self.offset = self.add_weight(shape=(self.width,), initializer="zeros", name="offset")
 
     def scaled(self, x_btd: tf.Tensor, factor_bt1: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
         """`scale x factor + offset` in that dtype."""

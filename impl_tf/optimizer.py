@@ -20,13 +20,11 @@ class Adam(keras.optimizers.Optimizer):
     """`m = b1 m + (1 - b1) g`, `v = b2 v + (1 - b2) g^2`,
     `p = p - rate (m_hat / (sqrt(v_hat) + epsilon) + decay p)`, as a Keras optimiser.
 
-    `m_hat = m / (1 - b1^n)` and `v_hat = v / (1 - b2^n)`, with n the step counted from 1.
-    learning_rate: a number, a schedule, or a function without arguments. Biases, scales and offsets
-    do not decay, unless `exclude_from_weight_decay` says otherwise.
+    `m_hat = m / (1 - b1^n)` and `v_hat = v / (1 - b2^n)`, with n the step counted from 1. Biases,
+    scales and offsets do not decay, unless `exclude_from_weight_decay` says otherwise.
 
-    keras.optimizers.AdamW adds epsilon to the root before the correction (the "epsilon hat" of the
-    paper's section 2), which is another epsilon in every step, decays in a pass of its own, and
-    rounds its constants to float32 on their way to a float64 variable.
+    keras.optimizers.AdamW adds epsilon to the root before the correction, which is another epsilon
+    in every step, decays in a pass of its own, and rounds its constants to float32.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """The components by name, as the judge calls them."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -54,6 +54,19 @@ framework = "tf"
 modes = ("eager", "compiled")
 weights = TABLE
 
+
+def _always(own: Callable[..., Answer], *_: object) -> Callable[..., Answer]:
+    return own
+
+
+_ALWAYS = (
+    mask.padding_mask, mask.causal_mask, mask.window_mask, mask.combine_masks, softmax.softmax,
+    softmax.soft_cap, penalise, truncate, draw, loss.cross_entropy, optimizer.clip_global_norm,
+)  # fmt: skip
+_OF_TEXTS = (
+    Transformer.pool, Transformer.classify, Transformer.masked_language_logits, Transformer.states,
+    Transformer.classification_loss,
+)  # fmt: skip
 components: dict[str, Build] = {
     "embedding": lambda config, dtype: embedding.Embedding(
         config.source_vocabulary,
@@ -79,18 +92,11 @@ components: dict[str, Build] = {
     ),
     "rotary_embedding": lambda config, dtype: partial(rotary.rotary_embedding, config=config),
     "token_mask": lambda config, dtype: partial(mask.token_mask, padding_id=config.padding_id),
-    "padding_mask": lambda config, dtype: mask.padding_mask,
-    "causal_mask": lambda config, dtype: mask.causal_mask,
-    "window_mask": lambda config, dtype: mask.window_mask,
-    "combine_masks": lambda config, dtype: mask.combine_masks,
-    "softmax": lambda config, dtype: softmax.softmax,
-    "soft_cap": lambda config, dtype: softmax.soft_cap,
     "scaled_dot_product_attention": lambda config, dtype: _scaled_dot_product_attention,
     "multi_head_attention": lambda config, dtype: partial(
         _multi_head_attention, attention.MultiHeadAttention(config, dtype=dtype.name)
     ),
     "activation": lambda config, dtype: partial(feed_forward.activation, name=config.activation),
-    "feed_forward": lambda config, dtype: feed_forward.FeedForward(config, dtype=dtype.name),
     "layer_norm": lambda config, dtype: norm(config.replace(norm="layer"), dtype=dtype.name),
     "rms_norm": lambda config, dtype: norm(config.replace(norm="rms"), dtype=dtype.name),
     "dropout": lambda config, dtype: Dropout(config.dropout_rate, dtype=dtype.name),
@@ -100,10 +106,12 @@ components: dict[str, Build] = {
     "decoder_layer": lambda config, dtype: partial(
         _layer, layers.DecoderLayer(config, dtype=dtype.name)
     ),
+    "feed_forward": lambda config, dtype: feed_forward.FeedForward(config, dtype=dtype.name),
     "encoder": lambda config, dtype: stacks.Encoder(config, dtype=dtype.name),
     "decoder": lambda config, dtype: stacks.Decoder(config, dtype=dtype.name),
-    "logits": lambda config, dtype: embedding.logits(
-        config, config.target_vocabulary, False, dtype.name
+    "masked_language_head": lambda config, dtype: MaskedLanguageHead(config, dtype=dtype.name),
+    "logits": lambda config, dtype: embedding.Logits(
+        config, config.target_vocabulary, dtype=dtype.name
     ),
     "pooler": lambda config, dtype: Pooler(
         config.model_width, config.pooler_activation, dtype=dtype.name
@@ -111,37 +119,24 @@ components: dict[str, Build] = {
     "classifier": lambda config, dtype: Classifier(
         config.model_width, config.classes, config.classifier_dropout_rate, dtype=dtype.name
     ),
-    "masked_language_head": lambda config, dtype: MaskedLanguageHead(config, dtype=dtype.name),
-    "transformer": lambda config, dtype: partial(_of_texts, _model(config, dtype)),
-    "pool": lambda config, dtype: partial(_of_texts, _model(config, dtype).pool),
-    "classify": lambda config, dtype: partial(_of_texts, _model(config, dtype).classify),
-    "masked_language_logits": lambda config, dtype: partial(
-        _of_texts, _model(config, dtype).masked_language_logits
-    ),
-    "states": lambda config, dtype: partial(_of_texts, _model(config, dtype).states),
-    "decode_in_steps": lambda config, dtype: partial(_in_steps, _model(config, dtype)),
-    "penalise": lambda config, dtype: penalise,
-    "truncate": lambda config, dtype: truncate,
-    "draw": lambda config, dtype: draw,
-    "greedy_search": lambda config, dtype: partial(
-        _search, _model(config, dtype), Searcher.greedy_search
-    ),
-    "sample": lambda config, dtype: partial(_search, _model(config, dtype), Searcher.sample),
-    "beam_search": lambda config, dtype: partial(
-        _search, _model(config, dtype), Searcher.beam_search
-    ),
-    "cross_entropy": lambda config, dtype: loss.cross_entropy,
-    "training_loss": lambda config, dtype: _model(config, dtype).training_loss,
-    "classification_loss": lambda config, dtype: partial(
-        _of_texts, _model(config, dtype).classification_loss
-    ),
+    "transformer": lambda *of: partial(_of_texts, _model(*of)),
+    "decode_in_steps": lambda *of: partial(_in_steps, _model(*of)),
+    "training_loss": lambda *of: _model(*of).training_loss,
     "adam": lambda config, dtype: _adam,
-    "clip_global_norm": lambda config, dtype: optimizer.clip_global_norm,
     "noam": lambda config, dtype: partial(schedule.noam, width=config.model_width, dtype=dtype),
     "initialise": lambda config, dtype: partial(_initialise, config=config, dtype=dtype.name),
     "random_dropout": lambda config, dtype: (
         lambda x, seed: Dropout(config.dropout_rate, seed=seed, dtype=dtype.name)(x, training=True)
     ),
+}
+components |= {own.__name__: partial(_always, own) for own in _ALWAYS}
+components |= {
+    own.__name__: lambda *of, name=own.__name__: partial(_of_texts, getattr(_model(*of), name))
+    for own in _OF_TEXTS
+}
+components |= {
+    own.__name__: lambda *of, own=own: partial(_search, _model(*of), own)
+    for own in (Searcher.greedy_search, Searcher.sample, Searcher.beam_search)
 }
 
 
@@ -239,12 +234,24 @@ def _of_texts(call: Callable[..., Answer], **inputs: Any) -> Answer:
     return call(source, **inputs)
 
 
-def _in_steps(model: Transformer, compiled: bool = False, **inputs: Any) -> tf.Tensor:
+def _in_steps(
+    model: Transformer, target: tf.Tensor, memory_bsd: tf.Tensor | None, splits: Sequence[int],
+    source_mask_bs: tf.Tensor | None = None, target_mask_bt: tf.Tensor | None = None,
+    compiled: bool = False,
+) -> tf.Tensor:  # fmt: skip
+    """compiled: with a cache of a fixed length, and one graph for each length of a step."""
     if not compiled:
-        return cache.decode_in_steps(model, **inputs)
-    start = partial(static_cache.start_cache, length=sum(inputs["splits"]))
-    steps = start, graph(static_cache.decode_step)
-    return cache.decode_in_steps(fused(model), steps=steps, **inputs)
+        given = target, memory_bsd, splits, source_mask_bs, target_mask_bt
+        return cache.decode_in_steps(model, *given)
+    model.check_ids(None, target)
+    checks.check_length(length := target.shape[1], model.config.max_positions)
+    copy, batch = fused(model), target.shape[0] if memory_bsd is None else None
+    held = static_cache.start_cache(copy, memory_bsd, source_mask_bs, batch, length=length)
+    step, logits = graph(partial(cache.decode_step, copy)), []
+    for part in Text(target, target_mask_bt).split(splits):
+        logits_btv, held = step(part.ids, held, part.mask)
+        logits.append(logits_btv)
+    return tf.concat(logits, axis=1)
 
 
 def _adam(

@@ -7,6 +7,7 @@ from reference_numpy import checks
 from reference_numpy.config import POSITION_STARTS, SINUSOID_LAYOUTS
 from reference_numpy.suggestions import known
 
+from . import mask
 from .embedding import Table
 from .framework import id_bounds, register
 
@@ -15,12 +16,12 @@ __all__ = ["PositionEmbedding", "positional_encoding", "token_positions"]
 
 def token_positions(mask_bt: tf.Tensor, start: str = "first_token") -> tf.Tensor:
     """`position_t = max(t - n, 0)`, with n the padding tokens before the first real one: int64 `b
-    t`.
+    t`; 0 in a row without a real one.
 
-    start: "row" numbers from the first token of the row, real or not. All tokens of a row without a
-    real one have position 0. Raises ValueError on another start.
+    start: "row" numbers from the first token of the row, real or not. Raises ValueError on another
+    start.
     """
-    checks.check_token_mask("mask", mask_bt.shape, mask_bt.dtype.name)
+    mask.check("mask", mask_bt)
     known("position start", [start], POSITION_STARTS)
     length = tf.shape(mask_bt, out_type=tf.int64)[1]
     if start == "row":

@@ -30,8 +30,8 @@ class Adapted(Traced):
     """A layer whose matrix W can be adapted: `W + alpha / rank A B`, with W frozen and A and B
     narrow (LoRA).
 
-    In keras.layers.EinsumDense and Embedding, as here, A has the axes of W, the last of which is
-    the rank, and a file holds the sum. There is no quantized form; Keras would only warn.
+    As in keras.layers.EinsumDense and Embedding, A has the axes of W, the last of which is the
+    rank, and a file holds the sum. There is no quantized form.
     """
 
     matrix = "kernel"  # the attribute that is W
@@ -114,9 +114,8 @@ class Projection(Adapted):
     """`y = x W + b`: W contracts its `inputs` axes with the last axes of x and gives `outputs` axes
     in their place.
 
-    The batched product of keras.layers.EinsumDense is summed in half precision on a CPU without
-    half-precision matrix units; one matrix product of all positions is summed in float32 everywhere
-    and is faster.
+    The batched product of keras.layers.EinsumDense may be summed in half precision on a CPU; one
+    matrix product of all positions is summed in float32 everywhere and is faster.
     """
 
     def __init__(
@@ -130,11 +129,9 @@ class Projection(Adapted):
         self.kernel = self.add_weight(
             shape=self.inputs + self.outputs, initializer=initializer, name="kernel"
         )
-        self.bias = (
-            self.add_weight(shape=self.outputs, initializer="zeros", name="bias")
-            if self.use_bias
-            else None
-        )
+        self.bias = None
+        if self.use_bias:
+            self.bias = self.add_weight(shape=self.outputs, initializer="zeros", name="bias")
 
     def call(self, x: tf.Tensor) -> tf.Tensor:
         inputs, outputs = math.prod(self.inputs), math.prod(self.outputs)

@@ -33,8 +33,7 @@ def rotary_embedding(
     """`y_i = x_i cos(p w_j) - x_l sin(p w_j)`, `y_l = x_l cos(p w_j) + x_i sin(p w_j)`: every pair
     (i, l) of the features that rotate, halves `(j, j + n/2)` or interleaved `(2j, 2j + 1)`.
 
-    w: see `rotary_frequencies`. position_bt: integers, `b t` or `1 t`. layer: its index in the
-    stack, which decides base and scaling. Half precision is rotated in float32 and rounded once.
+    position_bt: integers, `b t` or `1 t`. Half precision is rotated in float32 and rounded once.
     Raises ValueError on other axes.
     """
     checks.check_rotated(x_bthk.shape, position_bt.shape, position_bt.dtype.name, config.key_size)
@@ -128,7 +127,7 @@ def rotated(x_bthk: tf.Tensor, turned: Rotation | None, layout: str) -> tf.Tenso
     rotation x itself.
 
     A pair is an axis of size 2, along which its features change places: on a CPU faster than to
-    split and join them, many times so where they are neighbours.
+    split and join them.
     """
     if turned is None:
         return x_bthk

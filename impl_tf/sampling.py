@@ -1,5 +1,6 @@
 """From the logits of the next token to the token (SAMPLE)."""
 
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
@@ -7,7 +8,7 @@ import tensorflow as tf
 
 from reference_numpy import checks
 
-from . import softmax
+from . import mask, softmax
 from .framework import id_bounds, keras, sizes
 from .precision import upcast_half
 
@@ -27,8 +28,8 @@ def penalise(
     """`x / penalty` if the score x of a token of the target is positive, otherwise `x penalty`.
 
     -inf for a token that would end a run of no_repeat_ngram tokens which the target holds already.
-    repetition_penalty may be a scalar tensor. Raises ValueError on shapes that do not fit, and on
-    ids and numbers out of range, if they are known.
+    repetition_penalty may be a scalar tensor. Raises ValueError on what does not fit, if it is
+    known.
     """
     _check_penalise(scores_bv, token_bn, repetition_penalty, no_repeat_ngram, mask_bn)
     if mask_bn is None:
@@ -91,11 +92,10 @@ def truncate(
     largest_bn, _ = tf.math.top_k(x_bv, MANY)
     probability_b = tf.reduce_sum(_probability(largest_bn, x_bv), axis=1)
     enough = tf.reduce_all(probability_b >= keras.ops.convert_to_tensor(top_p, probability_b.dtype))
-    return tf.cond(
-        enough,
-        lambda: _likeliest(x_bv, MANY, None, top_p),
-        lambda: _likeliest(x_bv, vocabulary, None, top_p),
+    few, everything = (
+        partial(_likeliest, x_bv, count, None, top_p) for count in (MANY, vocabulary)
     )
+    return tf.cond(enough, few, everything)
 
 
 def _likeliest(
@@ -155,8 +155,7 @@ def _check_penalise(
 ) -> None:
     """Raises ValueError on what `penalise` refuses; symbolic tensors have no values to check."""
     checks.check_next_token(scores_bv.shape, token_bn.shape, token_bn.dtype.name)
-    if mask_bn is not None:
-        checks.check_token_mask("mask", mask_bn.shape, mask_bn.dtype.name, token_bn.shape)
+    mask.check("mask", mask_bn, token_bn.shape)
     checks.check_penalties(_value(repetition_penalty), no_repeat_ngram)
     if bounds := id_bounds(token_bn):
         checks.check_held(scores_bv.shape[1], *bounds)
@@ -178,12 +177,10 @@ def _check_truncate(
 
 def _check_draw(logits_bv: tf.Tensor, uniform_b: tf.Tensor) -> None:
     """Raises ValueError on what `draw` refuses."""
-    checks.check_sampling(logits_bv.shape)
-    bounds = [0.0, 0.0]
-    if not tf.is_symbolic_tensor(uniform_b):
-        bounds = [float(f(uniform_b, initial=0)) for f in (np.min, np.max)]
-    checks.check_uniform(uniform_b.shape, logits_bv.shape[:1], bounds[0], bounds[1], rounded=True)
     _check_truncate(logits_bv)
+    known_b = np.zeros(0) if tf.is_symbolic_tensor(uniform_b) else np.asarray(uniform_b)
+    lowest, highest = float(known_b.min(initial=0)), float(known_b.max(initial=0))
+    checks.check_uniform(uniform_b.shape, logits_bv.shape[:1], lowest, highest, rounded=True)
 
 
 # What `compiled` calls before the graph.

@@ -62,8 +62,8 @@ class _Stack(Configured):
         """`x = through(layer, x, rotation, index)` for every layer, then the final norm, where the
         config has one.
 
-        rotation: one for all layers of a kind; None for a layer that does not rotate. position_bt:
-        by default token t has position t. length: as `rotary.rotation`.
+        rotation: one for all layers of a kind; None for a layer that does not rotate. length: as
+        `rotary.rotation`.
         """
         found: dict[LayerKind, Rotation] = {}
         for index, layer in enumerate(self.layers):
@@ -78,11 +78,10 @@ class _Stack(Configured):
 
 @register
 class Encoder(_Stack):
-    """`x = norm(layer_n(... layer_1(x)))`, with the final norm by config: vectors `b s d` to
-    vectors.
+    """`x = norm(layer_n(... layer_1(x)))`, with the final norm by config: vectors `b s d`.
 
-    position_bs: of the tokens, for layers that rotate; without it, token s has position s.
-    `embedding_dropout` is applied by `Transformer.encode`.
+    position_bs: by default token s has position s. `Transformer.encode` applies
+    `embedding_dropout`.
     """
 
     def __init__(self, config: TransformerConfig, **kwargs: object) -> None:
@@ -108,11 +107,7 @@ class Encoder(_Stack):
 @register
 class Decoder(_Stack):
     """`x = norm(layer_n(... layer_1(x, memory), memory))`, with the final norm by config: vectors
-    `b t d` to vectors.
-
-    memory: None in a decoder-only model. position_bt: of the tokens, for layers that rotate;
-    without it, token t has position t. `embedding_dropout` is applied by `Transformer.decode`.
-    """
+    `b t d`. memory: None in a decoder-only model. Positions and dropout as in `Encoder`."""
 
     def __init__(self, config: TransformerConfig, **kwargs: object) -> None:
         super().__init__(config, DecoderLayer, config.decoder_layers, **kwargs)

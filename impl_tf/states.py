@@ -19,11 +19,10 @@ States: TypeAlias = dict[str, dict[str, tf.Tensor]]
 
 def states(model: keras.Model, source: Text | None = None, target: Text | None = None) -> States:
     """The vectors before the first layer and after every layer, and the attention weights of every
-    layer, in evaluation.
+    layer, in evaluation; the last vectors are taken after the final norm, if the config has one.
 
     encoder: hidden_lbtd and self_attention_lbhts; decoder: the same and, beside an encoder,
-    cross_attention_lbhts; l layer, t query. A stack has one vector more than layers; the last one
-    is taken after the final norm, if the config has one.
+    cross_attention_lbhts; l layer, t query.
     """
     check_given(model.config, source, target)
     result: States = {}

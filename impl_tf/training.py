@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
-from typing import NamedTuple
+from functools import partial, reduce
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -45,21 +46,18 @@ class _Batch(NamedTuple):
 class Trainer:
     """Parameters and moments of one run, and the number of steps done.
 
-    The loss is `Transformer.classification_loss` if the config has classes, otherwise
-    `Transformer.training_loss`. A step is one graph compiled by XLA: forward, backward, clipping,
-    and the update of the variables in place.
-
-    With microbatches there is a graph for the gradients of a part and one for the update. Ids are
-    checked before the graphs, which leave out padding: a shape of rows has a graph for each of a
-    few numbers of tokens. Random keep masks come from Keras' seed generators, whose states (a key
-    of seed and layer, a counter) a graph sets before it draws. device: cpu or cuda, on which
-    TensorFlow's own setting says whether float32 is multiplied as TF32. compiled=False: operation
-    by operation.
+    The loss is `classification_loss` if the config has classes, otherwise `training_loss`. A step
+    is one graph compiled by XLA: forward, backward, clipping, and the update of the variables in
+    place; with microbatches there is one for the gradients of a part and one for the update. Ids
+    are checked before the graphs, which leave out padding (`Unpadded`). Random keep masks come from
+    Keras' seed generators, whose states (a key of seed and layer, a counter) a graph sets before it
+    draws. device: cpu or cuda, on which TensorFlow's own setting says whether float32 is multiplied
+    as TF32. compiled=False: operation by operation.
 
     mesh: the replicas of `programs.sharding.Replicas`, each of which is given the whole batch and
     takes its rows; their random keep masks are a function of seed and step alone. group: the
-    processes that run it. recompute: the activations of each layer are computed again in the
-    backward pass.
+    processes that run it. recompute: the backward pass computes the activations of each layer
+    again.
     """
 
     def __init__(
@@ -97,10 +95,9 @@ class Trainer:
             self._on_mesh = Steps(replicas, self.model, self._optimizer, recipe, seed, compiled)
         objective = self.model.classification_loss if config.classes else self.model.training_loss
         self._loss = Unpadded(objective)
-        self._whole_step = graph(self._one_step) if compiled else self._one_step
-        self._part = graph(self._gradients) if compiled else self._gradients
-        self._apply = graph(self._update) if compiled else self._update
-        self._evaluate = graph(self._loss.run) if compiled else self._loss.run
+        parts = self._one_step, self._gradients, self._update, self._loss.run
+        graphs: Iterable[Any] = map(graph, parts) if compiled else parts  # type: ignore[arg-type]
+        self._whole_step, self._part, self._apply, self._evaluate = graphs
         self._compiled, self._current = compiled, False
         self._searcher: Searcher | None = None
 
@@ -108,11 +105,11 @@ class Trainer:
         self, source: np.ndarray | None, target: np.ndarray, keep: Keep | None = None
     ) -> tf.Tensor:
         """One update from a batch of ids `b s` and `b t`; returns the loss of the batch before it,
-        a scalar tensor, which the device may still be computing.
+        which the device may still be computing.
 
-        source: None in a decoder-only model. target: the classes of the rows, `b`, if the config
-        has classes. keep: keep masks by site; by default random ones are drawn. Raises ValueError
-        on ids that do not fit and on a batch that cannot be split; nothing is then changed.
+        target: the classes of the rows, `b`, if the config has classes. keep: keep masks by site;
+        by default random ones are drawn. Raises ValueError on ids that do not fit and on a batch
+        that cannot be split; nothing is then changed.
         """
         self._check(source, target)
         if len(target) % self.recipe.microbatches:
@@ -232,13 +229,10 @@ class Trainer:
     def _step(self, batches: Iterable[_Batch]) -> tf.Tensor:
         """One update from the parts of a batch; returns its loss."""
         with tf.device(self._device):
-            first, *others = batches
-            if not others:
-                return self._whole_step(first)
-            found = self._part(first)
-            for batch in others:
-                found = tf.nest.map_structure(tf.add, found, self._part(batch))
-            loss, gradients = found
+            if self.recipe.microbatches == 1:
+                return self._whole_step(*batches)
+            added = partial(tf.nest.map_structure, tf.add)
+            loss, gradients = reduce(added, map(self._part, batches))
             self._apply(gradients)
         return loss
 

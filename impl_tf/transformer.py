@@ -6,7 +6,7 @@ from reference_numpy import TransformerConfig, checks
 
 from . import loss, mask, states
 from .dropout import Keep, part
-from .embedding import logits
+from .embedding import Logits
 from .encoder_only import EncoderHeads
 from .framework import check_dense, keras, register
 from .heads import Classifier, MaskedLanguageHead, Pooler
@@ -21,10 +21,9 @@ __all__ = ["Transformer"]
 class Transformer(EncoderHeads, keras.Model):
     """`model(source, target)` gives logits `b t v`, row t for the token after target t.
 
-    Each is a `Text`, or ids alone. A decoder-only model is `model(None, target)` or
-    `model(target)`. An encoder-only model is `model(source)`: the classes or the logits of masked
-    tokens by its head, or without a head the vectors of `encode`. `fit` and `predict` hand over one
-    argument: the pair (source, target), the single input, or a mapping with names of
+    Each is a `Text`, or ids alone; a decoder-only model is also `model(target)`. An encoder-only
+    model is `model(source)`: what its head gives, or the vectors of `encode`. `fit` and `predict`
+    hand over one argument: the pair (source, target), the single input, or a mapping with names of
     `inputs.OF_SOURCE` and `inputs.OF_TARGET`. The result has no mask. Outside a call of the model,
     pass `training` to its methods.
     """
@@ -45,7 +44,8 @@ class Transformer(EncoderHeads, keras.Model):
                 InputLayers.new(config, "target", dtype)
             )
             self.decoder = Decoder(config, dtype=dtype, name="decoder")
-            self.logits = logits(config, config.target_vocabulary, config.tie_logits, dtype)
+            vocabulary, tied = config.target_vocabulary, config.tie_logits
+            self.logits = Logits(config, vocabulary, tied, dtype=dtype, name="logits")
         if config.pooler:
             self.pooler = Pooler(width, config.pooler_activation, dtype=dtype, name="pooler")
         if config.classes:
@@ -79,8 +79,7 @@ class Transformer(EncoderHeads, keras.Model):
     ) -> tf.Tensor:
         """`memory = encoder(dropout(norm(embedding(source) + position + segment)))`, `b s d`.
 
-        source: a `Text`, or ids. Norm and segments are by config. Raises ValueError on ids, masks
-        and shapes that do not fit, and without an encoder.
+        Raises ValueError on ids, masks and shapes that do not fit, and without an encoder.
         """
         self.config.need_encoder()
         x_bsd, mask_bhts, position_bs = self.embed("source", source, keep, training)
@@ -96,9 +95,8 @@ class Transformer(EncoderHeads, keras.Model):
     ) -> tf.Tensor:
         """`logits(decoder(dropout(embedding(target) + position), memory))`, `b t v`.
 
-        Row t scores the token after target t, a `Text` or ids. memory_bsd: None in a decoder-only
-        model. source_mask_bs: True = real token of the source; None: all are. Raises ValueError on
-        ids, masks and shapes that do not fit, and without a decoder.
+        source_mask_bs: True = real token of the source; None: all are. Raises ValueError on ids,
+        masks and shapes that do not fit, and without a decoder.
         """
         self.config.need_decoder()
         memory_shape = None if memory_bsd is None else memory_bsd.shape
@@ -108,18 +106,13 @@ class Transformer(EncoderHeads, keras.Model):
         if memory_bsd is not None:
             ids = target.ids if isinstance(target, Text) else target
             checks.check_same_batch(source=memory_bsd.shape, target=ids.shape)
+            mask.check("source mask", source_mask_bs, memory_bsd.shape[:2])
         x_btd, self_mask_bhts, position_bt = self.embed("target", target, keep, training)
-        cross_mask_bhts = None
-        if source_mask_bs is not None and memory_bsd is not None:
-            checks.check_token_mask(
-                "source mask", source_mask_bs.shape, source_mask_bs.dtype.name, memory_bsd.shape[:2]
-            )
-            cross_mask_bhts = mask.padding_mask(source_mask_bs)
         x_btd = self.decoder(
             x_btd,
             memory_bsd,
             self_mask_bhts,
-            cross_mask_bhts,
+            mask.padding_mask(source_mask_bs),
             part(keep, "decoder"),
             position_bt,
             training=training,
@@ -136,11 +129,10 @@ class Transformer(EncoderHeads, keras.Model):
         training: bool | None = None,
     ) -> tf.Tensor:
         """The cross-entropy of every token of the target after the first, a scalar, of the dtype of
-        the variables.
+        the variables; labels that are the padding id do not count.
 
-        Labels that are the padding id do not count. total: what the sum is divided by, by default
-        the labels that count. A replica of a tf.distribute.Strategy must be given that of all
-        replicas, since their gradients are summed:
+        total: what the sum is divided by, by default the labels that count. A replica of a
+        tf.distribute.Strategy must be given that of all replicas, since their gradients are summed:
         `total=tf.distribute.get_replica_context().all_reduce("SUM", own_count)`.
         """
         self.config.need_decoder()
@@ -212,10 +204,10 @@ class Transformer(EncoderHeads, keras.Model):
         """`keras.Model.export`; by default the exported function takes int64 ids of any batch and
         lengths.
 
-        LiteRT has no sine in float64, so its positions must be constants: raises ValueError if a
-        length is not fixed. For `tf.lite.TFLiteConverter.from_saved_model` export fixed lengths
-        too. Its `from_concrete_functions(functions)`, which is given no model, leaves the variables
-        of every Keras 3 model unset: the output is NaN.
+        LiteRT has no sine in float64: raises ValueError if a length is not fixed. For
+        `tf.lite.TFLiteConverter.from_saved_model` export fixed lengths too. Its
+        `from_concrete_functions(functions)` leaves the variables of every Keras 3 model unset: the
+        output is NaN.
         """
         self.build()
         if input_signature is None:

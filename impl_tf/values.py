@@ -1,8 +1,14 @@
 """Values that are decided once and handed on: heads, dropout of the weights, texts of a model."""
 
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import NamedTuple, TypeAlias
 
 import tensorflow as tf
+
+from reference_numpy import checks
+
+from . import mask
 
 __all__ = ["Drop", "Heads", "Ids", "Text"]
 
@@ -50,6 +56,15 @@ class Text(NamedTuple):
         if isinstance(ids, list) and len(ids) == 3:  # what a functional model makes of a text
             return cls._make(ids)
         return cls(ids, mask, segment)
+
+    def split(self, lengths: Sequence[int]) -> "Iterator[Text]":
+        """A target in parts of these lengths. Raises ValueError unless they are at least 1 and add
+        up to its own, and on a mask that does not fit."""
+        checks.check_splits(lengths, self.ids.shape)
+        mask.check("target mask", self.mask, self.ids.shape[:2])
+        for end, length in zip(accumulate(lengths), lengths, strict=True):
+            part = slice(end - length, end)
+            yield Text(self.ids[:, part], None if self.mask is None else self.mask[:, part])
 
 
 Ids: TypeAlias = Text | tf.Tensor  # a text, or its ids alone

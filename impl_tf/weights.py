@@ -39,9 +39,9 @@ def load(
 ) -> None:
     """Assigns canonical parameters to the module's variables, in place and bit for bit.
 
-    A layer that needs no shapes is built first; what LoRA adds is then 0. Raises ValueError, having
-    changed nothing, on missing, unexpected and misshapen tensors and on another dtype than the
-    variable's, all in one message, and if table and module do not fit.
+    What LoRA adds is then 0. Raises ValueError, having changed nothing, on missing, unexpected and
+    misshapen tensors and on another dtype than the variable's, all in one message, and if table and
+    module do not fit.
     """
     native = variables(module, config, component, table)
     dtypes = {tf.as_dtype(variable.dtype).name for variable in native.values()}

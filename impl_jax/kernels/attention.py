@@ -25,8 +25,8 @@ UNROLLED = 8  # the most chunks that stand in a program one by one
 
 
 def chunk_lengths(batch: int, heads: int, target: int, source: int) -> tuple[int, ...]:
-    """How many queries each platform computes together, in chunks that differ as little as they
-    can; () if all, or if a size is symbolic.
+    """How many queries each platform computes together, in chunks that differ little; () if all, or
+    if a size is symbolic.
     """
     if not all(isinstance(size, int) for size in (batch, heads, target, source)):
         return ()
@@ -41,8 +41,8 @@ def in_chunks(
 ) -> jax.Array:
     """`weights(query, key, mask, scores) value`, computed for some of the queries at a time.
 
-    heads: as many of values as of queries. lengths: how many on each platform, see `chunk_lengths`;
-    the platform is the arrays', or the one that the program is lowered for.
+    heads: as many of values as of queries. lengths: see `chunk_lengths`; the platform is the
+    arrays', or the one that the program is lowered for.
     """
     chunked = {
         platform: functools.partial(_in_chunks_of, length, weights, scores)
@@ -130,8 +130,8 @@ def attend_by_head(
 ) -> jax.Array:
     """`scaled_dot_product_attention`, `b t h e`, of few queries to keys that lie by head.
 
-    The heads that share a key head are rows of one product. Keys and values have the heads before
-    the positions, so that each head reads one piece of memory. The mask has causality and window.
+    The heads that share a key head are rows of one product, and each head reads one piece of
+    memory. The mask has causality and window.
     """
     (batch, target, heads, size), (_, groups, source, _) = query_bthk.shape, key_bgsk.shape
     query_bgrk = query_bthk.swapaxes(1, 2).reshape(batch, groups, heads // groups * target, size)

@@ -18,9 +18,9 @@ SMALL = 2**20  # bytes of a matrix that stays in the cache of a core from one st
 class FusedProjection(nnx.Module):
     """`y = x [W_1 W_2 ...] + [b_1 b_2 ...]`: the kernels lie side by side in one matrix, made once.
 
-    inputs: the number of contracted axes, the last ones of x; the last axis of the result is all
-    others. transposed: a matrix that is not small is held with its shorter axis last, which XLA
-    multiplies fastest on CPUs for a few rows of x.
+    inputs: the number of contracted axes, the last ones of x. transposed: a matrix that is not
+    small is held with its shorter axis last, which XLA multiplies fastest on CPUs for a few rows of
+    x.
     """
 
     def __init__(self, *projections: Any, inputs: int = 1) -> None:

@@ -35,7 +35,7 @@ def assembled(
 
     With sharding, each parameter is brought together where it is used: those of a layer when it
     runs, forward and backward, all others at the start. recompute: a layer keeps its input alone.
-    apart: layers are called as a whole; if not, their parameters are as all others.
+    apart=False: the parameters of layers are as all others.
     """
     changed = sharding is not None or recompute
     found = nnx.merge(graph, parameters, *rest, copy=changed)
@@ -85,7 +85,7 @@ class Table(nnx.Module):
     """A table that is read by rows that divide, the last ones ids 0, and gives the real ones.
 
     XLA computes the gradient of a table read by uneven parts of rows wrongly: row 0 is given what
-    lies behind the last row, which no program defines.
+    lies behind the last row.
     """
 
     def __init__(

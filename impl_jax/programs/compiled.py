@@ -28,8 +28,7 @@ def compiled(function: Callable[..., Result], least: int = LEAST) -> Callable[..
     graph at every call, as in `nnx.jit`, takes a hundred times as long. Its variables are read at
     every call, and those that the call changes (rng counts) are written back. If the module has
     `check_ids`, it is called before the program, which cannot raise. A Transformer and its
-    `training_loss` leave padding out as `unpadded` of them does, which explains `least` and
-    `skip_padding`.
+    `training_loss` leave padding out as `unpadded` of them does.
     """
     owner: Any = getattr(function, "__self__", function)
     module = owner if isinstance(owner, nnx.Module) else None

@@ -10,13 +10,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..inputs import embed
-from ..layers import DecoderLayer
+from .. import cache
+from ..cache import KeyValues
 from ..mask import padding_mask
 from ..positional_encoding import token_positions
-from ..rotary import Rotation
 from ..transformer import Transformer
-from ..values import Heads, Text
+from ..values import Text
 
 __all__ = ["encode", "forward", "step"]
 
@@ -70,41 +69,33 @@ def step(
     **held: jax.Array,
 ) -> Named:
     """The next t tokens of a target after p that were read: `logits_btv`, and the keys and values
-    of all of them, which the next step takes.
+    of all of them, which the next step takes: `cache.decode_step` without state.
 
-    It is `cache.decode_step` without state. target_mask_bs: of all `p + t` tokens. held:
-    keys_lbsgk and values_lbsge of every layer, p long, p is 0 at the start; cross_keys_lbsgk and
-    cross_values_lbsge as `encode` gives them. A layer with a window keeps all keys, and does not
-    see the far ones.
+    target_mask_bs: of all `p + t` tokens. held: keys_lbsgk and values_lbsge of every layer, p long,
+    p is 0 at the start; cross_keys_lbsgk and cross_values_lbsge as `encode` gives them. A layer
+    with a window keeps all keys, and does not see the far ones.
     """
-    read = held["keys_lbsgk"].shape[2]
+    read, pairs = held["keys_lbsgk"].shape[2], ("keys_lbsgk", "values_lbsge")
     position_bt = token_positions(target_mask_bs, model.config.position_start)[:, read:]
-    x_btd = embed(model, "target", target, position_bt, length=read + target.shape[1])
-    mask_bhts = padding_mask(target_mask_bs)
-    cross_bhts = None if source_mask_bs is None else padding_mask(source_mask_bs)
-    keys, values = [], []
-
-    def through(
-        layer: DecoderLayer, x: jax.Array, rotation: Rotation | None, index: int
-    ) -> jax.Array:
-        def attend(y_btd: jax.Array) -> jax.Array:
-            attention = layer.self_attention
-            query_bthk, key_btgk, value_btge = attention.project(y_btd, y_btd, rotation)
-            keys.append(jnp.concatenate([held["keys_lbsgk"][index], key_btgk], axis=1))
-            values.append(jnp.concatenate([held["values_lbsge"][index], value_btge], axis=1))
-            return attention.attend(Heads(query_bthk, keys[-1], values[-1]), mask_bhts)
-
-        def attend_to_memory(y_btd: jax.Array) -> jax.Array:
-            query_bthk = layer.cross_attention.queries(y_btd)
-            keys_lbsgk, values_lbsge = held["cross_keys_lbsgk"], held["cross_values_lbsge"]
-            heads = Heads(query_bthk, keys_lbsgk[index], values_lbsge[index])
-            return layer.cross_attention.attend(heads, cross_bhts)
-
-        return layer.run(x, attend, attend_to_memory if "cross_keys_lbsgk" in held else None)
-
-    x_btd = model.decoder.walk(x_btd, through, position_bt)
+    layers: list[dict[str, KeyValues]] = []
+    for index in range(model.config.decoder_layers):
+        layers.append({"self_attention": _Whole(*(held[name][index] for name in pairs))})
+        if "cross_keys_lbsgk" in held:
+            memory = KeyValues(*(held[f"cross_{name}"][index] for name in pairs))
+            layers[-1]["cross_attention"] = memory
+    before = cache.Cache(source_mask_bs, target_mask_bs, layers)
+    ahead = cache.Next(position_bt, padding_mask(target_mask_bs))
+    logits_btv, after = cache.read(model, target, before, ahead)
+    keys, values = zip(*(layer["self_attention"] for layer in after.layers), strict=True)
     return {
-        "logits_btv": model.head(x_btd),
+        "logits_btv": logits_btv,
         "keys_lbsgk": jnp.stack(keys),
         "values_lbsge": jnp.stack(values),
     }
+
+
+class _Whole(KeyValues):
+    """Those of all tokens, also in a layer with a window."""
+
+    def last(self, window: int) -> "_Whole":
+        return self

@@ -16,7 +16,7 @@ from ..kernels.int8 import Int8Projection
 from ..kernels.projection import SMALL, FusedProjection
 from ..layers import DecoderLayer, EncoderLayer
 from ..projection import Projection
-from ..rotary import Rotation, rotated
+from ..rotary import Rotation
 from ..transformer import Transformer
 from ..values import Heads
 
@@ -44,16 +44,13 @@ class FusedAttention(MultiHeadAttention):
 
     def queries(self, query_btd: jax.Array, rotation: Rotation | None = None) -> jax.Array:
         (query_bthk,) = self.query.separate(query_btd)
-        return rotated(
-            self.query_key_norm(self.query_norm, query_bthk), rotation, self.rotary_layout
-        )
+        return self.query_key_norm(query_bthk, self.query_norm, rotation)
 
     def keys_and_values(
         self, memory_bsd: jax.Array, rotation: Rotation | None = None
     ) -> tuple[jax.Array, jax.Array]:
         key_bsgk, value_bsge = self.key_value.separate(memory_bsd)
-        key_bsgk = self.query_key_norm(self.key_norm, key_bsgk)
-        return rotated(key_bsgk, rotation, self.rotary_layout), value_bsge
+        return self.query_key_norm(key_bsgk, self.key_norm, rotation), value_bsge
 
     def project(
         self, query_btd: jax.Array, memory_bsd: jax.Array, rotation: Rotation | None = None
@@ -62,10 +59,8 @@ class FusedAttention(MultiHeadAttention):
         if not self.of_itself:
             return super().project(query_btd, memory_bsd, rotation)
         query_bthk, key_btgk, value_btge = self.query_key_value.separate(query_btd)
-        query_bthk = self.query_key_norm(self.query_norm, query_bthk)
-        key_btgk = self.query_key_norm(self.key_norm, key_btgk)
-        layout = self.rotary_layout
-        query_bthk, key_btgk = (rotated(x, rotation, layout) for x in (query_bthk, key_btgk))
+        query_bthk = self.query_key_norm(query_bthk, self.query_norm, rotation)
+        key_btgk = self.query_key_norm(key_btgk, self.key_norm, rotation)
         return Heads(query_bthk, key_btgk, value_btge)
 
 
@@ -105,8 +100,7 @@ def fused(model: Transformer, dtype: Dtype | None = None) -> Transformer:
     itself.
 
     dtype: of the weights and the computation, by default the model's own; int8: of the projections,
-    all else is float32 (INT8).
-    Raises ValueError as `check_steps`, and on a dtype for such a copy.
+    all else is float32 (INT8). Raises ValueError as `check_steps`, and on a dtype for such a copy.
     """
     model.config.need_decoder()
     if hasattr(model, "is_fused"):
@@ -142,9 +136,9 @@ def _fuse_layer(layer: EncoderLayer | DecoderLayer, kind: Kind, of_itself: bool)
     """Fuses projections. of_itself: queries, keys and values of self-attention in one product."""
     for name in ("self_attention", "cross_attention"):
         attention = getattr(layer, name, None)
-        if type(attention) is not MultiHeadAttention:
-            continue
-        if _are_affine(attention.query, attention.key, attention.value, attention.output):
+        if type(attention) is MultiHeadAttention and _are_affine(
+            attention.query, attention.key, attention.value, attention.output
+        ):
             whole = of_itself and name == "self_attention"
             setattr(layer, name, FusedAttention(attention, whole, kind))
     feed_forward = getattr(layer, "feed_forward", None)

@@ -31,8 +31,8 @@ def answer(
     of every input and parameter, of the sum of it times the first output.
 
     built: a module, a module's method, a function, or a `partial` of one whose first argument is a
-    module, which compiles itself. inputs: by argument, nested or not; arrays that begin with as
-    many rows as the first are split over data. given: the arguments of the call, of the inputs.
+    module, which compiles itself. inputs: nested or not; arrays that begin with as many rows as the
+    first are split over data. given: the arguments of the call, of the inputs.
     """
     flat = canonical.flatten(inputs)
     if isinstance(built, partial) and isinstance(owner(built), nnx.Module):

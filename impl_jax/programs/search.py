@@ -11,14 +11,16 @@ from jax.tree_util import PyTreeDef
 from reference_numpy import TransformerConfig, checks
 from reference_numpy.strategy import Strategy
 
+from .. import mask
 from ..beams import length_penalty
 from ..framework import Array, bucket, program_count
 from ..transformer import Transformer
 from ..values import Mask
 
-__all__ = ["Plan", "Prompt", "Request", "Searches", "answers", "plan", "program", "request"]
+__all__ = ["Plan", "Prompt", "Request", "Searches", "plan", "program", "request"]
 
-Found = dict[str, jax.Array]
+Options = Strategy | Mapping[str, Any]
+Answers = dict[str, jax.Array]
 Program = jax.stages.Wrapped  # of (structure, leaves, plan, request)
 
 
@@ -43,10 +45,11 @@ class Plan(NamedTuple):
 
 
 class Request(NamedTuple):
-    """The arguments of a search: the source padded on its right, the prefix on its left.
+    """The arguments of a search: the source padded on its right, the prefix on its left; no mask
+    has the padding.
 
-    No mask has the padding. A decoder-only model has no source. max_new_tokens: the most tokens of
-    an answer; the plan has the room. length_penalty_n: of answers of 0, 1, ... tokens.
+    max_new_tokens: the most tokens of an answer; the plan has the room. length_penalty_n: of
+    answers of 0, 1, ... tokens.
     """
 
     source: jax.Array | None
@@ -66,12 +69,12 @@ class Request(NamedTuple):
     uniform_bn: jax.Array | None = None  # None: nothing is drawn
 
 
-def program(search: Callable[[Transformer, Plan, Request], Found]) -> Program:
+def program(search: Callable[[Transformer, Plan, Request], Answers]) -> Program:
     """A search as an XLA program for each structure of a model and plan, which all models share. It
     returns what the search finds, with `valid`: whether all logits were.
     """
 
-    def run(structure: PyTreeDef, leaves: list[jax.Array], plan: Plan, request: Request) -> Found:
+    def run(structure: PyTreeDef, leaves: list[jax.Array], plan: Plan, request: Request) -> Answers:
         return search(jax.tree.unflatten(structure, leaves), plan, request)
 
     return jax.jit(run, static_argnums=(0, 2))
@@ -89,29 +92,32 @@ class Searches:
         """How many programs have been compiled for the searches of all models."""
         return sum(map(program_count, self._programs))
 
-    def run(
+    def answers(
         self,
         search: Program,
-        plan: Plan,
-        strategy: Strategy,
+        strategy: Options,
         prompt: Prompt,
         uniform_bn: np.ndarray | None = None,
-    ) -> dict[str, np.ndarray]:
-        """What the search finds. Raises ValueError as `request`, on ids, and on logits that are not
-        valid.
+        beams: bool = False,
+    ) -> Answers:
+        """What the search finds, without the room that the program has for more. Raises ValueError
+        as `request`, on ids, and on logits that are not valid.
         """
+        strategy = Strategy.of(strategy, self._model.config)
+        drawn = uniform_bn is not None and strategy.temperature > 0
+        chosen = plan(strategy, strategy.beam_size if beams else 1, drawn)
         arguments = request(self._model.config, strategy, prompt, uniform_bn)
         self._model.check_ids(prompt.source, prompt.prefix)
         with contextlib.nullcontext() if self._compiled else jax.disable_jit():
-            found = jax.device_get(search(self._structure, self._leaves, plan, arguments))
+            found = jax.device_get(search(self._structure, self._leaves, chosen, arguments))
         checks.check_logits(bool(found.pop("valid")))
-        return found
-
-
-def answers(found: Mapping[str, np.ndarray], strategy: Strategy) -> dict[str, jax.Array]:
-    """One answer a row, without the room that the program had for more tokens."""
-    count = strategy.max_new_tokens
-    return {name: jax.device_put(found[name][:, :count]) for name in ("token_bn", "log_p_bn")}
+        if beams:
+            token_bwn = found["token_bwn"][:, : strategy.n_best, : strategy.max_new_tokens]
+            found = {"token_bwn": token_bwn, "score_bw": found["score_bw"][:, : strategy.n_best]}
+        else:
+            names = "token_bn", "log_p_bn"  # a program sorts them
+            found = {name: found[name][:, : strategy.max_new_tokens] for name in names}
+        return jax.device_put(found)
 
 
 def plan(strategy: Strategy, beams: int = 1, drawn: bool = False) -> Plan:
@@ -137,11 +143,7 @@ def request(
     Raises ValueError if the source or prefix is missing, or one too many, and on masks, prefixes,
     lengths and uniform numbers that do not fit.
     """
-    source, prefix, source_mask_bs, _ = prompt
-    checks.check_source_given(config.encoder_layers, source, source_mask_bs=source_mask_bs)
-    checks.check_prefix_given(prefix is not None, source is not None, strategy.start_id)
-    if source is not None:
-        source, source_mask_bs = _source(config, source, source_mask_bs)
+    source, source_mask_bs = _source(config, prompt.source, prompt.source_mask_bs)
     prefix, prefix_mask_bp = _prefix(config, strategy, prompt)
     read = prefix.shape[1] + strategy.max_new_tokens - 1  # no model reads an answer's last token
     checks.check_length(read, config.max_positions)
@@ -156,6 +158,8 @@ def request(
         later = 0, room - strategy.max_new_tokens
         uniform_bn = _padded(uniform_bn, 0, later) if strategy.temperature else None
     length_n = np.minimum(np.arange(room + 1), strategy.max_new_tokens)
+    integers = ("end_id", "max_new_tokens", "min_new_tokens")
+    numbers = ("repetition_penalty", "temperature", "top_p", "early_stop")
     arrays: dict[str, Any] = {
         "source": source,
         "source_mask_bs": source_mask_bs,
@@ -166,21 +170,24 @@ def request(
         "length_penalty_n": length_penalty(length_n, strategy.alpha),
         "uniform_bn": uniform_bn,
     }
-    integers = ("end_id", "max_new_tokens", "min_new_tokens")
-    numbers = ("repetition_penalty", "temperature", "top_p", "early_stop")
     arrays |= {name: np.int32(getattr(strategy, name)) for name in integers}
     return Request(**arrays | {name: np.asarray(getattr(strategy, name)) for name in numbers})
 
 
 def _source(
-    config: TransformerConfig, source: Array, source_mask_bs: Array | None
-) -> tuple[np.ndarray, np.ndarray]:
-    """The source and its token mask, padded, but not beyond the table of positions."""
+    config: TransformerConfig, source: Array | None, source_mask_bs: Array | None
+) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """The source, if there is one, and its token mask, padded, but not beyond the table of
+    positions.
+    """
+    checks.check_source_given(config.encoder_layers, source, source_mask_bs=source_mask_bs)
+    if source is None:
+        return None, None
     checks.check_source(source.shape, str(source.dtype))
     if source_mask_bs is None:
-        source_mask_bs = _token_mask(source, config.padding_id)
-    kind, length = str(source_mask_bs.dtype), source.shape[1]
-    checks.check_token_mask("source mask", source_mask_bs.shape, kind, source.shape[:2])
+        source_mask_bs = np.asarray(source) != config.padding_id  # no id equals None
+    length = source.shape[1]
+    mask.check("source mask", source_mask_bs, source.shape[:2])
     checks.check_length(length, config.max_positions)
     later = 0, min(bucket(length), config.max_positions or bucket(length)) - length
     return _padded(source, 0, later), _padded(source_mask_bs, False, later)
@@ -189,26 +196,19 @@ def _source(
 def _prefix(config: TransformerConfig, strategy: Strategy, prompt: Prompt) -> tuple[Array, Array]:
     """The prompt of every answer, by default the start token, and its token mask."""
     source, prefix, _, prefix_mask_bp = prompt
+    checks.check_prefix_given(prefix is not None, source is not None, strategy.start_id)
     if prefix is None:
         assert source is not None
         prefix = np.full((len(source), 1), strategy.start_id, source.dtype)
-    last: list[bool] = []
-    if prefix_mask_bp is not None:
-        kind = str(prefix_mask_bp.dtype)
-        checks.check_token_mask("prefix mask", prefix_mask_bp.shape, kind, prefix.shape)
-        last = np.asarray(prefix_mask_bp[:, -1]).tolist()
+    mask.check("prefix mask", prefix_mask_bp, prefix.shape)
+    last = [] if prefix_mask_bp is None else np.asarray(prefix_mask_bp[:, -1]).tolist()
     ends = np.asarray(prefix[..., -1:]).tolist()
     checks.check_prefix(prefix.shape, str(prefix.dtype), config.padding_id, ends, last)
     if source is not None:
         checks.check_same_batch(source=source.shape, prefix=prefix.shape)
     if prefix_mask_bp is None:
-        prefix_mask_bp = _token_mask(prefix, config.padding_id)
+        prefix_mask_bp = np.asarray(prefix) != config.padding_id
     return prefix, prefix_mask_bp
-
-
-def _token_mask(token: Array, padding_id: int | None) -> np.ndarray:
-    """`mask.token_mask` without a program."""
-    return np.ones(token.shape, bool) if padding_id is None else np.asarray(token) != padding_id
 
 
 def _padded(x: Array, value: int, extra: tuple[int, int]) -> np.ndarray:

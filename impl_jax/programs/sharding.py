@@ -2,9 +2,8 @@
 
 The rules are `reference_numpy.sharding.splits`. At rest a parameter is split over both axes of the
 mesh, or whole along data if it is replicated. A program brings it together over data where it is
-used, in the forward pass and again in the backward pass, and never over model. Arrays of JAX
-divide: a vocabulary and rows that do not are held with zeros behind, which a program cuts off
-before it computes anything.
+used, forward and backward, and never over model. Arrays of JAX divide: a vocabulary and rows that
+do not are held with zeros behind, which a program cuts off before it computes anything.
 """
 
 import math
@@ -58,11 +57,11 @@ class Place(NamedTuple):
 
 
 class Sharding:
-    """The mesh of devices, and where each parameter of a component and each row lies on it.
+    """The mesh of devices, of all processes, and where each parameter of a component and each row
+    lies on it.
 
     component: None for what has no parameters. axes: Auto, or Explicit, which has no arrays of
-    uneven parts: there what does not divide is brought together. even: so it is on Auto axes, too,
-    as outside a program. With several processes the mesh has all of their devices.
+    uneven parts: what does not divide is brought together there, and with even on Auto axes, too.
     Raises ValueError on an axis that the mesh does not divide, and on devices that are missing.
     """
 

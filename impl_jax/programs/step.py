@@ -68,10 +68,10 @@ def program(
 ) -> jax.stages.Wrapped:
     """(parameters, moments, steps, batch) -> (parameters, moments, loss).
 
-    random: the counts and keys of the model's streams. The counts are set from the number of steps.
-    With sharding the arrays of a batch are what `Sharding.batch` makes of its microbatches; the
-    program is given the number of labels that count, `total`, and the rows of each, `rows`,
-    besides. outputs: the shardings of what it returns.
+    random: the counts and keys of the model's streams; the counts are set from the number of steps.
+    With sharding the batch is what `Sharding.batch` makes of its microbatches, and the program is
+    also given `total`, the number of labels that count, and the `rows` of each. outputs: the
+    shardings of what it returns.
     """
     counts, keys = random
 
@@ -133,8 +133,7 @@ def _accumulated(
 ) -> Gradients:
     """Loss and gradients, added up over parts of the rows; each part draws masks of its own.
 
-    gathers: each part brings the parameters together for itself. Otherwise XLA does it once, before
-    the loop, and all of them are whole within it.
+    gathers: each part brings the parameters together. Otherwise XLA does it once, before the loop.
     """
 
     def add(sums: Gradients, part: tuple[jax.Array, Batch]) -> tuple[Gradients, None]:

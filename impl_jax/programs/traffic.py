@@ -23,10 +23,10 @@ _NAMED = re.compile(r"replica_groups=mesh\[([^\]]*)\].*?\{('[^}]*)\}")
 def traffic(compiled: jax.stages.Compiled) -> list[tuple[str, int]]:
     """(kind, bytes) of every collective of a program of `jax.jit(...).lower(...).compile()`.
 
-    Bytes are the larger of what a device gives and gets: the result of an all-gather, what an
-    all-reduce adds up, what a reduce-scatter reads. One that several arrays share counts for each;
-    one in a loop, as often as the loop runs. XLA on CPUs reduces and then slices where others have
-    a reduce-scatter. Raises ValueError on a loop whose number of turns is not known.
+    Bytes are the larger of what a device gives and gets. A collective that several arrays share
+    counts for each; one in a loop, as often as the loop runs. XLA on CPUs reduces and then slices
+    where others have a reduce-scatter. Raises ValueError on a loop whose number of turns is not
+    known.
     """
     computations = _COMPUTATION.findall(compiled.as_text() or "")
     bodies = {name: body.splitlines() for _, name, body in computations}

@@ -63,10 +63,8 @@ class Driver(NamedTuple):
 
 
 def driver(function: Callable[..., Result]) -> Driver | None:
-    """The driver of a Transformer's call or its `training_loss`; None of any other function.
-
-    A model whose modules are not all of this package keeps its rows: others may look at the
-    neighbours of a token, which unpadding changes.
+    """The driver of a Transformer's call or its `training_loss`; None of any other function, and of
+    a model whose modules are not all of this package: others may look at the neighbours of a token.
     """
     model, package = getattr(function, "__self__", function), __name__.partition(".")[0]
     if not isinstance(model, Transformer):
@@ -81,9 +79,9 @@ def driver(function: Callable[..., Result]) -> Driver | None:
 def unpadded(function: Callable[..., Result], least: int = LEAST) -> Callable[..., Result]:
     """The same call of a Transformer, or of its `training_loss`, which leaves padding out.
 
-    least: the saved positions times the model's width from which that is worth it. With
-    `skip_padding=True` a call of the model leaves out the target's padding, too: its rows of the
-    logits are zeros (PADDING).
+    least: the saved positions times the model's width from which that is worth it.
+    skip_padding=True in a call of the model: the target's padding, too; its rows of the logits are
+    zeros (PADDING).
     """
     model: Any = getattr(function, "__self__", function)
     signature = inspect.signature(function)
@@ -148,23 +146,23 @@ def _logits(
     model: Transformer, flat: Flat, source: Text | None, target: Text, keep: Keep | None
 ) -> tuple[jax.Array, Tokens]:
     """The logits `1 n v` of the target's flat tokens, and these."""
-    memory_1nd = None
-    source_mask: Any = None
+
+    def side(name: str, text: Text, tokens: Tokens | None) -> tuple[jax.Array, Any, list[Any]]:
+        """The input of a stack, the mask of its self-attention, and the rest of its arguments."""
+        x_btd, mask_bt, position_bt = model.embed(name, text, keep)
+        tokens = tokens or Tokens(None, None, mask_bt)
+        own = _flat(part(keep, "encoder" if name == "source" else "decoder"), tokens)
+        rest = [own, unpad(position_bt, tokens), position_bt.max(initial=0) + 1]
+        return unpad(x_btd, tokens), PaddedMask(padding_mask(mask_bt), tokens, tokens), rest
+
+    memory_1md = source_mask = None
     if source is not None:
-        x_bsd, source_mask_bs, position_bs = model.embed("source", source, keep)
-        read = flat.source or Tokens(None, None, source_mask_bs)
-        source_mask = PaddedMask(padding_mask(source_mask_bs), read, read)
-        x_1nd, position_1n = unpad(x_bsd, read), unpad(position_bs, read)
-        own, length = _flat(part(keep, "encoder"), read), position_bs.max(initial=0) + 1
-        memory_1nd = model.encoder(x_1nd, source_mask, own, position_1n, length)
-    x_btd, target_mask_bt, position_bt = model.embed("target", target, keep)
-    written = flat.target or Tokens(None, None, target_mask_bt)
-    self_mask: Any = PaddedMask(padding_mask(target_mask_bt), written, written)
-    cross_mask = source_mask and source_mask._replace(query=written)
-    x_1nd, position_1n = unpad(x_btd, written), unpad(position_bt, written)
-    own, length = _flat(part(keep, "decoder"), written), position_bt.max(initial=0) + 1
-    x_1nd = model.decoder(x_1nd, memory_1nd, self_mask, cross_mask, own, position_1n, length)
-    return model.head(x_1nd), written
+        x_1md, source_mask, rest = side("source", source, flat.source)
+        memory_1md = model.encoder(x_1md, source_mask, *rest)
+    x_1nd, self_mask, rest = side("target", target, flat.target)
+    cross_mask = source_mask and source_mask._replace(query=self_mask.query)
+    x_1nd = model.decoder(x_1nd, memory_1md, self_mask, cross_mask, *rest)
+    return model.head(x_1nd), self_mask.query
 
 
 def _flat(keep: Keep | None, tokens: Tokens) -> Keep | None:
@@ -194,12 +192,8 @@ def of_forward(
     """
     if target is None or any(map(_is_spread, jax.tree.leaves((source, target)))):
         return Flat()
-    source_bs = _real(config, least, source)
-    target_bt = _real(config, least, target) if skip_padding else None
-    return Flat(
-        _tokens(source_bs, _steps(config, least, source_bs)),
-        _tokens(target_bt, _steps(config, least, target_bt)),
-    )
+    masks = (_real(config, least, side) for side in (source, target if skip_padding else None))
+    return Flat(*(_tokens(mask_bt, _steps(config, least, mask_bt)) for mask_bt in masks))
 
 
 def of_loss(
@@ -213,10 +207,9 @@ def of_loss(
 ) -> Flat:
     """The tokens of `training_loss`: the real ones of the source, and of the target what counts.
 
-    A label that counts depends on its own place and on the real tokens before it in its row.
-    parts: with more than one, the tokens have an axis of parts of the rows, all of one flat length.
-    Both sides leave out the same share of their positions, so that one shape of rows has few
-    programs, which take long to compile.
+    A label that counts depends on its own place and on the real tokens before it in its row. parts:
+    with more than one, the tokens have an axis of parts of the rows, all of one flat length. Both
+    sides leave out the same share of their positions, so that one shape of rows has few programs.
     """
     if any(map(_is_spread, jax.tree.leaves((source, target)))):
         return Flat()
@@ -227,10 +220,8 @@ def of_loss(
         mask_bt = (label_bt | mask_bt[:, :-1]) & later_bt
     masks = _real(config, least, source), mask_bt
     steps = [_steps(config, least, mask, parts) for mask in masks]
-    source_flat, target_flat = (
-        _tokens(mask, own and max(steps), parts) for mask, own in zip(masks, steps, strict=True)
-    )
-    return Flat(source_flat, target_flat)
+    pairs = zip(masks, steps, strict=True)
+    return Flat(*(_tokens(mask, own and max(steps), parts) for mask, own in pairs))
 
 
 _DRIVERS = {

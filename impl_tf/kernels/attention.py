@@ -33,9 +33,8 @@ CHUNK_WEIGHTS = {"CPU": 1 << 22, "GPU": 1 << 28}
 def query_key(query_bthk: tf.Tensor, key_bsgk: tf.Tensor) -> tf.Tensor:
     """`einsum("bthk,bshk->bhts")`, where the query heads h share the key heads g.
 
-    One matrix product for each key head: the queries of the heads that share it are the rows n of
-    one product, and no key is repeated. Half precision is multiplied in float32: on a CPU a batched
-    product would also be summed in half precision.
+    The queries of the heads that share a key head are the rows n of one product, and no key is
+    repeated. Half precision is multiplied in float32: a CPU would also sum in half precision.
     """
     batch, target, heads, size = sizes(query_bthk)
     _, source, groups, _ = sizes(key_bsgk)
@@ -82,8 +81,8 @@ def in_chunks(
     scores: Scores,
 ) -> tf.Tensor:
     """The output of `attention`, of many queries in one chunk c after another: memory grows with s,
-    not with t s. The backward pass computes its weights again. With a window a chunk meets the keys
-    n that its queries may attend to, and no others."""
+    not with t s. The backward pass computes its weights again. With a window a chunk meets only the
+    keys n that its queries may attend to."""
     query_bthk, key_bsgk, value_bsge = heads
     source, window = key_bsgk.shape[1], scores.window
     length = chunk_length(query_bthk, source)

@@ -6,7 +6,7 @@ from typing import ParamSpec, TypeVar
 import tensorflow as tf
 
 from ..framework import Configured
-from .unpadding import Unpadded
+from .unpadding import LEAST, Unpadded
 
 __all__ = ["compiled"]
 
@@ -15,16 +15,15 @@ R = TypeVar("R")
 
 
 def compiled(
-    module: Callable[P, R], jit_compile: bool = True, least: int | None = None
+    module: Callable[P, R], jit_compile: bool = True, least: int = LEAST
 ) -> Callable[P, R]:
     """The module as one `tf.function` compiled by XLA, with the same arguments.
 
-    Shapes and dtypes that were seen are not compiled again. Token ids are checked before the graph,
-    in which they have no values. Plain arguments (`causal=True`) are constants of the graph. A
-    Transformer and its `training_loss` leave out padding (`Unpadded`); a shape of rows has a graph
-    for each of a few numbers of tokens: of each side, in the loss of both together.
-    jit_compile=False leaves XLA out: a whole model then runs some percent slower on a CPU, and is
-    ready in half the time.
+    Token ids are checked before the graph, in which they have no values. Plain arguments
+    (`causal=True`) are constants of the graph. A Transformer and its `training_loss` leave out
+    padding (`Unpadded`); a shape of rows has a graph for each of a few numbers of tokens: of each
+    side, in the loss of both together. jit_compile=False leaves XLA out: a whole model then runs
+    some percent slower on a CPU, and is ready in half the time.
     """
     function = Unpadded(module, least)
     graph = tf.function(function.run, jit_compile=jit_compile, autograph=False)

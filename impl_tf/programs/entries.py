@@ -7,12 +7,13 @@ evaluation; lengths may be unknown to the graph.
 
 import tensorflow as tf
 
+from .. import cache
+from ..attention import MultiHeadAttention
+from ..cache import KeyValues
 from ..framework import sizes
-from ..inputs import embed, sinusoids
-from ..layers import DecoderLayer
+from ..inputs import sinusoids
 from ..mask import causal_mask, padding_mask, window_mask
 from ..positional_encoding import token_positions
-from ..rotary import Rotation
 from ..transformer import Transformer
 from ..values import Heads, Text
 from .static_cache import attend_by_mask
@@ -31,8 +32,7 @@ def forward(
     segment_bs: tf.Tensor | None = None,
 ) -> Named:
     """The whole model: of a decoder `logits_btv`; of an encoder-only model `hidden_bsd`, and what
-    its heads give: `pooled_bd`, `classes_bc`, `logits_bsv`.
-    """
+    its heads give: `pooled_bd`, `classes_bc`, `logits_bsv`."""
     config, text = model.config, Text.of(source, source_mask_bs, segment_bs)
     if config.decoder_layers:
         return {"logits_btv": model(text, Text(target, target_mask_bt), training=False)}
@@ -67,55 +67,54 @@ def step(
     target: tf.Tensor,
     target_mask_bs: tf.Tensor,
     source_mask_bs: tf.Tensor | None = None,
-    **cache: tf.Tensor,
+    **held: tf.Tensor,
 ) -> Named:
     """The next t tokens of a target after p that were read: `logits_btv`, and the keys and values
-    of all of them, which the next step takes.
+    of all of them, which the next step takes: `cache.decode_step` without state.
 
-    It is `cache.decode_step` without state. target_mask_bs: of all `p + t` tokens. cache:
-    keys_lbsgk, values_lbsge of every layer, p long, and p is 0 at the start; beside an encoder
-    cross_keys_lbsgk, cross_values_lbsge, as `encode` gives them. A layer with a window keeps all
-    keys, and its mask hides the far ones.
+    target_mask_bs: of all `p + t` tokens. held: keys_lbsgk, values_lbsge of every layer, p long,
+    and p is 0 at the start; beside an encoder cross_keys_lbsgk, cross_values_lbsge, as `encode`
+    gives them. A layer with a window keeps all keys, and its mask hides the far ones.
     """
     config, length, end = model.config, sizes(target)[1], sizes(target_mask_bs)[1]
     position_bt = token_positions(target_mask_bs, config.position_start)[:, end - length :]
-    encoding_pd = None
+    position_pd = None
     if config.positions == "sinusoidal":
-        encoding_pd = sinusoids(config, end, model.compute_dtype)
-    x_btd = embed(model, "target", target, position_bt, position_pd=encoding_pd)
-    windows = [config.layer_kind(layer).window for layer in range(config.decoder_layers)]
+        position_pd = sinusoids(config, end, model.compute_dtype)
     own_bhts = padding_mask(target_mask_bs) & causal_mask(length, end)
     masks = {
         window: own_bhts & window_mask(length, end, window) if window else own_bhts
-        for window in {*windows}
+        for window in {config.layer_kind(layer).window for layer in range(config.decoder_layers)}
     }
-    cross_bhts = None if source_mask_bs is None else padding_mask(source_mask_bs)
-    kept: list[tuple[tf.Tensor, tf.Tensor]] = []
-
-    def through(
-        layer: DecoderLayer, x_btd: tf.Tensor, rotation: Rotation | None, index: int
-    ) -> tf.Tensor:
-        def attend(y_btd: tf.Tensor) -> tf.Tensor:
-            attention = layer.self_attention
-            query_bthk, key_btgk, value_btge = attention.project(y_btd, y_btd, rotation)
-            key_bsgk = tf.concat([cache["keys_lbsgk"][index], key_btgk], axis=1)
-            value_bsge = tf.concat([cache["values_lbsge"][index], value_btge], axis=1)
-            kept.append((key_bsgk, value_bsge))
-            heads = Heads(query_bthk, key_bsgk, value_bsge)
-            return attend_by_mask(attention, heads, masks[windows[index]])
-
-        def attend_to_memory(y_btd: tf.Tensor) -> tf.Tensor:
-            key_bsgk, value_bsge = cache["cross_keys_lbsgk"], cache["cross_values_lbsge"]
-            query_bthk = layer.cross_attention.queries(y_btd)
-            heads = Heads(query_bthk, key_bsgk[index], value_bsge[index])
-            return layer.cross_attention.attend(heads, cross_bhts)
-
-        return layer.run(x_btd, attend, attend_to_memory if "cross_keys_lbsgk" in cache else None)
-
-    x_btd = model.decoder.walk(x_btd, through, position_bt)
-    keys, values = zip(*kept, strict=True)
+    layers: list[dict[str, KeyValues]] = []
+    pairs = ("keys_lbsgk", "values_lbsge")
+    for index in range(config.decoder_layers):
+        layers.append({"self_attention": _Whole(*(held[name][index] for name in pairs))})
+        if "cross_keys_lbsgk" in held:
+            memory = KeyValues(*(held[f"cross_{name}"][index] for name in pairs))
+            layers[-1]["cross_attention"] = memory
+    before = cache.Cache(source_mask_bs, target_mask_bs, layers)
+    ahead = cache.Next(position_bt, None, position_pd, masks)
+    logits_btv, after = cache.read(model, target, before, ahead)
+    keys, values = zip(*(layer["self_attention"] for layer in after.layers), strict=True)
     return {
-        "logits_btv": model.head(x_btd),
+        "logits_btv": logits_btv,
         "keys_lbsgk": tf.stack(keys),
         "values_lbsge": tf.stack(values),
     }
+
+
+class _Whole(KeyValues):
+    """Those of all tokens, also in a layer with a window: the mask alone hides the far ones."""
+
+    def update(
+        self, key_btgk: tf.Tensor, value_btge: tf.Tensor, ahead: cache.Next, window: int
+    ) -> "tuple[_Whole, _Whole, tf.Tensor]":
+        key_bsgk = tf.concat([self.key_bsgk, key_btgk], axis=1)
+        read = _Whole(key_bsgk, tf.concat([self.value_bsge, value_btge], axis=1))
+        return read, read, ahead.masks[window]
+
+    def attend(
+        self, attention: MultiHeadAttention, query_bthk: tf.Tensor, mask_bhts: tf.Tensor
+    ) -> tf.Tensor:
+        return attend_by_mask(attention, Heads(query_bthk, *self), mask_bhts)

@@ -99,9 +99,9 @@ class Int8Logits(Int8Projection):
 def fused(model: Transformer, dtype: str | None = None) -> Transformer:
     """A copy of the model, for whole passes, steps and searches.
 
-    dtype: every weight is rounded to it and the copy computes in it, by default the dtype that the
-    model computes in; int8: the projections are int8, all else is float32 (INT8).
-    Raises ValueError without a decoder, and on layers of other classes, which the copy would lack.
+    dtype: of its weights and computation, by default the model's; int8: the projections are int8,
+    all else is float32 (INT8). Raises ValueError without a decoder, and on layers of other classes,
+    which the copy would lack.
     """
     model.config.need_decoder()
     if others := other_layers(model):

@@ -46,10 +46,11 @@ class Case(Protocol):
 
 def on_mesh(case: Case, components: Mapping[str, Build], trainer: Callable[..., Any]) -> Answer:
     """What a component with parameters gives on the devices of a case's mesh, of `<component>_vjp`
-    the gradients by name, and of `training_steps` the losses of a run and its parameters
-    afterwards: whole arrays, the same in every process.
+    the gradients by name, and of `training_steps` the losses and the parameters afterwards: whole
+    arrays, the same in every process.
 
-    Raises NotImplementedError on a model axis, on a search and on a component without parameters.
+    Raises NotImplementedError on a model axis, on a search and on a component without
+    parameters.
     """
     component = case.component.removesuffix(_VJP)
     if case.mesh.model > 1:

@@ -1,6 +1,6 @@
 """Searches as programs: requests, checked and padded to a few lengths, and the graphs for them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
@@ -17,10 +17,11 @@ from ..transformer import Transformer
 from ..values import Text
 from .fused import fused, refresh
 
-__all__ = ["Answers", "Array", "Plan", "Programs", "Request", "State", "bucket", "loop", "plan"]
+__all__ = ["Answers", "Plan", "Programs", "Request", "State", "bucket", "loop", "plan"]
 
 Answers: TypeAlias = dict[str, tf.Tensor]
 Array: TypeAlias = np.ndarray | tf.Tensor
+Options: TypeAlias = Strategy | Mapping[str, float | None]
 State: TypeAlias = dict[str, Any]  # the variables of a search's loop
 
 SHORTEST, LONGEST = 16, 64
@@ -91,14 +92,16 @@ class Programs:
     def answers(
         self,
         search: Search,
-        plan: Plan,
-        strategy: Strategy,
+        strategy: Options,
         source: Text,
         prefix: Text,
         uniform_bn: Array | None = None,
+        beams: bool = False,
     ) -> Answers:
         """The answers of a search to a request. Raises ValueError on what does not fit, and if a
         logit is inf or NaN."""
+        strategy = Strategy.of(strategy, self.model.config)
+        chosen = plan(strategy, strategy.beam_size if beams else 1, uniform_bn is not None)
         if search not in self._searches:
             run: Callable[..., Answers] = partial(search, self.model)
             if self._compiled:
@@ -107,9 +110,12 @@ class Programs:
         asked = request(self.model, strategy, source, prefix, uniform_bn)
         with tf.device(self._device):
             tensors = tf.nest.map_structure(self._tensor, asked)
-            found = self._searches[search](plan, tensors)
+            found = self._searches[search](chosen, tensors)
         checks.check_logits(bool(found.pop("finite")))
-        return found
+        if not beams:
+            return {name: x_bn[:, : strategy.max_new_tokens] for name, x_bn in found.items()}
+        token_bwn = found["token_bwn"][:, : strategy.n_best, : strategy.max_new_tokens]
+        return {"token_bwn": token_bwn, "score_bw": found["score_bw"][:, : strategy.n_best]}
 
     def _tensor(self, array: np.ndarray | None) -> tf.Tensor | None:
         return None if array is None else weights.from_numpy(array, self._device)
@@ -156,14 +162,8 @@ def request(
     uniform_bn: Array | None = None,
 ) -> Request:
     """The inputs of a graph. Raises ValueError on ids, masks and prefixes that do not fit."""
-    config, source_bs, source_mask_bs = model.config, _array(source.ids), _array(source.mask)
-    checks.check_source_given(config.encoder_layers, source_bs, source_mask_bs=source_mask_bs)
-    if source_bs is not None:
-        checks.check_source(source_bs.shape, str(source_bs.dtype))
+    config, (source_bs, source_mask_bs) = model.config, _source(model, source)
     prefix_bp, prefix_mask_bp = _prefix(model, strategy, source_bs, prefix)
-    if source_bs is not None:
-        checks.check_same_batch(source=source_bs.shape, prefix=prefix_bp.shape)
-        source_bs, source_mask_bs = _source(model, source_bs, source_mask_bs)
     before, room = prefix_bp[:, :-1], bucket(strategy.max_new_tokens)
     if uniform_bn is not None:
         uniform_bn, shape = np.asarray(uniform_bn), (len(prefix_bp), strategy.max_new_tokens)
@@ -178,7 +178,7 @@ def request(
     length_n = np.minimum(np.arange(1, room + 1), strategy.max_new_tokens)
     return Request(
         source=source_bs,
-        source_mask_bs=None if source_bs is None else source_mask_bs,
+        source_mask_bs=source_mask_bs,
         before=np.pad(before.astype(np.int32), left),
         before_mask_bt=np.pad(prefix_mask_bp[:, :-1], left),
         start=np.int32(start),
@@ -196,15 +196,18 @@ def _array(x: Array | None) -> np.ndarray | None:
     return None if x is None else np.asarray(x)
 
 
-def _source(
-    model: Transformer, source: np.ndarray, mask_bs: np.ndarray | None
-) -> tuple[np.ndarray, np.ndarray]:
-    """The source and its mask, padded."""
-    config, length = model.config, source.shape[1]
+def _source(model: Transformer, text: Text) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """The source and its mask, padded, if there is one."""
+    config, source, mask_bs = model.config, _array(text.ids), _array(text.mask)
+    checks.check_source_given(config.encoder_layers, source, source_mask_bs=mask_bs)
+    if source is None:
+        return None, None
+    checks.check_source(source.shape, str(source.dtype))
+    length = source.shape[1]
     InputLayers.of(model, "source").embedding.check_ids(source)
     checks.check_length(length, config.max_positions)
-    mask_bs = np.asarray(mask.token_mask(source, config.padding_id)) if mask_bs is None else mask_bs
-    checks.check_token_mask("source mask", mask_bs.shape, str(mask_bs.dtype), source.shape[:2])
+    mask_bs = source != config.padding_id if mask_bs is None else mask_bs  # no id equals None
+    mask.check("source mask", mask_bs, source.shape[:2])
     room = length if by_length(config) else bucket(length)
     right = (0, 0), (0, min(room, config.max_positions or room) - length)
     return np.pad(source.astype(np.int32), right), np.pad(mask_bs, right)
@@ -218,12 +221,11 @@ def _prefix(
     checks.check_prefix_given(prefix is not None, source is not None, strategy.start_id)
     if prefix is None:
         prefix = np.full((len(source), 1), strategy.start_id, source.dtype)
-    if mask_bp is not None:
-        checks.check_token_mask("prefix mask", mask_bp.shape, str(mask_bp.dtype), prefix.shape)
+    mask.check("prefix mask", mask_bp, prefix.shape)
     last, real = prefix[..., -1:].tolist(), () if mask_bp is None else mask_bp[:, -1].tolist()
     checks.check_prefix(prefix.shape, str(prefix.dtype), config.padding_id, last, real)
     InputLayers.of(model, "target").embedding.check_ids(prefix)
     checks.check_length(prefix.shape[1] + strategy.max_new_tokens - 1, config.max_positions)
-    if mask_bp is None:
-        mask_bp = np.asarray(mask.token_mask(prefix, config.padding_id))
-    return prefix, mask_bp
+    if source is not None:
+        checks.check_same_batch(source=source.shape, prefix=prefix.shape)
+    return prefix, prefix != config.padding_id if mask_bp is None else mask_bp

@@ -46,8 +46,8 @@ class Replicas:
     """The devices of a mesh, each of which has a copy of the model: those of this process, or one
     worker's or more where TF_CONFIG names a cluster.
 
-    `tf.distribute` splits batches alone, so parameters are whole on every device, whether or not
-    the mesh says `replicate`. Raises ValueError on a model axis, and on devices that are missing.
+    Raises ValueError on a model axis, and on devices that are missing. Parameters are whole on
+    every device, whether or not the mesh says `replicate`.
     """
 
     def __init__(self, mesh: Mesh, device: str = "cpu") -> None:
@@ -131,12 +131,8 @@ def logical_devices(mesh: Mesh) -> None:
 
 def count(config: TransformerConfig, target: np.ndarray) -> int:
     """The number of labels of a batch that count: every class does."""
-    if config.classes:
-        return target.size
-    label_bt = target[:, 1:]
-    if config.padding_id is None:
-        return label_bt.size
-    return int((label_bt != config.padding_id).sum())
+    # No id equals None.
+    return target.size if config.classes else int((target[:, 1:] != config.padding_id).sum())
 
 
 def lengths(
@@ -180,9 +176,8 @@ def draw(
 ) -> dict[str, tf.Tensor]:
     """Random keep masks of some rows of a batch, by site: the same whichever replica draws them.
 
-    place: the first of the rows in the whole batch, and the step. An entry is a function of seed,
-    site, step and its place in the whole mask: Philox counts blocks of rows in one half of its
-    counter and steps in the other.
+    place: the first of the rows in the whole batch, and the step. Philox counts blocks of rows in
+    one half of its counter and steps in the other.
     """
     shapes = sites.shapes(config, rows, source_length, target_length)
     result = {}

@@ -1,6 +1,6 @@
 """The step of a training run on replicas."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial, reduce
 from typing import TypeAlias
@@ -27,9 +27,9 @@ Part: TypeAlias = tuple[tf.Tensor, list[tf.Tensor]]  # a loss and its gradients
 class Steps:
     """The steps of a training run on replicas, and its loss in evaluation.
 
-    model and optimizer were made in the strategy's scope. Padding is computed. compiled: every
-    replica's forward and backward pass is one graph compiled by XLA, which reduces nothing; the
-    reduction and the update are a graph beside it.
+    model and optimizer were made in the strategy's scope. Padding is computed. compiled: a
+    replica's forward and backward pass is one graph by XLA; the reduction and the update are a
+    graph beside it.
     """
 
     def __init__(
@@ -49,7 +49,8 @@ class Steps:
             with replicas.strategy.scope():
                 self._lengths = {stack: tf.Variable(0, dtype=tf.int64) for stack in stacks}
         xla, graph = compilers(compiled)
-        value = xla(self._value_of_rows)
+        self._objective = model.classification_loss if model.config.classes else model.training_loss
+        value = xla(partial(self._objective, total=1))
         # A partial function is none that `run` would take out of its own graph.
         self._part = graph(partial(replicas.run, partial(xla(self._gradients_of_rows))))
         self._add = graph(partial(replicas.run, partial(tf.nest.map_structure, tf.add)))
@@ -133,14 +134,10 @@ class Steps:
             length = 0 if config.classes else target.shape[1] - 1
             keep = draw(config, self._seed, place, target.shape[0], source_length, length)
         with tf.GradientTape() as tape:
-            value = _objective(self._model)(
-                source, target, self._recipe.smoothing, total, canonical.nest(keep)
-            )
+            smoothing, keep = self._recipe.smoothing, canonical.nest(keep)
+            value = self._objective(source, target, smoothing, total, keep)
         gradients = tape.gradient(value, self._model.trainable_variables)
         return value, [tf.convert_to_tensor(gradient) for gradient in gradients]
-
-    def _value_of_rows(self, source: tf.Tensor | None, target: tf.Tensor) -> tf.Tensor:
-        return _objective(self._model)(source, target, total=1)
 
     def _summed_and_applied(self, found: tuple[Rows, list[Rows]]) -> Rows:
         """Sums a loss and its gradients over the replicas and updates every copy of the variables;
@@ -166,7 +163,3 @@ class Steps:
             )
         self._optimizer.iterations.assign_add(1)
         return value
-
-
-def _objective(model: Transformer) -> Callable[..., tf.Tensor]:
-    return model.classification_loss if model.config.classes else model.training_loss

@@ -40,15 +40,15 @@ class Unpadded(Generic[P, R]):
     """A Transformer, or its `training_loss`, that leaves out padding; another function as it is.
 
     A call finds the tokens on the host (`tokens`), then runs the model on them (`run`, which may be
-    traced). Rows stay as they are if ids or masks have no values, if less than least is saved, by
-    default LEAST, and in a model with layers of another package. A call of a Transformer may say
-    skip_padding=True: the logits of the target's padding are not needed, and are zeros (PADDING).
+    traced). Rows stay as they are if ids or masks have no values, if less than least is saved, and
+    in a model with layers of another package. A call of a Transformer may say skip_padding=True:
+    the logits of the target's padding are zeros (PADDING).
     """
 
     _model: Transformer
     _find: Callable[..., Sides] | None = None
 
-    def __init__(self, function: Callable[P, R], least: int | None = None) -> None:
+    def __init__(self, function: Callable[P, R], least: int = LEAST) -> None:
         self._function, self._least = function, least
         method, owner = (getattr(function, name, None) for name in ("__func__", "__self__"))
         if isinstance(function, Transformer):
@@ -60,8 +60,7 @@ class Unpadded(Generic[P, R]):
         """The tokens that a call with these arguments needs; None: all of them."""
         if self._find is None or by_length(self._model.config):
             return None
-        least = LEAST if self._least is None else self._least
-        sides = self._find(self._model, least, *arguments, **keywords)
+        sides = self._find(self._model, self._least, *arguments, **keywords)
         return sides if any(side is not None for side in sides) else None
 
     def run(self, sides: Sides | None, *arguments: P.args, **keywords: P.kwargs) -> R:
@@ -120,9 +119,7 @@ class Unpadded(Generic[P, R]):
         return loss.cross_entropy(logits_1nv, unpad(label_bt, tokens), mask_1n, smoothing, total)
 
 
-def unpadded(function: Callable[P, R], least: int | None = None) -> Unpadded[P, R]:
-    """The same call, eagerly, with padding left out: of a Transformer or its `training_loss`."""
-    return Unpadded(function, least)
+unpadded = Unpadded  # the name in the other packages
 
 
 def of_forward(
@@ -139,12 +136,8 @@ def of_forward(
     if not model.config.decoder_layers:
         return Sides()
     source, target = texts(model.config, source, target)
-    of_source = _real(model, least, source)
-    of_target = _real(model, least, target) if skip_padding else None
-    return Sides(
-        _tokens(of_source, _steps(model, least, of_source)),
-        _tokens(of_target, _steps(model, least, of_target)),
-    )
+    masks = (_real(model, least, text) for text in (source, target if skip_padding else None))
+    return Sides(*(_tokens(mask_bt, _steps(model, least, mask_bt)) for mask_bt in masks))
 
 
 def of_loss(
@@ -154,19 +147,17 @@ def of_loss(
     places of these labels, and the real tokens before the last of them in the row.
 
     Both sides leave out the same share of their positions, so that a shape of rows has few graphs,
-    which take long to compile: one for each length that saves something, and others if one side
-    saves too little and keeps all of its positions.
+    which take long to compile; a side that saves too little keeps all of its positions.
     """
     of_source, of_target = (_real(model, least, Text.of(side)) for side in (source, target))
     if of_target is not None:
         label_bt = of_target[:, 1:]
         later_bt = np.logical_or.accumulate(label_bt[:, ::-1], axis=1)[:, ::-1]
         of_target = (label_bt | of_target[:, :-1]) & later_bt
-    source_steps, target_steps = (_steps(model, least, real) for real in (of_source, of_target))
-    most = max(source_steps, target_steps)
-    return Sides(
-        _tokens(of_source, source_steps and most), _tokens(of_target, target_steps and most)
-    )
+    masks = of_source, of_target
+    steps = [_steps(model, least, mask_bt) for mask_bt in masks]
+    pairs = zip(masks, steps, strict=True)
+    return Sides(*(_tokens(mask_bt, own and max(steps)) for mask_bt, own in pairs))
 
 
 def _logits(
