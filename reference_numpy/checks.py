@@ -47,6 +47,7 @@ __all__ = [
 
 Shape = Sequence[int | None]
 Bound = int | None
+_INTEGERS = ("int", "uint")  # how the names of integer dtypes begin
 
 
 def check_tokens(
@@ -303,8 +304,9 @@ def check_labels(
     """
     if len(logits) != 3 or logits[2] == 0:
         raise ValueError(f"logits must have axes b t v; got shape {_show(logits)}")
-    axes = 2 if _same(labels, logits[:2]) else None
-    _check_integers("labels", f"integer ids of axes b t = {_show(logits[:2])}", labels, dtype, axes)
+    if not dtype.startswith(_INTEGERS) or not _same(labels, logits[:2]):
+        wanted = f"integer ids of axes b t = {_show(logits[:2])}"
+        raise ValueError(f"labels must be {wanted}; got {dtype} of shape {_show(labels)}")
     if not 0 <= smoothing < 1:
         raise ValueError(f"smoothing must be at least 0 and less than 1; got {smoothing}")
     if total is not None and total < 1:
@@ -318,7 +320,7 @@ def check_next_token(scores: Shape, tokens: Shape, dtype: str) -> None:
     if len(scores) != 2 or len(tokens) != 2:
         got = f"{_show(scores)} and {_show(tokens)}"
         raise ValueError(f"scores must have axes b v and tokens b n; got shapes {got}")
-    if not dtype.startswith(("int", "uint")):
+    if not dtype.startswith(_INTEGERS):
         raise ValueError(f"tokens must be integer ids; got {dtype}")
     check_same_batch(scores=scores, tokens=tokens)
 
@@ -418,9 +420,8 @@ def check_choice(largest: Sequence[float]) -> None:
         raise ValueError("every row of logits must have one greater than -inf; got a row of -inf")
 
 
-def _check_integers(name: str, wanted: str, shape: Shape, dtype: str, axes: int | None) -> None:
-    """axes: their number; None: the shape is wrong already."""
-    if not dtype.startswith(("int", "uint")) or len(shape) != axes:
+def _check_integers(name: str, wanted: str, shape: Shape, dtype: str, axes: int) -> None:
+    if not dtype.startswith(_INTEGERS) or len(shape) != axes:
         raise ValueError(f"{name} must be {wanted}; got {dtype} of shape {_show(shape)}")
 
 
