@@ -43,19 +43,22 @@ class KeyValues(NamedTuple):
     key_bsgk: tf.Tensor
     value_bsge: tf.Tensor
 
-    def update(
-        self, key_btgk: tf.Tensor, value_btge: tf.Tensor, ahead: Next, window: int
-    ) -> "tuple[KeyValues, KeyValues, tf.Tensor | None]":
-        """The old keys and values, followed by those of the next tokens; those that are held then;
-        and the mask for the first."""
+    def update(self, key_btgk: tf.Tensor, value_btge: tf.Tensor) -> "KeyValues":
+        """All keys and values, those of the next tokens at the end."""
         key_bsgk = tf.concat([self.key_bsgk, key_btgk], axis=1)
-        read = KeyValues(key_bsgk, tf.concat([self.value_bsge, value_btge], axis=1))
-        return read, read.last(window), ahead.mask_bhts[..., -key_bsgk.shape[1] :]
+        return KeyValues(key_bsgk, tf.concat([self.value_bsge, value_btge], axis=1))
 
     def last(self, window: int) -> "KeyValues":
         """Those of the last tokens, as many as the window has; 0: of all."""
         first = max(0, self.key_bsgk.shape[1] - window) if window else 0
         return KeyValues(self.key_bsgk[:, first:], self.value_bsge[:, first:])
+
+    def step(
+        self, key_btgk: tf.Tensor, value_btge: tf.Tensor, ahead: Next, window: int
+    ) -> "tuple[KeyValues, KeyValues, tf.Tensor | None]":
+        """What the next tokens attend to, what is held after them, and the mask of the former."""
+        read = self.update(key_btgk, value_btge)
+        return read, read.last(window), ahead.mask_bhts[..., -read.key_bsgk.shape[1] :]
 
     def attend(
         self, attention: MultiHeadAttention, query_bthk: tf.Tensor, mask_bhts: tf.Tensor | None
@@ -172,7 +175,7 @@ def decoder_layer_step(
     def attend(y_btd: tf.Tensor) -> tf.Tensor:
         attention = layer.self_attention
         query_bthk, key_btgk, value_btge = attention.project(y_btd, y_btd, rotation)
-        read, after["self_attention"], mask_bhts = cache["self_attention"].update(
+        read, after["self_attention"], mask_bhts = cache["self_attention"].step(
             key_btgk, value_btge, ahead, attention.scores.window
         )
         return read.attend(attention, query_bthk, mask_bhts)

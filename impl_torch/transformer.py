@@ -197,8 +197,16 @@ class Transformer(EncoderHeads):
 
     def inputs(self, side: str) -> Inputs:
         """Returns the embeddings of the encoder (source) or decoder (target), and their norm."""
-        names = "embedding", "position_embedding", "segment_embedding", "embedding_norm"
-        return Inputs(*(getattr(self, f"{side}_{name}") for name in names))
+        if side == "source":
+            return Inputs(
+                self.source_embedding,
+                self.source_position_embedding,
+                self.source_segment_embedding,
+                self.source_embedding_norm,
+            )
+        return Inputs(
+            self.target_embedding, self.target_position_embedding, None, self.target_embedding_norm
+        )
 
     def embed(
         self, side: str, text: Text, keep: Keep | None = None

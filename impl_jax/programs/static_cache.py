@@ -36,7 +36,7 @@ class Room(NamedTuple):
         """Keys and values whose heads are after their positions."""
         return cls(key_bsgk.swapaxes(1, 2), value_bsge.swapaxes(1, 2))
 
-    def update(
+    def step(
         self, key_btgk: jax.Array, value_btge: jax.Array, ahead: Next, window: int
     ) -> tuple["Room", "Room", jax.Array]:
         """What the new tokens attend to, what is held after them, and the mask of the former.

@@ -48,7 +48,7 @@ class StaticKeyValues(NamedTuple):
         """Keys and values that lie by position."""
         return cls(tf.transpose(key_bsgk, [0, 2, 3, 1]), tf.transpose(value_bsge, [0, 2, 1, 3]))
 
-    def update(
+    def step(
         self, key_btgk: tf.Tensor, value_btge: tf.Tensor, ahead: Next, window: int
     ) -> "tuple[StaticKeyValues, StaticKeyValues, tf.Tensor]":
         """All that the next tokens attend to, what is held after them, and the mask for the first.

@@ -277,7 +277,7 @@ ALONE_IN: dict[str, dict[str, str]] = {
     "decoding": {"read": "a program in the ports", "switches": "a program in the ports", "n_best": "on the page of beams in the ports",
                  "choose": "a program in PyTorch"},
     "cache": {"check_steps": "layers of Keras have no hooks that a step would pass by", "check": STATIC, "next_tokens": STATIC,
-              "read": STATIC, "attend": STATIC},
+              "read": STATIC, "attend": STATIC, "step": STATIC},
 }  # fmt: skip
 
 
