@@ -7,6 +7,7 @@ import platform
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import browser
 import expectations
@@ -81,6 +82,18 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     """Folders without unit tests need not be read for them."""
     of_tests = collection_path.parent == Path(__file__).parent
     return (of_tests and config.getoption("--kind") == ["unit"] and FOLDERS.get(collection_path.name, "unit") != "unit") or None
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """A worker takes whole files, whose tests share what they build; files of conformance are too long for that."""
+    from xdist.scheduler import LoadGroupScheduling
+
+    class ByFile(LoadGroupScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return str(super()._split_scope(nodeid)).partition("::")[0]
+
+    return None if "conformance" in (config.getoption("--kind") or KINDS) else ByFile(config, log)
 
 
 @pytest.hookimpl(wrapper=True)

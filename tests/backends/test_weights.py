@@ -38,7 +38,7 @@ def _assert_same_bits(got: dict[str, np.ndarray], wanted: dict[str, np.ndarray])
         assert got[name].tobytes() == value.tobytes(), name
 
 
-@pytest.mark.parametrize(("name", "dtype"), every(3, product(CONFIGS, DTYPES)))
+@pytest.mark.parametrize(("name", "dtype"), every(7, product(CONFIGS, DTYPES)))
 def test_parameters_go_in_and_come_out_bit_for_bit(backend: Backend, name: str, dtype: str) -> None:
     config = CONFIGS[name]
     wanted = _parameters(config, dtype)

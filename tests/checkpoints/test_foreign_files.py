@@ -16,6 +16,7 @@ from checkpoint_models import CONFIG, NAMES, assert_same_bits, random_parameters
 from huggingface_models import MODELS, saved_names
 from huggingface_models import NAMES as LISTS
 from invoke import invoke
+from kinds import every
 from messages import mentions
 
 from rosettaformer import checkpoints
@@ -271,7 +272,7 @@ def write_named(path: Path, names: list[str]) -> Path:
     return path
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", every(4, MODELS))
 def test_a_model_of_hugging_face_is_told(tmp_path: Path, model: str) -> None:
     path = write_named(tmp_path / "files" / "model.safetensors", LISTED[model])
     family = MODELS[model][0]

@@ -149,7 +149,7 @@ SHOWN = {
     "rotary_fraction": ("smollm3", "short"), "score_scale": ("gemma2", "short"), "window": ("mistral", "medium"),
     "fused": ("phi3", "short"),
 }  # fmt: skip
-FIRST = ("rms_norm.epsilon=0.001", "fused=key query value")
+FIRST = ("rms_norm.epsilon=0.001",)
 SAME = {"fused=query value key": {"MHA6"}}  # what has another name, too
 
 

@@ -180,8 +180,8 @@ def test_a_model_under_other_names_and_sequence_first_does_not_diverge(mistake: 
     ("kind", "mistake", "path", "words"),
     [
         ("handwritten", "epsilon", "encoder.layers.1.feed_forward_norm", "x allowed)"),
-        ("handwritten", "unscaled", "encoder.layers.1.self_attention", "x allowed)"),
-        ("handwritten", "cross query", "decoder.layers.0", "0.cross_attention … 0.self_attention_norm"),
+        conformance("handwritten", "unscaled", "encoder.layers.1.self_attention", "x allowed)"),
+        conformance("handwritten", "cross query", "decoder.layers.0", "0.cross_attention … 0.self_attention_norm"),
         ("handwritten", "position", "", "encoder.positional_encoding"),
         ("handwritten", "raises", "decoder.layers.0.feed_forward", "(ZeroDivisionError: division by zero)"),
         conformance("tf", "epsilon of a layer", "layers.1.feed_forward_norm", "x allowed)"),

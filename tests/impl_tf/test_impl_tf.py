@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from backends import Backend, random_parameters
+from kinds import conformance
 
 from impl_tf import weights
 from impl_tf.attention import MultiHeadAttention, scaled_dot_product_attention
@@ -54,7 +55,7 @@ def bits(array: np.ndarray) -> bytes:
 
 
 @pytest.mark.parametrize("config", [CONFIG, TIED, BERT, GPT2], ids=["untied", "tied", "bert", "gpt2"])
-@pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
+@pytest.mark.parametrize("dtype", [conformance("float64"), "bfloat16"])
 def test_a_saved_model_is_loaded_bit_for_bit(tmp_path, config, dtype):
     model = loaded(config, dtype)
     model.save(tmp_path / "model.keras")
@@ -196,7 +197,11 @@ def small_chunks(monkeypatch, weights: int = 1) -> None:
 
 @pytest.mark.parametrize(
     ("target", "causal", "jit_compile"),
-    [*((target, causal, None) for target in (12, 13) for causal in (False, True)), (13, True, False), (13, True, True)],
+    [
+        *(conformance((target, causal, None)) for target in (12, 13) for causal in (False, True)),
+        conformance((13, True, False)),
+        (13, True, True),
+    ],
 )
 def test_chunks_of_queries_give_what_all_give_together(monkeypatch, target, causal, jit_compile):
     rng = np.random.default_rng(0)

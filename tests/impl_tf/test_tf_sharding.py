@@ -60,6 +60,7 @@ def _free_port() -> int:
         return int(free.getsockname()[1])
 
 
+@pytest.mark.conformance
 def test_steps_on_two_devices_are_those_of_the_reference_and_what_is_missing_is_said() -> None:
     """Five rows, three and two, ragged; with the loss, every gradient and every parameter; and the errors of a process that has four."""
     outcome = found("refused", ONE)

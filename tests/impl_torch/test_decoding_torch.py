@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from backends import Backend, random_parameters
+from kinds import every
 from test_decoding import ALONE, END, PADDING, PROMPTS, START, VOCABULARY, sources
 
 from impl_torch import cache
@@ -101,7 +102,7 @@ ATTENTION, FEED_FORWARD = "decoder.layers.0.self_attention", "decoder.layers.1.f
 
 @pytest.mark.parametrize(
     ("path", "change"),
-    [
+    every(4, [
         (f"{ATTENTION}.query", "low_rank"),
         (f"{ATTENTION}.key", "biased"),
         (f"{ATTENTION}.value", "parametrised"),
@@ -112,8 +113,8 @@ ATTENTION, FEED_FORWARD = "decoder.layers.0.self_attention", "decoder.layers.1.f
         (FEED_FORWARD, "other"),
         ("logits", "low_rank"),
         ("logits", "hook"),
-    ],
-)
+    ]),
+)  # fmt: skip
 def test_a_search_uses_what_stands_in_for_a_part(path: str, change: str) -> None:
     config = config_of()
     model, source = model_of(config), torch.from_numpy(sources(5))

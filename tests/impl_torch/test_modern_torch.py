@@ -85,7 +85,7 @@ def mixture(seed: int) -> TransformerConfig:
 
 
 CONFIGS = [*map(config_of, VARIANTS), *map(mixture, range(24))]
-NAMED = pytest.mark.parametrize("config", every(8, [pytest.param(config, id=name) for name, config in zip(
+NAMED = pytest.mark.parametrize("config", every(12, [pytest.param(config, id=name) for name, config in zip(
     [*VARIANTS, *map(str, range(24))], CONFIGS, strict=True)]))  # fmt: skip
 
 
@@ -138,7 +138,7 @@ def test_a_model_its_gradients_and_its_states_are_the_reference_s(config: Transf
 
 
 @NAMED
-@pytest.mark.parametrize("snapshot", [False, True])
+@pytest.mark.parametrize("snapshot", [False, conformance(True)])
 def test_steps_are_the_reference_s_however_a_target_is_split(snapshot: bool, config: TransformerConfig) -> None:
     """Beyond the window of a layer, whose places are written over, and for padding on the left."""
     values, batch = draw_parameters(config, 0), Batch(config)
@@ -171,7 +171,7 @@ def searched(config: TransformerConfig, searcher: Searcher, values: dict[str, np
 
 
 @NAMED
-@pytest.mark.parametrize("search", SEARCHES)
+@pytest.mark.parametrize("search", every(3, SEARCHES))
 def test_a_search_is_the_reference_s(search: str, config: TransformerConfig) -> None:
     values = draw_parameters(config, 0)
     searched(config, Searcher(model_of(config, values)), values, search)

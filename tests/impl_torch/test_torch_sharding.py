@@ -54,6 +54,7 @@ def wrong(mesh: str, checks: tuple[str, ...], device: str = "cpu") -> dict[str, 
 
 
 @pytest.mark.parametrize(("mesh", "check"), in_groups({"data=2,model=2": FIRST}))
+@pytest.mark.conformance
 def test_four_processes_of_two_axes(mesh: str, check: str) -> None:
     assert not wrong(mesh, FIRST)[check]
 

@@ -70,7 +70,7 @@ def test_booleans_are_compared_exactly_and_integers_of_any_width() -> None:
 MODELS = [case for case in suite() if case.component == "transformer"]
 
 
-@pytest.mark.parametrize("case", every(2, MODELS), ids=lambda case: case.name)
+@pytest.mark.parametrize("case", every(12, MODELS), ids=lambda case: case.name)
 def test_noise_is_positive_and_of_the_size_of_the_dtype(case) -> None:
     previous = 0.0
     for dtype in ("float64", "float32", "float16", "bfloat16"):
@@ -168,7 +168,7 @@ OF_SMALL_TABLES = {"source_segment_embedding.table.largest"}
 EVERY = [pytest.param(case, id=case.id, marks=() if case.core else pytest.mark.conformance) for case in all_by_id().values()]
 
 
-@pytest.mark.parametrize("case", every(10, EVERY))
+@pytest.mark.parametrize("case", every(30, EVERY))
 def test_every_case_of_the_suite_is_comparable_and_zeros_do_not_pass_where_they_are_wrong(case: Case) -> None:
     """Batches of no rows are empty. Parts of gradients in half-precision dtypes may show nothing, and so may the largest number of a small
     table of random ones; no output of a forward component does.

@@ -176,7 +176,7 @@ def test_whatever_stands_in_the_place_of_logits_is_a_row(tmp_path: Path, code: s
     assert result.message.isprintable()
 
 
-@pytest.mark.parametrize(("said", "does", "refused", "passes"), [
+@pytest.mark.parametrize(("said", "does", "refused", "passes"), every(3, [
     ({"rows": 1}, "assert len(logits_btv) == 1", {"batch", "right_padding", "left_padding"}, True),
     ({"masks": False}, "assert given['mask_bt'].all()", {"right_padding", "left_padding"}, True),
     ({"positions": "last"}, "logits_btv = logits_btv[:, -1]", {"right_padding"}, True),
@@ -184,7 +184,7 @@ def test_whatever_stands_in_the_place_of_logits_is_a_row(tmp_path: Path, code: s
     ({"positions": "last"}, "logits_btv = 1.01 * logits_btv[:, -1]", {"right_padding"}, False),
     ({"dtypes": ["bfloat16"]}, "pass", {*NAMES}, True),
     ({"config": {}, "dtypes": ["float32"], "components": ["transformer"]}, "pass", set[str](), True),
-])  # fmt: skip
+]))  # fmt: skip
 def test_what_a_command_says_that_it_does_not_give_is_not_covered(
     tmp_path: Path, said: dict[str, object], does: str, refused: set[str], passes: bool
 ) -> None:

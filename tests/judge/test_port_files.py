@@ -289,7 +289,7 @@ def own_norm(kind: str, axes: str, scale: str = "gamma", **row: str) -> Any:
 
 @pytest.mark.parametrize("mode", ["eager", "compiled"])
 @pytest.mark.parametrize("component", ["layer_norm", "layer_norm_vjp"])
-@pytest.mark.parametrize("row", [{}, {"for": "b"}], ids=["batch", "row"])
+@pytest.mark.parametrize("row", [conformance({}), {"for": "b"}], ids=["batch", "row"])
 @pytest.mark.parametrize("kind", ["tf", "nnx", "linen"])
 def test_modules_of_every_framework_have_arguments_and_axes_of_their_own(kind: str, row: dict[str, str], component: str, mode: str) -> None:
     """And one without a batch is called for each row."""

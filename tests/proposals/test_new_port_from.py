@@ -120,6 +120,7 @@ def test_a_keras_layer_that_casts_is_proposed_in_float32(tmp_path: Path) -> None
     assert proposal.left == () and mentions(proposal.text, 'dtypes = ("float32",)')
 
 
+@pytest.mark.conformance
 def test_rows_that_the_model_fixes_and_does_not_use_are_read_from_its_table(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     table, later = "nn.Embedding(config.block_size, ", ("torch.arange(0, t,", "torch.arange(2, t + 2,")

@@ -130,6 +130,7 @@ def test_norms_by_the_unbiased_deviation_leave_nothing_else_open(
         assert f"{entry},\n" in proposal.text
 
 
+@pytest.mark.conformance
 def test_an_unknown_norm_leaves_open_what_it_hides(tmp_path: Path) -> None:
     """Where the norms are 1.02 times too large it cannot be told which GELU it is; the placement and epsilon can."""
     text = LAYER.replace("EPSILON)", "1e-5) * 1.02").replace("POST", "True").replace("nn.ReLU()", "nn.GELU()")
@@ -192,6 +193,7 @@ def test_positions_are_given_vectors_or_looked_up_or_given(tmp_path: Path) -> No
     assert '"x": "position_bt",' in proposal.text and '"return"' not in proposal.text
 
 
+@pytest.mark.conformance
 def test_an_embedding_ends_where_it_is_scaled(tmp_path: Path) -> None:
     """In the module around the table, so that no part is said to lack what the next one adds."""
     text = (MODELS / NANOGPT).read_text()

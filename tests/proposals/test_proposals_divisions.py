@@ -48,7 +48,7 @@ DIVISIONS = [
 ]
 
 
-@pytest.mark.parametrize(("source", "component", "words", "name", "differing"), every(2, DIVISIONS))
+@pytest.mark.parametrize(("source", "component", "words", "name", "differing"), every(7, DIVISIONS))
 def test_another_division_is_proposed_whole(
     source: str, component: str, words: list[str], name: str, differing: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -78,6 +78,7 @@ def test_keras_sublayers_need_the_arguments_that_they_hand_on(tmp_path: Path, mo
         assert ('"if": "causal"' in proposal.text) == (name == "CausalSelf")
 
 
+@pytest.mark.conformance
 def test_what_is_left_out_or_differs_is_said() -> None:
     pytest.importorskip("torch")
     proposal = propose(f"{MODELS}/torch_layouts.py:SharedAttention", "my_port.py")
@@ -93,6 +94,7 @@ def test_what_is_left_out_or_differs_is_said() -> None:
         assert mentions(proposal.text, words), words
 
 
+@pytest.mark.conformance
 def test_norms_that_are_declared_before_the_layers_may_stand_after_them(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     text = (MODELS / NANO).read_text()

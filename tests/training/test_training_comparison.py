@@ -135,7 +135,7 @@ def mistaken(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRe
     return run_files(tmp_path_factory.mktemp("mistaken"), {name: codes[name] for name in codes if name in asked}, experiment())
 
 
-@pytest.mark.parametrize("name", every(4, MISTAKES))
+@pytest.mark.parametrize("name", every(8, MISTAKES))
 def test_a_planted_mistake_is_found_at_its_step_and_named(name: str, mistaken: dict[str, Run]) -> None:
     run, (_, step, named) = mistaken[name], MISTAKES[name]
     assert run.status == "leaves"
@@ -235,6 +235,7 @@ class OnBothSides(Experiment):
 @pytest.mark.parametrize(
     ("backends", "compiled"), [(("torch", LIBRARY), False), conformance((("tf",), False)), conformance((("jax",), True))], ids=str
 )
+@pytest.mark.conformance
 def test_a_llama_stays_together_with_the_librarys(backends: tuple[str, ...], compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Twenty steps of transformers' model and torch's AdamW, and of the ports; the scales of norms are far from 1."""
     monkeypatch.setattr(comparison, "Remote", Here)
