@@ -60,7 +60,6 @@ class Transformer(EncoderHeads):
         if config.decoder_layers:
             self.target_embedding = token_embedding(config, config.target_vocabulary)
             self.target_position_embedding = position_embedding(config) if learned else None
-            self.target_segment_embedding = None
             self.target_embedding_norm = norm(config) if config.embedding_norm else None
             if config.cross_attention and config.share_embeddings:
                 self.target_embedding.weight = self.source_embedding.weight
