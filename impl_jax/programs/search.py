@@ -117,7 +117,7 @@ class Searches:
         else:
             names = "token_bn", "log_p_bn"  # a program sorts them
             found = {name: found[name][:, : strategy.max_new_tokens] for name in names}
-        return jax.device_put(found)
+        return {name: jax.device_put(x) for name, x in found.items()}
 
 
 def plan(strategy: Strategy, beams: int = 1, drawn: bool = False) -> Plan:
