@@ -394,7 +394,7 @@ OPTIONAL = {  # package -> the framework whose rows need it, and how their names
 @pytest.mark.parametrize("package", [pytest.param(one, marks=pytest.mark.conformance) if one == "keras_hub" else one for one in OPTIONAL])
 @pytest.mark.parametrize(
     "task",
-    [GREEDY, conformance(BEAM), BERT, GPT2, *LLAMA],
+    [conformance(GREEDY), conformance(BEAM), BERT, GPT2, *LLAMA],
     ids=["greedy", "beam", "BERT", "GPT-2", *(f"Llama {task.kind}" for task in LLAMA)],
 )
 def test_optional_peers_give_the_references_answers_or_those_of_the_asked_length(

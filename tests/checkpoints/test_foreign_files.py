@@ -131,7 +131,7 @@ def port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "files").mkdir()
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", every(3, FILES))
 def test_a_file_of_another_program_is_told(tmp_path: Path, name: str) -> None:
     content, what, advice = FILES[name]
     path = tmp_path / "files" / name

@@ -83,7 +83,7 @@ def rmse(error: np.ndarray) -> float:
 
 @pytest.mark.parametrize(
     ("family", "dtype", "names"),
-    [("gemma2", "float64", ("torch",))]
+    [conformance("gemma2", "float64", ("torch",))]
     + [conformance((family, "float64", FOUR)) if family in FIRST else conformance((family, "float64", FOUR[:2])) for family in KINDS]
     + [conformance(family, dtype, FOUR) for family in KINDS for dtype in ("float32", "bfloat16")],
     ids=str,

@@ -201,6 +201,7 @@ def test_entries_that_are_ignored_or_null(tmp_path: Path) -> None:
     assert_same_bits(checkpoints.load(tmp_path / "d").parameters, random_parameters(CONFIGS["bert"]))
 
 
+@pytest.mark.conformance
 def test_every_command_that_opens_a_folder_ignores_what_it_is_told(tmp_path: Path) -> None:
     (tmp_path / "bert").mkdir()
     (tmp_path / "gpt2").mkdir()

@@ -239,6 +239,7 @@ def test_unmutated_files_are_read(names: list[str], bases: Path, tmp_path: Path,
             kind.right(copy, bases / kind.base, found)
 
 
+@pytest.mark.conformance
 def test_a_few_mutated_files_of_every_kind(bases: Path, tmp_path: Path, command: Forks) -> None:
     assert not _failures(dict.fromkeys(FAST, range(1)), bases, tmp_path, command)
 

@@ -89,6 +89,7 @@ PLACES = [
 
 
 @pytest.mark.parametrize(("place", "id_", "first"), PLACES)
+@pytest.mark.conformance
 def test_a_fault_at_some_places_is_named_there(place: str, id_: str, first: str) -> None:
     fault = dataclasses.replace(all_faults()[id_], place=place)
     found = _of(fault, ("transformer_vjp/sharded_gpt2", "transformer/sharded_gpt2"))
@@ -124,6 +125,7 @@ def test_only_the_answers_of_one_component_may_have_it() -> None:
     assert found is not None and found.text.startswith("only in training_loss_vjp: ") and found.ids == ("SHD19",)
 
 
+@pytest.mark.conformance
 def test_what_no_case_tells_apart_is_said_together_without_a_fix() -> None:
     ids = ["transformer_vjp/sharded_gpt2", "training_loss/sharded_gpt2"]
     alone, both = (_of(all_faults()["SHD18"], ids[:count], "data=3") for count in (1, 2))
@@ -242,6 +244,7 @@ def test_one_answer_has_a_fingerprint() -> None:
     assert fingerprint(case, store().expect(case), answer(case)) == ""
 
 
+@pytest.mark.conformance
 def test_float32_is_searched_in_its_own_tolerance() -> None:
     case = _cases(MESH)["transformer_vjp/sharded_olmo2"].at("float32")
     wide = predicted(all_faults()["SHD6"], case)

@@ -487,6 +487,7 @@ def test_a_models_page_explains_every_key_of_its_config_json(guide: Path) -> Non
         assert f">{component}<" in cells[key][3] and cells[key][4].split()[0] == value, key
 
 
+@pytest.mark.conformance
 def test_the_tutorials_are_linked_from_where_readers_look_for_them(guide: Path) -> None:
     wanted = {
         "port-llama-flax": "index models/llama3 translate/pytorch-to-flax components/greedy_search",

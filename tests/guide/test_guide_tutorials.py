@@ -197,6 +197,7 @@ def test_what_is_built_is_shown_and_nothing_without_it(tmp_path: Path) -> None:
     assert "abc" in page and "<td>b</td>" in page
 
 
+@pytest.mark.conformance
 def test_a_step_that_ends_otherwise_or_names_another_bug_is_told(tmp_path: Path) -> None:
     page = all_pages()["index"]
     for step in (step for step in session(page).steps if step.kind == "add"):

@@ -71,6 +71,7 @@ def test_a_run_of_a_kind_fails_above_its_limit_of_cpu_seconds(tmp_path: Path) ->
     assert (code, counts["tests"], counts["passed"]) == (1, 2, 2)
 
 
+@pytest.mark.conformance
 def test_a_run_of_several_processes_ends_after_its_time_and_says_what_did_not_run(tmp_path: Path) -> None:
     code, counts, out = run(tmp_path, "--kind", "product", "--kind", "evidence", "-n", "2", "--minutes", "0.00001")
     assert (code, counts["not run"], counts["passed"]) == (0, 3, 0)

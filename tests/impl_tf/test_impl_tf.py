@@ -197,12 +197,9 @@ def small_chunks(monkeypatch, weights: int = 1) -> None:
 
 @pytest.mark.parametrize(
     ("target", "causal", "jit_compile"),
-    [
-        *(conformance((target, causal, None)) for target in (12, 13) for causal in (False, True)),
-        conformance((13, True, False)),
-        (13, True, True),
-    ],
+    [*((target, causal, None) for target in (12, 13) for causal in (False, True)), (13, True, False), (13, True, True)],
 )
+@pytest.mark.conformance
 def test_chunks_of_queries_give_what_all_give_together(monkeypatch, target, causal, jit_compile):
     rng = np.random.default_rng(0)
     bound = 2 * target * 4 * 5 * np.finfo(float).eps  # of a sum of so many terms in another order

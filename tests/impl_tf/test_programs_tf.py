@@ -41,6 +41,7 @@ def test_saved_models_serve_every_shape(tmp_path: Any) -> None:
 
 
 @pytest.mark.product
+@pytest.mark.conformance
 def test_keras_on_another_backend_is_refused() -> None:
     code = "import os, sys, impl_tf; assert 'keras' not in sys.modules; os.environ['KERAS_BACKEND'] = 'numpy'; "
     done = subprocess.run([sys.executable, "-c", code + "import impl_tf.transformer"], capture_output=True, text=True)

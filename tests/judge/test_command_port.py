@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from expectations import suite
+from kinds import every
 from messages import mentions
 from safetensors.numpy import load_file, save_file
 
@@ -156,7 +157,7 @@ def test_a_command_that_cannot_be_run_is_one_row(tmp_path: Path, line: str, mess
 
 @pytest.mark.parametrize(
     ("said", "status", "message"),
-    [
+    every(3, [
         ('{"config": {"model_width": 12}}', "pass", ""),
         ("no JSON", "pass", ""),
         ('{"dtypes": ["float32"]}', "not covered", "float64"),
@@ -164,8 +165,8 @@ def test_a_command_that_cannot_be_run_is_one_row(tmp_path: Path, line: str, mess
         ('{"dtypes": "float32"}', "not started", "--describe … 'float32'"),
         ('{"components": ["layernorm"]}', "not started", "got 'layernorm' (nearest: layer_norm)"),
         ('{"config": {"width": 12}}', "not started", "port's … 'width'"),
-    ],
-)
+    ]),
+)  # fmt: skip
 def test_what_a_command_says_of_itself_is_heeded(tmp_path: Path, said: str, status: str, message: str) -> None:
     name = _script(tmp_path, TEMPLATE.replace("print(json.dumps(ABOUT))", f"print({said!r})"))
     results = runner.run(_cases("plain"), [name], ["float64"])

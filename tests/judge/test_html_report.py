@@ -261,6 +261,7 @@ def test_every_colour_can_be_read(browser: Any, scheme: str) -> None:
     prefer(browser, "light")
 
 
+@pytest.mark.conformance
 def test_a_run_without_failures_or_ports_is_a_page_too(driver: Any, tmp_path: Path) -> None:
     for name, rows, title in (("good", [row("softmax/plain")], "all conform"), ("empty", [], "nothing was compared")):
         file = tmp_path / f"{name}.html"

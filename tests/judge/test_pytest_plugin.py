@@ -60,6 +60,7 @@ def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch):
     return run
 
 
+@pytest.mark.conformance
 def test_a_run_that_compares_nothing_fails(suite) -> None:
     assert suite('components=["softmax"], dtypes=["float32"], core=True').ret == 1
 
@@ -113,6 +114,7 @@ def test_a_failure_is_one_clear_message_a_port_that_cannot_start_fails_and_a_mis
     result.stdout.fnmatch_lines(["*missing: pip install *[[]torch[]]'*"])
 
 
+@pytest.mark.conformance
 def test_a_declared_deviation_is_expected_to_fail(suite, pytester: pytest.Pytester) -> None:
     pytester.path.joinpath("deviations.toml").write_text(ENTRY + ENTRY.replace("plain", "square").replace("norm.py", "another_port"))
     options = ONE + ', deviations="deviations.toml"'

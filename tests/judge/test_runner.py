@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from expectations import all_by_id
+from kinds import every
 from messages import each_mentions, mentions
 
 from rosettaformer.conformance import runner
@@ -209,7 +210,7 @@ def test_what_is_not_covered_is_said_and_different_configs_have_different_refere
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [
+    every(3, [
         ("config = {'model_widht': 12}", "port's … 'model_widht' … model_width"),
         ("config = {'model_width': -1}", "port's … model_width"),
         ("config = 12", "ValueError … 12"),
@@ -218,8 +219,8 @@ def test_what_is_not_covered_is_said_and_different_configs_have_different_refere
         ("del layer_norm", "ValueError … --like"),
         ("def f(:", "SyntaxError: "),
         ("import no_such_module", "ModuleNotFoundError: No module named 'no_such_module' (own_port.py:2)"),
-    ],
-)
+    ]),
+)  # fmt: skip
 def test_a_port_that_is_none_is_one_row_and_nothing_is_compared(tmp_path: Path, text: str, message: str) -> None:
     port = _port(tmp_path, f"def layer_norm(case): return case.inputs['x_btd']\n{text}\n")
     results = runner.run(_cases("good", "last"), [port], ["float64"])

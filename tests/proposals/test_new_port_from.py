@@ -55,6 +55,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("source", "component", "differing"), every(6, STYLES))
+@pytest.mark.conformance
 def test_a_model_of_any_style_is_proposed_whole(source: str, component: str, differing: set[str]) -> None:
     """Every case passes in every dtype that is proposed, but those in which the model itself is another."""
     pytest.importorskip({"keras": "keras", "nnx": "flax", "linen": "flax"}.get(Path(source).name.partition("_")[0], "torch"))

@@ -29,6 +29,7 @@ def losses(folder: Path) -> list[float]:
     return [entry["loss"] for entry in log(folder)]
 
 
+@pytest.mark.conformance
 def test_two_processes_train_the_run_that_the_reference_trains_and_it_goes_on_there(tmp_path: Path) -> None:
     """Two processes of torch, then the reference; beside the reference alone."""
     pytest.importorskip("torch")
