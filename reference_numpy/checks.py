@@ -420,7 +420,8 @@ def check_choice(largest: Sequence[float]) -> None:
         raise ValueError("every row of logits must have one greater than -inf; got a row of -inf")
 
 
-def _check_integers(name: str, wanted: str, shape: Shape, dtype: str, axes: int) -> None:
+def _check_integers(name: str, wanted: str, shape: Shape, dtype: str, axes: int | None) -> None:
+    """axes: their number; None: the shape is wrong already."""
     if not dtype.startswith(_INTEGERS) or len(shape) != axes:
         raise ValueError(f"{name} must be {wanted}; got {dtype} of shape {_show(shape)}")
 

@@ -107,11 +107,10 @@ def step(
 class _Whole(KeyValues):
     """Those of all tokens, also in a layer with a window: the mask alone hides the far ones."""
 
-    def update(
+    def step(
         self, key_btgk: tf.Tensor, value_btge: tf.Tensor, ahead: cache.Next, window: int
     ) -> "tuple[_Whole, _Whole, tf.Tensor]":
-        key_bsgk = tf.concat([self.key_bsgk, key_btgk], axis=1)
-        read = _Whole(key_bsgk, tf.concat([self.value_bsge, value_btge], axis=1))
+        read = _Whole(*self.update(key_btgk, value_btge))
         return read, read, ahead.masks[window]
 
     def attend(
