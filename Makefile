@@ -24,17 +24,17 @@ $(INSTALLED): pyproject.toml constraints.txt
 check: $(INSTALLED)  ## the matrix: every component, three ports, four dtypes
 	$(BIN)/rosettaformer check
 
-test: $(INSTALLED)  ## unit and product tests, thirteen minutes on two quiet cores; LIMIT=900 fails above so many CPU seconds
+test: $(INSTALLED)  ## unit and product tests, ten minutes on two quiet cores; LIMIT=900 fails above so many CPU seconds
 	$(PYTEST) --kind unit --kind product --cpu-seconds 20 $(if $(LIMIT),--cpu-limit $(LIMIT))
 
-test-unit: $(INSTALLED)  ## the tests that start no process, three minutes
+test-unit: $(INSTALLED)  ## the tests that start no process, four minutes
 	$(PYTEST) --kind unit
 
 conformance: $(INSTALLED)  ## all tests but evidence: every case, mutant, family and framework: hours; build/conformance.json has the counts
 	$(PYTEST) --kind unit --kind product --kind conformance --counts build/conformance.json
 
-affected: $(INSTALLED)  ## the conformance tests that the last day's commits can affect, the nearest first, for two minutes
-	$(PYTEST) --kind conformance --affected --no-loadscope-reorder --minutes 2 --counts build/affected.json
+affected: $(INSTALLED)  ## the conformance tests that the last day's commits can affect, the nearest first, for five minutes
+	$(PYTEST) --kind conformance --affected --no-loadscope-reorder --minutes 5 --counts build/affected.json
 
 test-evidence: $(INSTALLED)  ## unseen bugs, 200 random configurations, 300 random models and pretrained weights: hours
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[real]'

@@ -6,7 +6,7 @@ from typing import ParamSpec, TypeVar
 import tensorflow as tf
 
 from ..framework import Configured
-from .unpadding import LEAST, Unpadded
+from .unpadding import Unpadded
 
 __all__ = ["compiled"]
 
@@ -15,7 +15,7 @@ R = TypeVar("R")
 
 
 def compiled(
-    module: Callable[P, R], jit_compile: bool = True, least: int = LEAST
+    module: Callable[P, R], jit_compile: bool = True, least: int | None = None
 ) -> Callable[P, R]:
     """The module as one `tf.function` compiled by XLA, with the same arguments.
 

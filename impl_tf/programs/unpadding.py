@@ -40,15 +40,15 @@ class Unpadded(Generic[P, R]):
     """A Transformer, or its `training_loss`, that leaves out padding; another function as it is.
 
     A call finds the tokens on the host (`tokens`), then runs the model on them (`run`, which may be
-    traced). Rows stay as they are if ids or masks have no values, if less than least is saved, and
-    in a model with layers of another package. A call of a Transformer may say skip_padding=True:
-    the logits of the target's padding are zeros (PADDING).
+    traced). Rows stay as they are if ids or masks have no values, if less than least is saved, by
+    default LEAST, and in a model with layers of another package. A call of a Transformer may say
+    skip_padding=True: the logits of the target's padding are zeros (PADDING).
     """
 
     _model: Transformer
     _find: Callable[..., Sides] | None = None
 
-    def __init__(self, function: Callable[P, R], least: int = LEAST) -> None:
+    def __init__(self, function: Callable[P, R], least: int | None = None) -> None:
         self._function, self._least = function, least
         method, owner = (getattr(function, name, None) for name in ("__func__", "__self__"))
         if isinstance(function, Transformer):
@@ -60,7 +60,8 @@ class Unpadded(Generic[P, R]):
         """The tokens that a call with these arguments needs; None: all of them."""
         if self._find is None or by_length(self._model.config):
             return None
-        sides = self._find(self._model, self._least, *arguments, **keywords)
+        least = LEAST if self._least is None else self._least
+        sides = self._find(self._model, least, *arguments, **keywords)
         return sides if any(side is not None for side in sides) else None
 
     def run(self, sides: Sides | None, *arguments: P.args, **keywords: P.kwargs) -> R:
