@@ -71,7 +71,7 @@ class Working:
 
     def _so_far(self) -> str:
         now = time.monotonic()
-        if not self._total:
+        if not (self._total and self._done):
             return duration(now - self._started)
         text = f"{self._done:.0f} of {self._total:.0f} {self._unit}".rstrip() + f" after {duration(now - self._started)}"
         rest = (now - self._first) / max(1, self._done - 1) * (self._total - self._done)
