@@ -36,8 +36,8 @@ BYPASSED: dict[type[nnx.Module], tuple[str, ...]] = {  # methods that a step doe
 class Next(NamedTuple):
     """The next tokens of a target: their positions, and which tokens they may attend to.
 
-    The rest is for a cache of fixed shapes. local_mask_bhts: the mask in layers with a window.
-    place: of the first token. length: of the text, by default the largest position and 1.
+    Only for a static cache: local_mask_bhts, the mask in layers with a window; place, of the first
+    token. length: of the text, by default the largest position and 1.
     """
 
     position_bt: jax.Array
@@ -54,7 +54,7 @@ class KeyValues(NamedTuple):
     value_bsge: jax.Array
 
     def update(self, key_btgk: jax.Array, value_btge: jax.Array) -> "KeyValues":
-        """All keys and values, those of the next tokens at the end."""
+        """The keys and values read so far, with the next ones appended."""
         key_bsgk = jnp.concatenate([self.key_bsgk, key_btgk], axis=1)
         return type(self)(key_bsgk, jnp.concatenate([self.value_bsge, value_btge], axis=1))
 

@@ -1,8 +1,9 @@
 """The whole Transformer: embeddings, encoder, decoder, logits and heads."""
 
-from typing import Unpack
-
 import jax
+import jax.numpy as jnp
+from flax import nnx
+from flax.typing import Dtype
 
 from reference_numpy import TransformerConfig, checks
 
@@ -30,7 +31,11 @@ class Transformer(EncoderHeads):
     neither a source nor cross-attention. dtype, param_dtype: see `values.Own`.
     """
 
-    def __init__(self, config: TransformerConfig, **own: Unpack[Own]) -> None:
+    def __init__(
+        self, config: TransformerConfig, *,
+        dtype: Dtype | None = None, param_dtype: Dtype = jnp.float32, rngs: nnx.Rngs,
+    ) -> None:  # fmt: skip
+        own: Own = {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
         self.config = config
         if config.encoder_layers:
             vocabulary, segments = config.source_vocabulary, config.segments

@@ -25,8 +25,8 @@ __all__ = ["KeyValues", "decode_in_steps", "decode_step", "reorder", "start_cach
 class Next(NamedTuple):
     """The next tokens of a target: their positions, and which tokens they may attend to.
 
-    position_pd: the vectors of all positions, if they are known already. masks, place: those of
-    another kind of cache. length: of the text, by default the largest position and 1.
+    position_pd: the encoding of every position, if there is a table. masks, place: only for a
+    static cache. length: of the text, by default the largest position and 1.
     """
 
     position_bt: tf.Tensor
@@ -44,7 +44,7 @@ class KeyValues(NamedTuple):
     value_bsge: tf.Tensor
 
     def update(self, key_btgk: tf.Tensor, value_btge: tf.Tensor) -> "KeyValues":
-        """All keys and values, those of the next tokens at the end."""
+        """The keys and values read so far, with the next ones appended."""
         key_bsgk = tf.concat([self.key_bsgk, key_btgk], axis=1)
         return KeyValues(key_bsgk, tf.concat([self.value_bsge, value_btge], axis=1))
 

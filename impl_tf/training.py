@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from functools import partial, reduce
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -95,9 +95,10 @@ class Trainer:
             self._on_mesh = Steps(replicas, self.model, self._optimizer, recipe, seed, compiled)
         objective = self.model.classification_loss if config.classes else self.model.training_loss
         self._loss = Unpadded(objective)
-        parts = self._one_step, self._gradients, self._update, self._loss.run
-        graphs: Iterable[Any] = map(graph, parts) if compiled else parts  # type: ignore[arg-type]
-        self._whole_step, self._part, self._apply, self._evaluate = graphs
+        self._whole_step = graph(self._one_step) if compiled else self._one_step
+        self._part = graph(self._gradients) if compiled else self._gradients
+        self._apply = graph(self._update) if compiled else self._update
+        self._evaluate = graph(self._loss.run) if compiled else self._loss.run
         self._compiled, self._current = compiled, False
         self._searcher: Searcher | None = None
 

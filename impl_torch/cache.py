@@ -30,7 +30,7 @@ class KeyValues(NamedTuple):
     value_bsge: Tensor
 
     def update(self, key_btgk: Tensor, value_btge: Tensor) -> "KeyValues":
-        """Returns the old keys and values, followed by those of the next tokens."""
+        """Returns the keys and values read so far, with the next ones appended."""
         key_bsgk = torch.cat([self.key_bsgk, key_btgk], dim=1)
         return KeyValues(key_bsgk, torch.cat([self.value_bsge, value_btge], dim=1))
 
@@ -134,7 +134,7 @@ def decoder_layer_step(
     """Computes `DecoderLayer` on the next tokens of a target; returns also the layer's cache after
     them.
 
-    cache: self_attention, of the tokens before, whose `update` adds those of x; cross_attention, of
+    cache: self_attention, of the tokens before, whose `update` appends the new; cross_attention, of
     the memory, if there is one. scores: of the self-attention. self_mask_bhts: of all tokens that
     it reads, those of x among them.
     """

@@ -20,7 +20,7 @@ class KeyValues(NamedTuple):
     value_bsge: Array
 
     def update(self, key_btgk: Array, value_btge: Array) -> "KeyValues":
-        """The old keys and values, followed by those of the next tokens."""
+        """The keys and values read so far, with the next ones appended."""
         key_bsgk = np.concatenate([self.key_bsgk, key_btgk], axis=1)
         return KeyValues(key_bsgk, np.concatenate([self.value_bsge, value_btge], axis=1))
 

@@ -188,7 +188,7 @@ def decode_step(
 
 
 class _Place(NamedTuple):
-    """Where the next tokens come in a layer's room: behind those of the `read` tokens before, or in
+    """Where the next tokens go in a layer's room: behind the `read` tokens before them, or in
     a window in place of the oldest.
 
     earlier_n: in a window, the places of the tokens before, in their order; None for a single new
