@@ -34,9 +34,10 @@ def test_where_there_is_no_terminal_lines_come_at_the_start_and_now_and_then(clo
     assert numbers[-1] and numbers[-1][2] == "20 s"
 
 
-def test_work_without_a_number_of_steps_says_what_it_does_and_for_how_long(clock: list[float]) -> None:
+@pytest.mark.parametrize("total", [None, 100])
+def test_before_the_first_step_it_says_what_it_does_and_for_how_long(clock: list[float], total: int | None) -> None:
     stream = io.StringIO()
-    with progress.Working("comparing", console=Console(file=stream)) as working:
+    with progress.Working("comparing", total, unit="%", console=Console(file=stream)) as working:
         working.at("building")
         clock[0] = 100
         working.at("gradients")
