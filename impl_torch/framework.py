@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import is_fake
 from torch.fx.experimental import _config
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
-from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.utils._python_dispatch import TorchDispatchMode
 
 if TYPE_CHECKING:
@@ -133,8 +132,13 @@ def fits(size: int, most: int) -> bool:
     return _always(size <= most)
 
 
-def _always(holds: bool | Tensor) -> bool:  # sizes are tensors in `jit.trace`
-    return bool(holds) if isinstance(holds, Tensor) else statically_known_true(holds)
+def _always(holds: bool | torch.SymBool | Tensor) -> bool:  # sizes are tensors in `jit.trace`
+    if torch.compiler.is_compiling() or isinstance(holds, torch.SymBool):
+        # sympy takes a while to import
+        from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+        return statically_known_true(holds)
+    return bool(holds)
 
 
 def is_changed(module: nn.Module) -> bool:
