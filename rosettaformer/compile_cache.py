@@ -11,11 +11,11 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from unittest.mock import patch
 
 PLACE = "ROSETTAFORMER_CACHE"  # environment variable that names another folder, or is "off"
 LARGEST = 4 << 30  # bytes above which the least recently used files are removed
-IN_USE = 3600.0  # seconds after its last use during which no file is removed
+IN_USE = 3600.0  # seconds after its last use during which no file is removed, and after a look at all files during which there is no other
+LOOKED = "looked"  # the file whose time is that of the last look
 
 
 @contextlib.contextmanager
@@ -25,9 +25,11 @@ def kept() -> Iterator[None]:
     if place is None:
         yield
         return
-    with patch.dict(os.environ, {name: value for name, value in variables(place).items() if name not in os.environ}):
+    with _restored():
+        os.environ.update({name: value for name, value in variables(place).items() if name not in os.environ})
         with contextlib.suppress(OSError):
-            trim(place)
+            if _due(place):
+                trim(place)
         yield
 
 
@@ -36,11 +38,21 @@ def unused() -> Iterator[None]:
     """Restores the user's own settings within `kept`, for measuring how long compiling takes."""
     place = folder()
     ours = {} if place is None else variables(place)
-    with patch.dict(os.environ):
+    with _restored():
         for name, value in ours.items():
             if os.environ.get(name) == value:
                 del os.environ[name]
         yield
+
+
+@contextlib.contextmanager
+def _restored() -> Iterator[None]:
+    before = dict(os.environ)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def folder(environment: Mapping[str, str] = os.environ) -> Path | None:
@@ -74,6 +86,15 @@ def trim(place: Path, largest: int = LARGEST) -> None:
             return
         path.unlink(missing_ok=True)
         size -= taken
+
+
+def _due(place: Path) -> bool:
+    """Whether nobody has looked at all files for a while, and notes the time."""
+    mark = place / LOOKED
+    if not place.exists() or (mark.exists() and time.time() - mark.stat().st_mtime < IN_USE):
+        return False
+    mark.touch()
+    return True
 
 
 def _files(place: Path) -> Iterator[tuple[Path, os.stat_result]]:

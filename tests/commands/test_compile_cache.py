@@ -60,6 +60,22 @@ def test_what_was_used_longest_ago_is_removed_first_and_what_is_in_use_never(pla
     assert {path.name for path in place.iterdir()} == {"new"}
 
 
+def test_files_are_looked_at_once_in_a_while() -> None:
+    place = compile_cache.folder()
+    assert place is not None
+    with compile_cache.kept():
+        assert not place.exists()
+    place.mkdir()
+    mark = place / compile_cache.LOOKED
+    with compile_cache.kept():
+        looked = mark.stat().st_mtime_ns
+    with compile_cache.kept():
+        assert mark.stat().st_mtime_ns == looked
+    os.utime(mark, (0, 0))
+    with compile_cache.kept():
+        assert mark.stat().st_mtime_ns >= looked
+
+
 JAX = """
 import jax
 jax.jit(lambda x: jax.numpy.sin(x) @ x)(jax.numpy.ones((3, 3)))

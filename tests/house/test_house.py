@@ -318,7 +318,7 @@ def test_rosettaformer_lists_names_where_users_import_them_or_a_module_passes_th
     for path in files("rosettaformer"):
         if "snippets" in path.parts:  # code of readers
             continue
-        imported = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)]
+        imported = [node for node in ast.walk(tree_of(path)) if isinstance(node, ast.ImportFrom)]
         names = {alias.name for node in imported for alias in node.names}
         listed, door = public(path), path.relative_to(HOUSE).as_posix() in DOORS_OF_USERS
         assert (listed is not None) == (door or bool(names & {*(listed or [])})), path.relative_to(HOUSE)
