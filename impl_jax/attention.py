@@ -10,7 +10,7 @@ from reference_numpy import TransformerConfig, checks
 from reference_numpy.scores import Scores
 
 from .dropout import Dropout
-from .framework import beside, einsum, has_explicit_axes
+from .framework import aligned, einsum, has_explicit_axes
 from .kernels.attention import chunk_lengths, in_chunks
 from .kernels.unpadding import in_rows
 from .mask import causal_mask, combine_masks, window_mask
@@ -78,13 +78,10 @@ def scaled_scores(
 def masked(
     scores_bhts: jax.Array, mask_bhts: Mask, scores: Scores = Scores()
 ) -> tuple[jax.Array, Mask]:
-    """The scores with a floating mask added, and the boolean mask with causality (CAUSAL) and
-    window (WINDOW) in it.
-    """
+    """Scores plus a floating mask, and a boolean mask with causality (CAUSAL), window (WINDOW)."""
     if mask_bhts is not None:
-        kind = str(mask_bhts.dtype)
-        checks.check_attention_mask(mask_bhts.shape, kind, scores_bhts.shape)
-        mask_bhts = beside(mask_bhts, scores_bhts)
+        checks.check_attention_mask(mask_bhts.shape, str(mask_bhts.dtype), scores_bhts.shape)
+        mask_bhts = aligned(mask_bhts, scores_bhts)
         if mask_bhts.dtype != bool:
             scores_bhts, mask_bhts = scores_bhts + mask_bhts, mask_bhts > -jnp.inf
     target, source = scores_bhts.shape[2:]
@@ -167,9 +164,7 @@ class MultiHeadAttention(nnx.Module):
     def query_key_norm(
         self, x_bthk: jax.Array, norm: Norm | None, rotation: Rotation | None = None
     ) -> jax.Array:
-        """Queries or keys, normed over each head or over all heads together if they have a norm
-        (QKNORM), then rotated (ROTARY).
-        """
+        """Queries or keys, normed by head or all heads together (QKNORM), then rotated (ROTARY)."""
         return rotated(x_bthk if norm is None else norm(x_bthk), rotation, self.rotary_layout)
 
     def attend(self, heads: Heads, mask_bhts: Mask = None, keep_bhts: Mask = None) -> jax.Array:
@@ -177,17 +172,16 @@ class MultiHeadAttention(nnx.Module):
 
         keep_bhts: dropout mask of the weights; without one a random one is drawn in training.
         """
+        return self.output(self.mean(heads, mask_bhts, keep_bhts))
 
-        def attention(heads: Heads, mask_bhts: Mask) -> jax.Array:
+    @in_rows  # the one step that sees rows if tokens lie flat, without their padding
+    def mean(self, heads: Heads, mask_bhts: Mask = None, keep_bhts: Mask = None) -> jax.Array:
+        """`attention(query_i, key_i, value_i)` of every head, `b t h e`."""
+        if keep_bhts is None:
             (batch, target, count, _), source = heads.query_bthk.shape, heads.key_bsgk.shape[1]
-            dropout, keep = self.weights_dropout, keep_bhts
-            if keep is None:
-                keep = dropout.draw((batch, count, target, source))
-            drop = Drop(keep, dropout.rate)
-            return scaled_dot_product_attention(heads, mask_bhts, self.scores, drop)
-
-        # In a run without padding the heads lie flat: only the attention itself sees rows.
-        return self.output(in_rows(attention, heads, mask_bhts))
+            keep_bhts = self.weights_dropout.draw((batch, count, target, source))
+        drop = Drop(keep_bhts, self.weights_dropout.rate)
+        return scaled_dot_product_attention(heads, mask_bhts, self.scores, drop)
 
     def weights(self, heads: Heads, mask_bhts: Mask = None) -> jax.Array:
         """The weights by which `attend` adds up the values, before dropout: `b h t s`."""

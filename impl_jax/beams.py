@@ -117,9 +117,7 @@ def _rank(score_bc: jax.Array, token_bcn: jax.Array) -> jax.Array:
 def stops(
     live_bw: jax.Array, kept_bw: jax.Array, penalty: jax.Array, early_stop: jax.Array
 ) -> jax.Array:
-    """Whether no live beam of a row can beat its worst hypothesis, `b`; penalty: of the longest
-    answer.
-    """
+    """Whether no live beam can beat its row's worst hypothesis; penalty: of the longest answer."""
     full_b, highest_b = kept_bw[:, -1] > -jnp.inf, live_bw[:, 0] / penalty
     return full_b & (early_stop | (highest_b <= kept_bw[:, -1]))
 

@@ -32,10 +32,10 @@ class EncoderHeads(nnx.Module):
 
     def encoder_output(self, source: Text | jax.Array, keep: Keep | None = None) -> jax.Array:
         """What the head gives; `encode` without one."""
-        self.config.need_one_head()
-        if self.config.classes:
+        head = self.config.only_head
+        if head == "classes":
             return self.classify(source, keep)
-        if self.config.masked_language_head:
+        if head == "masked_language_head":
             return self.masked_language_logits(source, keep)
         return self.encode(source, keep)
 

@@ -55,8 +55,7 @@ class FeedForward(nnx.Module):
 
     def __call__(self, x_btd: jax.Array, keep_btf: jax.Array | None = None) -> jax.Array:
         checks.check_features("x", x_btd.shape, self.width)
-        active_btf = self.active(x_btd)
-        return self.output(self.hidden_dropout(active_btf, keep_btf))
+        return self.output(self.hidden_dropout(self.active(x_btd), keep_btf))
 
     def active(self, x_btd: jax.Array) -> jax.Array:
         """The hidden layer, `b t f`: `activation(x W_1 + b_1)`, or the gated product."""

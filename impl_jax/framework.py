@@ -19,8 +19,8 @@ from reference_numpy.sharding import Place
 __all__ = [
     "PRIVATE",
     "Array",
+    "aligned",
     "axes_of",
-    "beside",
     "bucket",
     "device",
     "device_context",
@@ -101,14 +101,13 @@ def has_explicit_axes(x: jax.Array) -> bool:
 def take_rows(table_vd: jax.Array, index: jax.Array, mode: str = "fill") -> jax.Array:
     """`table[index]`, `... d`; NaN for an index out of range, also -1; mode clip: the nearest row.
 
-    On explicit axes the result is sharded as the index, and in the last axis as the table if it
-    can.
+    On explicit axes the result is sharded as the index and, if it can be, as the table.
     """
     sharding = None
     if has_explicit_axes(index):
         places = jax.typeof(index).sharding
         table_spec = _free(table_vd, places.spec)
-        table_vd = _brought(table_vd, places.mesh, table_spec)
+        table_vd = _resharded(table_vd, places.mesh, table_spec)
         sharding = _sharding(places.mesh, [*places.spec, table_spec[1]])
     rows = jnp.asarray(table_vd).at[index]
     return rows.get(mode=mode, wrap_negative_indices=False, out_sharding=sharding)
@@ -121,7 +120,7 @@ def take_last(x_btv: jax.Array, index_bt: jax.Array) -> jax.Array:
     """
     if has_explicit_axes(x_btv):
         places = jax.typeof(x_btv).sharding
-        x_btv = _brought(x_btv, places.mesh, (*places.spec[:-1], None))
+        x_btv = _resharded(x_btv, places.mesh, (*places.spec[:-1], None))
     index_bt1 = index_bt[..., None]
     return jnp.take_along_axis(x_btv, index_bt1, -1, wrap_negative_indices=False)[..., 0]
 
@@ -140,17 +139,17 @@ def einsum(
     letters, others, result = re.split(",|->", subscripts)
     mesh, spec = jax.typeof(x).sharding.mesh, jax.typeof(x).sharding.spec
     places = dict(zip(others, _free(y, spec), strict=True)) | dict(zip(letters, spec, strict=True))
-    y = _brought(y, mesh, map(places.get, others))
+    y = _resharded(y, mesh, map(places.get, others))
     return product(x, y, out_sharding=_sharding(mesh, map(places.get, result)))
 
 
-def beside(y: jax.Array, x: jax.Array) -> jax.Array:
+def aligned(y: jax.Array, x: jax.Array) -> jax.Array:
     """y, which broadcasts to x; on explicit axes sharded as x is in the axes that y has."""
     if not has_explicit_axes(x):
         return y
     places = jax.typeof(x).sharding
     spec = zip(y.shape, places.spec[x.ndim - y.ndim :], strict=True)
-    return _brought(y, places.mesh, (None if size == 1 else place for size, place in spec))
+    return _resharded(y, places.mesh, (None if size == 1 else place for size, place in spec))
 
 
 def axes_of(place: Place) -> tuple[str, ...]:
@@ -158,7 +157,7 @@ def axes_of(place: Place) -> tuple[str, ...]:
     return () if place is None else place if isinstance(place, tuple) else (place,)
 
 
-def _brought(x: jax.Array, mesh: AbstractMesh, spec: Iterable[Place]) -> jax.Array:
+def _resharded(x: jax.Array, mesh: AbstractMesh, spec: Iterable[Place]) -> jax.Array:
     """x in this sharding; an array that lies on no mesh may be used beside all others."""
     return jax.sharding.reshard(x, _sharding(mesh, spec)) if has_explicit_axes(x) else x
 

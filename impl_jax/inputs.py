@@ -92,15 +92,13 @@ def embed(
 def sides(
     config: TransformerConfig, source: Text | jax.Array | None, target: Text | jax.Array | None
 ) -> tuple[Text | None, Text | None]:
-    """Both sides of a call, each a Text or None. Raises ValueError if the stacks lack one, or if
-    none reads it.
-    """
-    read, written = Text.of(source), Text.of(target)
-    checks.check_target_given(config.decoder_layers, written)
-    checks.check_source_given(config.encoder_layers, read)
-    if read is not None and written is not None:
-        checks.check_same_batch(source=read.ids.shape, target=written.ids.shape)
-    return read, written
+    """Both sides of a call. Raises ValueError on one that is missing, or that no stack reads."""
+    source_text, target_text = Text.of(source), Text.of(target)
+    checks.check_target_given(config.decoder_layers, target_text)
+    checks.check_source_given(config.encoder_layers, source_text)
+    if source_text is not None and target_text is not None:
+        checks.check_same_batch(source=source_text.ids.shape, target=target_text.ids.shape)
+    return source_text, target_text
 
 
 def check_memory(

@@ -9,7 +9,7 @@ from flax.typing import Dtype
 
 from reference_numpy import TransformerConfig, checks
 
-from .framework import beside
+from .framework import aligned
 from .precision import upcast_half
 from .projection import add_bias
 from .values import Own
@@ -52,7 +52,7 @@ class Norm(nnx.Module):
             scale_d = 1 + scale_d
         # In float32, as in `add_bias`: there the gradient of the scale adds up.
         wide_btd = upcast_half(normalised_btd)
-        y_btd = (wide_btd * upcast_half(beside(scale_d, wide_btd))).astype(normalised_btd.dtype)
+        y_btd = (wide_btd * upcast_half(aligned(scale_d, wide_btd))).astype(normalised_btd.dtype)
         if self.offset is not None:
             y_btd = add_bias(y_btd, self.offset[...].astype(y_btd.dtype))
         return y_btd.astype(dtype)
@@ -61,8 +61,7 @@ class Norm(nnx.Module):
 class LayerNorm(Norm):
     """`y = scale (x - mean) / sqrt(variance + epsilon) + offset` over d (NORM).
 
-    The variance is the mean of the centred squares; `nnx.LayerNorm` takes `E[x^2] - E[x]^2` by
-    default.
+    The variance is the mean of centred squares; `nnx.LayerNorm` defaults to `E[x^2] - E[x]^2`.
     """
 
     def __call__(self, x_btd: jax.Array) -> jax.Array:

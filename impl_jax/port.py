@@ -184,10 +184,6 @@ def _first(kind: type[nnx.Module]) -> Callable[..., Callable[..., Any]]:
     return partial(blank, type(kind.__name__, (_First, kind), {}))
 
 
-def _always(own: Callable[..., Any], *_: object) -> Callable[..., Any]:
-    return own
-
-
 def _heads(inputs: Inputs) -> Heads:
     return Heads(inputs["query_bthk"], inputs["key_bsgk"], inputs["value_bsge"])
 
@@ -335,7 +331,7 @@ components: dict[str, Callable[[TransformerConfig, Dtype], Callable[..., Any]]] 
         lambda x, seed: Dropout(config.dropout_rate, rngs=nnx.Rngs(seed))(x)
     ),
 }
-components |= {own.__name__: partial(_always, own) for own in _ALWAYS}
+components |= {own.__name__: lambda *_, own=own: own for own in _ALWAYS}
 components |= {
     own.__name__: lambda *of, name=own.__name__: getattr(blank(Transformer, *of), name)
     for own in _OF_MODELS

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from flax import nnx
 from flax.typing import Dtype
 
-from .framework import beside, einsum, has_explicit_axes
+from .framework import aligned, einsum, has_explicit_axes
 from .precision import upcast_half
 
 __all__ = ["Projection", "add_bias"]
@@ -54,4 +54,4 @@ def add_bias(y: jax.Array, bias: jax.Array) -> jax.Array:
     So does the gradient of the bias: XLA would add it up in a half-precision dtype, in which a sum
     stops growing once its terms are smaller than its last digit.
     """
-    return (upcast_half(y) + upcast_half(beside(bias, y))).astype(y.dtype)
+    return (upcast_half(y) + upcast_half(aligned(bias, y))).astype(y.dtype)

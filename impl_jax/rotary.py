@@ -12,7 +12,7 @@ from reference_numpy import TransformerConfig, checks
 from reference_numpy.config import LayerKind
 from reference_numpy.rotary_scaling import RotaryScaling
 
-from .framework import beside
+from .framework import aligned
 from .precision import upcast_dtype, upcast_half
 
 __all__ = ["rotary_embedding", "rotary_frequencies"]
@@ -107,18 +107,17 @@ def rotation(
     return Rotation(jnp.cos(angle_btj) * factor, jnp.sin(angle_btj) * factor)
 
 
-def rotated(x_bthk: jax.Array, turned: Rotation | None, layout: str) -> jax.Array:
-    """The first features of every head rotated in their pairs, the others as they are; None rotates
-    nothing.
+def rotated(x_bthk: jax.Array, rotation: Rotation | None, layout: str) -> jax.Array:
+    """The first features of every head rotated in their pairs, others as they are; None: x itself.
 
     `x cos + other sin`, other being what stands at the other place of each pair: one pass over x.
     """
-    if turned is None:
+    if rotation is None:
         return x_bthk
-    x, size = upcast_half(x_bthk), 2 * turned.cosine_btj.shape[-1]
+    x, size = upcast_half(x_bthk), 2 * rotation.cosine_btj.shape[-1]
     whole = size == x.shape[-1]
     x_bthn = x if whole else x[..., :size]
-    cosine_bt1j, sine_bt1j = (part[:, :, None] for part in turned)
+    cosine_bt1j, sine_bt1j = (part[:, :, None] for part in rotation)
     if layout == "halves":
         other_bthn = jnp.roll(x_bthn, size // 2, axis=-1)
         cosine_bt1n = jnp.concatenate([cosine_bt1j, cosine_bt1j], axis=-1)
@@ -128,6 +127,6 @@ def rotated(x_bthk: jax.Array, turned: Rotation | None, layout: str) -> jax.Arra
         other_bthn = pairs[..., ::-1].reshape(x_bthn.shape)
         cosine_bt1n = jnp.repeat(cosine_bt1j, 2, axis=-1)
         sine_bt1n = jnp.stack([-sine_bt1j, sine_bt1j], axis=-1).reshape(cosine_bt1n.shape)
-    y_bthn = x_bthn * beside(cosine_bt1n, x_bthn) + other_bthn * beside(sine_bt1n, x_bthn)
+    y_bthn = x_bthn * aligned(cosine_bt1n, x_bthn) + other_bthn * aligned(sine_bt1n, x_bthn)
     y = y_bthn if whole else jnp.concatenate([y_bthn, x[..., size:]], axis=-1)
     return y.astype(x_bthk.dtype)

@@ -50,16 +50,15 @@ class Stack(nnx.Module):
 
         position_bt: of the tokens, for layers that rotate; by default token t has position t.
         """
-        turned: dict[tuple[float, RotaryScaling], Rotation] = {}  # by what a rotation depends on
+        rotations: dict[tuple[float, RotaryScaling], Rotation] = {}
         for index, layer in enumerate(self.layers):
             kind = self.config.layer_kind(index)
-            if kind.rotary and (kind.base, kind.scaling) not in turned:
+            key = kind.base, kind.scaling  # what a rotation depends on
+            if kind.rotary and key not in rotations:
                 if position_bt is None:
                     position_bt = jnp.arange(x_btd.shape[1])[None]
-                made = rotation(self.config, kind, position_bt, x_btd.dtype, length)
-                turned[kind.base, kind.scaling] = made
-            own = turned[kind.base, kind.scaling] if kind.rotary else None
-            x_btd = through(layer, x_btd, own, index)
+                rotations[key] = rotation(self.config, kind, position_bt, x_btd.dtype, length)
+            x_btd = through(layer, x_btd, rotations[key] if kind.rotary else None, index)
         return self.final_norm(x_btd) if self.final_norm else x_btd
 
 

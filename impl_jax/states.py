@@ -39,16 +39,16 @@ def states(
     the same and, with an encoder, cross_attention_lbhts; l layer, t query. The last vectors are
     those after the final norm, if the config has one. Arguments and errors as the call.
     """
-    read, written = sides(model.config, source, target)
+    source_text, target_text = sides(model.config, source, target)
     model, result = nnx.view(model, deterministic=True), {}
     memory_bsd, cross_mask_bhts = None, None
-    if read is not None:
-        x_bsd, mask_bs, position_bs = model.embed("source", read)
+    if source_text is not None:
+        x_bsd, mask_bs, position_bs = model.embed("source", source_text)
         cross_mask_bhts = padding_mask(mask_bs)
         result["encoder"] = _stack(model.encoder, x_bsd, position_bs, cross_mask_bhts)
         memory_bsd = result["encoder"]["hidden_lbtd"][-1]
-    if written is not None:
-        x_btd, mask_bt, position_bt = model.embed("target", written)
+    if target_text is not None:
+        x_btd, mask_bt, position_bt = model.embed("target", target_text)
         result["decoder"] = _stack(
             model.decoder, x_btd, position_bt, padding_mask(mask_bt), memory_bsd, cross_mask_bhts
         )

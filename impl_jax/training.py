@@ -112,9 +112,7 @@ class Trainer:
         return loss
 
     def program(self, source: Array | None, target: Array) -> jax.stages.Compiled:
-        """The compiled step of batches of this shape; what its devices send each other is read by
-        `programs.traffic`.
-        """
+        """The compiled step of batches of this shape; `programs.traffic` lists its collectives."""
         with self._context():
             return self._step.lower(*self._given(source, target)).compile()
 
@@ -178,8 +176,7 @@ class Trainer:
                 yield f"{kind}.{name}", array
 
     def load_state(self, state: Mapping[str, np.ndarray], steps: int) -> None:
-        """Continues from a `state` that was taken after these steps; on a mesh each process reads
-        its own parts.
+        """Continues from a `state` after these steps; on a mesh each process reads its own parts.
 
         Raises one ValueError that lists all problems, and changes nothing then.
         """

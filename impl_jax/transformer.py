@@ -71,14 +71,14 @@ class Transformer(EncoderHeads):
 
         source, target: ids, or a `Text`.
         """
-        read, written = inputs.sides(self.config, source, target)
-        if read is None:
-            assert written is not None
-            return self.decode(written, keep=keep)
-        if written is None:
-            return self.encoder_output(read, keep)
-        mask_bs = read.real(self.config.padding_id)
-        return self.decode(written, self.encode(read, keep), mask_bs, keep)
+        source_text, target_text = inputs.sides(self.config, source, target)
+        if source_text is None:
+            assert target_text is not None
+            return self.decode(target_text, keep=keep)
+        if target_text is None:
+            return self.encoder_output(source_text, keep)
+        mask_bs = source_text.real(self.config.padding_id)
+        return self.decode(target_text, self.encode(source_text, keep), mask_bs, keep)
 
     def encode(self, source: Text | jax.Array, keep: Keep | None = None) -> jax.Array:
         """`memory = encoder(dropout(norm(embedding(source) + position + segment)))`, `b s d`."""

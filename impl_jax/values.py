@@ -76,5 +76,5 @@ class Own(TypedDict, total=False):
 
 
 def given(**values: Any) -> dict[str, Any]:
-    """The arguments that are not None: a module of another class need not take the others."""
+    """The arguments that are not None; a layer of another class need not take the others."""
     return {name: value for name, value in values.items() if value is not None}

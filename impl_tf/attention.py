@@ -79,8 +79,7 @@ def masked(
     """The scores, a floating mask added, with -inf for keys that are hidden, also by causality
     (CAUSAL) and window (WINDOW); and which queries may attend to any key, `b h t 1`, None: all.
 
-    The scores of the other queries are finite, which avoids NaN; the caller zeroes what comes of
-    them.
+    The scores of other queries are finite, which avoids NaN; the caller zeroes what they give.
     """
     if mask_bhts is not None:
         checks.check_attention_mask(mask_bhts.shape, mask_bhts.dtype.name, scores_bhts.shape)
@@ -168,7 +167,7 @@ class MultiHeadAttention(Configured):
     def keys_and_values(
         self, memory_bsd: tf.Tensor, rotation: Rotation | None = None
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """What a cache holds: `m W^K + b^K`, normalised and rotated, `b s g k`; `m W^V + b^V`,
+        """What a cache holds: `m W^K + b^K`, normed and rotated, `b s g k`; `m W^V + b^V`,
         `b s g e`."""
         key_bsgk = self.query_key_norm(self.key(memory_bsd), self.key_norm, rotation)
         return key_bsgk, self.value(memory_bsd)
@@ -176,8 +175,7 @@ class MultiHeadAttention(Configured):
     def query_key_norm(
         self, x_bthk: tf.Tensor, norm: Norm | None, rotation: Rotation | None = None
     ) -> tf.Tensor:
-        """Queries or keys, normalised over the features of a head or of all heads (QKNORM), then
-        rotated (ROTARY)."""
+        """Queries or keys, normed by head or all heads together (QKNORM), then rotated (ROTARY)."""
         if norm is not None:
             shape = sizes(x_bthk)
             x_bthk = tf.reshape(norm(tf.reshape(x_bthk, [shape[0], -1, norm.width])), shape)
@@ -191,18 +189,23 @@ class MultiHeadAttention(Configured):
         training: bool | None = None,
     ) -> tf.Tensor:
         """The attention of these queries to these keys and values, and the output's projection."""
+        return self.output_projection(self.mean(heads, mask_bhts, keep_bhts, training))
 
-        def attention(heads: Heads, mask_bhts: tf.Tensor | None) -> tf.Tensor:
-            keep = keep_bhts
-            if keep is None:
-                batch, target, count, _ = sizes(heads.query_bthk)
-                shape = batch, count, target, sizes(heads.key_bsgk)[1]
-                keep = self.weights_dropout.draw(shape, training)
-            drop = Drop(keep, self.weights_dropout.rate)
-            return scaled_dot_product_attention(heads, mask_bhts, self.scores, drop)
-
-        # In a run without padding the input is flat: only the attention itself sees rows.
-        return self.output_projection(in_rows(attention, heads, mask_bhts))
+    @in_rows  # the one step that sees rows if tokens lie flat, without their padding
+    def mean(
+        self,
+        heads: Heads,
+        mask_bhts: tf.Tensor | None = None,
+        keep_bhts: tf.Tensor | None = None,
+        training: bool | None = None,
+    ) -> tf.Tensor:
+        """`attention(query_i, key_i, value_i)` of every head, `b t h e`."""
+        if keep_bhts is None:
+            batch, target, count, _ = sizes(heads.query_bthk)
+            shape = batch, count, target, sizes(heads.key_bsgk)[1]
+            keep_bhts = self.weights_dropout.draw(shape, training)
+        drop = Drop(keep_bhts, self.weights_dropout.rate)
+        return scaled_dot_product_attention(heads, mask_bhts, self.scores, drop)
 
     def get_config(self) -> dict[str, object]:
         return {**super().get_config(), "scores": list(self.scores)}

@@ -8,8 +8,7 @@ __all__ = ["Beams", "best", "choose", "keep", "start", "stops"]
 
 
 class Beams(NamedTuple):
-    """Hypotheses of every row, the best first: their tokens, and their log p or score, -inf if
-    there is none."""
+    """Hypotheses of every row, best first: their tokens, and their log p or score; -inf: none."""
 
     score_bw: tf.Tensor
     token_bwn: tf.Tensor

@@ -50,8 +50,7 @@ class Table(Adapted):
 
 @register
 class Embedding(Table):
-    """`x = sqrt(d)^scale * table[token]`; soft one-hot rows `b t v` give the weighted sum of the
-    table's rows.
+    """`x = sqrt(d)^scale * table[token]`; soft one-hot rows `b t v` give the sum of rows by weight.
 
     round_scale: sqrt(d) is rounded to the dtype of x before. Ids outside the table raise ValueError
     if their values are known.

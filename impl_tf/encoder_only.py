@@ -15,8 +15,7 @@ __all__ = ["EncoderHeads"]
 
 
 class EncoderHeads(Configured):
-    """The methods of a Transformer without a decoder. source, keep, training and errors match
-    `encode`."""
+    """The heads of an encoder-only Transformer. source, keep, training, errors: as `encode`."""
 
     @property
     def encoder_output(self) -> Callable[..., tf.Tensor]:
@@ -24,17 +23,15 @@ class EncoderHeads(Configured):
 
         Raises ValueError on two heads.
         """
-        config = self.config
-        config.need_one_head()
-        if config.classes:
+        head = self.config.only_head
+        if head == "classes":
             return self.classify
-        return self.masked_language_logits if config.masked_language_head else self.encode
+        return self.masked_language_logits if head == "masked_language_head" else self.encode
 
     def pool(
         self, source: Ids, keep: Keep | None = None, training: bool | None = None
     ) -> tf.Tensor:
-        """`pooler(encode(source))`, `b r`: one vector for each row. Raises ValueError without a
-        pooler."""
+        """`pooler(encode(source))`, `b r`, one vector a row. Raises ValueError without a pooler."""
         self.config.need("pooler")
         return self.pooler(self.encode(source, keep, training))
 

@@ -109,11 +109,9 @@ def _masked(x: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
 
 
 class Traced(Recomputed, keras.layers.Layer):
-    """A Keras layer that gives its output's shape, by default that of its first input, for
-    `summary`.
+    """A Keras layer that gives `summary` its output's shape, by default that of its first input.
 
-    A symbolic call is traced all the same, so that its checks hold. The output has the first
-    input's mask.
+    A symbolic call is traced, too, so that its checks hold. The output has the first input's mask.
     """
 
     def __init__(self, **kwargs: object) -> None:
@@ -231,8 +229,7 @@ def decays(optimizer: keras.optimizers.Optimizer, variable: keras.Variable | tf.
 
 
 def check_total_given(total: object) -> None:
-    """Raises ValueError if one of several replicas of a tf.distribute.Strategy would count only its
-    own rows."""
+    """Raises ValueError in one of several replicas, which would count only its own rows."""
     replica = tf.distribute.get_replica_context()
     if total is None and replica is not None and replica.num_replicas_in_sync > 1:
         raise ValueError(

@@ -19,9 +19,7 @@ __all__ = ["Classifier", "MaskedLanguageHead", "Pooler"]
 
 @register
 class Pooler(Projection):
-    """`y = activation(x_0 W + b)`, `b r`, with x_0 the first token: one vector for each row; tanh
-    or relu.
-    """
+    """`y = activation(x_0 W + b)`, `b r`, with x_0 the first token of each row; tanh or relu."""
 
     def __init__(self, width: int, activation_name: str = "tanh", **kwargs: object) -> None:
         super().__init__((width,), (width,), True, **kwargs)
@@ -67,8 +65,7 @@ class Classifier(Projection):
 
 @register
 class MaskedLanguageHead(Configured):
-    """`logits = norm(activation(x W + b)) W_v + b_v`, `b s v`: scores of the token at every
-    position.
+    """`logits = norm(activation(x W + b)) W_v + b_v`, `b s v`: scores of every position's token.
 
     W and b are those of `hidden`. tied: see `Logits`; the table is that of the source.
     """

@@ -109,8 +109,7 @@ def texts(
 def checked_texts(
     config: TransformerConfig, source: Given | None, target: Ids | None
 ) -> tuple[Text | None, Text | None]:
-    """`texts` of a call. Raises ValueError also on inputs that the config does not have, or has and
-    are not given."""
+    """`texts` of a call. Raises ValueError as `check_given`."""
     source, target = texts(config, source, target)
     check_given(config, source, target)
     return source, target
@@ -173,8 +172,7 @@ def embed(
     """`norm(embedding(token) + position + segment)`, `b t d`: the input of the encoder (side:
     "source") or the decoder ("target") before dropout, with norm and segments by config.
 
-    segment_bt: by default 0. position_pd: the vectors of all positions, if they are known
-    already.
+    segment_bt: by default 0. position_pd: the vectors of all positions, if they are known.
     """
     config, layers = model.config, InputLayers.of(model, side)
     x_btd = layers.embedding(token)

@@ -123,8 +123,7 @@ class EncoderLayer(_Layer):
 
 @register
 class DecoderLayer(_Layer):
-    """Causal self-attention, cross-attention to the memory, then feed-forward, each as a residual
-    sub-layer.
+    """Causal self-attention, cross-attention to the memory, then feed-forward, each residual.
 
     The keys and values of the cross-attention are the memory, never normalised here. A decoder-only
     model has neither cross-attention nor memory.

@@ -31,7 +31,7 @@ from .decoding import Searcher
 from .dropout import Dropout
 from .framework import Configured, Tree, keras
 from .heads import Classifier, MaskedLanguageHead, Pooler
-from .inputs import OF_SOURCE, OF_TARGET
+from .inputs import OF_SOURCE, OF_TARGET, InputLayers
 from .normalization import norm
 from .programs import static_cache
 from .programs.compiled import compiled as graph
@@ -55,10 +55,6 @@ modes = ("eager", "compiled")
 weights = TABLE
 
 
-def _always(own: Callable[..., Answer], *_: object) -> Callable[..., Answer]:
-    return own
-
-
 _ALWAYS = (
     mask.padding_mask, mask.causal_mask, mask.window_mask, mask.combine_masks, softmax.softmax,
     softmax.soft_cap, penalise, truncate, draw, loss.cross_entropy, optimizer.clip_global_norm,
@@ -68,22 +64,12 @@ _OF_TEXTS = (
     Transformer.classification_loss,
 )  # fmt: skip
 components: dict[str, Build] = {
-    "embedding": lambda config, dtype: embedding.Embedding(
-        config.source_vocabulary,
-        config.model_width,
-        config.scale_embedding,
-        config.round_embedding_scale,
-        dtype=dtype.name,
-    ),
-    "segment_embedding": lambda config, dtype: embedding.SegmentEmbedding(
-        config.segments, config.model_width, dtype=dtype.name
-    ),
+    "embedding": lambda config, dtype: _source(config, dtype).embedding,
+    "segment_embedding": lambda config, dtype: _source(config, dtype).segment_embedding,
     "token_positions": lambda config, dtype: partial(
         positional_encoding.token_positions, start=config.position_start
     ),
-    "position_embedding": lambda config, dtype: positional_encoding.PositionEmbedding(
-        config.sizes["p"], config.model_width, config.position_offset, dtype=dtype.name
-    ),
+    "position_embedding": lambda config, dtype: _source(config, dtype).position_embedding,
     "positional_encoding": lambda config, dtype: partial(
         positional_encoding.positional_encoding,
         width=config.model_width,
@@ -129,7 +115,7 @@ components: dict[str, Build] = {
         lambda x, seed: Dropout(config.dropout_rate, seed=seed, dtype=dtype.name)(x, training=True)
     ),
 }
-components |= {own.__name__: partial(_always, own) for own in _ALWAYS}
+components |= {own.__name__: lambda *_, own=own: own for own in _ALWAYS}
 components |= {
     own.__name__: lambda *of, name=own.__name__: partial(_of_texts, getattr(_model(*of), name))
     for own in _OF_TEXTS
@@ -150,6 +136,10 @@ def compiled(function: Callable[..., Answer]) -> Callable[..., Answer]:
 def on_mesh(case: Case) -> Answer:
     """What a case's component gives on the devices of its mesh: `programs.on_mesh`."""
     return answer(case, components, Trainer)
+
+
+def _source(config: TransformerConfig, dtype: tf.DType) -> Any:  # whose layers its cases have
+    return InputLayers.new(config, "source", dtype.name)
 
 
 def _model(config: TransformerConfig, dtype: tf.DType) -> Transformer:

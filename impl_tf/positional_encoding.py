@@ -18,8 +18,7 @@ def token_positions(mask_bt: tf.Tensor, start: str = "first_token") -> tf.Tensor
     """`position_t = max(t - n, 0)`, with n the padding tokens before the first real one: int64 `b
     t`; 0 in a row without a real one.
 
-    start: "row" numbers from the first token of the row, real or not. Raises ValueError on another
-    start.
+    start: "row" counts from the row's first token, real or not. Raises ValueError on another start.
     """
     mask.check("mask", mask_bt)
     known("position start", [start], POSITION_STARTS)

@@ -21,8 +21,7 @@ def xavier_uniform(fan_in: int, fan_out: int) -> keras.initializers.Initializer:
 
 
 def add_bias(y: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
-    """`y + b` along the last axis, in float32 for half precision, so that the gradient of the bias
-    is summed in float32."""
+    """`y + b` along the last axis; half precision, and the gradient of the bias, add in float32."""
     return tf.cast(tf.nn.bias_add(upcast_half(y), upcast_half(bias)), y.dtype)
 
 
@@ -111,8 +110,7 @@ class Adapted(Traced):
 
 @register
 class Projection(Adapted):
-    """`y = x W + b`: W contracts its `inputs` axes with the last axes of x and gives `outputs` axes
-    in their place.
+    """`y = x W + b`: W contracts its `inputs` axes with the last axes of x, which become `outputs`.
 
     The batched product of keras.layers.EinsumDense may be summed in half precision on a CPU; one
     matrix product of all positions is summed in float32 everywhere and is faster.

@@ -122,21 +122,21 @@ def by_length(config: TransformerConfig) -> bool:
     return config.positions == "rotary" and any(scaling.by_length for scaling in scalings)
 
 
-def rotated(x_bthk: tf.Tensor, turned: Rotation | None, layout: str) -> tf.Tensor:
+def rotated(x_bthk: tf.Tensor, rotation: Rotation | None, layout: str) -> tf.Tensor:
     """The first features of every head rotated in their pairs, the others as they are; without a
     rotation x itself.
 
     A pair is an axis of size 2, along which its features change places: on a CPU faster than to
     split and join them.
     """
-    if turned is None:
+    if rotation is None:
         return x_bthk
-    size, axis = 2 * turned.cosine_btj.shape[-1], 3 if layout == "halves" else 4
+    size, axis = 2 * rotation.cosine_btj.shape[-1], 3 if layout == "halves" else 4
     x_bthn, rest_bthm = x_bthk[..., :size], x_bthk[..., size:]
     shape = *sizes(x_bthn)[:3], size // 2
     pairs = upcast_half(tf.reshape(x_bthn, [*shape[:axis], 2, *shape[axis:]]))
     cosine_bt1j, sine_bt1j = (
-        part_btj[:, :, tf.newaxis] for part_btj in (turned.cosine_btj, turned.sine_btj)
+        part_btj[:, :, tf.newaxis] for part_btj in (rotation.cosine_btj, rotation.sine_btj)
     )
     kept = pairs * tf.expand_dims(cosine_bt1j, axis)
     crossed = tf.reverse(pairs, [axis]) * tf.stack([-sine_bt1j, sine_bt1j], axis)

@@ -28,8 +28,7 @@ def penalise(
     """`x / penalty` if the score x of a token of the target is positive, otherwise `x penalty`.
 
     -inf for a token that would end a run of no_repeat_ngram tokens which the target holds already.
-    repetition_penalty may be a scalar tensor. Raises ValueError on what does not fit, if it is
-    known.
+    repetition_penalty may be a scalar tensor. Raises ValueError on what is known not to fit.
     """
     _check_penalise(scores_bv, token_bn, repetition_penalty, no_repeat_ngram, mask_bn)
     if mask_bn is None:

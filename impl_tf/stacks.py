@@ -21,8 +21,7 @@ Through: TypeAlias = Callable[[keras.layers.Layer, tf.Tensor, "Rotation | None",
 
 
 class _Stack(Configured):
-    """The layers are the attributes `layers_0` and so on: tf.train.Checkpoint finds none within a
-    list of Keras.
+    """The layers are attributes, `layers_0` ...: tf.train.Checkpoint finds none in a list of Keras.
 
     Another layer is put in a place by its attribute, `encoder.layers_0 = layer`, before the stack
     is built. It takes x and the mask, in a decoder x, the memory and both masks; keep, if keep
@@ -59,20 +58,20 @@ class _Stack(Configured):
         position_bt: tf.Tensor | None = None,
         length: tf.Tensor | None = None,
     ) -> tf.Tensor:
-        """`x = through(layer, x, rotation, index)` for every layer, then the final norm, where the
-        config has one.
+        """`x = through(layer, x, rotation, index)` for every layer, then the final norm, if any.
 
         rotation: one for all layers of a kind; None for a layer that does not rotate. length: as
         `rotary.rotation`.
         """
-        found: dict[LayerKind, Rotation] = {}
+        rotations: dict[LayerKind, Rotation] = {}
         for index, layer in enumerate(self.layers):
             kind = self.config.layer_kind(index)
-            if kind.rotary and kind not in found:
+            if kind.rotary and kind not in rotations:
                 if position_bt is None:
                     position_bt = tf.range(sizes(x_btd)[1])[tf.newaxis]
-                found[kind] = rotation(self.config, kind, position_bt, self.compute_dtype, length)
-            x_btd = through(layer, x_btd, found.get(kind), index)
+                dtype = self.compute_dtype
+                rotations[kind] = rotation(self.config, kind, position_bt, dtype, length)
+            x_btd = through(layer, x_btd, rotations.get(kind), index)
         return self.final_norm(x_btd) if self.config.final_norm else x_btd
 
 

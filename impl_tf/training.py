@@ -127,8 +127,7 @@ class Trainer:
         return loss
 
     def loss(self, source: np.ndarray | None, target: np.ndarray) -> tuple[float, int]:
-        """In evaluation: the sum of -log p over the labels that count, without smoothing, and their
-        number."""
+        """In evaluation: the unsmoothed sum of -log p over labels that count, and their number."""
         self._check(source, target)
         if self._on_mesh is not None:
             return self._on_mesh.loss(source, target), count(self.config, target)
@@ -147,8 +146,7 @@ class Trainer:
         return self._answers("beam_search", source, strategy)
 
     def state(self) -> dict[str, np.ndarray]:
-        """Copies of the parameters and moments: `parameters.<canonical name>`, `first_moment....`,
-        `second_moment....`."""
+        """Copies, by canonical name below `parameters`, `first_moment` and `second_moment`."""
         return dict(self.tensors())
 
     def tensors(self) -> Iterator[tuple[str, np.ndarray]]:
@@ -159,8 +157,7 @@ class Trainer:
     def load_state(self, state: Mapping[str, np.ndarray], steps: int) -> None:
         """Continues a run from its `state` after that many steps.
 
-        state: may read an array when it is asked for it. Raises ValueError listing all that does
-        not fit.
+        state: may read an array when it is asked for it. Raises ValueError listing all problems.
         """
         if steps < 0:
             raise ValueError(f"steps must be at least 0; got {steps}")
@@ -186,8 +183,7 @@ class Trainer:
         return {name: tensor.numpy() for name, tensor in found.items()}
 
     def _held(self) -> Iterator[tuple[str, tf.Variable, str, str, dict[str, int]]]:
-        """The tensors of the state, part by part: name, variable, its axes, canonical axes, and the
-        size of each axis."""
+        """Each tensor of the state: name, variable, its axes, canonical axes, and sizes by axis."""
         shapes = canonical.shapes(self.config)
         own = [one.value for one in weights.variables(self.model, self.config).values()]
         parts = zip(*((one, *self._optimizer.moments(one)) for one in own), strict=True)

@@ -201,8 +201,7 @@ class Transformer(EncoderHeads, keras.Model):
         input_signature: object = None,
         **kwargs: object,
     ) -> None:
-        """`keras.Model.export`; by default the exported function takes int64 ids of any batch and
-        lengths.
+        """`keras.Model.export`, by default of a function of int64 ids of any batch and lengths.
 
         LiteRT has no sine in float64: raises ValueError if a length is not fixed. For
         `tf.lite.TFLiteConverter.from_saved_model` export fixed lengths too. Its
@@ -227,8 +226,7 @@ class Transformer(EncoderHeads, keras.Model):
     def check_ids(
         self, source: Ids | None = None, target: Ids | None = None, *_: object, **__: object
     ) -> None:
-        """Raises ValueError on ids outside the tables: `compiled` calls it before its graph, in
-        which ids have no values."""
+        """Raises ValueError on ids outside the tables; a graph of `compiled` could not see them."""
         source, target = texts(self.config, source, target)
         if source is not None and self.config.encoder_layers:
             layers = InputLayers.of(self, "source")

@@ -65,9 +65,7 @@ def scaled_scores(query_bthk: Tensor, key_bsgk: Tensor, scores: Scores = Scores(
 def masked(
     scores_bhts: Tensor, mask_bhts: Tensor | None, scores: Scores = Scores()
 ) -> tuple[Tensor, Tensor | None]:
-    """Returns the scores with a floating mask added, and the boolean mask with causality (CAUSAL)
-    and window (WINDOW) in it.
-    """
+    """Scores plus a floating mask, and a boolean mask with causality (CAUSAL), window (WINDOW)."""
     target, source = scores_bhts.shape[2:]
     if mask_bhts is not None:
         kind = precision.dtype_name(mask_bhts.dtype)
@@ -143,26 +141,27 @@ class MultiHeadAttention(nn.Module):
 
     def queries(self, query_btd: Tensor, rotation: Rotation | None = None) -> Tensor:
         """`x W^Q + b^Q`, normalised and rotated: `b t h k`."""
-        query_bthk = self.query(query_btd).unflatten(-1, (-1, self.key_size))
-        normed_bthk = self.query_key_norm(self.query_norm, query_bthk)
-        return rotary.rotated(normed_bthk, rotation, self.config.rotary_layout)
+        return self.query_key_norm(self.query(query_btd), self.query_norm, rotation)
 
     def keys_and_values(
         self, memory_bsd: Tensor, rotation: Rotation | None = None
     ) -> tuple[Tensor, Tensor]:
         """`m W^K + b^K`, normalised and rotated, and `m W^V + b^V`: `b s g k` and `b s g e`."""
-        key_bsgk = self.key(memory_bsd).unflatten(-1, (-1, self.key_size))
-        value_bsge = self.value(memory_bsd).unflatten(-1, (-1, self.value_size))
-        normed_bsgk = self.query_key_norm(self.key_norm, key_bsgk)
-        return rotary.rotated(normed_bsgk, rotation, self.config.rotary_layout), value_bsge
+        key_bsgk = self.query_key_norm(self.key(memory_bsd), self.key_norm, rotation)
+        return key_bsgk, self.value(memory_bsd).unflatten(-1, (-1, self.value_size))
 
-    def query_key_norm(self, norm: nn.Module | None, x_bthk: Tensor) -> Tensor:
-        """`norm(x)` over the features of each head, or of all heads together (QKNORM)."""
-        if norm is None:
-            return x_bthk
-        axis = 1 if self.config.query_key_norm == "head" else 2
-        normed_btd = norm(x_bthk.flatten(axis, axis + 1))
-        return normed_btd.unflatten(axis, (-1, x_bthk.shape[axis + 1]))
+    def query_key_norm(
+        self, x_btd: Tensor, norm: nn.Module | None, rotation: Rotation | None = None
+    ) -> Tensor:
+        """Splits queries or keys into heads, `b t h k`; normalises them over each head, or over all
+        heads together (QKNORM), then rotates them (ROTARY).
+        """
+        x_bthk = x_btd.unflatten(-1, (-1, self.key_size))
+        if norm is not None:
+            axis = 1 if self.config.query_key_norm == "head" else 2
+            normed_btd = norm(x_bthk.flatten(axis, axis + 1))
+            x_bthk = normed_btd.unflatten(axis, (-1, x_bthk.shape[axis + 1]))
+        return rotary.rotated(x_bthk, rotation, self.config.rotary_layout)
 
     def attend(
         self,
@@ -175,17 +174,23 @@ class MultiHeadAttention(nn.Module):
 
         scores: by default the module's own; others if the mask has causality and window in it.
         """
-        drop, scores = self.weights_dropout, self.scores if scores is None else scores
+        return self.output(self.mean(heads, mask_bhts, keep_bhts, scores).flatten(-2))
 
-        def mean(heads: Heads, mask_bhts: Tensor | None) -> Tensor:
-            if type(drop).forward is not Dropout.forward or is_changed(drop):
-                # It needs the weights, which the fused kernel never holds.
-                return self.weights(heads, mask_bhts, keep_bhts, scores)[1]
-            rate = drop.rate if drop.training or keep_bhts is not None else 0.0
-            return scaled_dot_product_attention(heads, mask_bhts, scores, Drop(keep_bhts, rate))
-
-        # In a run without padding the input is flat: only the attention itself sees rows.
-        return self.output(in_rows(mean, heads, mask_bhts).flatten(-2))
+    @in_rows  # the one step that sees rows if tokens lie flat, without their padding
+    def mean(
+        self,
+        heads: Heads,
+        mask_bhts: Tensor | None = None,
+        keep_bhts: Tensor | None = None,
+        scores: Scores | None = None,
+    ) -> Tensor:
+        """`attention(query_i, key_i, value_i)` of every head, `b t h e`; scores: as `attend`."""
+        scores, drop = self.scores if scores is None else scores, self.weights_dropout
+        if type(drop).forward is not Dropout.forward or is_changed(drop):
+            # A user's dropout is given the weights, which the fused kernel never holds.
+            return self.weights(heads, mask_bhts, keep_bhts, scores)[1]
+        rate = drop.rate if drop.training or keep_bhts is not None else 0.0
+        return scaled_dot_product_attention(heads, mask_bhts, scores, Drop(keep_bhts, rate))
 
     def weights(
         self,

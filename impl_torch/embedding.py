@@ -99,8 +99,7 @@ class Logits(Projection):
 
     def forward(self, x_btd: Tensor) -> Tensor:
         checks.check_features("x", x_btd.shape, self.in_features)
-        logits_btv = super().forward(x_btd)
-        return scaled_and_capped(logits_btv, self.scale, self.cap)
+        return scaled_and_capped(super().forward(x_btd), self.scale, self.cap)
 
 
 def token_embedding(config: TransformerConfig, vocabulary: int) -> Embedding:

@@ -34,10 +34,10 @@ class EncoderHeads(Sharing):
 
     def encoder_output(self, source: Source, keep: Keep | None = None) -> Tensor:
         """Returns the output of the config's head, or of the encoder if there is none."""
-        self.config.need_one_head()
-        if self.config.classes:
+        head = self.config.only_head
+        if head == "classes":
             return self.classify(source, keep)
-        if self.config.masked_language_head:
+        if head == "masked_language_head":
             return self.masked_language_logits(source, keep)
         return self.encode(source, keep)
 

@@ -263,8 +263,7 @@ class Moving(nn.Module):
 
 
 class Sharing(Moving):
-    """A module in which several modules have one parameter in common, such as a shared or tied
-    table.
+    """A module of which several modules share one parameter, such as a shared or tied table.
 
     It stays one parameter on every device and in every way of loading. A state dict has it once,
     under its first name, as `safetensors.torch.save_file` needs it; a state dict that is loaded may

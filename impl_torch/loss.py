@@ -41,8 +41,8 @@ def cross_entropy(
     Under autocast the loss of half-precision logits is float32, as torch's is; otherwise it has the
     dtype of the logits. total: a tensor if one compiled graph is to serve every count.
     """
-    _check(logits_btv, label_bt, smoothing, total, framework.bounds(label_bt))
-    return unchecked(logits_btv, label_bt, mask_bt, smoothing, total)
+    bounds = framework.bounds(label_bt)
+    return unchecked(logits_btv, label_bt, mask_bt, smoothing, total, bounds)
 
 
 def unchecked(
@@ -51,9 +51,12 @@ def unchecked(
     mask_bt: Tensor | None,
     smoothing: float,
     total: int | Tensor | None,
+    bounds: Sequence[int] = (),
 ) -> Tensor:
-    """Computes `cross_entropy` of label ids that are checked."""
-    _check(logits_btv, label_bt, smoothing, total)
+    """Computes `cross_entropy` of label ids that are checked, or whose bounds are given."""
+    known_total = None if isinstance(total, Tensor) else total
+    kind = precision.dtype_name(label_bt.dtype)
+    checks.check_labels(logits_btv.shape, label_bt.shape, kind, smoothing, known_total, *bounds)
     x_btv = precision.upcast_half(logits_btv)
     mask.check("mask", mask_bt, label_bt.shape)
     if mask_bt is not None:
@@ -70,15 +73,3 @@ def unchecked(
     loss = counted_bt.sum() / total
     # Autocast chose the half-precision dtype of the logits, not the caller.
     return loss if precision.autocasts(logits_btv) else loss.to(logits_btv.dtype)
-
-
-def _check(
-    logits_btv: Tensor,
-    label_bt: Tensor,
-    smoothing: float,
-    total: int | Tensor | None,
-    bounds: Sequence[int] = (),
-) -> None:
-    known_total = None if isinstance(total, Tensor) else total
-    kind = precision.dtype_name(label_bt.dtype)
-    checks.check_labels(logits_btv.shape, label_bt.shape, kind, smoothing, known_total, *bounds)

@@ -22,8 +22,7 @@ def linear(in_features: int, out_features: int, bias: bool = True) -> nn.Linear:
 
 
 def initialise(module: nn.Module) -> None:
-    """Sets the first values of the module's own parameters (INIT): `model.apply(initialise)` after
-    `to_empty`.
+    """Sets a module's own first values (INIT): `model.apply(initialise)` after `to_empty`.
 
     `reset_parameters` of an `nn.Linear` draws other numbers.
     """

@@ -32,8 +32,7 @@ def rotary_embedding(
     """`y_i = x_i cos(p w_j) - x_l sin(p w_j)`, `y_l = x_l cos(p w_j) + x_i sin(p w_j)`, `b t h k`,
     for every pair (i, l) of the features that rotate; p: the position.
 
-    Half-precision dtypes compute in float32. A model computes the cosines and sines once for all
-    layers.
+    Half-precision dtypes compute in float32. A model computes cosine and sine once for all layers.
     """
     kind = precision.dtype_name(position_bt.dtype)
     checks.check_rotated(x_bthk.shape, position_bt.shape, kind, config.key_size)

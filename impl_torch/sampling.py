@@ -90,8 +90,7 @@ def unchecked_truncate(logits_bv: Tensor, temperature: float, top_k: int, top_p:
 
 
 def draw(logits_bv: Tensor, uniform_b: Tensor) -> Tensor:
-    """Returns the lowest id whose `p_0 + ... + p_id`, `p = softmax(logits)`, exceeds the uniform
-    number.
+    """Returns the lowest id whose `p_0 + ... + p_id`, `p = softmax(logits)`, exceeds its number.
 
     It is found by counting, which a graph does without a look at the values.
     """

@@ -23,8 +23,7 @@ Through = Callable[[Layer, Tensor, Rotation | None, int], Tensor]
 
 
 class Stack(nn.Module):
-    """`x = layer_i(x)` for every layer, then `final_norm(x)` if the config has one. Vectors in,
-    vectors out.
+    """`x = layer_i(x)` for every layer, then `final_norm(x)` by config: vectors in, vectors out.
 
     It owns `embedding_dropout`, a site of the stack, which `Transformer` applies to its input. A
     layer of another class is given `rotation` only if it is in the place of one that rotates, and
@@ -48,8 +47,7 @@ class Stack(nn.Module):
         """`x = through(layer, x, rotation, index)` for every layer, then the final norm: the one
         loop over layers.
 
-        position_bt: without it, token t has position t. turned: the rotation of every layer, if the
-        caller has them.
+        position_bt: by default token t has position t. turned: the rotations, if they are known.
         """
         if turned is None:
             turned = rotation(self.config, len(self.layers), x_btd, position_bt)

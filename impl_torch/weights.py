@@ -1,7 +1,6 @@
 """Reads and writes the canonical parameters of a module, bit for bit.
 
-Everything here works on any `nn.Module` whose layout a table describes; `TABLE` describes this
-package.
+Everything here works on any `nn.Module` whose layout a table describes; `TABLE` is this package's.
 """
 
 import re
@@ -23,40 +22,15 @@ __all__ = ["TABLE", "export", "from_numpy", "load", "tensors", "to_numpy"]
 
 Found = dict[str, tuple[str, Tensor | None]]  # canonical name -> native name, tensor
 
-# end of the canonical name, end of the native name, native axes
+# End of the canonical name, end of the native name, native axes; linear layers have outputs first.
 TABLE: layout.Table = (
-    ("table", "weight", "v d"),
-    ("table", "weight", "p d"),
-    ("table", "weight", "a d"),
-    ("query.kernel", "query.weight", "(h k) d"),
-    ("query.bias", "query.bias", "(h k)"),
-    ("key.kernel", "key.weight", "(g k) d"),
-    ("key.bias", "key.bias", "(g k)"),
-    ("value.kernel", "value.weight", "(g e) d"),
-    ("value.bias", "value.bias", "(g e)"),
-    ("output.kernel", "output.weight", "d (h e)"),
+    *(("table", "weight", axes) for axes in ("v d", "p d", "a d")),
+    *(("kernel", "weight", axes) for axes in ("(h k) d", "(g k) d", "(g e) d", "d (h e)", "f d")),
     ("output.kernel", "output.weight", "d f"),
-    ("output.bias", "output.bias", "d"),
-    ("gate.kernel", "gate.weight", "f d"),
-    ("gate.bias", "gate.bias", "f"),
-    ("hidden.kernel", "hidden.weight", "f d"),
-    ("hidden.bias", "hidden.bias", "f"),
-    ("hidden.kernel", "hidden.weight", "r d"),
-    ("hidden.bias", "hidden.bias", "r"),
-    ("scale", "weight", "d"),
-    ("offset", "bias", "d"),
-    ("scale", "weight", "k"),
-    ("offset", "bias", "k"),
-    ("scale", "weight", "(h k)"),
-    ("offset", "bias", "(h k)"),
-    ("scale", "weight", "(g k)"),
-    ("offset", "bias", "(g k)"),
-    ("kernel", "weight", "v d"),
-    ("bias", "bias", "v"),
-    ("kernel", "weight", "r d"),
-    ("bias", "bias", "r"),
-    ("kernel", "weight", "c r"),
-    ("bias", "bias", "c"),
+    *(("kernel", "weight", axes) for axes in ("r d", "v d", "c r")),
+    *(("bias", "bias", axes) for axes in ("(h k)", "(g k)", "(g e)", "d", "f", "r", "v", "c")),
+    *(("scale", "weight", axes) for axes in ("d", "k", "(h k)", "(g k)")),
+    *(("offset", "bias", axes) for axes in ("d", "k", "(h k)", "(g k)")),
 )
 
 
@@ -127,14 +101,9 @@ def export(
     return layout.from_native(natives, table, config, component)
 
 
-def tensors(
-    module: nn.Module,
-    config: TransformerConfig,
-    component: str = "transformer",
-    table: layout.Table = TABLE,
-) -> dict[str, Tensor]:
-    """Returns the module's own tensors by canonical name, in its own layout."""
-    found = _found(module, config, component, table).items()
+def tensors(module: nn.Module, config: TransformerConfig) -> dict[str, Tensor]:
+    """Returns a model's own tensors by canonical name, in its own layout."""
+    found = _found(module, config, "transformer", TABLE).items()
     return {name: tensor for name, (_, tensor) in found if tensor is not None}
 
 

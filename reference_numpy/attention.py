@@ -60,9 +60,7 @@ def scaled_dot_product_attention(
 
 
 def scaled_scores(query_bthk: Array, key_bsgk: Array, scores: Scores = Scores()) -> Array:
-    """`query key^T / sqrt(k)`, or times the scale that is stated (SCALE): `b h t s`, at least in
-    float32.
-    """
+    """`query key^T / sqrt(k)`, or times a stated scale (SCALE): `b h t s`, at least in float32."""
     wide_query_bthk = arithmetic.upcast_half(query_bthk)
     factor = wide_query_bthk.dtype.type(scores.factor(query_bthk.shape[3]))
     key_bshk = arithmetic.upcast_half(repeat_kv(key_bsgk, query_bthk.shape[2]))
@@ -72,9 +70,7 @@ def scaled_scores(query_bthk: Array, key_bsgk: Array, scores: Scores = Scores())
 def masked(
     scores_bhts: Array, mask_bhts: Mask, scores: Scores = Scores()
 ) -> tuple[Array, Array | None]:
-    """The scores with a floating mask added, and the boolean mask with causality (CAUSAL) and
-    window (WINDOW) in it.
-    """
+    """Scores plus a floating mask, and a boolean mask with causality (CAUSAL), window (WINDOW)."""
     if mask_bhts is not None:
         checks.check_attention_mask(mask_bhts.shape, str(mask_bhts.dtype), scores_bhts.shape)
         if mask_bhts.dtype != bool:
@@ -124,9 +120,7 @@ def project(
     memory_bsd: Array,
     rotation: Rotation | None = None,
 ) -> Heads:
-    """The queries of x, and the keys and values of m: projected, normed (QKNORM), rotated
-    (ROTARY).
-    """
+    """Queries of x, keys and values of m: projected, normed (QKNORM), rotated (ROTARY)."""
     if rotation is not None:
         checks.check_same_length(query=query_btd.shape, memory=memory_bsd.shape)
     query_bthk = queries(parameters, config, query_btd, rotation)
@@ -146,9 +140,7 @@ def queries(
 def keys_and_values(
     parameters: Tree, config: Config, memory_bsd: Array, rotation: Rotation | None = None
 ) -> tuple[Array, Array]:
-    """`m W^K + b^K`, normed and rotated, and `m W^V + b^V`: `b s g k` and `b s g e`, which a cache
-    may hold.
-    """
+    """What a cache holds: normed and rotated `m W^K + b^K`, `b s g k`; `m W^V + b^V`, `b s g e`."""
     checks.check_features("memory", memory_bsd.shape, parameters["key"]["kernel"].shape[0])
     key_bsgk = projection("bsd,dgk->bsgk", parameters["key"], memory_bsd)
     value_bsge = projection("bsd,dge->bsge", parameters["value"], memory_bsd)
@@ -264,8 +256,7 @@ def multi_head_attention_vjp(
     *,
     cotangent: Array,
 ) -> Gradients:
-    """Backwards through the output projection, the attention, rotation and norm, and the three
-    projections.
+    """Backwards through the output projection, attention, rotation, norm and three projections.
 
     Returns parameters, query_btd, memory_bsd, and mask_bhts if it is floating. In self-attention
     the gradient of x is the sum of query_btd and memory_bsd.

@@ -46,9 +46,7 @@ class Row:
 
 
 def best(live: list[Beam], total_wv: Array, count: int) -> list[Beam]:
-    """The continuations of largest log p, largest first; of equals the lower token, then the better
-    beam.
-    """
+    """The continuations of largest log p first; of equals the lower token, then the better beam."""
     by_token = total_wv.T.ravel()  # entry id * w + beam: a stable sort prefers the lower id
     chosen = []
     for index in np.argsort(-by_token, kind="stable")[:count]:

@@ -2,8 +2,7 @@
 
 The functions take plain facts (shapes, dtype names, lowest and highest id) instead of arrays, so
 that the ports call them too. A size of None is not known yet in a traced program and is not
-checked. A size that is a symbol is only compared for equality, which every framework's symbols
-decide.
+checked. A symbol is only compared for equality, which every framework's symbols decide.
 """
 
 from collections.abc import Sequence
@@ -114,9 +113,7 @@ def check_target_given(decoder_layers: int, target: object, **of_target: object)
 
 
 def check_batch(batch: int | None, rows: int | None) -> None:
-    """A target has the rows of the memory; a decoder-only model, without memory, is told their
-    number.
-    """
+    """A target has the rows of the memory; a decoder-only model has no memory and needs batch."""
     if rows is None and batch is None:
         raise ValueError("a decoder-only model needs batch, the number of rows; got None")
     if None not in (rows, batch) and rows != batch:
@@ -398,9 +395,7 @@ def check_prefix(
 
 
 def check_prefix_given(prefix: bool, source: bool, start_id: int | None) -> None:
-    """An answer follows a prefix or the start token; a decoder-only model needs the prefix, its
-    prompt.
-    """
+    """An answer follows a prefix or the start token; a decoder-only model needs a prefix."""
     if not prefix and not source:
         raise ValueError("a decoder-only model needs a prefix, the prompt; got None")
     if not prefix and start_id is None:

@@ -345,18 +345,14 @@ class TransformerConfig(fields.Fields):
         if not getattr(self, head):
             raise ValueError(f"the model has no such head; got {head}={getattr(self, head)}")
 
-    def need_one_head(self) -> None:
-        """Raises ValueError if a model has two heads, so that a call does not say which."""
-        if self.classes and self.masked_language_head:
-            wanted = "two heads is called by `classify` or `masked_language_logits`"
-            raise ValueError(f"an encoder-only model with {wanted}; got a call of the whole")
-
     @property
     def only_head(self) -> str:
         """The head that the call of an encoder-only model means, by its field; empty without one.
-        Raises ValueError as `need_one_head`.
+        Raises ValueError if there are two, so that a call does not say which.
         """
-        self.need_one_head()
+        if self.classes and self.masked_language_head:
+            wanted = "two heads is called by `classify` or `masked_language_logits`"
+            raise ValueError(f"an encoder-only model with {wanted}; got a call of the whole")
         if self.classes:
             return "classes"
         return "masked_language_head" if self.masked_language_head else ""

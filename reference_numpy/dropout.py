@@ -11,8 +11,7 @@ __all__ = ["dropout", "dropout_vjp"]
 
 
 def dropout(x: Array, keep: Mask, rate: float) -> Array:
-    """`y = x / (1 - rate)` where `keep` is True, otherwise 0. Without `keep`, in evaluation, it is
-    the identity.
+    """`y = x / (1 - rate)` where `keep` is True, otherwise 0; without `keep`, in evaluation, x.
 
     keep: boolean, True = keep, broadcastable to x; each entry is True with probability 1 - rate, so
     that the expectation of y is x. Half-precision dtypes divide in float32 and round once.

@@ -55,10 +55,8 @@ def embedding_vjp(
 
 def _are_ids(token: Array, vocabulary: int) -> bool:
     """Whether tokens are ids, otherwise soft rows; raises ValueError if they are neither."""
-    ids = token.dtype.kind in "iu"
-    lowest, highest = bounds(token)
-    checks.check_tokens("token", token.shape, str(token.dtype), vocabulary, lowest, highest)
-    return ids
+    checks.check_tokens("token", token.shape, str(token.dtype), vocabulary, *bounds(token))
+    return token.dtype.kind in "iu"
 
 
 def _scaled(x_btd: Array, round_scale: bool) -> Array:
@@ -74,8 +72,7 @@ def segment_embedding(parameters: Tree, segment_bs: Array) -> Array:
     segments and axes. Source: Devlin et al. 2019, section 3.
     """
     kind, rows = str(segment_bs.dtype), len(parameters["table"])
-    lowest, highest = bounds(segment_bs)
-    checks.check_rows("segment", segment_bs.shape, kind, rows, lowest, highest)
+    checks.check_rows("segment", segment_bs.shape, kind, rows, *bounds(segment_bs))
     return parameters["table"][segment_bs]
 
 

@@ -1,6 +1,4 @@
-"""Checked fields: what each field of a config, a recipe or a strategy must be, in one set of
-messages.
-"""
+"""Checked fields: what a field of a config, a recipe or a strategy must be, and its messages."""
 
 import dataclasses
 import sys
@@ -114,8 +112,7 @@ def sequence_of(rule: Rule) -> Rule:
 
 @dataclass(frozen=True, kw_only=True)
 class Fields:
-    """The base of a frozen dataclass whose fields are `Annotated` with their rules, the type's
-    first.
+    """The base of a frozen dataclass whose fields are `Annotated` with rules, the type's first.
 
     Raises ValueError naming every field that breaks a rule, with the first rule that it breaks and
     what came; and, if all have their type, every conflict between fields.
@@ -158,9 +155,7 @@ class Fields:
 
     @classmethod
     def apart(cls, given: Mapping[str, Any]) -> Values:
-        """The values by field, where one name stands for several fields (`TOGETHER`), as `to_dict`
-        gives them.
-        """
+        """The values by field, as in `to_dict`; a name in `TOGETHER` sets several fields."""
         apart = {name: value for name, value in given.items() if name not in cls.TOGETHER}
         named = {
             name: value.to_dict() if isinstance(value, Fields) else _listed(value)

@@ -17,8 +17,7 @@ __all__ = [
 
 
 def pooler(parameters: Tree, x_bsd: Array, activation_name: str = "tanh") -> Array:
-    """`y = activation(x_0 W + b)`, from the first token of each row: one vector for the whole row,
-    `b r`.
+    """`y = activation(x_0 W + b)`, `b r`, x_0 the first token: one vector for the whole row.
 
     parameters: kernel `d r`, bias `r`, with r = d. activation_name: tanh, which half-precision
     dtypes compute in float32, or relu. Raises ValueError where x is not `b s d`, s at least 1.
@@ -30,8 +29,7 @@ def pooler(parameters: Tree, x_bsd: Array, activation_name: str = "tanh") -> Arr
 def pooler_vjp(
     parameters: Tree, x_bsd: Array, activation_name: str = "tanh", *, cotangent: Array
 ) -> Gradients:
-    """`du = g activation'(u)`, `u = x_0 W + b`, then the dense layer; parameters, x_bsd. tanh: `1 -
-    tanh^2 u`."""
+    """`du = g activation'(u)`, `u = x_0 W + b`, tanh: `1 - tanh^2 u`; then parameters and x_bsd."""
     u_br = _first(parameters, x_bsd)
     if activation_name == "relu":
         g_br = feed_forward.activation_vjp(u_br, "relu", cotangent=cotangent)["x"]
@@ -74,8 +72,7 @@ def classifier_vjp(
 
 
 def masked_language_head(parameters: Tree, x_bsd: Array, config: Config) -> Array:
-    """`logits = norm(activation(x W + b)) W_v + b_v`, `b s v`: scores of the token at every
-    position.
+    """`logits = norm(activation(x W + b)) W_v + b_v`, `b s v`: scores of every position's token.
 
     parameters: hidden.kernel `d r`, hidden.bias `r`; norm; logits.kernel `d v` (tied: the
     transposed table of the source), logits.bias `v` by config. config: activation, norm, and scale
@@ -110,9 +107,8 @@ def output(parameters: Tree, config: Config, head: str, x_bsd: Array, keep: Keep
     """What a head makes of the encoder's output: `b r`, `b c` or `b s v`.
 
     parameters: of the whole model. head: the field of the config that adds it, "pooler", "classes"
-    or "masked_language_head". Raises ValueError if the config lacks it.
+    or "masked_language_head".
     """
-    config.need(head)
     if head == "masked_language_head":
         return masked_language_head(_untied(parameters, config), x_bsd, config)
     pooled_br = pooler(parameters["pooler"], x_bsd, config.pooler_activation)
@@ -131,9 +127,7 @@ def output_vjp(
     *,
     cotangent: Array,
 ) -> Gradients:
-    """parameters and x_bsd. A kernel that is the transposed table passes its gradient to the
-    table.
-    """
+    """parameters and x_bsd. A tied kernel passes its gradient to the table, transposed."""
     if head == "masked_language_head":
         own = _untied(parameters, config)
         inner = masked_language_head_vjp(own, x_bsd, config, cotangent=cotangent)
@@ -154,9 +148,7 @@ def output_vjp(
 
 
 def _untied(parameters: Tree, config: Config) -> Tree:
-    """The masked-language head's parameters; tied, the kernel of its logits is the transposed
-    table.
-    """
+    """The masked-language head's parameters; a tied kernel of logits is the transposed table."""
     head = parameters["masked_language_head"]
     if not config.tie_logits:
         return head
@@ -167,7 +159,6 @@ def _untied(parameters: Tree, config: Config) -> Tree:
 def _first(parameters: Tree, x_bsd: Array) -> Array:
     """`x_0 W + b`."""
     checks.check_features("x", x_bsd.shape, parameters["kernel"].shape[0])
-    checks.check_not_empty("x", x_bsd.shape)
     return arithmetic.affine("bd,dr->br", x_bsd[:, 0], parameters)
 
 

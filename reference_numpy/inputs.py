@@ -16,8 +16,7 @@ __all__ = ["embed", "embed_vjp", "masked_positions", "table"]
 def masked_positions(
     config: Config, side: str, token: Array, mask_bt: Mask = None
 ) -> tuple[Array, Array]:
-    """Which tokens are real, by default every id but the padding id, and their positions, both `b
-    t`.
+    """Which tokens are real, by default every id but the padding id, and their positions: `b t`.
 
     side: "source" or "target". Raises ValueError on tokens and masks that do not fit, and on more
     tokens than there are positions.
@@ -43,8 +42,7 @@ def embed(
     position_bt: Array,
     segment_bt: Array | None = None,
 ) -> Array:
-    """`norm(embedding(token) + position + segment)`, `b t d`, with norm, positions and segments by
-    config.
+    """`norm(embedding(token) + position + segment)`, `b t d`; all but the first by config.
 
     The input of the first layer of the encoder (side: "source") or the decoder ("target"), before
     dropout. segment_bt: without it, 0.
@@ -100,8 +98,8 @@ def summed(
     """`embedding(token) + position + segment`."""
     if segment_bt is not None and not (config.segments and side == "source"):
         checks.check_segments(0, segment_bt.shape, str(segment_bt.dtype), token.shape)
-    own, scale, rounded = table(config, side), config.scale_embedding, config.round_embedding_scale
-    x_btd = embedding.embedding(parameters[own], token, scale, rounded)
+    scale, rounded = config.scale_embedding, config.round_embedding_scale
+    x_btd = embedding.embedding(parameters[table(config, side)], token, scale, rounded)
     if config.positions == "learned":
         own, offset = parameters[f"{side}_position_embedding"], config.position_offset
         x_btd = x_btd + positional_encoding.position_embedding(own, position_bt, offset)
@@ -110,11 +108,8 @@ def summed(
             position_bt, config.model_width, x_btd.dtype, config.sinusoid_layout
         )
     if config.segments and side == "source":
-        own, segment_bt = (
-            parameters["source_segment_embedding"],
-            segments(config, token, segment_bt),
-        )
-        x_btd = x_btd + embedding.segment_embedding(own, segment_bt)
+        own = parameters["source_segment_embedding"]
+        x_btd = x_btd + embedding.segment_embedding(own, segments(config, token, segment_bt))
     return x_btd
 
 
@@ -122,9 +117,8 @@ def segments(config: Config, token: Array, segment_bt: Array | None) -> Array:
     """The segment of every token: without any, 0."""
     if segment_bt is None:
         return np.zeros(token.shape[:2], np.int64)
-    kind, (lowest, highest) = str(segment_bt.dtype), bounds(segment_bt)
-    shapes = segment_bt.shape, kind, token.shape
-    checks.check_segments(config.segments, *shapes, lowest, highest)
+    shapes = segment_bt.shape, str(segment_bt.dtype), token.shape
+    checks.check_segments(config.segments, *shapes, *bounds(segment_bt))
     return segment_bt
 
 

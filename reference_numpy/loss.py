@@ -74,9 +74,8 @@ def _weight(
     logits_btv: Array, label_bt: Array, mask_bt: Mask, smoothing: float, total: int | None
 ) -> Array:
     """The factor of each label's loss: 1 / total if it counts, otherwise 0."""
-    kind, (lowest, highest) = str(label_bt.dtype), bounds(label_bt)
-    shapes = logits_btv.shape, label_bt.shape
-    checks.check_labels(*shapes, kind, smoothing, total, lowest, highest)
+    shapes, kind = (logits_btv.shape, label_bt.shape), str(label_bt.dtype)
+    checks.check_labels(*shapes, kind, smoothing, total, *bounds(label_bt))
     if mask_bt is None:
         mask_bt = np.ones(label_bt.shape, dtype=bool)
     checks.check_token_mask("mask", mask_bt.shape, str(mask_bt.dtype), label_bt.shape)

@@ -35,8 +35,7 @@ def causal_mask(target_length: int, source_length: int) -> Array:
 
 
 def window_mask(target_length: int, source_length: int, window: int) -> Array:
-    """Query i may attend to key j, and the mask `1 1 t s` is True, where `|i + (s - t) - j| <
-    window`.
+    """Query i may attend to key j (True in the mask `1 1 t s`) where `|i + (s - t) - j| < window`.
 
     With causality a query sees itself and the `window - 1` keys before it (WINDOW). Raises
     ValueError on a window less than 1. Source: Beltagy et al. 2020, section 3.1.

@@ -142,9 +142,7 @@ def _scaled_vjp(
     cast: bool,
     cotangent: Array,
 ) -> tuple[Array, Gradients]:
-    """`h = scale g`, and the gradients of scale and offset, of which half precision adds up in
-    float32.
-    """
+    """`h = scale g`, and the gradients of scale and offset, summed at least in float32."""
     g_btd, scale_d = arithmetic.upcast_half(cotangent), parameters["scale"]
     h_btd = g_btd * _scale(parameters, g_btd.dtype, one_plus)
     seen_btd = normalised_btd.astype(dtype).astype(g_btd.dtype) if cast else normalised_btd

@@ -33,11 +33,9 @@ Names = dict[str, str]  # canonical name -> axes, in the order of the forward pa
 
 
 def axes(config: Config, component: str = "transformer") -> Names:
-    """The canonical name and axes of every parameter of a component, in the order of the forward
-    pass.
+    """Canonical name and axes of a component's parameters, in the order of the forward pass.
 
-    A tied tensor appears once, under the name that `ties` maps to. Raises ValueError on an unknown
-    component.
+    A tied tensor appears once, under the name in `ties`. Raises ValueError on an unknown component.
     """
     known("component", [component], _COMPONENTS)
     return _COMPONENTS[component](config)
@@ -78,8 +76,7 @@ def initialise(config: Config, seed: int, dtype: DTypeLike = np.float64) -> dict
 
     Kernels are uniform between -a and a, where `a = sqrt(6 / (fan_in + fan_out))` with the fans of
     the unfused projection (Xavier; Glorot & Bengio 2010, eq. 16). Tables are normal, with standard
-    deviation `1 / sqrt(d)`. Biases and offsets are 0. Scales are 1, or 0 where norms multiply by `1
-    + scale`.
+    deviation `1 / sqrt(d)`. Biases and offsets are 0; scales are 1, or 0 in norms with `1 + scale`.
     """
     rng, letters = np.random.default_rng(seed), axes(config)
     scale = float(not config.norm_one_plus_scale)

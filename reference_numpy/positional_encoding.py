@@ -12,13 +12,11 @@ __all__ = ["position_embedding", "position_embedding_vjp", "positional_encoding"
 
 
 def token_positions(mask_bt: Array, start: str = "first_token") -> Array:
-    """`position_t = max(t - n, 0)`, where n counts the padding tokens before the first real token;
-    int64 `b t`.
+    """`position_t = max(t - n, 0)`, n the padding tokens before the first real one; int64 `b t`.
 
     Position 0 is the first real token, so padding a row on the left moves nothing. mask_bt:
     boolean, True = real token. start: "row" numbers from the first token of the row, real or not:
-    `position_t = t`. A row without a real token is numbered 0 throughout. Raises ValueError on
-    another start.
+    `position_t = t`. A row without a real token has only zeros. Raises ValueError on another start.
     """
     checks.check_token_mask("mask", mask_bt.shape, str(mask_bt.dtype))
     known("position start", [start], POSITION_STARTS)
@@ -59,9 +57,8 @@ def position_embedding(parameters: Tree, position_bt: Array, offset: int) -> Arr
     other positions and axes. Source: Gehring et al. 2017, section 3.1; Devlin et al. 2019, section
     3; the offset: Liu et al. 2019 (RoBERTa).
     """
-    rows = len(parameters["table"]) - offset
-    kind, (lowest, highest) = str(position_bt.dtype), bounds(position_bt)
-    checks.check_rows("position", position_bt.shape, kind, rows, lowest, highest)
+    kind, rows = str(position_bt.dtype), len(parameters["table"]) - offset
+    checks.check_rows("position", position_bt.shape, kind, rows, *bounds(position_bt))
     return parameters["table"][position_bt + offset]
 
 

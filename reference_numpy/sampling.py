@@ -3,7 +3,7 @@
 import numpy as np
 
 from . import arithmetic, checks, softmax
-from .arrays import Array, Mask
+from .arrays import Array, Mask, bounds
 
 __all__ = ["draw", "penalise", "truncate"]
 
@@ -27,8 +27,7 @@ def penalise(
     if mask_bn is not None:
         checks.check_token_mask("mask", mask_bn.shape, str(mask_bn.dtype), token_bn.shape)
     checks.check_penalties(repetition_penalty, no_repeat_ngram)
-    if token_bn.size:
-        checks.check_held(scores_bv.shape[1], int(token_bn.min()), int(token_bn.max()))
+    checks.check_held(scores_bv.shape[1], *bounds(token_bn))
     penalty = scores_bv.dtype.type(repetition_penalty)
     result = scores_bv.copy()
     for row, tokens in enumerate(token_bn):
@@ -55,8 +54,7 @@ def endings(tokens: Array, real: Array, size: int) -> list[int]:
 def truncate(
     logits_bv: Array, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0
 ) -> Array:
-    """The logits that are sampled from: divided by the temperature, and -inf outside top_k and
-    top_p.
+    """The logits that are sampled from: divided by the temperature; -inf outside top_k and top_p.
 
     First the `top_k` largest logits stay; of these, by their softmax, the likeliest that together
     have a probability of at least `top_p`. Of equal logits the lower token id is the likelier.
@@ -80,8 +78,7 @@ def truncate(
 
 
 def draw(logits_bv: Array, uniform_b: Array) -> Array:
-    """The lowest id whose `p_0 + ... + p_id` exceeds the uniform number, `p = softmax(logits)`;
-    int64 `b`.
+    """The lowest id, int64 `b`, whose `p_0 + ... + p_id` exceeds its number, `p = softmax(logits)`.
 
     uniform_b: in [0, 1), or rounded to 1. An id of probability 0 is never drawn. Raises ValueError
     on shapes that do not fit, on uniform numbers out of range, on a logit of inf or NaN, and on a

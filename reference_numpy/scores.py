@@ -10,8 +10,7 @@ class Scores(NamedTuple):
 
     scale: multiplies the product; None: `1 / sqrt(k)` (SCALE). cap: `soft_cap` of the scaled
     scores, before the mask (SOFTCAP); None: no cap. window: hides the keys whose distance from the
-    query is this or more (WINDOW); 0 hides none. causal: hides the keys that come after the query
-    (CAUSAL).
+    query is this or more (WINDOW); 0 hides none. causal: hides the keys after the query (CAUSAL).
     """
 
     scale: float | None = None

@@ -39,8 +39,7 @@ Split = tuple[Place, ...]  # for each axis: None, the axis of the mesh, or both,
 class Mesh(Fields):
     """A grid of `data * model` devices; the devices of a row share its part of the batch.
 
-    Device i stands in row `i // model` and column `i % model`. Raises ValueError on a size that is
-    less than 1.
+    Device i stands in row `i // model`, column `i % model`. Raises ValueError on a size below 1.
     """
 
     KIND: ClassVar[str] = "mesh"

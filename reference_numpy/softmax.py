@@ -9,8 +9,7 @@ __all__ = ["soft_cap", "soft_cap_vjp", "softmax", "softmax_vjp"]
 
 
 def softmax(logits: Array, mask: Mask = None) -> Array:
-    """`p_j = exp(x_j - max x) / sum_i exp(x_i - max x)` over the last axis; masked entries are
-    absent.
+    """`p_j = exp(x_j - max x) / sum_i exp(x_i - max x)` over the last axis, without masked entries.
 
     mask: boolean, True = present, broadcastable to logits. A row with no entry present is 0
     (EMPTY). Half-precision dtypes compute in float32 (SOFTMAX). Raises ValueError on a mask of

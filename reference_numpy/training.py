@@ -1,13 +1,23 @@
 """A training run: loss and gradients, clipping, the schedule and Adam on batch after batch."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from . import checks, decoding, encoder_only, loss, mask, optimizer, schedule, sharding, sites
+from . import (
+    checks,
+    decoding,
+    encoder_only,
+    loss,
+    mask,
+    optimizer,
+    schedule,
+    sharding,
+    sites,
+    transformer,
+)
 from . import parameters as canonical
-from . import transformer as model
-from .arrays import Array, Keep, Tree
+from .arrays import Array, Gradients, Keep, Tree
 from .config import TransformerConfig as Config
 from .recipe import Recipe
 from .strategy import Strategy
@@ -50,6 +60,11 @@ class Trainer:
         zeros = {name: np.zeros_like(value) for name, value in parameters.items()}
         state = {"parameters": values, "first_moment": zeros, "second_moment": zeros}
         self._state = canonical.flatten(state)
+        self._loss: Callable[..., Array] = transformer.training_loss
+        self._loss_vjp: Callable[..., Gradients] = transformer.training_loss_vjp
+        if config.classes:
+            self._loss = encoder_only.classification_loss
+            self._loss_vjp = encoder_only.classification_loss_vjp
 
     def train_step(self, source: Array | None, target: Array, keep: Keep = None) -> float:
         """One update from a batch of ids `b s` and `b t`; returns the batch's loss before it.
@@ -78,15 +93,8 @@ class Trainer:
         return value
 
     def loss(self, source: Array | None, target: Array) -> tuple[float, int]:
-        """The sum of -log p over the labels that count, in evaluation without smoothing; their
-        number.
-        """
-        if self.config.classes:
-            assert source is not None
-            given = self._parameters, self.config, source, target
-            value = encoder_only.classification_loss(*given, total=1)
-        else:
-            value = model.training_loss(self._parameters, self.config, source, target, total=1)
+        """In evaluation: the unsmoothed sum of -log p over labels that count, and their number."""
+        value = self._loss(self._parameters, self.config, source, target, total=1)
         return float(value), _count(self.config, target)
 
     def greedy_search(self, source: Array, strategy: Strategy) -> dict[str, Array]:
@@ -107,9 +115,7 @@ class Trainer:
             yield name, np.array(value)
 
     def load_state(self, state: Tree, steps: int) -> None:
-        """Continues the run with this `state` after this number of steps; ValueError lists what is
-        wrong.
-        """
+        """Continues the run with this `state` after these steps; ValueError lists every problem."""
         if steps < 0:
             raise ValueError(f"steps must be at least 0; got {steps}")
         shapes = {name: value.shape for name, value in self._state.items()}
@@ -151,24 +157,9 @@ class Trainer:
         self, source: Array | None, target: Array, total: int, keep: Tree
     ) -> tuple[float, dict[str, Array]]:
         """The loss of some rows and its gradients by name, divided by the total of the batch."""
-        tree, config, smoothing = self._parameters, self.config, self.recipe.smoothing
-        if config.classes:
-            assert source is not None
-            batch = tree, config, source, target, smoothing, total, keep
-            value = encoder_only.classification_loss(*batch)
-            one = np.ones((), value.dtype)
-            gradients = encoder_only.classification_loss_vjp(*batch, cotangent=one)
-            return float(value), canonical.flatten(gradients["parameters"])
-        input_bt, label_bt = loss.teacher_forcing(target)
-        logits_btv = model.transformer(tree, config, source, input_bt, keep=keep)
-        label_mask_bt, one = (
-            mask.token_mask(label_bt, config.padding_id),
-            np.ones((), logits_btv.dtype),
-        )
-        given = logits_btv, label_bt, label_mask_bt, smoothing, total
-        value = loss.cross_entropy(*given)
-        g_btv = loss.cross_entropy_vjp(*given, cotangent=one)["logits_btv"]
-        gradients = model.transformer_vjp(tree, config, source, input_bt, keep, cotangent=g_btv)
+        batch = self._parameters, self.config, source, target, self.recipe.smoothing, total, keep
+        value = self._loss(*batch)
+        gradients = self._loss_vjp(*batch, cotangent=np.ones((), value.dtype))
         return float(value), canonical.flatten(gradients["parameters"])
 
 

@@ -276,8 +276,6 @@ def _memory(
 def logits(parameters: Tree, config: Config, x_btd: Array) -> Array:
     """The logits of the decoder's output, with the scale and cap of the config."""
     own = head(parameters, config)
-    if config.logit_scale == 1 and config.logit_cap is None:
-        return embedding.logits(own, x_btd)
     return embedding.logits(own, x_btd, config.logit_scale, config.logit_cap)
 
 

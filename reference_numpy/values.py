@@ -22,9 +22,7 @@ class Attending(NamedTuple):
 
 
 class Heads(NamedTuple):
-    """What an attention multiplies: h query heads, and g heads of keys and values that they
-    share.
-    """
+    """What an attention multiplies: h query heads, which share g heads of keys and values."""
 
     query_bthk: Array
     key_bsgk: Array

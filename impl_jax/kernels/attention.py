@@ -25,9 +25,7 @@ UNROLLED = 8  # the most chunks that stand in a program one by one
 
 
 def chunk_lengths(batch: int, heads: int, target: int, source: int) -> tuple[int, ...]:
-    """How many queries each platform computes together, in chunks that differ little; () if all, or
-    if a size is symbolic.
-    """
+    """How many queries each platform computes at once, in even chunks; () if all, or symbolic."""
     if not all(isinstance(size, int) for size in (batch, heads, target, source)):
         return ()
     longest = (max(1, most // max(1, batch * heads * source)) for most in MOST.values())

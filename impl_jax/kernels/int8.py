@@ -26,11 +26,8 @@ class Int8Projection(FusedProjection):
         super().__init__(*projections, inputs=inputs)
         kernel = self.kernel[...].astype(jnp.float32)
         kernel8_nd, scale_n1 = quantised(kernel if self.transposed else kernel.T)
-        self.transposed, self.kernel, self.scale = (
-            True,
-            nnx.Param(kernel8_nd),
-            nnx.Param(scale_n1[:, 0]),
-        )
+        self.transposed, self.kernel = True, nnx.Param(kernel8_nd)
+        self.scale = nnx.Param(scale_n1[:, 0])
 
     def __call__(self, x: jax.Array) -> jax.Array:
         x8_btd, scale_bt1 = quantised(jax.lax.collapse(x, x.ndim - self.inputs))

@@ -1,5 +1,6 @@
 """Unpadding: the real tokens of all rows lie side by side; only attention computes padding."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -33,18 +34,21 @@ class PaddedMask(NamedTuple):
     key: Tokens
 
 
-def in_rows(
-    attention: Callable[[Heads, jax.Array | None], jax.Array],
-    heads: Heads,
-    mask: jax.Array | PaddedMask | None,
-) -> jax.Array:
-    """`attention(heads, mask)`. If the mask is a `PaddedMask`, heads and output lie flat."""
-    if not isinstance(mask, PaddedMask):
-        return attention(heads, mask)
-    mask_bhts, query, key = mask
-    query_bthk, key_bsgk, value_bsge = heads
-    rows = Heads(pad(query_bthk, query), pad(key_bsgk, key), pad(value_bsge, key))
-    return unpad(attention(rows, mask_bhts), query)
+def in_rows(attention: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+    """A method `attention(heads, mask, ...)` that always sees rows. If the mask is a `PaddedMask`,
+    heads and output lie flat.
+    """
+
+    @functools.wraps(attention)
+    def call(module: Any, heads: Heads, mask: Any = None, *others: Any) -> jax.Array:
+        if not isinstance(mask, PaddedMask):
+            return attention(module, heads, mask, *others)
+        mask_bhts, query, key = mask
+        query_bthk, key_bsgk, value_bsge = heads
+        rows = Heads(pad(query_bthk, query), pad(key_bsgk, key), pad(value_bsge, key))
+        return unpad(attention(module, rows, mask_bhts, *others), query)
+
+    return call
 
 
 def unpad(x_btd: jax.Array, tokens: Tokens) -> jax.Array:

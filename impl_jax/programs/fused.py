@@ -96,8 +96,7 @@ class FusedLogits(Logits):
 
 
 def fused(model: Transformer, dtype: Dtype | None = None) -> Transformer:
-    """A copy of the model in evaluation mode, for whole passes, steps and searches; of such a copy
-    itself.
+    """A copy in evaluation mode, for whole passes, steps and searches; of such a copy, itself.
 
     dtype: of the weights and the computation, by default the model's own; int8: of the projections,
     all else is float32 (INT8). Raises ValueError as `check_steps`, and on a dtype for such a copy.

@@ -57,8 +57,7 @@ class Place(NamedTuple):
 
 
 class Sharding:
-    """The mesh of devices, of all processes, and where each parameter of a component and each row
-    lies on it.
+    """The mesh of devices of all processes, and where each parameter and each row lies on it.
 
     component: None for what has no parameters. axes: Auto, or Explicit, which has no arrays of
     uneven parts: what does not divide is brought together there, and with even on Auto axes, too.
@@ -97,9 +96,7 @@ class Sharding:
         return NamedSharding(self.mesh, PartitionSpec(*spec))
 
     def state(self, empty: Tree, values: Callable[[str], np.ndarray]) -> Tree:
-        """The state of all parameters at rest, of their values by name; a process reads the parts
-        of its own devices alone.
-        """
+        """All parameters at rest, from values by name; a process reads only the parts it holds."""
 
         def at_rest(name: str, _: jax.Array) -> jax.Array:
             return self._array(values(name), self.places[name].held, self.places[name].rest)

@@ -108,16 +108,16 @@ def forward(
 
     skip_padding: the rows at padding of the target are zeros (PADDING).
     """
-    read, written = sides(model.config, source, target)
-    if written is None:
-        return model(read, keep=keep)
+    source_text, target_text = sides(model.config, source, target)
+    if target_text is None:
+        return model(source_text, keep=keep)
     if any(flat):
-        logits_1nv, tokens = _logits(model, flat, read, written, keep)
+        logits_1nv, tokens = _logits(model, flat, source_text, target_text, keep)
         logits_btv = pad(logits_1nv, tokens)
     else:
-        logits_btv = model(read, written, keep)
+        logits_btv = model(source_text, target_text, keep)
     if skip_padding and flat.target is None:
-        return real_rows(logits_btv, written.real(model.config.padding_id))
+        return real_rows(logits_btv, target_text.real(model.config.padding_id))
     return logits_btv
 
 
@@ -134,8 +134,8 @@ def training_loss(
     if not any(flat):
         return model.training_loss(source, target, smoothing, total, keep)
     target_bt, label_bt = teacher_forcing(target)
-    read, _ = sides(model.config, source, target_bt)
-    logits_1nv, tokens = _logits(model, flat, read, Text(target_bt), keep)
+    source_text, _ = sides(model.config, source, target_bt)
+    logits_1nv, tokens = _logits(model, flat, source_text, Text(target_bt), keep)
     mask_1n = counted(token_mask(label_bt, model.config.padding_id), tokens)
     label_1n = unpad(jnp.asarray(label_bt), tokens)
     logits_1nv = upcast_to(logits_1nv, model.inputs("target").embedding.table.dtype)

@@ -1,7 +1,8 @@
 """Unpadding: the real tokens of all rows lie side by side; only attention computes padding."""
 
+import functools
 from collections.abc import Callable
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import tensorflow as tf
 
@@ -34,17 +35,20 @@ class PaddedMask(NamedTuple):
     key: Tokens
 
 
-def in_rows(
-    attention: Callable[[Heads, tf.Tensor | None], tf.Tensor],
-    heads: Heads,
-    mask: tf.Tensor | PaddedMask | None,
-) -> tf.Tensor:
-    """`attention(heads, mask)`. With a `PaddedMask` heads and output lie flat."""
-    if not isinstance(mask, PaddedMask):
-        return attention(heads, mask)
-    query_bthk, key_bsgk = pad(heads.query_bthk, mask.query), pad(heads.key_bsgk, mask.key)
-    rows = Heads(query_bthk, key_bsgk, pad(heads.value_bsge, mask.key))
-    return unpad(attention(rows, mask.mask_bhts), mask.query)
+def in_rows(attention: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
+    """A method `attention(heads, mask, ...)` that always sees rows. If the mask is a `PaddedMask`,
+    heads and output lie flat."""
+
+    @functools.wraps(attention)
+    def call(module: Any, heads: Heads, mask: Any = None, *others: Any) -> tf.Tensor:
+        if not isinstance(mask, PaddedMask):
+            return attention(module, heads, mask, *others)
+        mask_bhts, query, key = mask
+        query_bthk, key_bsgk, value_bsge = heads
+        rows = Heads(pad(query_bthk, query), pad(key_bsgk, key), pad(value_bsge, key))
+        return unpad(attention(module, rows, mask_bhts, *others), query)
+
+    return call
 
 
 def unpad(x_btd: tf.Tensor, tokens: Tokens) -> tf.Tensor:

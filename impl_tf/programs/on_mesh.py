@@ -49,8 +49,7 @@ def on_mesh(case: Case, components: Mapping[str, Build], trainer: Callable[..., 
     the gradients by name, and of `training_steps` the losses and the parameters afterwards: whole
     arrays, the same in every process.
 
-    Raises NotImplementedError on a model axis, on a search and on a component without
-    parameters.
+    Raises NotImplementedError on a model axis, a search and a component without parameters.
     """
     component = case.component.removesuffix(_VJP)
     if case.mesh.model > 1:

@@ -198,8 +198,7 @@ def draw(
 
 
 def recomputing(config: TransformerConfig) -> keras.RematScope:
-    """The scope in which a model is made whose layers compute their activations again in the
-    backward pass."""
+    """The scope in which a model is made that recomputes activations in the backward pass."""
     count = max(config.encoder_layers, config.decoder_layers)
     names = [f"layers_{index}" for index in range(count)]
     return keras.RematScope("list_of_layers", layer_names=names)

@@ -76,8 +76,7 @@ class Unpadded(Generic[P, R]):
         return function(*arguments, **keywords)
 
     def __call__(self, *arguments: P.args, **keywords: P.kwargs) -> R:
-        sides = self.tokens(*arguments, **keywords)
-        return self.run(sides, *arguments, **keywords)
+        return self.run(self.tokens(*arguments, **keywords), *arguments, **keywords)
 
     def _forward(
         self,

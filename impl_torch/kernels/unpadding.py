@@ -4,6 +4,7 @@ sees rows (PADDING).
 Modules that work token by token are given `x` of shape `1 n d` and compute nothing for padding.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -17,8 +18,7 @@ __all__ = ["PaddedMask", "Tokens", "in_rows", "pad", "unpad"]
 
 
 class Tokens(NamedTuple):
-    """Which positions of rows `b t` lie flat: n of them, in the order of the rows, at least one of
-    each row.
+    """Which positions of rows `b t` lie flat: n, in the order of the rows, at least one of each.
 
     index_n: the place of each flat token in the flattened rows; None if all positions lie flat.
     place_bt: the place of each position among the flat tokens; padding has the place of another
@@ -43,18 +43,21 @@ class PaddedMask(NamedTuple):
     key: Tokens
 
 
-def in_rows(
-    attention: Callable[[Heads, Tensor | None], Tensor],
-    heads: Heads,
-    mask_bhts: Tensor | PaddedMask | None,
-) -> Tensor:
-    """`attention(heads, mask)`; with a `PaddedMask`, heads and output lie flat and it sees rows."""
-    if not isinstance(mask_bhts, PaddedMask):
-        return attention(heads, mask_bhts)
-    rows_bhts, query, key = mask_bhts
-    query_bthk, key_bsgk, value_bsge = heads
-    rows = Heads(pad(query_bthk, query), pad(key_bsgk, key), pad(value_bsge, key))
-    return unpad(attention(rows, rows_bhts), query)
+def in_rows(attention: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """A method `attention(heads, mask, ...)` that always sees rows. If the mask is a `PaddedMask`,
+    heads and output lie flat.
+    """
+
+    @functools.wraps(attention)
+    def call(module: Any, heads: Heads, mask: Any = None, *others: Any) -> Tensor:
+        if not isinstance(mask, PaddedMask):
+            return attention(module, heads, mask, *others)
+        mask_bhts, query, key = mask
+        query_bthk, key_bsgk, value_bsge = heads
+        rows = Heads(pad(query_bthk, query), pad(key_bsgk, key), pad(value_bsge, key))
+        return unpad(attention(module, rows, mask_bhts, *others), query)
+
+    return call
 
 
 def unpad(x_btd: Tensor, tokens: Tokens) -> Tensor:

@@ -20,8 +20,7 @@ GRAPHS = 64  # that torch may keep of one function; its default is eight
 def compiled(
     module: Callable[Given, Result], least: int = unpadding.LEAST
 ) -> Callable[Given, Result]:
-    """`torch.compile` of the whole, without graph breaks; takes the same arguments and raises the
-    same errors.
+    """`torch.compile` of the whole, without graph breaks; its arguments and errors stay the same.
 
     Token ids are checked before the graph runs, if the module, or a method's own module, has
     `check_ids`: inside it there are no values to look at. The check is given the arguments whose

@@ -22,7 +22,7 @@ from ..kernels.int8 import Int8Projection, check_int8
 from ..kernels.projection import FusedProjection
 from ..layers import Layer
 from ..projection import Projection
-from ..rotary import Rotation, rotated
+from ..rotary import Rotation
 from ..transformer import Transformer
 from ..values import Heads
 
@@ -57,7 +57,7 @@ class FusedAttention(MultiHeadAttention):
         self, memory_bsd: Tensor, rotation: Rotation | None = None
     ) -> tuple[Tensor, Tensor]:
         key, value = self.key_value(memory_bsd).split(self.key_value.sizes, dim=-1)
-        key_bsgk = self._split(key, self.key_norm, rotation)
+        key_bsgk = self.query_key_norm(key, self.key_norm, rotation)
         return key_bsgk, value.unflatten(-1, (-1, self.value_size))
 
     def project(
@@ -69,15 +69,10 @@ class FusedAttention(MultiHeadAttention):
         sizes = self.query_key_value.sizes
         query, key, value = self.query_key_value(query_btd).split(sizes, dim=-1)
         return Heads(
-            self._split(query, self.query_norm, rotation),
-            self._split(key, self.key_norm, rotation),
+            self.query_key_norm(query, self.query_norm, rotation),
+            self.query_key_norm(key, self.key_norm, rotation),
             value.unflatten(-1, (-1, self.value_size)),
         )
-
-    def _split(self, x_btd: Tensor, norm: nn.Module | None, rotation: Rotation | None) -> Tensor:
-        """Splits queries or keys into heads, normalises and rotates them: `b t h k`."""
-        x_bthk = self.query_key_norm(norm, x_btd.unflatten(-1, (-1, self.key_size)))
-        return rotated(x_bthk, rotation, self.config.rotary_layout)
 
 
 class FusedFeedForward(FeedForward):

@@ -1,5 +1,4 @@
-"""A step of decoding as a program: compiled ahead of time, called from Python without guards, and
-kept on disk.
+"""A step of decoding as a program: compiled ahead of time, called without guards, kept on disk.
 
 The program's name says what torch needs to know, so that one program serves every model and every
 process with the same step.
