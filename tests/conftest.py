@@ -119,8 +119,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
-    """Says it at the end where pages could not be read in a browser."""
+    """Says it at the end where pages could not be read in a browser; what is left need not be collected."""
     yield
+    gc.freeze()
     if session.config.getoption("--affected") and session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
         session.exitstatus = pytest.ExitCode.OK
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
