@@ -1,10 +1,6 @@
-"""Decoding in steps: a cache of keys and values, so that a step computes only its own tokens.
+"""Decoding in steps: a cache of keys and values, so that a step computes only its own tokens."""
 
-The cache grows with every step. Searches and compiled steps have one of fixed shapes instead:
-`programs.static_cache`.
-"""
-
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -31,20 +27,7 @@ BYPASSED: dict[type[nnx.Module], tuple[str, ...]] = {  # methods that a step doe
     DecoderLayer: ("__call__",),
     MultiHeadAttention: ("__call__", "attend"),
 }
-
-
-class Next(NamedTuple):
-    """The next tokens of a target: their positions, and which tokens they may attend to.
-
-    Only for a static cache: local_mask_bhts, the mask in layers with a window; place, of the first
-    token. length: of the text, by default the largest position and 1.
-    """
-
-    position_bt: jax.Array
-    mask_bhts: jax.Array
-    local_mask_bhts: Any = None
-    place: Any = None
-    length: jax.Array | None = None
+Attend = Callable[[MultiHeadAttention, Heads, Mask], jax.Array]
 
 
 class KeyValues(NamedTuple):
@@ -56,25 +39,12 @@ class KeyValues(NamedTuple):
     def update(self, key_btgk: jax.Array, value_btge: jax.Array) -> "KeyValues":
         """The keys and values read so far, with the next ones appended."""
         key_bsgk = jnp.concatenate([self.key_bsgk, key_btgk], axis=1)
-        return type(self)(key_bsgk, jnp.concatenate([self.value_bsge, value_btge], axis=1))
+        return KeyValues(key_bsgk, jnp.concatenate([self.value_bsge, value_btge], axis=1))
 
     def last(self, window: int) -> "KeyValues":
         """Those of the last tokens, as many as the window has; 0: of all."""
         first = max(0, self.key_bsgk.shape[1] - window) if window else 0
         return KeyValues(self.key_bsgk[:, first:], self.value_bsge[:, first:])
-
-    def step(
-        self, key_btgk: jax.Array, value_btge: jax.Array, ahead: Next, window: int
-    ) -> tuple["KeyValues", "KeyValues", jax.Array]:
-        """What the next tokens attend to, what is held after them, and the mask of the former."""
-        read = self.update(key_btgk, value_btge)
-        return read, read.last(window), ahead.mask_bhts[..., -read.key_bsgk.shape[1] :]
-
-    def attend(
-        self, attention: MultiHeadAttention, query_bthk: jax.Array, mask_bhts: Mask
-    ) -> jax.Array:
-        """The output of an attention of these queries to the keys and values."""
-        return attention.attend(Heads(query_bthk, *self), mask_bhts)
 
 
 class Cache(NamedTuple):
@@ -86,17 +56,6 @@ class Cache(NamedTuple):
     source_mask_bs: Mask
     target_mask_bt: jax.Array
     layers: list[dict[str, KeyValues]]
-
-    def check(self, config: TransformerConfig, count: int) -> None:
-        """Raises ValueError if there are fewer positions than the next tokens need."""
-        checks.check_length(self.target_mask_bt.shape[1] + count, config.max_positions)
-
-    def next_tokens(self, config: TransformerConfig, mask_bt: jax.Array) -> tuple["Cache", Next]:
-        """The cache with the mask of a target's next tokens, and what these are given."""
-        read_bt = jnp.concatenate([self.target_mask_bt, mask_bt], axis=1)
-        position_bt = positions(config, read_bt, mask_bt.shape[1])
-        after = Cache(self.source_mask_bs, read_bt, [*self.layers])
-        return after, Next(position_bt, mask.padding_mask(read_bt))
 
 
 def start_cache(
@@ -129,75 +88,71 @@ def start_cache(
 
 
 def decode_step(
-    model: Transformer, target: jax.Array, cache: Any, target_mask_bt: Mask = None
-) -> tuple[jax.Array, Any]:
+    model: Transformer, target: jax.Array, cache: Cache, target_mask_bt: Mask = None
+) -> tuple[jax.Array, Cache]:
     """Logits `b t v` of the target's next t tokens, as `decode` of all of it, and the cache after.
 
-    cache: a `Cache`, whose arrays grow with every step, so that each length has a program of its
-    own; or a `StaticCache`, which has one for all. Nothing is dropped, whatever the model's mode.
-    Raises ValueError on ids, masks and shapes that do not fit, on more tokens than the cache can
-    hold, if that is known, and as `check_steps`.
+    The cache grows with every step, so that each length has a program of its own; a layer with a
+    window keeps no more keys than its window. Nothing is dropped, whatever the model's mode. Raises
+    ValueError on ids, masks and shapes that do not fit, and as `check_steps`.
     """
     check_steps(model)
-    checks.check_same_batch(cache=cache.target_mask_bt.shape, target=target.shape)
-    cache.check(model.config, target.shape[1])
-    if target_mask_bt is None:
-        target_mask_bt = mask.token_mask(target, model.config.padding_id)
+    config, past_bt = model.config, cache.target_mask_bt
+    checks.check_same_batch(cache=past_bt.shape, target=target.shape)
+    checks.check_length(past_bt.shape[1] + target.shape[1], config.max_positions)
+    target_mask_bt = Text(target, target_mask_bt).real(config.padding_id)
     mask.check("target mask", target_mask_bt, target.shape[:2])
-    cache, ahead = cache.next_tokens(model.config, target_mask_bt)
-    return read(nnx.view(model, deterministic=True), target, cache, ahead)
-
-
-def read(model: Transformer, target: jax.Array, cache: Any, ahead: Next) -> tuple[jax.Array, Any]:
-    """Logits `b t v` of tokens, and the cache, whose layers have their keys and values then.
-
-    They are the next tokens of a target, or one for each of many beams. model: in evaluation.
-    """
-    length, layers = cache.target_mask_bt.shape[1], cache.layers
-    x_btd = inputs.embed(model, "target", target, ahead.position_bt, length=length)
+    read_bt = jnp.concatenate([past_bt, target_mask_bt], axis=1)
+    position_bt = positions(config, read_bt, target.shape[1])
+    model = nnx.view(model, deterministic=True)
+    x_btd = inputs.embed(model, "target", target, position_bt, length=read_bt.shape[1])
+    self_mask_bhts = mask.padding_mask(read_bt)
     cross_mask_bhts = mask.padding_mask(cache.source_mask_bs)
+    layers = [*cache.layers]
 
     def through(
         layer: DecoderLayer, x_btd: jax.Array, rotation: Rotation | None, index: int
     ) -> jax.Array:
-        x_btd, layers[index] = decoder_layer_step(
-            layer, x_btd, layers[index], ahead, cross_mask_bhts, rotation
-        )
+        length = layers[index]["self_attention"].key_bsgk.shape[1] + target.shape[1]
+        masks = self_mask_bhts[..., -length:], cross_mask_bhts
+        x_btd, after = decoder_layer_step(layer, x_btd, layers[index], *masks, rotation)
+        kept = after["self_attention"].last(layer.self_attention.scores.window)
+        layers[index] = after | {"self_attention": kept}
         return x_btd
 
-    x_btd = model.decoder.walk(x_btd, through, ahead.position_bt, ahead.length)
-    return model.head(x_btd), cache
+    logits_btv = model.head(model.decoder.walk(x_btd, through, position_bt))
+    return logits_btv, Cache(cache.source_mask_bs, read_bt, layers)
 
 
 def decoder_layer_step(
     layer: DecoderLayer,
     x_btd: jax.Array,
     cache: Mapping[str, Any],
-    ahead: Next,
+    self_mask_bhts: Mask = None,
     cross_mask_bhts: Mask = None,
     rotation: Rotation | None = None,
+    attend: Attend = lambda attention, heads, mask_bhts: attention.attend(heads, mask_bhts),
 ) -> tuple[jax.Array, dict[str, Any]]:
     """The layer on the next tokens of a target, and its cache after them.
 
-    cache: self_attention, to which the tokens' own keys and values are appended; cross_attention,
-    of the memory, if there is one.
+    cache: self_attention, of the tokens before, whose `update` appends the new; cross_attention, of
+    the memory, if there is one. self_mask_bhts: of all tokens that the self-attention reads, those
+    of x among them. attend: the attention of queries to what the cache holds.
     """
     after = dict(cache)
 
-    def attend(y_btd: jax.Array) -> jax.Array:
-        attention = layer.self_attention
-        query_bthk, key_btgk, value_btge = attention.project(y_btd, y_btd, rotation)
-        read, after["self_attention"], mask_bhts = cache["self_attention"].step(
-            key_btgk, value_btge, ahead, attention.scores.window
-        )
-        return read.attend(attention, query_bthk, mask_bhts)
+    def attend_to_target(y_btd: jax.Array) -> jax.Array:
+        query_bthk, *new = layer.self_attention.project(y_btd, y_btd, rotation)
+        after["self_attention"] = cache["self_attention"].update(*new)
+        heads = Heads(query_bthk, *after["self_attention"])
+        return attend(layer.self_attention, heads, self_mask_bhts)
 
     def attend_to_memory(y_btd: jax.Array) -> jax.Array:
-        attention = layer.cross_attention
-        return cache["cross_attention"].attend(attention, attention.queries(y_btd), cross_mask_bhts)
+        heads = Heads(layer.cross_attention.queries(y_btd), *cache["cross_attention"])
+        return attend(layer.cross_attention, heads, cross_mask_bhts)
 
-    crosses = "cross_attention" in cache
-    return layer.run(x_btd, attend, attend_to_memory if crosses else None), after
+    crossing = attend_to_memory if "cross_attention" in cache else None
+    return layer.run(x_btd, attend_to_target, crossing), after
 
 
 def decode_in_steps(
@@ -223,11 +178,9 @@ def decode_in_steps(
     return jnp.concatenate(logits, axis=1)
 
 
-def reorder(cache: Any, row_b: jax.Array) -> Any:
-    """The cache whose row i is what row `row_b[i]` was: beams that live on keep their past. It is a
-    copy: a beam search does without, since its beams are queries of one row (`Beams`).
-    """
-    return jax.tree.map(lambda held: held[row_b] if held.ndim else held, cache)
+def reorder(cache: Cache, row_b: jax.Array) -> Cache:
+    """The cache whose row i is what row `row_b[i]` was: beams that live on keep their past."""
+    return jax.tree.map(lambda held: held[row_b], cache)
 
 
 def positions(config: TransformerConfig, read_bt: jax.Array, length: int) -> jax.Array:

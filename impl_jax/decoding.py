@@ -10,13 +10,13 @@ from flax.typing import Dtype
 
 from . import sampling
 from .beams import Beams
-from .cache import Next, length, positions, read
+from .cache import length, positions
 from .framework import Array
 from .mask import token_mask
 from .precision import upcast_dtype, upcast_half
 from .programs.fused import fused
 from .programs.search import Answers, Options, Plan, Prompt, Request, Searches, program
-from .programs.static_cache import StaticCache, start_cache
+from .programs.static_cache import StaticCache, forward_step, read, start_cache
 from .transformer import Transformer
 from .values import Text
 
@@ -114,8 +114,7 @@ def one_by_one(model: Transformer, plan: Plan, request: Request) -> dict[str, ja
         answer, cache, valid = state
         token_b1 = answer.token_b[:, None]
         mask_b1 = token_mask(token_b1, model.config.padding_id)
-        cache, ahead = cache.next_tokens(model.config, mask_b1)
-        logits_b1v, cache = read(model, token_b1, cache, ahead)
+        logits_b1v, cache = forward_step(model, token_b1, cache, mask_b1)
         logits_bv, log_p_bv, finite = log_p(request, logits_b1v[:, 0])
         target = request.prefix_bp, request.prefix_mask_bp, answer.token_bn
         scores_bv = penalised(model, plan, request, target, answer.step, logits_bv)
@@ -153,8 +152,8 @@ def beams(model: Transformer, plan: Plan, request: Request) -> dict[str, jax.Arr
 
     def step(state: tuple[Beams, StaticCache, jax.Array]) -> tuple[Beams, StaticCache, jax.Array]:
         live, cache, valid = state
-        cache, ahead = continued(model, request, live, cache)
-        logits_bwv, cache = read(model, live.token_bw, cache, ahead)
+        position_bw, masks = continued(model, request, live)
+        logits_bwv, cache = read(model, live.token_bw, cache, position_bw, masks)
         _, log_p_bwv, finite = log_p(request, logits_bwv)
         token_bn, log_p_bv = (jax.lax.collapse(x, 0, 2) for x in (live.live_bwn, log_p_bwv))
         target = prefix_bp, prefix_mask_bp, token_bn
@@ -189,16 +188,16 @@ def start(
     cache = start_cache(model, memory_bsd, source_mask_bs, batch, length=room, copies=copies)
     if before:
         text = length(model.config, request.prefix_mask_bp)
-        cache, ahead = cache.next_tokens(model.config, request.prefix_mask_bp[:, :-1], text)
-        _, cache = read(model, request.prefix_bp[:, :-1], cache, ahead)
+        ids_bp, mask_bp = request.prefix_bp[:, :-1], request.prefix_mask_bp[:, :-1]
+        _, cache = forward_step(model, ids_bp, cache, mask_bp, text)
     return cache, upcast_dtype(cache.layers[0]["self_attention"].key_bgsk.dtype)
 
 
 def continued(
-    model: Transformer, request: Request, beams: Beams, cache: StaticCache
-) -> tuple[StaticCache, Next]:
-    """`StaticCache.next_tokens` of the beams that share a cache: each attends to the prefix, and to
-    what it has read itself.
+    model: Transformer, request: Request, beams: Beams
+) -> tuple[jax.Array, dict[int, jax.Array]]:
+    """The positions and masks of the beams that share a cache, as `read` takes them: each attends
+    to the prefix, and to what it has read itself.
     """
     (batch, size, room), before = beams.live_bwn.shape, request.prefix_bp.shape[1] - 1
     read_n1 = (jnp.arange(room) <= beams.length)[:, None]
@@ -209,8 +208,7 @@ def continued(
     near_t = before + beams.length - step_t < model.config.window
     position_b1 = positions(model.config, request.prefix_mask_bp, 1) + beams.length
     position_bw = jnp.broadcast_to(position_b1, (batch, size))
-    ahead = Next(position_bw, mask_bwt[:, None], (mask_bwt & near_t)[:, None], cache.read)
-    return StaticCache(*cache[:3], cache.read + size), ahead
+    return position_bw, {model.config.window: (mask_bwt & near_t)[:, None], 0: mask_bwt[:, None]}
 
 
 def log_p(request: Request, logits: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:

@@ -12,7 +12,7 @@ from .framework import Array
 
 __all__ = ["causal_mask", "combine_masks", "padding_mask", "real_rows", "token_mask", "window_mask"]
 
-M = TypeVar("M", bound="jax.Array | None")
+M = TypeVar("M", jax.Array, jax.Array | None)
 
 
 def token_mask(token: jax.Array, padding_id: int | None) -> jax.Array:
@@ -34,7 +34,7 @@ def check(name: str, mask_bt: Array | None, tokens: Sequence[int] | None = None)
 def padding_mask(mask_bs: M) -> M:
     """No query may attend to padding: `b s`, True = real token, as `b 1 1 s`; None: all are."""
     check("mask", mask_bs)
-    return mask_bs if mask_bs is None else mask_bs[:, None, None, :]  # type: ignore[return-value]
+    return mask_bs if mask_bs is None else mask_bs[:, None, None, :]
 
 
 def causal_mask(target_length: int, source_length: int) -> jax.Array:

@@ -98,7 +98,7 @@ def _search(
 
 
 _start_cache = jax.jit(static_cache.start_cache, static_argnames=("batch", "length"))
-_decode_step = jax.jit(steps.decode_step, donate_argnames="cache")
+_decode_step = jax.jit(static_cache.decode_step, donate_argnames="cache")
 
 
 def _in_steps(

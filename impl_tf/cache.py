@@ -1,11 +1,7 @@
-"""Decoding in steps: a cache of keys and values, so that a step computes only its own tokens.
+"""Decoding in steps: a cache of keys and values, so that a step computes only its own tokens."""
 
-The cache grows with every step. Searches and compiled steps have one of a fixed length instead:
-`programs.static_cache`.
-"""
-
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import tensorflow as tf
 
@@ -22,19 +18,7 @@ from .values import Heads, Text
 __all__ = ["KeyValues", "decode_in_steps", "decode_step", "reorder", "start_cache"]
 
 
-class Next(NamedTuple):
-    """The next tokens of a target: their positions, and which tokens they may attend to.
-
-    position_pd: the encoding of every position, if there is a table. masks, place: only for a
-    static cache. length: of the text, by default the largest position and 1.
-    """
-
-    position_bt: tf.Tensor
-    mask_bhts: Any = None
-    position_pd: tf.Tensor | None = None
-    masks: Any = None
-    place: Any = None
-    length: tf.Tensor | None = None
+Attend: TypeAlias = Callable[[MultiHeadAttention, Heads, tf.Tensor | None], tf.Tensor]
 
 
 class KeyValues(NamedTuple):
@@ -53,19 +37,6 @@ class KeyValues(NamedTuple):
         first = max(0, self.key_bsgk.shape[1] - window) if window else 0
         return KeyValues(self.key_bsgk[:, first:], self.value_bsge[:, first:])
 
-    def step(
-        self, key_btgk: tf.Tensor, value_btge: tf.Tensor, ahead: Next, window: int
-    ) -> "tuple[KeyValues, KeyValues, tf.Tensor | None]":
-        """What the next tokens attend to, what is held after them, and the mask of the former."""
-        read = self.update(key_btgk, value_btge)
-        return read, read.last(window), ahead.mask_bhts[..., -read.key_bsgk.shape[1] :]
-
-    def attend(
-        self, attention: MultiHeadAttention, query_bthk: tf.Tensor, mask_bhts: tf.Tensor | None
-    ) -> tf.Tensor:
-        """The output of an attention of these queries to the keys and values."""
-        return attention.attend(Heads(query_bthk, *self), mask_bhts)
-
 
 class Cache(NamedTuple):
     """target_mask_bt: of the tokens read. layers: of each the KeyValues of self_attention and, if
@@ -74,20 +45,6 @@ class Cache(NamedTuple):
     source_mask_bs: tf.Tensor | None
     target_mask_bt: tf.Tensor
     layers: list[dict[str, KeyValues]]
-
-    def check(self, config: TransformerConfig, count: int) -> None:
-        """Raises ValueError if there are fewer positions than the next tokens need."""
-        checks.check_length(self.target_mask_bt.shape[1] + count, config.max_positions)
-
-    def next_tokens(self, model: Transformer, mask_bt: tf.Tensor) -> tuple["Cache", Next]:
-        """The cache with the mask of a target's next tokens, and what these are given."""
-        config, position_pd = model.config, None
-        read_bt = tf.concat([self.target_mask_bt, mask_bt], axis=1)
-        if config.positions == "sinusoidal":
-            position_pd = inputs.sinusoids(config, read_bt.shape[1], model.compute_dtype)
-        position_bt = positions(config, read_bt, mask_bt.shape[1])
-        ahead = Next(position_bt, mask.padding_mask(read_bt), position_pd)
-        return Cache(self.source_mask_bs, read_bt, [*self.layers]), ahead
 
 
 def start_cache(
@@ -126,66 +83,70 @@ def start_cache(
 
 
 def decode_step(
-    model: Transformer, target: tf.Tensor, cache: Any, target_mask_bt: tf.Tensor | None = None
-) -> tuple[tf.Tensor, Any]:
+    model: Transformer, target: tf.Tensor, cache: Cache, target_mask_bt: tf.Tensor | None = None
+) -> tuple[tf.Tensor, Cache]:
     """Logits `b t v` of the next t tokens of the target, those rows of `decode`, and the cache
     after.
 
-    cache: a `Cache`, in which a layer with a window keeps no more keys than its window, or a
-    `StaticCache`. In evaluation. Raises ValueError on ids, masks and shapes that do not fit, and on
-    more tokens than the cache can hold, if that is known.
+    A layer with a window keeps no more keys than its window. In evaluation. Raises ValueError on
+    ids, masks and shapes that do not fit.
     """
-    target = tf.convert_to_tensor(target)
-    checks.check_same_batch(cache=cache.target_mask_bt.shape, target=target.shape)
-    cache.check(model.config, target.shape[1])
-    target_mask_bt = inputs.target_mask(model.config, target, target_mask_bt)
-    cache, ahead = cache.next_tokens(model, target_mask_bt)
-    return read(model, target, cache, ahead)
-
-
-def read(model: Transformer, target: tf.Tensor, cache: Any, ahead: Next) -> tuple[tf.Tensor, Any]:
-    """Logits `b t v` of the next tokens, and the cache, whose layers have their keys and values
-    then."""
-    x_btd = inputs.embed(model, "target", target, ahead.position_bt, position_pd=ahead.position_pd)
-    cross_mask_bhts, layers = mask.padding_mask(cache.source_mask_bs), cache.layers
+    target, config, past_bt = tf.convert_to_tensor(target), model.config, cache.target_mask_bt
+    checks.check_same_batch(cache=past_bt.shape, target=target.shape)
+    checks.check_length(past_bt.shape[1] + target.shape[1], config.max_positions)
+    target_mask_bt = inputs.target_mask(config, target, target_mask_bt)
+    read_bt = tf.concat([past_bt, target_mask_bt], axis=1)
+    position_bt, position_pd = positions(config, read_bt, target.shape[1]), None
+    if config.positions == "sinusoidal":
+        position_pd = inputs.sinusoids(config, read_bt.shape[1], model.compute_dtype)
+    x_btd = inputs.embed(model, "target", target, position_bt, position_pd=position_pd)
+    self_mask_bhts = mask.padding_mask(read_bt)
+    cross_mask_bhts = mask.padding_mask(cache.source_mask_bs)
+    layers = [*cache.layers]
 
     def through(
         layer: DecoderLayer, x_btd: tf.Tensor, rotation: Rotation | None, index: int
     ) -> tf.Tensor:
-        x_btd, layers[index] = decoder_layer_step(
-            layer, x_btd, layers[index], ahead, cross_mask_bhts, rotation
-        )
+        length = layers[index]["self_attention"].key_bsgk.shape[1] + target.shape[1]
+        masks = self_mask_bhts[..., -length:], cross_mask_bhts
+        x_btd, after = decoder_layer_step(layer, x_btd, layers[index], *masks, rotation)
+        kept = after["self_attention"].last(layer.self_attention.scores.window)
+        layers[index] = after | {"self_attention": kept}
         return x_btd
 
-    x_btd = model.decoder.walk(x_btd, through, ahead.position_bt, ahead.length)
-    return model.head(x_btd), cache
+    logits_btv = model.head(model.decoder.walk(x_btd, through, position_bt))
+    return logits_btv, Cache(cache.source_mask_bs, read_bt, layers)
 
 
 def decoder_layer_step(
     layer: DecoderLayer,
     x_btd: tf.Tensor,
     cache: Mapping[str, Any],
-    ahead: Next,
+    self_mask_bhts: tf.Tensor | None = None,
     cross_mask_bhts: tf.Tensor | None = None,
     rotation: Rotation | None = None,
-) -> tuple[tf.Tensor, Mapping[str, Any]]:
-    """The layer on the next tokens of a target, and its cache after them."""
+    attend: Attend = lambda attention, heads, mask_bhts: attention.attend(heads, mask_bhts),
+) -> tuple[tf.Tensor, dict[str, Any]]:
+    """The layer on the next tokens of a target, and its cache after them.
+
+    cache: self_attention, of the tokens before, whose `update` appends the new; cross_attention, of
+    the memory, if there is one. self_mask_bhts: of all tokens that the self-attention reads, those
+    of x among them. attend: the attention of queries to what the cache holds.
+    """
     after = dict(cache)
 
-    def attend(y_btd: tf.Tensor) -> tf.Tensor:
-        attention = layer.self_attention
-        query_bthk, key_btgk, value_btge = attention.project(y_btd, y_btd, rotation)
-        read, after["self_attention"], mask_bhts = cache["self_attention"].step(
-            key_btgk, value_btge, ahead, attention.scores.window
-        )
-        return read.attend(attention, query_bthk, mask_bhts)
+    def attend_to_target(y_btd: tf.Tensor) -> tf.Tensor:
+        query_bthk, *new = layer.self_attention.project(y_btd, y_btd, rotation)
+        after["self_attention"] = cache["self_attention"].update(*new)
+        heads = Heads(query_bthk, *after["self_attention"])
+        return attend(layer.self_attention, heads, self_mask_bhts)
 
     def attend_to_memory(y_btd: tf.Tensor) -> tf.Tensor:
-        attention = layer.cross_attention
-        return cache["cross_attention"].attend(attention, attention.queries(y_btd), cross_mask_bhts)
+        heads = Heads(layer.cross_attention.queries(y_btd), *cache["cross_attention"])
+        return attend(layer.cross_attention, heads, cross_mask_bhts)
 
     crossing = attend_to_memory if "cross_attention" in cache else None
-    return layer.run(x_btd, attend, crossing), after
+    return layer.run(x_btd, attend_to_target, crossing), after
 
 
 def decode_in_steps(

@@ -237,7 +237,7 @@ def _in_steps(
     checks.check_length(length := target.shape[1], model.config.max_positions)
     copy, batch = fused(model), target.shape[0] if memory_bsd is None else None
     held = static_cache.start_cache(copy, memory_bsd, source_mask_bs, batch, length=length)
-    step, logits = graph(partial(cache.decode_step, copy)), []
+    step, logits = graph(partial(static_cache.decode_step, copy)), []
     for part in Text(target, target_mask_bt).split(splits):
         logits_btv, held = step(part.ids, held, part.mask)
         logits.append(logits_btv)

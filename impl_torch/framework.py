@@ -132,13 +132,15 @@ def fits(size: int, most: int) -> bool:
     return _always(size <= most)
 
 
-def _always(holds: bool | torch.SymBool | Tensor) -> bool:  # sizes are tensors in `jit.trace`
+def _always(holds: bool | torch.SymBool | Tensor) -> bool:
+    if isinstance(holds, Tensor):  # as sizes are in `jit.trace`
+        return bool(holds)
     if torch.compiler.is_compiling() or isinstance(holds, torch.SymBool):
         # sympy takes a while to import
         from torch.fx.experimental.symbolic_shapes import statically_known_true
 
         return statically_known_true(holds)
-    return bool(holds)
+    return holds
 
 
 def is_changed(module: nn.Module) -> bool:

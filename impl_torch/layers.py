@@ -21,21 +21,33 @@ __all__ = ["DecoderLayer", "EncoderLayer"]
 Sublayer = Callable[[Tensor], Tensor]
 
 
-class Around(NamedTuple):
-    """The norms and the dropout around a sub-layer. output_norm: the second norm of a sandwich."""
+class Residual(NamedTuple):
+    """The residual connection around a sub-layer.
 
-    norm: nn.Module
-    output_norm: nn.Module | None
+    post: `norm(x + dropout(sublayer(x)))`; pre: `x + dropout(sublayer(norm(x)))`; after:
+    `x + dropout(norm(sublayer(x)))`; sandwich: `x + dropout(output_norm(sublayer(norm(x))))`.
+    """
+
+    placement: str
+    norms: tuple[nn.Module, nn.Module | None]
     dropout: nn.Module
+
+    def __call__(self, x_btd: Tensor, sublayer: Sublayer, keep_btd: Tensor | None) -> Tensor:
+        norm, output_norm = self.norms
+        y_btd = sublayer(norm(x_btd) if self.placement in ("pre", "sandwich") else x_btd)
+        if self.placement == "after":
+            y_btd = norm(y_btd)
+        elif output_norm is not None:
+            y_btd = output_norm(y_btd)
+        x_btd = x_btd + self.dropout(y_btd, keep_btd)
+        return norm(x_btd) if self.placement == "post" else x_btd
 
 
 class Layer(nn.Module):
     """The residual sub-layers of either layer.
 
-    Post-norm: `x = norm(x + dropout(sublayer(x)))`; pre-norm: `x = x + dropout(sublayer(norm(x)))`;
-    after: `x = x + dropout(norm(sublayer(x)))`; sandwich: `x = x +
-    dropout(norm(sublayer(norm(x))))`. rotation: of queries and keys of the self-attention. keep:
-    dropout masks by site, nested; a site without one draws its own in training.
+    rotation: of queries and keys of the self-attention. keep: dropout masks by site, nested; a site
+    without one draws its own in training.
     """
 
     def __init__(
@@ -58,19 +70,6 @@ class Layer(nn.Module):
         self.feed_forward_output_norm = norm(config) if second else None
         self.feed_forward_dropout = Dropout(config.dropout_rate)
 
-    def residual(
-        self, x_btd: Tensor, sublayer: Sublayer, around: Around, keep_btd: Tensor | None
-    ) -> Tensor:
-        """Applies one sub-layer with its residual connection, norms and dropout."""
-        placement = self.config.norm_placement
-        y_btd = sublayer(around.norm(x_btd) if placement in ("pre", "sandwich") else x_btd)
-        if placement == "after":
-            y_btd = around.norm(y_btd)
-        if around.output_norm is not None:
-            y_btd = around.output_norm(y_btd)
-        x_btd = x_btd + around.dropout(y_btd, keep_btd)
-        return around.norm(x_btd) if placement == "post" else x_btd
-
     def run(
         self,
         x_btd: Tensor,
@@ -81,28 +80,21 @@ class Layer(nn.Module):
         """Applies the sub-layers in their order. attend, attend_to_memory: the attentions, as
         functions of their query.
         """
-        around = Around(
-            self.self_attention_norm, self.self_attention_output_norm, self.self_attention_dropout
-        )
-        x_btd = self.residual(x_btd, attend, around, part(keep, "self_attention_dropout"))
+        placement = self.config.norm_placement
+        norms = self.self_attention_norm, self.self_attention_output_norm
+        around = Residual(placement, norms, self.self_attention_dropout)
+        x_btd = around(x_btd, attend, part(keep, "self_attention_dropout"))
         if attend_to_memory is not None:
-            around = Around(
-                self.cross_attention_norm,
-                self.cross_attention_output_norm,
-                self.cross_attention_dropout,
-            )
-            keep_btd = part(keep, "cross_attention_dropout")
-            x_btd = self.residual(x_btd, attend_to_memory, around, keep_btd)
-        keep_btf = part(keep, "feed_forward", "hidden_dropout")
-        around = Around(
-            self.feed_forward_norm, self.feed_forward_output_norm, self.feed_forward_dropout
-        )
-        return self.residual(
-            x_btd,
-            lambda y_btd: self.feed_forward(y_btd, keep_btf),
-            around,
-            part(keep, "feed_forward_dropout"),
-        )
+            norms = self.cross_attention_norm, self.cross_attention_output_norm
+            around = Residual(placement, norms, self.cross_attention_dropout)
+            x_btd = around(x_btd, attend_to_memory, part(keep, "cross_attention_dropout"))
+
+        def feed_forward(y_btd: Tensor) -> Tensor:
+            return self.feed_forward(y_btd, part(keep, "feed_forward", "hidden_dropout"))
+
+        norms = self.feed_forward_norm, self.feed_forward_output_norm
+        around = Residual(placement, norms, self.feed_forward_dropout)
+        return around(x_btd, feed_forward, part(keep, "feed_forward_dropout"))
 
 
 class EncoderLayer(Layer):

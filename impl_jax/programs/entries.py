@@ -10,10 +10,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from .. import cache
-from ..cache import KeyValues
+from ..cache import KeyValues, decoder_layer_step
+from ..inputs import embed
+from ..layers import DecoderLayer
 from ..mask import padding_mask
 from ..positional_encoding import token_positions
+from ..rotary import Rotation
 from ..transformer import Transformer
 from ..values import Text
 
@@ -75,27 +77,23 @@ def step(
     p is 0 at the start; cross_keys_lbsgk and cross_values_lbsge as `encode` gives them. A layer
     with a window keeps all keys, and does not see the far ones.
     """
-    read, pairs = held["keys_lbsgk"].shape[2], ("keys_lbsgk", "values_lbsge")
+    read, end = held["keys_lbsgk"].shape[2], target_mask_bs.shape[1]
     position_bt = token_positions(target_mask_bs, model.config.position_start)[:, read:]
-    layers: list[dict[str, KeyValues]] = []
-    for index in range(model.config.decoder_layers):
-        layers.append({"self_attention": _Whole(*(held[name][index] for name in pairs))})
+    x_btd = embed(model, "target", target, position_bt, length=end)
+    masks = padding_mask(target_mask_bs), padding_mask(source_mask_bs)
+    kept: list[KeyValues] = []
+
+    def through(
+        layer: DecoderLayer, x_btd: jax.Array, rotation: Rotation | None, index: int
+    ) -> jax.Array:
+        past = {"self_attention": KeyValues(held["keys_lbsgk"][index], held["values_lbsge"][index])}
         if "cross_keys_lbsgk" in held:
-            memory = KeyValues(*(held[f"cross_{name}"][index] for name in pairs))
-            layers[-1]["cross_attention"] = memory
-    before = cache.Cache(source_mask_bs, target_mask_bs, layers)
-    ahead = cache.Next(position_bt, padding_mask(target_mask_bs))
-    logits_btv, after = cache.read(model, target, before, ahead)
-    keys, values = zip(*(layer["self_attention"] for layer in after.layers), strict=True)
-    return {
-        "logits_btv": logits_btv,
-        "keys_lbsgk": jnp.stack(keys),
-        "values_lbsge": jnp.stack(values),
-    }
+            memory = held["cross_keys_lbsgk"][index], held["cross_values_lbsge"][index]
+            past["cross_attention"] = KeyValues(*memory)
+        x_btd, after = decoder_layer_step(layer, x_btd, past, *masks, rotation)
+        kept.append(after["self_attention"])
+        return x_btd
 
-
-class _Whole(KeyValues):
-    """Those of all tokens, also in a layer with a window."""
-
-    def last(self, window: int) -> "_Whole":
-        return self
+    logits_btv = model.head(model.decoder.walk(x_btd, through, position_bt))
+    keys, values = map(jnp.stack, zip(*kept, strict=True))
+    return {"logits_btv": logits_btv, "keys_lbsgk": keys, "values_lbsge": values}

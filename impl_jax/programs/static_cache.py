@@ -3,24 +3,28 @@ for all lengths of a target.
 """
 
 import functools
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from flax import nnx
 
-from reference_numpy import TransformerConfig
+from reference_numpy import checks
 
 from .. import cache as plain
+from .. import mask
 from ..attention import MultiHeadAttention
-from ..cache import Next, decode_step, reorder
 from ..framework import is_traced
+from ..inputs import embed
 from ..kernels.attention import attend_by_head
-from ..mask import padding_mask
+from ..layers import DecoderLayer
 from ..positional_encoding import token_positions
+from ..rotary import Rotation
 from ..transformer import Transformer
-from ..values import Mask
+from ..values import Heads, Mask, Text
 
-__all__ = ["StaticCache", "decode_step", "reorder", "start_cache"]
+__all__ = ["StaticCache", "decode_step", "forward_step", "read", "reorder", "start_cache"]
 
 
 class Room(NamedTuple):
@@ -36,60 +40,6 @@ class Room(NamedTuple):
         """Keys and values whose heads are after their positions."""
         return cls(key_bsgk.swapaxes(1, 2), value_bsge.swapaxes(1, 2))
 
-    def step(
-        self, key_btgk: jax.Array, value_btge: jax.Array, ahead: Next, window: int
-    ) -> tuple["Room", "Room", jax.Array]:
-        """What the new tokens attend to, what is held after them, and the mask of the former.
-
-        A layer with a window holds the last positions only: a step of one token, or of one for each
-        beam, takes the places of those that it no longer sees. More tokens at once attend to what
-        was held before them, and to themselves.
-        """
-        new, place = Room.of(key_btgk, value_btge), ahead.place
-        mask_bhts = ahead.local_mask_bhts if window else ahead.mask_bhts
-        size, count, room = self.key_bgsk.shape[2], new.key_bgsk.shape[2], mask_bhts.shape[3]
-        if size == room:
-            written = self.written(new, place)
-            return written, written, mask_bhts
-
-        def held_at(last: jax.Array) -> jax.Array:
-            """The position that each place holds once `last` is read; negative: it is empty."""
-            return last - (last - room - jnp.arange(size)) % size
-
-        def seen(place_r: jax.Array) -> jax.Array:
-            mask_bhtr = jnp.take(mask_bhts, jnp.maximum(place_r, 0), axis=3)
-            return mask_bhtr & (place_r >= 0)
-
-        if count == size // window:
-            written = self.written(new, (place - room) % size)
-            return written, written, seen(held_at(place + count - 1))
-        new = jax.tree.map(lambda held, part: part.astype(held.dtype), self, new)
-        read = jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=2), self, new)
-        own_bhtt = jax.lax.dynamic_slice_in_dim(mask_bhts, place, count, axis=3)
-        mask_bhtr = jnp.concatenate([seen(held_at(place - 1)), own_bhtt], axis=3)
-        index_r = held_at(place + count - 1) - place
-
-        def taken(held: jax.Array, part: jax.Array) -> jax.Array:
-            part = jnp.take(part, index_r, axis=2, mode="clip")
-            return jnp.where((index_r >= 0)[:, None], part, held)
-
-        return read, jax.tree.map(taken, self, new), mask_bhtr
-
-    def written(self, new: "Room", place: jax.Array) -> "Room":
-        """All of them, with the new ones from that place on.
-
-        XLA writes in place if nothing else reads the old ones.
-        """
-        write = functools.partial(jax.lax.dynamic_update_slice_in_dim, start_index=place, axis=2)
-        return jax.tree.map(lambda held, part: write(held, part.astype(held.dtype)), self, new)
-
-    def attend(
-        self, attention: MultiHeadAttention, query_bthk: jax.Array, mask_bhts: Mask
-    ) -> jax.Array:
-        """The output of an attention of these queries to the keys and values."""
-        output_bthe = attend_by_head(query_bthk, *self, mask_bhts, attention.scores)
-        return attention.output(output_bthe)
-
 
 class StaticCache(NamedTuple):
     """As `cache.Cache`. target_mask_bt: False behind what was read. layers: for each layer the Room
@@ -100,28 +50,6 @@ class StaticCache(NamedTuple):
     target_mask_bt: jax.Array
     layers: list[dict[str, Room]]
     read: jax.Array
-
-    def check(self, config: TransformerConfig, count: int) -> None:
-        """Raises ValueError if the cache, concrete, lacks room for the next tokens."""
-        room = self.target_mask_bt.shape[1]
-        if not is_traced(self.read) and (needed := int(self.read) + count) > room:
-            raise ValueError(f"the cache must have room for {needed} tokens; got length={room}")
-
-    def next_tokens(
-        self, config: TransformerConfig, mask_bt: jax.Array, length: jax.Array | None = None
-    ) -> tuple["StaticCache", Next]:
-        """The cache with the mask of a target's next tokens, and what these are given."""
-        place, count, room = self.read, mask_bt.shape[1], self.target_mask_bt.shape[1]
-        read_bt = jax.lax.dynamic_update_slice_in_dim(
-            self.target_mask_bt, jnp.asarray(mask_bt), place, axis=1
-        )
-        all_bt = token_positions(read_bt, config.position_start)
-        position_bt = jax.lax.dynamic_slice_in_dim(all_bt, place, count, axis=1)
-        query_t1 = place + jnp.arange(count)[:, None]
-        mask_bhts = padding_mask(read_bt) & (jnp.arange(room) <= query_t1)
-        local_mask_bhts = mask_bhts & (query_t1 - jnp.arange(room) < config.window)
-        after = StaticCache(self.source_mask_bs, read_bt, [*self.layers], place + count)
-        return after, Next(position_bt, mask_bhts, local_mask_bhts, place, length)
 
 
 def start_cache(
@@ -146,3 +74,153 @@ def start_cache(
         layers[-1]["self_attention"] = Room(*(jnp.pad(x, room) for x in own))
     target_mask_bt = jnp.pad(start.target_mask_bt, ((0, 0), (0, length)))
     return StaticCache(source_mask_bs, target_mask_bt, layers, jnp.zeros((), jnp.int32))
+
+
+def decode_step(
+    model: Transformer, target: jax.Array, cache: StaticCache, target_mask_bt: Mask = None
+) -> tuple[jax.Array, StaticCache]:
+    """`cache.decode_step`; one program serves all lengths of a target.
+
+    Raises ValueError also on more tokens than a cache, if it is concrete, has room for.
+    """
+    plain.check_steps(model)
+    room, count = cache.target_mask_bt.shape[1], target.shape[1]
+    checks.check_same_batch(cache=cache.target_mask_bt.shape, target=target.shape)
+    if not is_traced(cache.read) and (needed := int(cache.read) + count) > room:
+        raise ValueError(f"the cache must have room for {needed} tokens; got length={room}")
+    target_mask_bt = Text(target, target_mask_bt).real(model.config.padding_id)
+    mask.check("target mask", target_mask_bt, target.shape[:2])
+    return forward_step(nnx.view(model, deterministic=True), target, cache, target_mask_bt)
+
+
+def forward_step(
+    model: Transformer,
+    target: jax.Array,
+    cache: StaticCache,
+    target_mask_bt: jax.Array,
+    length: jax.Array | None = None,
+) -> tuple[jax.Array, StaticCache]:
+    """`decode_step` of checked arguments. model: in evaluation. length: of the text, by default the
+    largest position and 1.
+    """
+    config, count, room = model.config, target.shape[1], cache.target_mask_bt.shape[1]
+    read_bt = jax.lax.dynamic_update_slice_in_dim(
+        cache.target_mask_bt, jnp.asarray(target_mask_bt), cache.read, axis=1
+    )
+    all_bt = token_positions(read_bt, config.position_start)
+    position_bt = jax.lax.dynamic_slice_in_dim(all_bt, cache.read, count, axis=1)
+    query_t1 = cache.read + jnp.arange(count)[:, None]
+    mask_bhts = mask.padding_mask(read_bt) & (jnp.arange(room) <= query_t1)
+    near_ts = query_t1 - jnp.arange(room) < config.window
+    masks = {config.window: mask_bhts & near_ts, 0: mask_bhts}
+    return read(model, target, cache._replace(target_mask_bt=read_bt), position_bt, masks, length)
+
+
+def read(
+    model: Transformer,
+    target: jax.Array,
+    cache: StaticCache,
+    position_bt: jax.Array,
+    masks: Mapping[int, jax.Array],
+    length: jax.Array | None = None,
+) -> tuple[jax.Array, StaticCache]:
+    """Logits `b t v` of tokens, and the cache with their keys and values.
+
+    They are the next tokens of a target, or one for each of many beams. masks: by a layer's window,
+    which positions of the cache they may attend to. model, length: see `forward_step`.
+    """
+    count, room = target.shape[1], cache.target_mask_bt.shape[1]
+    x_btd = embed(model, "target", target, position_bt, length=room)
+    cross_mask_bhts, layers = mask.padding_mask(cache.source_mask_bs), [*cache.layers]
+
+    def through(
+        layer: DecoderLayer, x_btd: jax.Array, rotation: Rotation | None, index: int
+    ) -> jax.Array:
+        window, own = layer.self_attention.scores.window, layers[index]["self_attention"]
+        self_mask_bhts, start, new_s = _ring(masks[window], own, window, cache.read, count)
+        place = _Place(own, start, new_s)
+        held = layers[index] | {"self_attention": place}
+        x_btd, after = plain.decoder_layer_step(
+            layer, x_btd, held, self_mask_bhts, cross_mask_bhts, rotation, _attend
+        )
+        layers[index] = after | {"self_attention": place.held(after["self_attention"])}
+        return x_btd
+
+    x_btd = model.decoder.walk(x_btd, through, position_bt, length)
+    return model.head(x_btd), cache._replace(layers=layers, read=cache.read + count)
+
+
+def _attend(attention: MultiHeadAttention, heads: Heads, mask_bhts: Mask) -> jax.Array:
+    """`attention.attend` to keys and values of a Room."""
+    query_bthk, key_bgsk, value_bgse = heads
+    output_bthe = attend_by_head(query_bthk, key_bgsk, value_bgse, mask_bhts, attention.scores)
+    return attention.output(output_bthe)
+
+
+class _Place(NamedTuple):
+    """Where the next tokens go in a layer's room: from the position `start` on.
+
+    new_s: in a window, of more tokens than it lets go, the one that each place holds then, if it is
+    not negative; None: they attend to the room with them in it.
+    """
+
+    room: Room
+    start: jax.Array
+    new_s: jax.Array | None
+
+    def update(self, key_btgk: jax.Array, value_btge: jax.Array) -> Room:
+        """The keys and values that the next tokens attend to, theirs among them."""
+        new = Room.of(key_btgk, value_btge)
+        new = jax.tree.map(lambda held, part: part.astype(held.dtype), self.room, new)
+        if self.new_s is not None:
+            return jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=2), self.room, new)
+        # XLA writes in place if nothing else reads the old ones.
+        write = functools.partial(jax.lax.dynamic_update_slice_in_dim, axis=2)
+        return jax.tree.map(lambda held, part: write(held, part, self.start), self.room, new)
+
+    def held(self, read: Room) -> Room:
+        """The room after the next tokens, which attended to all of `read`."""
+        if (new_s := self.new_s) is None:
+            return read
+
+        def taken(held: jax.Array, read: jax.Array) -> jax.Array:
+            part = jnp.take(read[:, :, held.shape[2] :], new_s, axis=2, mode="clip")
+            return jnp.where((new_s >= 0)[:, None], part, held)
+
+        return jax.tree.map(taken, self.room, read)
+
+
+def _ring(
+    mask_bhts: jax.Array, held: Room, window: int, read: jax.Array, count: int
+) -> tuple[jax.Array, jax.Array, jax.Array | None]:
+    """The mask of all that a layer's next tokens attend to, and their `start` and `new_s`.
+
+    A layer with a window holds the last positions only: a step of one token, or of one for each
+    beam, takes the places of those that it no longer sees. More tokens at once attend to what was
+    held before them, and to themselves. mask_bhts: of all positions of the cache.
+    """
+    room, size = mask_bhts.shape[3], held.key_bgsk.shape[2]
+    if size == room:
+        return mask_bhts, read, None
+
+    def held_at(last: jax.Array) -> jax.Array:
+        """The position that each place holds once `last` is read; negative: it is empty."""
+        return last - (last - room - jnp.arange(size)) % size
+
+    def seen(position_s: jax.Array) -> jax.Array:
+        seen_bhts = jnp.take(mask_bhts, jnp.maximum(position_s, 0), axis=3)
+        return seen_bhts & (position_s >= 0)
+
+    position_s = held_at(read + count - 1)
+    if count == size // window:
+        return seen(position_s), (read - room) % size, None
+    own_bhtt = jax.lax.dynamic_slice_in_dim(mask_bhts, read, count, axis=3)
+    seen_bhts = jnp.concatenate([seen(held_at(read - 1)), own_bhtt], axis=3)
+    return seen_bhts, read, position_s - read
+
+
+def reorder(cache: StaticCache, row_b: jax.Array) -> StaticCache:
+    """`cache.reorder`, a copy: a beam search does without, since its beams are queries of one row
+    (`Beams`).
+    """
+    return jax.tree.map(lambda held: held[row_b] if held.ndim else held, cache)

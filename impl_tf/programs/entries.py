@@ -7,15 +7,15 @@ evaluation; lengths may be unknown to the graph.
 
 import tensorflow as tf
 
-from .. import cache
-from ..attention import MultiHeadAttention
-from ..cache import KeyValues
+from ..cache import KeyValues, decoder_layer_step
 from ..framework import sizes
-from ..inputs import sinusoids
+from ..inputs import embed, sinusoids
+from ..layers import DecoderLayer
 from ..mask import causal_mask, padding_mask, window_mask
 from ..positional_encoding import token_positions
+from ..rotary import Rotation
 from ..transformer import Transformer
-from ..values import Heads, Text
+from ..values import Text
 from .static_cache import attend_by_mask
 
 __all__ = ["encode", "forward", "step"]
@@ -86,34 +86,23 @@ def step(
         window: own_bhts & window_mask(length, end, window) if window else own_bhts
         for window in {config.layer_kind(layer).window for layer in range(config.decoder_layers)}
     }
-    layers: list[dict[str, KeyValues]] = []
-    pairs = ("keys_lbsgk", "values_lbsge")
-    for index in range(config.decoder_layers):
-        layers.append({"self_attention": _Whole(*(held[name][index] for name in pairs))})
-        if "cross_keys_lbsgk" in held:
-            memory = KeyValues(*(held[f"cross_{name}"][index] for name in pairs))
-            layers[-1]["cross_attention"] = memory
-    before = cache.Cache(source_mask_bs, target_mask_bs, layers)
-    ahead = cache.Next(position_bt, None, position_pd, masks)
-    logits_btv, after = cache.read(model, target, before, ahead)
-    keys, values = zip(*(layer["self_attention"] for layer in after.layers), strict=True)
-    return {
-        "logits_btv": logits_btv,
-        "keys_lbsgk": tf.stack(keys),
-        "values_lbsge": tf.stack(values),
-    }
+    cross_bhts, kept = padding_mask(source_mask_bs), list[KeyValues]()
+    x_btd = embed(model, "target", target, position_bt, position_pd=position_pd)
 
-
-class _Whole(KeyValues):
-    """Those of all tokens, also in a layer with a window: the mask alone hides the far ones."""
-
-    def step(
-        self, key_btgk: tf.Tensor, value_btge: tf.Tensor, ahead: cache.Next, window: int
-    ) -> "tuple[_Whole, _Whole, tf.Tensor]":
-        read = _Whole(*self.update(key_btgk, value_btge))
-        return read, read, ahead.masks[window]
-
-    def attend(
-        self, attention: MultiHeadAttention, query_bthk: tf.Tensor, mask_bhts: tf.Tensor
+    def through(
+        layer: DecoderLayer, x_btd: tf.Tensor, rotation: Rotation | None, index: int
     ) -> tf.Tensor:
-        return attend_by_mask(attention, Heads(query_bthk, *self), mask_bhts)
+        past = {"self_attention": KeyValues(held["keys_lbsgk"][index], held["values_lbsge"][index])}
+        if "cross_keys_lbsgk" in held:
+            memory = held["cross_keys_lbsgk"][index], held["cross_values_lbsge"][index]
+            past["cross_attention"] = KeyValues(*memory)
+        own_bhts = masks[config.layer_kind(index).window]
+        x_btd, after = decoder_layer_step(
+            layer, x_btd, past, own_bhts, cross_bhts, rotation, attend_by_mask
+        )
+        kept.append(after["self_attention"])
+        return x_btd
+
+    logits_btv = model.head(model.decoder.walk(x_btd, through, position_bt))
+    keys, values = map(tf.stack, zip(*kept, strict=True))
+    return {"logits_btv": logits_btv, "keys_lbsgk": keys, "values_lbsge": values}

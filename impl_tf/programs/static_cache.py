@@ -8,7 +8,6 @@ row share their keys: those of all beams' first tokens, of the second, ...; targ
 `n (t w)`, says which of them are the real tokens of the beam's own past.
 """
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -19,8 +18,10 @@ from reference_numpy.scores import Scores
 from .. import cache as growing
 from .. import inputs
 from ..attention import MultiHeadAttention, scaled_dot_product_attention
-from ..cache import Next, decode_step
 from ..framework import keras
+from ..layers import DecoderLayer
+from ..mask import padding_mask
+from ..rotary import Rotation
 from ..transformer import Transformer
 from ..values import Heads
 
@@ -48,26 +49,6 @@ class StaticKeyValues(NamedTuple):
         """Keys and values that lie by position."""
         return cls(tf.transpose(key_bsgk, [0, 2, 3, 1]), tf.transpose(value_bsge, [0, 2, 1, 3]))
 
-    def step(
-        self, key_btgk: tf.Tensor, value_btge: tf.Tensor, ahead: Next, window: int
-    ) -> "tuple[StaticKeyValues, StaticKeyValues, tf.Tensor]":
-        """All that the next tokens attend to, what is held after them, and the mask for the first.
-        The cache's length bounds the window."""
-        new, room = StaticKeyValues.of(key_btgk, value_btge), self.key_bgks.shape[3]
-        key_bgks, held_key = ahead.place.written(self.key_bgks, new.key_bgks, 3)
-        value_bgse, held_value = ahead.place.written(self.value_bgse, new.value_bgse, 2)
-        held = StaticKeyValues(held_key, held_value)
-        return StaticKeyValues(key_bgks, value_bgse), held, ahead.masks[room]
-
-    def attend(
-        self, attention: MultiHeadAttention, query_bthk: tf.Tensor, mask_bhts: tf.Tensor | None
-    ) -> tf.Tensor:
-        """The output of an attention of these queries: it transposes the keys and values back, and
-        XLA cancels the two."""
-        key_bsgk = tf.transpose(self.key_bgks, [0, 3, 1, 2])
-        heads = Heads(query_bthk, key_bsgk, tf.transpose(self.value_bgse, [0, 2, 1, 3]))
-        return attend_by_mask(attention, heads, mask_bhts)
-
 
 class StaticCache(NamedTuple):
     """source_mask_bs: without a column in a decoder-only model. read: the number of tokens that
@@ -81,38 +62,6 @@ class StaticCache(NamedTuple):
     read: tf.Tensor
     start: tf.Tensor
     position_td: tf.Tensor
-
-    def check(self, config: TransformerConfig, count: int) -> None:
-        """Raises ValueError on more tokens than the cache can hold, if their number is known."""
-        if tf.is_symbolic_tensor(self.read):
-            return
-        needed, length = int(self.read) + count, self.position_td.shape[0]
-        checks.check_length(needed, config.max_positions)
-        if needed > length:
-            raise ValueError(f"the cache holds {length} tokens; got {needed}")
-
-    def next_tokens(
-        self, model: Transformer, mask_bt: tf.Tensor, later: int = 0, known: tf.Tensor | None = None
-    ) -> "tuple[StaticCache, Next]":
-        """The cache with the mask of a target's next tokens, and what these are given, `b (t w)`.
-
-        later: how many tokens that are read later count for the length of the text. known: how many
-        of these tokens there are, by default all; the cache does not count the others, which only
-        fill up.
-        """
-        config, width, (rows, count) = model.config, self.beams, mask_bt.shape
-        own_b1w = tf.tile(tf.eye(width, dtype=tf.bool), [rows // width, 1])[:, tf.newaxis]
-        new_bt = tf.reshape(mask_bt[..., tf.newaxis] & own_b1w, [rows, count * width])
-        place = tf.stack([0, self.read * width])
-        all_bt = keras.ops.slice_update(self.target_mask_bt, place, new_bt)
-        end = self.read + (count if known is None else known)
-        after = self._replace(target_mask_bt=all_bt, layers=[*self.layers], read=end)
-        place = _Place(self.read, count, end, width, self.position_td.shape[0])
-        rooms = {layer["self_attention"].key_bgks.shape[3] for layer in self.layers}
-        masks = {room: place.self_mask(all_bt, room // width) for room in rooms}
-        position_bt = _by_token(_positions(config, self, all_bt, count), width)
-        length = _text_length(config, after) + later if config.positions == "rotary" else None
-        return after, Next(position_bt, None, self.position_td, masks, place, length)
 
     @property
     def beams(self) -> int:
@@ -150,6 +99,24 @@ def start_cache(
     )
 
 
+def decode_step(
+    model: Transformer,
+    target: tf.Tensor,
+    cache: StaticCache,
+    target_mask_bt: tf.Tensor | None = None,
+) -> tuple[tf.Tensor, StaticCache]:
+    """`cache.decode_step`. Raises ValueError also on more tokens than the cache can hold, if their
+    number is known."""
+    target, length = tf.convert_to_tensor(target), cache.position_td.shape[0]
+    checks.check_same_batch(cache=cache.target_mask_bt.shape, target=target.shape)
+    if not tf.is_symbolic_tensor(cache.read):
+        checks.check_length(needed := int(cache.read) + target.shape[1], model.config.max_positions)
+        if needed > length:
+            raise ValueError(f"the cache holds {length} tokens; got {needed}")
+    target_mask_bt = inputs.target_mask(model.config, target, target_mask_bt)
+    return forward_step(model, target, cache, target_mask_bt)
+
+
 def forward_step(
     model: Transformer,
     target: tf.Tensor,
@@ -158,58 +125,106 @@ def forward_step(
     later: int = 0,
     known: tf.Tensor | None = None,
 ) -> tuple[tf.Tensor, StaticCache]:
-    """`decode_step` on arguments that are checked, also of several beams. later, known: see
-    `StaticCache.next_tokens`."""
-    (rows, count), width = target.shape, cache.beams
-    cache, ahead = cache.next_tokens(model, target_mask_bt, later, known)
-    logits_bsv, cache = growing.read(model, _by_token(target, width), cache, ahead)
+    """`decode_step` on arguments that are checked, also of several beams.
+
+    later: how many tokens that are read later count for the length of the text. known: how many of
+    these tokens there are, by default all; the cache does not count the others, which only fill up.
+    """
+    config, (rows, count), width = model.config, target.shape, cache.beams
+    all_bt, end = _with(cache, target_mask_bt), cache.read + (count if known is None else known)
+    after = cache._replace(target_mask_bt=all_bt, layers=[*cache.layers], read=end)
+    position_bt = _by_token(_positions(config, cache, all_bt, count), width)
+    length = _text_length(config, after) + later if config.positions == "rotary" else None
+    ids_bt, cross_mask_bhts = _by_token(target, width), padding_mask(cache.source_mask_bs)
+    x_btd = inputs.embed(model, "target", ids_bt, position_bt, position_pd=cache.position_td)
+    rooms = {layer["self_attention"].key_bgks.shape[3] // width for layer in cache.layers}
+    of_room = {room: _ring(cache, all_bt, room, count, end) for room in rooms}
+
+    def through(
+        layer: DecoderLayer, x_btd: tf.Tensor, rotation: Rotation | None, index: int
+    ) -> tf.Tensor:
+        own = cache.layers[index]["self_attention"]
+        self_mask_bhts, start, last_s = of_room[own.key_bgks.shape[3] // width]
+        place = _Place(own, start, last_s)
+        held = cache.layers[index] | {"self_attention": place}
+        x_btd, read = growing.decoder_layer_step(
+            layer, x_btd, held, self_mask_bhts, cross_mask_bhts, rotation, _attend
+        )
+        after.layers[index] = read | {"self_attention": place.held(read["self_attention"])}
+        return x_btd
+
+    logits_bsv = model.head(model.decoder.walk(x_btd, through, position_bt, length))
     vocabulary = logits_bsv.shape[2]
     logits_btwv = tf.reshape(logits_bsv, [rows // width, count, width, vocabulary])
     logits_btv = tf.reshape(tf.transpose(logits_btwv, [0, 2, 1, 3]), [rows, count, vocabulary])
-    return logits_btv, cache
+    return logits_btv, after
 
 
-@dataclass(frozen=True)
-class _Place:
-    """The next tokens: how many were read before, how many they are, how many the cache counts
-    then, in each of how many beams that share keys, and how many it can hold."""
+class _Place(NamedTuple):
+    """Where the next tokens go in a layer's room: from `start` on.
 
-    read: tf.Tensor
-    count: int
-    end: tf.Tensor
-    width: int
-    length: int
+    last_s: of many tokens at once in a window, which of all that they attend to are held then;
+    None: they attend to the room with them in it.
+    """
 
-    def self_mask(self, mask_bt: tf.Tensor, room: int) -> tf.Tensor:
-        """Which keys the next tokens may attend to, of a layer that holds so many tokens: `b 1 t
-        s`. mask_bt: of the target, the next tokens among them."""
-        read, count, width = self.read, self.count, self.width
-        token_s = tf.range(mask_bt.shape[1]) // width
-        if room < self.length:
-            token_k = _held(read + 1, room)
-            if count > 1:
-                token_k = tf.concat([_held(read, room), read + tf.range(count)], axis=0)
-            place_s = _places(token_k, width)
-            token_s = place_s // width
-            mask_bt = tf.gather(mask_bt, tf.maximum(place_s, 0), axis=1) & (token_s >= 0)
-        query_t1 = read + tf.range(count)[:, tf.newaxis]
-        near_ts = token_s <= query_t1
-        if room < self.length:
-            near_ts &= token_s > query_t1 - room
-        return _by_token(mask_bt[:, tf.newaxis] & near_ts, width)[:, tf.newaxis]
+    room: StaticKeyValues
+    start: tf.Tensor
+    last_s: tf.Tensor | None
 
-    def written(self, held: tf.Tensor, new: tf.Tensor, axis: int) -> tuple[tf.Tensor, tf.Tensor]:
-        """The keys or values that the next tokens attend to, and those that are held then."""
-        room = held.shape[axis] // self.width
-        if room == self.length or self.count == 1:
-            place = [0] * 4
-            place[axis] = self.read % room * self.width
-            # In place within a graph if nothing else reads the old ones.
-            held = keras.ops.slice_update(held, tf.stack(place), new)
-            return held, held
-        both, token_r = tf.concat([held, new], axis=axis), _held(self.end, room)
-        kept_r = tf.where(token_r < self.read, tf.range(room), room + token_r - self.read)
-        return both, tf.gather(both, _places(kept_r, self.width), axis=axis)
+    def update(self, key_btgk: tf.Tensor, value_btge: tf.Tensor) -> StaticKeyValues:
+        """The keys and values that the next tokens attend to, theirs among them."""
+        (key_bgks, value_bgse), new = self.room, StaticKeyValues.of(key_btgk, value_btge)
+        if self.last_s is not None:
+            key_bgks = tf.concat([key_bgks, new.key_bgks], axis=3)
+            return StaticKeyValues(key_bgks, tf.concat([value_bgse, new.value_bgse], axis=2))
+        # In place within a graph if nothing else reads the old ones.
+        of_key, of_value = tf.stack([0, 0, 0, self.start]), tf.stack([0, 0, self.start, 0])
+        key_bgks = keras.ops.slice_update(key_bgks, of_key, new.key_bgks)
+        value_bgse = keras.ops.slice_update(value_bgse, of_value, new.value_bgse)
+        return StaticKeyValues(key_bgks, value_bgse)
+
+    def held(self, read: StaticKeyValues) -> StaticKeyValues:
+        """The room after the next tokens, which attended to all of `read`."""
+        if self.last_s is None:
+            return read
+        key_bgks = tf.gather(read.key_bgks, self.last_s, axis=3)
+        return StaticKeyValues(key_bgks, tf.gather(read.value_bgse, self.last_s, axis=2))
+
+
+def _with(cache: StaticCache, mask_bt: tf.Tensor) -> tf.Tensor:
+    """The cache's target_mask_bt with the mask of the next tokens, which is their own beam's."""
+    (rows, count), width = mask_bt.shape, cache.beams
+    own_b1w = tf.tile(tf.eye(width, dtype=tf.bool), [rows // width, 1])[:, tf.newaxis]
+    new_bt = tf.reshape(mask_bt[..., tf.newaxis] & own_b1w, [rows, count * width])
+    place = tf.stack([0, cache.read * width])
+    return keras.ops.slice_update(cache.target_mask_bt, place, new_bt)
+
+
+def _ring(
+    cache: StaticCache, mask_bt: tf.Tensor, room: int, count: int, end: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor | None]:
+    """The mask of all that the next tokens attend to, `b 1 t s`, in layers that hold so many
+    tokens, and their `start` and `last_s`.
+
+    mask_bt: of the target, the next tokens among them. count: of the next tokens. end: how many
+    tokens the cache counts then.
+    """
+    read, width = cache.read, cache.beams
+    query_t1, start, last_s = read + tf.range(count)[:, tf.newaxis], read % room * width, None
+    if room == cache.position_td.shape[0]:
+        near_ts = tf.range(mask_bt.shape[1]) // width <= query_t1
+    else:
+        token_k = _held(read + 1, room)
+        if count > 1:
+            token_k = tf.concat([_held(read, room), read + tf.range(count)], axis=0)
+            token_r = _held(end, room)
+            kept_r = tf.where(token_r < read, tf.range(room), room + token_r - read)
+            last_s = _places(kept_r, width)
+        place_s = _places(token_k, width)
+        token_s = place_s // width
+        mask_bt = tf.gather(mask_bt, tf.maximum(place_s, 0), axis=1) & (token_s >= 0)
+        near_ts = (token_s <= query_t1) & (token_s > query_t1 - room)
+    return _by_token(mask_bt[:, tf.newaxis] & near_ts, width)[:, tf.newaxis], start, last_s
 
 
 def _held(read: tf.Tensor, room: int) -> tf.Tensor:
@@ -222,7 +237,18 @@ def _places(token_k: tf.Tensor, width: int) -> tf.Tensor:
     return tf.reshape(token_k[:, tf.newaxis] * width + tf.range(width), [-1])
 
 
-def attend_by_mask(attention: MultiHeadAttention, heads: Heads, mask_bhts: tf.Tensor) -> tf.Tensor:
+def _attend(attention: MultiHeadAttention, heads: Heads, mask_bhts: tf.Tensor | None) -> tf.Tensor:
+    """`attend_by_mask` of keys and values as the cache holds them: it transposes them back, and XLA
+    cancels the two."""
+    query_bthk, key_bgks, value_bgse = heads
+    key_bsgk = tf.transpose(key_bgks, [0, 3, 1, 2])
+    by_position = Heads(query_bthk, key_bsgk, tf.transpose(value_bgse, [0, 2, 1, 3]))
+    return attend_by_mask(attention, by_position, mask_bhts)
+
+
+def attend_by_mask(
+    attention: MultiHeadAttention, heads: Heads, mask_bhts: tf.Tensor | None
+) -> tf.Tensor:
     """`attention.attend` of keys whose order is not the text's: the mask alone says what a query
     may attend to."""
     own = Scores(attention.scores.scale, attention.scores.cap)
