@@ -4,6 +4,7 @@ import html
 import json
 import posixpath
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
@@ -68,7 +69,8 @@ def write(out: Path, site: Iterable[Page], about: Mapping[str, str]) -> list[Pag
     """
     require(out)
     made = list(site)
-    if doubled := {page.path for page in made if [other.path for other in made].count(page.path) > 1}:
+    paths = Counter(page.path for page in made)
+    if doubled := [path for path, count in paths.items() if count > 1]:
         raise ValueError(f"pages must have paths of their own; got {', '.join(sorted(doubled))} twice")
     environment = pages.environment(__package__)
     environment.filters["ticked"] = ticked
@@ -85,8 +87,8 @@ def write(out: Path, site: Iterable[Page], about: Mapping[str, str]) -> list[Pag
         for page in made:
             file = folder / page.path
             file.parent.mkdir(parents=True, exist_ok=True)
-            values = {"page": page, "pages": made, "sections": SECTIONS, "about": about, "code": highlighted, "to": _linking(page)}
-            values |= {"slug": slug, "word": _wording(page, made), "headings": headings}
+            values = {"page": page, "pages": made, "page_paths": paths, "sections": SECTIONS, "about": about, "code": highlighted}
+            values |= {"to": _linking(page), "slug": slug, "word": _wording(page, made), "headings": headings}
             values |= {"neighbours": _neighbours(page, made)}
             file.write_text(environment.get_template(page.template).render(values | dict(page.values)), encoding="utf-8")
         if broken := dangling(folder):

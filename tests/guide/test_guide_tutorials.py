@@ -93,7 +93,8 @@ EXTENDING = ("dtypes", "cache", "tanh")  # changes of what was right before
 
 def rendered(page: Page) -> str:
     """The page, with the origins of its blocks of code in their places."""
-    around = {"page": page, "pages": [], "sections": {}, "about": {}, "code": lambda code: f"[{code.origin}]", "to": lambda path: path}
+    around = {"page": page, "pages": [], "page_paths": [], "sections": {}, "about": {}}
+    around |= {"code": lambda code: f"[{code.origin}]", "to": lambda path: path}
     return environment(site.__package__).get_template(page.template).render(around | dict(page.values))
 
 
