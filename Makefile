@@ -24,7 +24,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 check: $(INSTALLED)  ## the matrix: every component, three ports, four dtypes
 	$(BIN)/rosettaformer check
 
-test: $(INSTALLED)  ## unit and product tests, eleven minutes on two quiet cores; LIMIT=900 fails above so many CPU seconds
+test: $(INSTALLED)  ## unit and product tests, ten minutes on two quiet cores; LIMIT=900 fails above so many CPU seconds
 	$(PYTEST) --kind unit --kind product --cpu-seconds 20 $(if $(LIMIT),--cpu-limit $(LIMIT))
 
 test-unit: $(INSTALLED)  ## the tests that start no process, four minutes
