@@ -157,7 +157,7 @@ class Trainer:
     def load_state(self, state: Mapping[str, np.ndarray], steps: int) -> None:
         """Continues a run from its `state` after that many steps.
 
-        state: may read an array when it is asked for it. Raises ValueError listing all problems.
+        state: its arrays may be read one by one. Raises ValueError listing all problems.
         """
         if steps < 0:
             raise ValueError(f"steps must be at least 0; got {steps}")

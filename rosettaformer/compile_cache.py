@@ -14,8 +14,8 @@ from pathlib import Path
 
 PLACE = "ROSETTAFORMER_CACHE"  # environment variable that names another folder, or is "off"
 LARGEST = 4 << 30  # bytes above which the least recently used files are removed
-IN_USE = 3600.0  # seconds after its last use during which no file is removed, and after a look at all files during which there is no other
-LOOKED = "looked"  # the file whose time is that of the last look
+IN_USE = 3600.0  # seconds for which a file stays after its last use; all files are looked at once in this time
+LOOKED = "looked"  # file whose time is that of the last look
 
 
 @contextlib.contextmanager
@@ -89,7 +89,7 @@ def trim(place: Path, largest: int = LARGEST) -> None:
 
 
 def _due(place: Path) -> bool:
-    """Whether nobody has looked at all files for a while, and notes the time."""
+    """Whether the last look at all files was a while ago; if so, notes the time."""
     mark = place / LOOKED
     if not place.exists() or (mark.exists() and time.time() - mark.stat().st_mtime < IN_USE):
         return False

@@ -119,7 +119,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
-    """Says it at the end where pages could not be read in a browser; what is left need not be collected."""
+    """Says at the end if pages could not be read in a browser. Nothing is collected after it: the process ends."""
     yield
     gc.freeze()
     if session.config.getoption("--affected") and session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:

@@ -37,15 +37,8 @@ def all_pages() -> dict[str, Page]:
 def session(page: Page) -> Session:
     """The steps of a page, as its template takes them."""
     taken = Session(page.values["session"].folder)
-    around = {
-        "page": page,
-        "pages": [],
-        "page_paths": [],
-        "sections": {},
-        "about": {},
-        "code": lambda code: code.text,
-        "to": lambda path: path,
-    }
+    around = {"page": page, "pages": [], "page_paths": [], "sections": {}, "about": {}}
+    around |= {"code": lambda code: code.text, "to": lambda path: path}
     pages.environment(tutorials.__package__.rpartition(".")[0]).get_template(page.template).render(
         around | dict(page.values) | {"session": taken}
     )

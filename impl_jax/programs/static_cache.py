@@ -81,7 +81,7 @@ def decode_step(
 ) -> tuple[jax.Array, StaticCache]:
     """`cache.decode_step`; one program serves all lengths of a target.
 
-    Raises ValueError also on more tokens than a cache, if it is concrete, has room for.
+    Also raises ValueError if a concrete cache has no room for the tokens.
     """
     plain.check_steps(model)
     room, count = cache.target_mask_bt.shape[1], target.shape[1]

@@ -105,7 +105,7 @@ def decode_step(
     cache: StaticCache,
     target_mask_bt: tf.Tensor | None = None,
 ) -> tuple[tf.Tensor, StaticCache]:
-    """`cache.decode_step`. Raises ValueError also on more tokens than the cache can hold, if their
+    """`cache.decode_step`. Also raises ValueError on more tokens than the cache holds, if their
     number is known."""
     target, length = tf.convert_to_tensor(target), cache.position_td.shape[0]
     checks.check_same_batch(cache=cache.target_mask_bt.shape, target=target.shape)

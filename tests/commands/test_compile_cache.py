@@ -60,20 +60,17 @@ def test_what_was_used_longest_ago_is_removed_first_and_what_is_in_use_never(pla
     assert {path.name for path in place.iterdir()} == {"new"}
 
 
-def test_files_are_looked_at_once_in_a_while() -> None:
-    place = compile_cache.folder()
+def test_files_are_looked_at_once_in_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    place, looks = compile_cache.folder(), list[Path]()
     assert place is not None
-    with compile_cache.kept():
-        assert not place.exists()
-    place.mkdir()
-    mark = place / compile_cache.LOOKED
-    with compile_cache.kept():
-        looked = mark.stat().st_mtime_ns
-    with compile_cache.kept():
-        assert mark.stat().st_mtime_ns == looked
-    os.utime(mark, (0, 0))
-    with compile_cache.kept():
-        assert mark.stat().st_mtime_ns >= looked
+    monkeypatch.setattr(compile_cache, "trim", looks.append)
+    for exist, age, seen in ((False, 0, 0), (True, 0, 1), (True, 0, 1), (True, 2 * compile_cache.IN_USE, 2)):
+        if exist:
+            place.mkdir(exist_ok=True)
+        if age:
+            os.utime(place / compile_cache.LOOKED, (time.time() - age,) * 2)
+        with compile_cache.kept():
+            assert looks == [place] * seen
 
 
 JAX = """
