@@ -7,7 +7,8 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -15,13 +16,49 @@ import numpy as np
 
 from reference_numpy import TransformerConfig
 
-from .conformance.ports.port import PORTS, how_to_install, unavailable
-from .extras import MissingBackend
+from .extras import MissingBackend, install
+from .processes import printable, words
 
+# name -> (module that the judge calls, framework module that it needs, extra that installs it)
+PORTS = {
+    "torch": ("impl_torch.port", "torch", "torch"),
+    "tf": ("impl_tf.port", "tensorflow", "tf-cpu"),
+    "jax": ("impl_jax.port", "jax", "jax"),
+}
+# packages -> the port that needs them
+PACKAGES = {needs: port for port, (_, needs, _) in PORTS.items()} | {"keras": "tf", "flax": "jax", "jaxlib": "jax", "optax": "jax"}
+OWN = (__package__.partition(".")[0], *(module.partition(".")[0] for module, _, _ in PORTS.values()))
 _GREETING = re.compile(
     rb"WARNING: All log messages before absl::InitializeLog|[IE]\d{4} .*(oneDNN|cpu_feature_guard)|INFO: Created TensorFlow Lite|\s*$"
 )
 BACKENDS = {name: module.partition(".")[0] for name, (module, *_) in PORTS.items()} | {"numpy": "reference_numpy"}
+
+
+def how_to_install(port: str) -> str:
+    """Returns the command that installs the framework of one of `PORTS`."""
+    return install(PORTS[port][2]) + ("  (or [tf] on a GPU)" if port == "tf" else "")
+
+
+def needs_of(*ports: str) -> dict[str, Sequence[str]]:
+    """Returns the packages that those among the ports need which are ours, by the extra that installs them."""
+    return {PORTS[port][2]: [package for package, of in PACKAGES.items() if of == port] for port in ports if port in PORTS}
+
+
+def unavailable(error: BaseException) -> str:
+    """Returns why a framework cannot be used, if that caused the error: how to install it, or why its import fails; otherwise empty."""
+    name = getattr(error, "name", None) or "" if isinstance(error, ImportError) else ""
+    if isinstance(error, ModuleNotFoundError) and name in PACKAGES:
+        return how_to_install(PACKAGES[name])
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    importing = [_package(frame.f_globals.get("__name__")) for frame in frames if frame.f_code.co_name == "<module>"]
+    if frames and _package(frames[-1].f_globals.get("__name__")) in OWN:  # a name that we import is missing where it should be
+        importing.append(_package(name))
+    broken = next((package for package in importing if package in PACKAGES), "")
+    return f"{broken} is installed, but cannot be imported: {printable(words(error))}" if broken else ""
+
+
+def _package(module: Any) -> str:
+    return str(module).partition(".")[0]
 
 
 def imported(backend: str, module: str) -> ModuleType:

@@ -16,7 +16,7 @@ import click
 from . import compile_cache
 from .commands.options import Group, Missing
 from .extras import MissingBackend
-from .processes.text import printable
+from .processes import GONE, printable
 
 
 @contextlib.contextmanager
@@ -64,7 +64,7 @@ COMMANDS = {
     "compare-training": "Train every backend beside the reference, and say whether they stay together.",
     "bench": "Time ours beside every peer: passes, training steps, searches.",
 }
-MISTAKE, INTERRUPTED, GONE = 2, 130, 141
+MISTAKE, INTERRUPTED = 2, 130
 LONGEST = 10_000  # characters of a message
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from ..conformance.ports.port import PACKAGES, PORTS, how_to_install, unavailable
+from ..backends import PACKAGES, PORTS, how_to_install, unavailable
 from ..extras import OTHERS, install
 from ..processes import Answer, message, serve_methods, words
 from . import problem

@@ -12,12 +12,12 @@ from reference_numpy.suggestions import known
 
 from .. import compile_cache
 from ..atomic import write_text
+from ..backends import needs_of
 from ..benchmarks import benchmark_report, first, measure, peer_process, picture
 from ..benchmarks.answers import Reference
 from ..benchmarks.problem import make
 from ..benchmarks.timed_rows import Result
 from ..benchmarks.workloads import SCALING, WORKLOADS, Series, Task, tiny
-from ..conformance.ports.port import needs_of
 from ..conformance.report import files
 from ..extras import require
 from ..processes import cores

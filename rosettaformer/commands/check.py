@@ -13,6 +13,7 @@ from rich.console import Console
 from reference_numpy.sharding import Mesh
 from reference_numpy.suggestions import known
 
+from ..backends import PORTS, needs_of
 from ..conformance import deviations, runner
 from ..conformance.case import DTYPES, Case
 from ..conformance.cases import all_cases, of_components
@@ -22,7 +23,6 @@ from ..conformance.cases.fitting import GIGA, fitting
 from ..conformance.cases.gradients import gradients
 from ..conformance.cases.meshes import mesh_cases
 from ..conformance.diagnosis import Diagnosis
-from ..conformance.ports.port import PORTS, needs_of
 from ..conformance.reference.components import ASKED, OWN, forward_of, without_other_layouts
 from ..conformance.report import files, matrix
 from ..conformance.report.summary import Summary

@@ -11,12 +11,12 @@ from rich.markup import escape
 
 from .. import atomic
 from ..artefacts.kinds import KINDS
+from ..backends import needs_of
 from ..comparison import run
 from ..comparison.matching import rename_table
 from ..comparison.report import comparison_text, versus
 from ..comparison.running import declared_inputs, libraries, sides
 from ..comparison.running.side_process import MODES
-from ..conformance.ports.port import needs_of
 from ..conformance.report import files
 from ..extras import require
 from .options import OUT, Choice, Grouped, section, wide_console

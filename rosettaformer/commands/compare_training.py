@@ -11,9 +11,8 @@ from reference_numpy import TransformerConfig, parameters, preset
 from reference_numpy.recipe import Recipe
 from reference_numpy.suggestions import known
 
-from ..backends import BACKENDS
+from ..backends import BACKENDS, PORTS, needs_of
 from ..checkpoints import canonical
-from ..conformance.ports.port import PORTS, needs_of
 from ..conformance.reference.components import DROPOUT_RATES
 from ..conformance.report import files
 from ..extras import require

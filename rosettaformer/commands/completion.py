@@ -46,6 +46,7 @@ def known_bugs() -> Iterable[str]:
 
 
 def ports() -> Iterable[str]:
-    from ..conformance.ports.port import ENTRY_POINTS, PORTS
+    from ..backends import PORTS
+    from ..conformance.ports.port import ENTRY_POINTS
 
     return [*PORTS, *(point.name for point in entry_points(group=ENTRY_POINTS))]

@@ -14,6 +14,7 @@ from rich.markup import escape
 from reference_numpy.sharding import Mesh
 from reference_numpy.suggestions import known
 
+from ..backends import needs_of
 from ..conformance import deviations, diagnosis
 from ..conformance.case import Case
 from ..conformance.cases import all_cases
@@ -22,7 +23,6 @@ from ..conformance.cases.fitting import count, fits
 from ..conformance.cases.meshes import mesh_cases
 from ..conformance.diagnosis import on_mesh
 from ..conformance.diagnosis.findings import Verdict
-from ..conformance.ports.port import needs_of
 from ..conformance.reference.components import ASKED, COMPONENTS
 from ..conformance.report import files
 from ..conformance.report.matrix import render_backward, render_tree

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ..conformance.ports.port import PORTS
+from ..backends import PORTS
 from ..conformance.runner import describe_ports
 from ..conformance.status import Kind
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import click
 
+from ..backends import PORTS, needs_of
 from ..conformance.case import DTYPES
-from ..conformance.ports.port import PORTS, needs_of
 from ..extras import require
 from .options import listed
 from .progress import Working

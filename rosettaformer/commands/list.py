@@ -16,13 +16,14 @@ from reference_numpy.parameters import flatten, nest
 from reference_numpy.sharding import Mesh
 from reference_numpy.strategy import Strategy
 
+from ..backends import PORTS, how_to_install
 from ..conformance.case import DTYPES, Case
 from ..conformance.cases import all_cases
 from ..conformance.cases.expression import choose, matching
 from ..conformance.cases.meshes import mesh_cases
 from ..conformance.catalogue import all_defects
 from ..conformance.ports.adapters.call_mapping import stands_for
-from ..conformance.ports.port import ENTRY_POINTS, PORTS, how_to_install
+from ..conformance.ports.port import ENTRY_POINTS
 from ..conformance.reference.components import COMPONENTS, VJP, forward_of, function_of, model_of
 from ..extras import installed
 from . import completion

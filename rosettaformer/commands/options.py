@@ -11,8 +11,7 @@ from rich.console import Console
 from reference_numpy.sharding import Mesh
 from reference_numpy.suggestions import known
 
-from ..backends import BACKENDS
-from ..conformance.ports.port import needs_of
+from ..backends import BACKENDS, needs_of
 from ..extras import require
 from ..pictures import SUFFIXES
 from . import completion

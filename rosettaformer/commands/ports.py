@@ -6,8 +6,9 @@ from pathlib import Path
 
 from reference_numpy.suggestions import known
 
+from ..backends import PORTS
 from ..conformance.ports.command import PREFIX
-from ..conformance.ports.port import ENTRY_POINTS, PORTS
+from ..conformance.ports.port import ENTRY_POINTS
 from ..extras import installed
 
 

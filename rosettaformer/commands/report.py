@@ -13,8 +13,8 @@ from reference_numpy.suggestions import known
 
 from ..atomic import replacing, write_text
 from ..atomic import require as writable
+from ..backends import needs_of
 from ..conformance.case import DTYPES
-from ..conformance.ports.port import needs_of
 from ..conformance.report import files
 from ..conformance.report.matrix import duration
 from ..extras import require

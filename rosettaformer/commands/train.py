@@ -9,8 +9,7 @@ import click
 
 from reference_numpy.sharding import Mesh
 
-from ..backends import BACKENDS, imported
-from ..conformance.ports.port import needs_of
+from ..backends import BACKENDS, imported, needs_of
 from ..extras import require
 from ..training import tasks
 from ..training.backends import trainer

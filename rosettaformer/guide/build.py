@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 
+from ..backends import PORTS
 from ..conformance import runner
 from ..conformance.case import Case
 from ..conformance.cases import all_cases
-from ..conformance.ports.port import PORTS
 from ..conformance.report.summary import Summary
 from .site import Page, write
 

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from reference_numpy.sharding import Mesh
 
-from ..processes import limited_threads, thread_share
+from ..processes import GONE, limited_threads, thread_share
 from . import failing
 
 TICK = 0.05  # seconds between two looks at the processes
@@ -80,8 +80,6 @@ class _Processes(contextlib.AbstractContextManager["_Processes"]):
         Raises ValueError with what a process says of a user's mistake, KeyboardInterrupt or SystemExit if a signal has ended all, and
         BrokenPipeError if nobody reads what the first one prints.
         """
-        from ..cli import GONE
-
         told = False
         while len(ended := self._ended()) < len(self._handlers) and not any(ended.values()):
             if len(self._asked) > 1:

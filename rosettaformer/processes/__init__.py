@@ -10,6 +10,8 @@ from .serving import serve, serve_methods
 from .text import innermost, message, printable, words
 
 __all__ = [
-    "Answer", "Child", "Program", "cores", "innermost", "limited_threads", "message", "printable", "serve", "serve_methods", "thread_share",
-    "words",
+    "GONE", "Answer", "Child", "Program", "cores", "innermost", "limited_threads", "message", "printable", "serve", "serve_methods",
+    "thread_share", "words",
 ]  # fmt: skip
+
+GONE = 141  # the exit code of a command whose output nobody reads any more

@@ -7,9 +7,9 @@ from conforming import conform
 from expectations import suite
 from kinds import conformance
 
+from rosettaformer.backends import PORTS
 from rosettaformer.conformance.case import Case
 from rosettaformer.conformance.cases import all_cases
-from rosettaformer.conformance.ports.port import PORTS
 from rosettaformer.conformance.reference.components import COMPONENTS, SEARCHES, is_layout
 
 CASES = [case for case in suite() if not is_layout(case.component)]

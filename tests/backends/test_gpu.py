@@ -15,11 +15,11 @@ from training_runs import TINY, log, process, train
 
 from reference_numpy import preset
 from reference_numpy.scores import Scores
+from rosettaformer.backends import PORTS
 from rosettaformer.benchmarks.workloads import WORKLOADS
 from rosettaformer.conformance import runner
 from rosettaformer.conformance.case import DTYPES
 from rosettaformer.conformance.cases import all_cases
-from rosettaformer.conformance.ports.port import PORTS
 from rosettaformer.conformance.reference.components import SEARCHES, forward_of, is_layout
 
 pytestmark = [pytest.mark.gpu, pytest.mark.product]

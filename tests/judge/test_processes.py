@@ -17,9 +17,9 @@ from invoke import heed_interrupts, invoke, marked
 from kinds import conformance, every
 from messages import mentions
 
+from rosettaformer.backends import unavailable
 from rosettaformer.conformance import runner
 from rosettaformer.conformance.case import Case
-from rosettaformer.conformance.ports.port import unavailable
 from rosettaformer.conformance.ports.process import Process
 from rosettaformer.conformance.report.summary import Summary
 from rosettaformer.extras import install

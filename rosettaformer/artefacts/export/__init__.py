@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ... import atomic, backends, checkpoints
+from ...backends import needs_of
 from ...checkpoints.strict import numpy_dtype
-from ...conformance.ports.port import needs_of
 from ...extras import require
 from .. import manifest
 from ..kinds import KINDS

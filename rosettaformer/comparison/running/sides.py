@@ -11,8 +11,7 @@ from typing import Any
 from reference_numpy.suggestions import known
 
 from ...artefacts.kinds import KINDS, kind_of
-from ...backends import BACKENDS
-from ...conformance.ports.port import PORTS
+from ...backends import BACKENDS, PORTS
 
 LIBRARIES = ("transformers", "keras-hub")
 FORMS = (

@@ -9,13 +9,13 @@ from typing import Any
 
 from reference_numpy.suggestions import known
 
+from ...extras import MissingBackend
 from ..case import DTYPES, Case
 from ..cases import all_cases
 from ..cases.expression import choose
 from ..cases.fitting import fits
 from ..catalogue import all_defects
 from ..limits import Hidden, fitted_to, for_port
-from ..ports.port import MissingBackend
 from ..reference.components import DIFFERENTIABLE, FORWARD
 from ..report.summary import Summary
 from ..result import Expected, Result, judge, of_pair

@@ -10,10 +10,10 @@ import numpy as np
 
 from reference_numpy.sharding import Mesh
 
+from ...extras import MissingBackend
 from ...processes import thread_share
 from ..case import DTYPES, Case
 from ..limits import Hidden, for_port
-from ..ports.port import MissingBackend
 from ..ports.process import Worker
 from ..reference.expectation_store import Store
 from ..report.summary import Summary

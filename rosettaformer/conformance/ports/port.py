@@ -5,9 +5,8 @@ import importlib
 import inspect
 import os
 import sys
-import traceback
 from collections import UserDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
@@ -18,27 +17,18 @@ from reference_numpy.strategy import Strategy
 from reference_numpy.suggestions import known
 
 from ...artefacts.kinds import kind_of
-from ...extras import MissingBackend, install
-from ...processes import printable, words
+from ...backends import PORTS, unavailable
+from ...extras import MissingBackend
 from ...reading import read_bytes
 from ..case import DTYPES, Case, pinned
 from ..reference.components import COMPONENTS, forward_of
 from .signature import nothing
 
-# name -> (module that the judge calls, framework module that it needs, extra that installs it)
-PORTS = {
-    "torch": ("impl_torch.port", "torch", "torch"),
-    "tf": ("impl_tf.port", "tensorflow", "tf-cpu"),
-    "jax": ("impl_jax.port", "jax", "jax"),
-}
 SKIP = "skip_padding"  # an argument of whole models that few ports have
 ENTRY_POINTS = "rosettaformer.ports"  # the group in which an installed package names its ports
 STRATEGY = "strategy."  # how the names of a strategy's fields begin in a case
 FRAMEWORKS = tuple(PORTS)  # what a port may name as its `framework`
 ON_ONE_DEVICE = "the port answers on one device; `on_mesh(case)` in its file, or `load(folder, mesh)`, answers on a mesh"
-# packages -> the port that needs them
-PACKAGES = {needs: port for port, (_, needs, _) in PORTS.items()} | {"keras": "tf", "flax": "jax", "jaxlib": "jax", "optax": "jax"}
-OWN = (__package__.partition(".")[0], *(module.partition(".")[0] for module, _, _ in PORTS.values()))
 
 
 class Unsupported(Exception):
@@ -249,34 +239,7 @@ def _names(what: str, value: Any) -> tuple[str, ...]:
     return names
 
 
-def how_to_install(port: str) -> str:
-    """Returns the command that installs the framework of one of `PORTS`."""
-    return install(PORTS[port][2]) + ("  (or [tf] on a GPU)" if port == "tf" else "")
-
-
-def needs_of(*ports: str) -> dict[str, Sequence[str]]:
-    """Returns the packages that those among the ports need which are ours, by the extra that installs them."""
-    return {PORTS[port][2]: [package for package, of in PACKAGES.items() if of == port] for port in ports if port in PORTS}
-
-
 def _loaded() -> str:
     """Returns the name of the framework that the process has loaded; empty if there are several or none."""
     found = [name for name, (_, needs, _) in PORTS.items() if needs in sys.modules]
     return found[0] if len(found) == 1 else ""
-
-
-def unavailable(error: BaseException) -> str:
-    """Returns why a framework cannot be used, if that caused the error: how to install it, or why its import fails; otherwise empty."""
-    name = getattr(error, "name", None) or "" if isinstance(error, ImportError) else ""
-    if isinstance(error, ModuleNotFoundError) and name in PACKAGES:
-        return how_to_install(PACKAGES[name])
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    importing = [_package(frame.f_globals.get("__name__")) for frame in frames if frame.f_code.co_name == "<module>"]
-    if frames and _package(frames[-1].f_globals.get("__name__")) in OWN:  # a name that we import is missing where it should be
-        importing.append(_package(name))
-    broken = next((package for package in importing if package in PACKAGES), "")
-    return f"{broken} is installed, but cannot be imported: {printable(words(error))}" if broken else ""
-
-
-def _package(module: Any) -> str:
-    return str(module).partition(".")[0]

@@ -18,6 +18,7 @@ import numpy as np
 
 from reference_numpy.fields import SeveralValues
 
+from ...extras import MissingBackend
 from ...processes import Answer, serve, wire
 from ...processes.serving import Reply
 from ...processes.text import innermost, message, plain, words
@@ -26,7 +27,7 @@ from ..reference import statistics
 from ..reference.components import named_outputs
 from ..status import Kind
 from .messages import asked
-from .port import MissingBackend, NotCovered, NotLoaded, NotShown, Port, Unsupported
+from .port import NotCovered, NotLoaded, NotShown, Port, Unsupported
 from .signature import hint
 
 Remembered = tuple[str, np.ndarray, np.ndarray]  # its description, the array, a copy of it

@@ -9,12 +9,12 @@ from typing import Any
 
 from reference_numpy.sharding import Mesh
 
+from ...backends import PORTS
 from ...processes import Answer, Child
 from ..case import Case
 from ..status import Kind
 from . import messages
 from .children import Children
-from .port import PORTS
 
 RESTARTS = 3
 CACHE = "JAX_COMPILATION_CACHE_DIR"

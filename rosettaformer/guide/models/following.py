@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ...backends import PORTS
 from ...conformance.case import Case
 from ...conformance.cases import all_cases
 from ...conformance.diagnosis.divergence.findings import Findings
 from ...conformance.diagnosis.divergence.teacher import Teacher
-from ...conformance.ports.port import PORTS
 from ...conformance.runner import open_worker
 
 DTYPE = "float32"
