@@ -245,7 +245,8 @@ def test_what_is_wrong_in_a_file_is_not_the_framework_s_fault(tmp_path: Path, mo
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text("def softmax(x):\n    raise TypeError('must be a tensor')\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    monkeypatch.setitem(sys.modules, "torch", sys)  # so that the other one is forgotten at the end
+    monkeypatch.delitem(sys.modules, "torch")
     for text, expected in (
         ("import torch; torch.softmax(3)", ""),
         ("import torch.nothing", ""),
