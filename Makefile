@@ -3,7 +3,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
 INSTALLED := $(VENV)/.installed
-TOOL := PYTHONPATH=tests:tests/support:tests/backends $(BIN)/python tools
+TOOL := PYTHONPATH=.:tests:tests/support:tests/backends $(BIN)/python tools
 
 .PHONY: help check test test-unit conformance affected test-evidence lint bench clean docs evidence fingerprints
 
@@ -44,6 +44,9 @@ lint: $(INSTALLED)  ## ruff and mypy
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+
+bench: $(INSTALLED)  ## time and memory beside every peer: hours; needs the extra bench; OPTIONS="--workload W5" are its options
+	$(BIN)/python -m bench $(OPTIONS)
 
 docs: $(INSTALLED)  ## docs/api.md and docs/files.md
 	$(TOOL)/api.py

@@ -62,7 +62,6 @@ COMMANDS = {
     "plan": "Say what a training step needs of every device of a mesh: memory and traffic.",
     "report": "Write one page about one model in four implementations.",
     "compare-training": "Train every backend beside the reference, and say whether they stay together.",
-    "bench": "Time ours beside every peer: passes, training steps, searches.",
 }
 MISTAKE, INTERRUPTED = 2, 130
 LONGEST = 10_000  # characters of a message
@@ -101,10 +100,7 @@ class _LazyGroup(Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         with _read(), compile_cache.kept():
-            try:
-                return super().invoke(ctx)
-            except MissingBackend as error:
-                raise Missing(str(error)) from None
+            return super().invoke(ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -121,15 +117,15 @@ def cli() -> None:
 
 
 @terminable()
-def main(arguments: Any = None) -> None:
-    """Runs the command; a user's mistake is one message on standard error and exit code 2.
+def main(arguments: Any = None, command: click.Command = cli, name: str = "rosettaformer") -> None:
+    """Runs a command under its name; a user's mistake is one message on standard error and exit code 2.
 
     Mistakes are ValueError, raised by everything that reads user input, and OSError and MemoryError, raised by the system. Ctrl-C exits
     with 130, and a closed output with 141, as a shell reports a command ended by a signal.
     """
     try:
         with _plain_warnings():
-            code = _run(arguments)
+            code = _run(arguments, command, name)
     except click.ClickException as error:
         error.show()
         code = error.exit_code
@@ -150,12 +146,14 @@ def _plain_warnings() -> Iterator[None]:
         warnings.formatwarning = before
 
 
-def _run(arguments: Any) -> int:
+def _run(arguments: Any, command: click.Command, name: str) -> int:
     """Returns the command's exit code, with all of its output written."""
     try:
         with _read():
             try:
-                code = cli.main(arguments, prog_name="rosettaformer", standalone_mode=False)
+                code = command.main(arguments, prog_name=name, standalone_mode=False)
+            except MissingBackend as error:
+                raise Missing(str(error)) from None
             except SystemExit as ended:
                 if isinstance(ended.__context__, BrokenPipeError):  # rich's answer to BrokenPipeError
                     raise ended.__context__ from None

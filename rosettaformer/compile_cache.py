@@ -34,18 +34,6 @@ def kept() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def unused() -> Iterator[None]:
-    """Restores the user's own settings within `kept`, for measuring how long compiling takes."""
-    place = folder()
-    ours = {} if place is None else variables(place)
-    with _restored():
-        for name, value in ours.items():
-            if os.environ.get(name) == value:
-                del os.environ[name]
-        yield
-
-
-@contextlib.contextmanager
 def _restored() -> Iterator[None]:
     before = dict(os.environ)
     try:

@@ -88,6 +88,14 @@ def page() -> str:
         "| folder of `rosettaformer` | what it is |",
         "|---|---|",
         *(f"| [{room}/](../rosettaformer/{room}) | {text} |" for room, text in rooms.items()),
+        "",
+        "## The benchmarks",
+        "",
+        "`python -m bench` times ours beside every peer in one run, from a checkout: the wheel does not contain it.",
+        "",
+        "| file of `bench` | what it is |",
+        "|---|---|",
+        *(f"| [{name}](../bench/{name}.py) | {says(path)} |" for name, path in modules("bench").items()),
     ]
     return "\n".join(lines) + "\n"
 

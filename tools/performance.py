@@ -14,7 +14,7 @@ from typing import Any
 
 from evidence import HOUSE, kept, made_by, write
 
-from rosettaformer.benchmarks.workloads import WORKLOADS
+from bench.workloads import WORKLOADS
 
 PORTS = ("torch", "tf", "jax")
 EXPORTED = "impl_torch's export, ONNX Runtime"
@@ -184,14 +184,14 @@ def page(found: dict[str, Table]) -> str:
         "",
         "`make evidence STEP=performance` measures all of it again, after `pip install -e '.[bench]'`, and writes every row with its",
         "median, quartiles, least time, compile time and memory, the command that measured it, and its environment, as JSON.",
-        "`rosettaformer bench --help` has the workloads.",
+        "`python -m bench --help` has the workloads.",
     ]
     return "\n".join(lines) + "\n"
 
 
 def measure(folder: Path) -> None:
     """Runs the benchmarks, each once for all runs of the step. Raises CalledProcessError where a row is wrong."""
-    command = [sys.executable, "-m", "rosettaformer", "bench", "--data", str(folder / "data")]
+    command = [sys.executable, "-m", "bench", "--data", str(folder / "data")]
     for words in (
         *(["--workload", name] for name in WORKLOADS),
         ["--scaling", "--plot", str(folder / "docs" / "scaling.png")],

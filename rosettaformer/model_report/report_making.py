@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..benchmarks.benchmark_report import environment
+from ..comparison.timing.environment import environment
 from ..conformance import runner
 from ..conformance.cases.checkpoint import checkpoint_cases
 from ..conformance.cases.fitting import fitting, require

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ..benchmarks.answers import BOUNDS, LOSS_BOUNDS
-from ..benchmarks.measure import PAUSE
+from ..comparison.timing.rows import BOUNDS, LOSS_BOUNDS
+from ..comparison.timing.server import PAUSE
 from ..processes import Answer, cores
 from .layer_errors import whole_case
 from .reported_model import Subject

@@ -1,13 +1,11 @@
 """The process of one implementation that trains and is timed: `python -m rosettaformer.model_report.training_worker NAME`, or
 `transformers:DIR`, which is timed alone.
 
-It takes (method, *arguments) and returns pairs (kind, answer), as the process of the benchmark's rows does; the methods are those of
-`Server`.
+It takes (method, *arguments) and returns pairs (kind, answer); the methods are those of `Server`.
 """
 
 import dataclasses
 import functools
-import gc
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -17,8 +15,9 @@ import numpy as np
 from reference_numpy import TransformerConfig
 from reference_numpy.recipe import Recipe
 
-from ..benchmarks import worker
-from ..benchmarks.timed_rows import About, Call, Row, named
+from ..comparison.timing import server
+from ..comparison.timing.memory import status
+from ..comparison.timing.rows import Call, Row, named
 from ..conformance.case import Case
 from ..conformance.ports.port import Port
 from ..conformance.reference import components
@@ -30,7 +29,6 @@ from .workers import LIBRARY
 # how a training step runs in use: a framework whose eager step is not for use has none
 STEPS = {"numpy": ("eager",), "torch": ("eager", "compiled"), "tf": ("compiled",), "jax": ("compiled",)}
 PASSES = STEPS | {"tf": ("eager", "compiled"), "transformers": ("eager", "compiled")}
-MIB = 1024
 
 
 def modes(of: Mapping[str, tuple[str, ...]], name: str, compiled: bool) -> tuple[str, ...]:
@@ -40,12 +38,13 @@ def modes(of: Mapping[str, tuple[str, ...]], name: str, compiled: bool) -> tuple
     return of[name] if compiled else ("compiled" if name == "jax" else "eager",)
 
 
-class Rows(worker.Server):
-    """Answers for the rows of the model that it is given, as the benchmark's server does."""
+class Rows(server.Server):
+    """Answers for the rows of the model that it is given."""
 
     def __init__(self, name: str) -> None:
+        super().__init__()
         self._name = name
-        self._alone, self._peak = resident("VmRSS"), 0.0
+        self._alone = self._peak = status("VmRSS")
 
     def alone(self) -> float:
         """Returns MiB of the process before it was given a model."""
@@ -56,7 +55,7 @@ class Rows(worker.Server):
     ) -> list[dict[str, Any]]:
         """Returns the rows of the forward pass of a component."""
         case = Case("report", component, TransformerConfig.from_dict(config), inputs, values, dtype="float32")
-        return self._about([self._row(mode, functools.partial(self._pass, case, mode)) for mode in modes(PASSES, self._name, compiled)])
+        return self._take([self._row(mode, functools.partial(self._pass, case, mode)) for mode in modes(PASSES, self._name, compiled)])
 
     def _row(self, mode: str, start: Callable[[], Call]) -> Row:
         return Row(self._name, mode, compiles=mode == "compiled", start=start, read=_read)
@@ -66,22 +65,12 @@ class Rows(worker.Server):
         raise NotImplementedError
 
     def memory(self, index: int) -> float | None:
-        self._peak = max(self._peak, resident("VmHWM"))  # the peak is reset there
+        self._peak = max(self._peak, status("VmHWM"))  # the peak is reset there
         return super().memory(index)
 
     def peak(self) -> float:
         """Returns MiB of the process at its peak; NaN if the system does not say."""
-        return max(self._peak, resident("VmHWM"))
-
-    def drop(self) -> None:
-        """Forgets the rows."""
-        self._rows, self.started, self._lasting = [], {}, set()
-        gc.collect()
-
-    def _about(self, rows: list[Row]) -> list[dict[str, Any]]:
-        self.drop()
-        self._rows, self._module = rows, None  # type: ignore[assignment]
-        return [{field.name: getattr(row, field.name) for field in dataclasses.fields(About)} for row in rows]
+        return max(self._peak, status("VmHWM"))
 
 
 class Server(Rows):
@@ -121,7 +110,7 @@ class Server(Rows):
             made = self._trainer(*given, seed=0, device="cpu", compiled=mode == "compiled")
             return lambda: float(made.train_step(*batch))
 
-        return self._about([self._row(mode, start)])
+        return self._take([self._row(mode, start)])
 
 
 class LibraryServer(Rows):
@@ -165,18 +154,10 @@ def _read(result: Any) -> Mapping[str, np.ndarray]:
     return {"output": np.asarray(next(iter(result.values())) if isinstance(result, Mapping) else named(result)["output"], np.float32)}
 
 
-def resident(name: str) -> float:
-    """Returns MiB that the system counts under that name, such as VmRSS; NaN if it does not."""
-    try:
-        return worker.status(name) / MIB
-    except OSError:
-        return float("nan")
-
-
 def _server(argument: str) -> Rows:
     name, colon, folder = argument.partition(":")
     return LibraryServer(folder) if colon else Server(name)
 
 
 if __name__ == "__main__":
-    serve_methods(lambda: _server(sys.argv[1]), worker.reply)
+    serve_methods(lambda: _server(sys.argv[1]), server.reply)

@@ -13,10 +13,10 @@ import pytest
 from expectations import suite
 from training_runs import TINY, log, process, train
 
+from bench.workloads import WORKLOADS
 from reference_numpy import preset
 from reference_numpy.scores import Scores
 from rosettaformer.backends import PORTS
-from rosettaformer.benchmarks.workloads import WORKLOADS
 from rosettaformer.conformance import runner
 from rosettaformer.conformance.case import DTYPES
 from rosettaformer.conformance.cases import all_cases
@@ -32,9 +32,9 @@ def need(port: str) -> None:
         pytest.skip(f"{port} is {kind} and sees no CUDA device")
 
 
-def done(*arguments: object) -> str:
+def done(*arguments: object, module: str = "rosettaformer") -> str:
     """What the command prints, in a process of its own, so that the memory of the device is free again; it must end with exit code 0."""
-    running = process(*arguments, stdin=subprocess.DEVNULL)
+    running = process(*arguments, module=module, stdin=subprocess.DEVNULL)
     out, errors = running.communicate(timeout=600)
     assert running.returncode == 0, out + errors
     return out
@@ -162,7 +162,7 @@ def test_the_bench_times_what_is_right_on_cuda(framework: str, tmp_path: Path) -
     """Clocks that wait for the device, and answers that are compared there."""
     need(framework)
     chosen = ("--framework", framework, "--row", "impl_", "--size", "tiny", "--rounds", 1, "--workload", "W1,W2,W3")
-    done("bench", "--device", DEVICE, *chosen, "--json", tmp_path / "numbers.json")
+    done("--device", DEVICE, *chosen, "--json", tmp_path / "numbers.json", module="bench")
     tasks = json.loads((tmp_path / "numbers.json").read_text())["tasks"]
     shares = [f"{name} {share} %" for name in ("W1", "W2") for share in (0, 20, 50)]
     assert [task["name"] for task in tasks] == [*shares, "W3"]

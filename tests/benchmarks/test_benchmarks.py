@@ -4,7 +4,9 @@ import ctypes
 import dataclasses
 import importlib
 import json
+import os
 import shlex
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,11 +21,13 @@ from invoke import invoke, refused
 from kinds import conformance
 from messages import mentions
 
+from bench import __main__ as command
+from bench import answers, benchmark_report, measure, peer_process, problem, timed_rows, worker
+from bench.workloads import SCALING, WORKLOADS, Task, tiny
 from reference_numpy import decoding, parameters
 from reference_numpy.training import Trainer
-from rosettaformer.benchmarks import answers, benchmark_report, measure, peer_process, problem, timed_rows, worker
-from rosettaformer.benchmarks.workloads import SCALING, WORKLOADS, Task, tiny
-from rosettaformer.commands import bench as command
+from rosettaformer.comparison.timing.memory import TRIM_THRESHOLD
+from rosettaformer.comparison.timing.rows import BOUNDS, Call, Row
 from rosettaformer.extras import install
 
 HOUSE = Path(__file__).resolve().parents[2]
@@ -43,14 +47,14 @@ def peers(monkeypatch: pytest.MonkeyPatch) -> Peers:
     def load(name: str) -> Any:
         pytest.importorskip(FRAMEWORKS.get(name, "torch"))
         monkeypatch.setenv("TORCHINDUCTOR_FORCE_DISABLE_CACHES", "0")
-        return importlib.import_module(f"rosettaformer.benchmarks.peers.{name}")
+        return importlib.import_module(f"bench.peers.{name}")
 
     return load
 
 
 @pytest.fixture
 def measured(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., list[timed_rows.Result]]]:
-    built: list[timed_rows.Row] = []
+    built: list[Row] = []
 
     class Here(peer_process.PeerProcess):
         def __init__(self, framework: str, module: str, options: peer_process.Options) -> None:
@@ -63,18 +67,18 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., list[tim
 
         def close(self) -> None: ...
 
-    def run(task: Task, *given: timed_rows.Row, reference: answers.Reference | None = None, **options: Any) -> list[timed_rows.Result]:
+    def run(task: Task, *given: Row, reference: answers.Reference | None = None, **options: Any) -> list[timed_rows.Result]:
         built[:] = given
         reference = reference or answers.Reference(problem.make(task))
         return measure.run(task, reference, peer_process.Options(("jax",), **options))[0]
 
     monkeypatch.setattr(peer_process, "PeerProcess", Here)
-    monkeypatch.setattr(worker, "LONG", 0.0)
+    monkeypatch.setattr("rosettaformer.comparison.timing.server.LONG", 0.0)
     yield run
 
 
-def _row(output: Any, name: str = "a row", **about: Any) -> timed_rows.Row:
-    return timed_rows.Row("jax", name, start=lambda: lambda: output, **about)
+def _row(output: Any, name: str = "a row", **about: Any) -> Row:
+    return Row("jax", name, start=lambda: lambda: output, **about)
 
 
 def _timed(name: str = "ours", median: float = 1.0, **about: Any) -> timed_rows.Result:
@@ -117,9 +121,9 @@ def test_a_wrong_row_is_not_timed(measured: Any) -> None:
 
     reference = answers.Reference(problem.make(FORWARD))
     logits = reference.expected
-    near = logits + 0.5 * answers.BOUNDS["float32"] * np.abs(logits).max()
-    away = logits + 2 * answers.BOUNDS["float32"] * np.abs(logits).max()
-    failing = timed_rows.Row("jax", "failing", start=lambda: fail)
+    near = logits + 0.5 * BOUNDS["float32"] * np.abs(logits).max()
+    away = logits + 2 * BOUNDS["float32"] * np.abs(logits).max()
+    failing = Row("jax", "failing", start=lambda: fail)
     given = [_row(near, "right"), _row(away, "wrong"), _row(logits * np.nan, "nan"), _row(logits[1:], "short"), failing]
     right, wrong, nan, short, failed = measured(FORWARD, *given, reference=reference, rounds=3)
     assert (right.status, len(right.samples_ms)) == ("timed", 3)
@@ -187,7 +191,7 @@ def test_an_answer_depends_on_its_prompt_from_the_first_token_on(task: Task) -> 
     other = np.where(np.arange(made.source.shape[1]) == 0, 3 + (made.source + 40) % 90, made.source)
     changed = answers.Reference(dataclasses.replace(made, source=other))
     assert reference.difference({"token_bn": found["token_bn"]})[0] < 1e-5
-    assert changed.difference({"token_bn": found["token_bn"]})[0] > 10 * answers.BOUNDS["float32"]
+    assert changed.difference({"token_bn": found["token_bn"]})[0] > 10 * BOUNDS["float32"]
     free = made.strategy.replace(min_new_tokens=0)
     again = decoding.greedy_search(parameters.nest(made.tensors), made.config, strategy=free, **made.question)
     assert np.array_equal(again["token_bn"], found["token_bn"])
@@ -246,7 +250,7 @@ def test_a_training_step_is_compared_without_dropout_and_timed_with_it(measured:
     reference = answers.Reference(problem.make(TRAINING))
     losses = reference.expected
 
-    def row(losses: np.ndarray, name: str) -> timed_rows.Row:
+    def row(losses: np.ndarray, name: str) -> Row:
         return _row(9.5, name, check=lambda: losses)
 
     given = [row(losses * 1.000001, "ours"), row(losses + np.array([0, 0.001]), "no update"), row(losses[:1], "one")]
@@ -274,12 +278,12 @@ def test_the_references_own_trainer_is_timed_and_another_schedule_is_refused(mea
 def test_rows_are_built_when_they_are_run_and_only_those_named(measured: Any) -> None:
     built = []
 
-    def start() -> timed_rows.Call:
+    def start() -> Call:
         built.append("other")
         return lambda: None
 
     reference = answers.Reference(problem.make(FORWARD))
-    given = [_row(reference.expected, "impl_jax"), timed_rows.Row("jax", "other", start=start)]
+    given = [_row(reference.expected, "impl_jax"), Row("jax", "other", start=start)]
     [result] = measured(FORWARD, *given, reference=reference, rounds=1, only=("impl",))
     assert (result.name, result.status, built) == ("impl_jax", "timed", [])
 
@@ -317,7 +321,7 @@ def server() -> Iterator[worker.Server]:
     one = worker.Server(SimpleNamespace(rows=lambda problem, device: [_row(None)]))  # type: ignore[arg-type]
     one.rows(dataclasses.asdict(FORWARD), "cpu")
     yield one
-    ctypes.CDLL(None).mallopt(worker.TRIM_THRESHOLD, 64 << 20)
+    ctypes.CDLL(None).mallopt(TRIM_THRESHOLD, 64 << 20)
 
 
 def test_memory_is_that_of_a_call_in_a_thread_too(server: worker.Server) -> None:
@@ -337,7 +341,7 @@ def test_memory_is_that_of_a_call_in_a_thread_too(server: worker.Server) -> None
 @pytest.mark.conformance
 def test_tensorflow_counts_the_memory_of_a_call() -> None:
     tf = pytest.importorskip("tensorflow")
-    from rosettaformer.benchmarks.peers.tf import memory
+    from bench.peers.tf import memory
 
     held = tf.ones((1 << 20,))
     call = lambda: tf.reduce_sum(tf.ones((4 << 20,)) + held[0])  # noqa: E731
@@ -350,7 +354,7 @@ def test_tensorflow_counts_the_memory_of_a_call() -> None:
 
 @pytest.mark.parametrize(("lasting", "expected"), [(60.0, [2, 4]), (0.0, [1, 3])], ids=["a short call is warmed up", "a long one is not"])
 def test_a_call_is_timed_after_another_where_that_matters(monkeypatch: pytest.MonkeyPatch, lasting: float, expected: list[int]) -> None:
-    monkeypatch.setattr(worker, "LASTING", lasting)
+    monkeypatch.setattr("rosettaformer.comparison.timing.server.LASTING", lasting)
     made: list[int] = []
     server = worker.Server(SimpleNamespace())  # type: ignore[arg-type]
     server.started[0] = lambda: made.append(0)
@@ -377,7 +381,7 @@ def test_our_rows_and_the_stock_layers_give_the_references_answers(peers: Peers,
         assert [(result.name, result.status, result.message) for result in results] == [(row.name, "timed", "") for row in given]
 
 
-def _quick(row: timed_rows.Row, task: Task) -> bool:
+def _quick(row: Row, task: Task) -> bool:
     """Compiling by torch takes most of a minute, and other ways to run the same model add nothing; optional peers have their own test."""
     if (row.framework == "torch" and row.compiles) or row.name.endswith(("nnx.jit", "impl_tf eager", "compiled, no XLA")):
         return False
@@ -420,10 +424,10 @@ def test_processes_measure_and_everything_is_written(monkeypatch: pytest.MonkeyP
     arguments = ["--json", str(out["json"]), "--markdown", str(out["md"]), "--data", str(tmp_path / "data")]
     if importlib.util.find_spec("matplotlib"):
         arguments += ["--plot", str(out["png"])]
-    line = ["bench", "--size", "tiny", "--workload", "W1,W6", "--framework", "numpy", "--rounds", "2", "--threads", "1", *arguments]
-    monkeypatch.setattr(sys, "argv", ["rosettaformer", *line])
-    result = invoke(*line)
-    assert (result.code, result.err) == (0, "")
+    line = ["--size", "tiny", "--workload", "W1,W6", "--framework", "numpy", "--rounds", "2", "--threads", "1", *arguments]
+    monkeypatch.setattr(sys, "argv", ["bench", *line])
+    result = invoke(*line, command=command.main)
+    assert result.code == 0, result.err
     numbers = json.loads(out["json"].read_text())
     assert [task["name"] for task in numbers["tasks"]] == ["W1 0 %", "W1 20 %", "W1 50 %", "W6"]
     for task in numbers["tasks"]:
@@ -435,7 +439,7 @@ def test_processes_measure_and_everything_is_written(monkeypatch: pytest.MonkeyP
     assert {"CPU", "cores", "numpy", "versions"} <= numbers["environment"].keys()
     page = out["md"].read_text()
     assert page.count("| reference_numpy |") == 4
-    assert shlex.join(["rosettaformer", *line]) in page
+    assert shlex.join(["python", "-m", "bench", *line]) in page
     assert sorted(tmp_path.iterdir()) == sorted([tmp_path / "data", *(path for path in out.values() if path.exists())])
     assert len([*(tmp_path / "data").iterdir()]) == 4
 
@@ -497,13 +501,13 @@ def test_a_page_keeps_what_is_not_measured_anew() -> None:
 
 def test_tables_are_written_as_data_and_the_others_stay(tmp_path: Path) -> None:
     about = {"CPU": "x", "cores": "2"}
-    found = benchmark_report.Report("rosettaformer bench", 9, about, [(FORWARD, [_timed(median=2.0)])])
+    found = benchmark_report.Report("python -m bench", 9, about, [(FORWARD, [_timed(median=2.0)])])
     (tmp_path / "w9.json").write_text("{}")
     benchmark_report.write(tmp_path, benchmark_report.markdown(found))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["w1-20.json", "w9.json"]
     table = json.loads((tmp_path / "w1-20.json").read_text())
     assert table["rows"] == [["ours", "2.00", "1.00 - 3.00", "1.00"]]
-    assert (table["measured"], table["environment"]) == ("Median of 9 rounds, by `rosettaformer bench`", ["CPU: x", "cores: 2"])
+    assert (table["measured"], table["environment"]) == ("Median of 9 rounds, by `python -m bench`", ["CPU: x", "cores: 2"])
 
 
 @pytest.mark.parametrize(
@@ -536,7 +540,7 @@ def test_a_process_that_dies_is_a_result(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setitem(peer_process.PROCESSES, "numpy", ("nothing",))
     results, _ = measure.run(FORWARD, answers.Reference(problem.make(FORWARD)), peer_process.Options(("numpy",), rounds=1))
     assert [(result.status, result.message) for result in results] == [
-        ("error", "ModuleNotFoundError: No module named 'rosettaformer.benchmarks.peers.nothing'")
+        ("error", "ModuleNotFoundError: No module named 'bench.peers.nothing'")
     ]
 
 
@@ -546,14 +550,40 @@ def test_a_process_that_dies_is_a_result(monkeypatch: pytest.MonkeyPatch) -> Non
         (("--framework", "keras"), "'keras'"),
         (("--framework", "tf", "--device", "cuda"), "'tf'"),
         (("--device", "tpu"), "'tpu' (nearest: cpu)"),
+        (("--workload", "WW1"), "(nearest: W1)"),
         (("--workload", "W1,fast"), "W1, W2, W3, W4, W5, W6, W7, W8, W9, W10, W11; got 'fast'"),
         (("--json", "nowhere/x.json"), "the folder nowhere does not exist"),
         (("--plot", "x.txt"), "x.txt"),
     ],
 )
 def test_a_mistake_is_one_line(arguments: tuple[str, ...], message: str) -> None:
-    said = refused("bench", *arguments)
+    said = refused(*arguments, command=command.main)
     assert said.startswith("Error: ") and said.count("\n") == 1 and mentions(said, message)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "package", "extra"),
+    [
+        (("--framework", "torch", "--json", "out"), "torch", "torch"),
+        (("--framework", "numpy", "--plot", "out.png"), "matplotlib", "report"),
+    ],
+)
+def test_a_missing_package_is_found_before_any_work(
+    arguments: tuple[str, ...], package: str, extra: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    found = invoke(*arguments, folder=tmp_path, command=command.main)
+    assert (found.code, found.out, [*tmp_path.iterdir()]) == (3, "", [])
+    assert package in found.err and f"[{extra}]" in found.err
+
+
+def test_from_another_folder_its_files_are_written_there(tmp_path: Path) -> None:
+    """And the processes of the rows find the benchmarks, which are not installed."""
+    line = [sys.executable, "-m", "bench", "--size", "tiny", "--workload", "W6", "--framework", "numpy", "--rounds", "1", "--json", "out"]
+    done = subprocess.run(line, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(HOUSE)}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    [task] = json.loads((tmp_path / "out").read_text())["tasks"]
+    assert [row["status"] for row in task["rows"]] == ["timed"]
 
 
 @pytest.mark.conformance
@@ -563,6 +593,5 @@ def test_a_mistake_in_the_process_of_a_framework_is_one_line(peers: Peers) -> No
 
     if torch.cuda.is_available():
         pytest.skip("there is a CUDA device")
-    assert refused("bench", "--framework", "torch", "--device", "cuda", "--workload", "W1") == (
-        "Error: device cuda needs a CUDA device; torch sees none\n"
-    )
+    said = refused("--framework", "torch", "--device", "cuda", "--workload", "W1", command=command.main)
+    assert mentions(said, "device cuda … torch")

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from rosettaformer.benchmarks import benchmark_report, first, peer_process
-from rosettaformer.benchmarks.workloads import WORKLOADS, tiny
-from rosettaformer.commands.bench import bench
+from bench import benchmark_report, first, peer_process
+from bench.__main__ import bench
+from bench.workloads import WORKLOADS, tiny
 
 ROWS = [
     {"name": "impl eager", "compiles": False, "peer": False, "ceiling": False},
@@ -57,7 +57,7 @@ def test_rows_that_compile_are_asked_twice_with_one_folder(folders: list[str]) -
     assert (peer.name, peer.peer, peer.message) == ("peer compiled", True, "no such peer")
     assert len(folders) == 2
     assert len(set(folders)) == 1
-    (section,) = first.markdown([(task, [ours, peer])], "rosettaformer bench --first", {"cores": "2"})
+    (section,) = first.markdown([(task, [ours, peer])], "python -m bench --first", {"cores": "2"})
     assert "| impl compiled | 8.0 | 2.0 | 0.25 | " in section
     assert section in benchmark_report.merged("# Performance\n\n## W1: Forward pass\n\nAs it was\n", [section])
 

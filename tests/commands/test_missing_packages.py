@@ -55,8 +55,6 @@ HIDDEN = {
     "report --checkpoint folder --out out --text a": (("transformers",), "inference"),
     "compare-training --backend jax --json out": (JAX, "jax"),
     "compare-training --backend numpy --picture out.png": (("matplotlib",), "report"),
-    "bench --framework torch --json out": (TORCH, "torch"),
-    "bench --framework numpy --plot out.png": (("matplotlib",), "report"),
 }
 # commands that need no package beyond the base, or only those of the port that they are given
 BASE = {"doctor", "list", "explain", "new-port", "vectors", "plan"}

@@ -45,7 +45,6 @@ def test_many_and_long_words_take_no_long_time() -> None:
         (["new-port", "numby", "mine"], "numpy"),
         (["train", "--out", "x", "--task", "reverse", "--preset", "tinny"], "tiny"),
         (["convert", "x", "y", "--from", "canonicl", "--to", "canonical"], "canonical"),
-        (["bench", "--workload", "WW1"], "W1"),
     ],
 )
 def test_every_command_names_the_nearest_word(arguments: list[str], found: str) -> None:

@@ -94,6 +94,11 @@ def test_no_port_imports_another_nor_the_judge_and_imports_run_down(package: str
     assert not circle(HOUSE / package, lazy=True)
 
 
+@pytest.mark.parametrize("package", [*PACKAGES, "rosettaformer"])
+def test_what_is_installed_does_not_import_the_benchmarks(package: str) -> None:
+    assert "bench" not in imported_packages(package)
+
+
 @pytest.mark.parametrize("package", PORTS)
 def test_ports_have_the_same_files_a_twin_for_each_of_the_reference_s_and_take_no_math_from_it(package: str) -> None:
     assert len(TWINS) > 20
@@ -155,7 +160,7 @@ def climbing(folder: Path) -> list[str]:
     return [f"{module} imports {imported}" for module, imported in pairs if height[floor(module)] < height[floor(imported)]]
 
 
-@pytest.mark.parametrize("package", ["reference_numpy", "rosettaformer", *PORTS])
+@pytest.mark.parametrize("package", ["reference_numpy", "rosettaformer", "bench", *PORTS])
 def test_no_module_is_in_a_circle_of_imports(package: str) -> None:
     """Each can be imported first: a module depends on what it imports at its top, and on the packages around that."""
     assert not circle(HOUSE / package, lazy=False)
@@ -313,7 +318,7 @@ def test_every_file_has_a_surface(package: str) -> None:
 
 
 def test_rosettaformer_lists_names_where_users_import_them_or_a_module_passes_them_on_and_underscores_are_private() -> None:
-    for path in files("rosettaformer"):
+    for path in (*files("rosettaformer"), *files("bench")):
         if "snippets" in path.parts:  # code of readers
             continue
         imported = [node for node in ast.walk(tree_of(path)) if isinstance(node, ast.ImportFrom)]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 HOUSE = Path(__file__).resolve().parents[2]
-PRODUCT = ("reference_numpy", "impl_torch", "impl_tf", "impl_jax", "rosettaformer")
+PRODUCT = ("reference_numpy", "impl_torch", "impl_tf", "impl_jax", "rosettaformer", "bench")
 WORDS = 5  # so many words in a row are a sentence
 
 

@@ -17,6 +17,7 @@ from invoke import heed_interrupts, invoke, marked
 from kinds import conformance, every
 from messages import mentions
 
+from bench import __main__ as bench
 from rosettaformer.backends import unavailable
 from rosettaformer.conformance import runner
 from rosettaformer.conformance.case import Case
@@ -198,7 +199,6 @@ def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("diagnose", "torch"),
         ("train", "--out", "run", "--task", "copy", "--backend", "torch"),
         ("compare-training", "--backend", "torch", "--steps", "1"),
-        ("bench", "--framework", "torch", "--row", "impl_torch", "--workload", "W5", "--size", "tiny", "--rounds", "1"),
     ],
     ids=lambda arguments: " ".join(arguments[:2]),
 )
@@ -212,6 +212,12 @@ def test_a_broken_framework_is_exit_3_with_the_reason_in_one_line(broken: Path, 
     assert "Traceback" not in result.err
     if arguments[0] == "check":
         assert "nothing was compared" in result.out
+
+
+def test_a_broken_framework_is_exit_3_of_the_benchmarks_too(broken: Path) -> None:
+    arguments = ("--framework", "torch", "--row", "impl_torch", "--workload", "W5", "--size", "tiny", "--rounds", "1")
+    result = invoke(*arguments, folder=broken, command=bench.main)
+    assert (result.code, BROKEN["torch"] in result.out, "Traceback" in result.err) == (3, True, False), result
 
 
 def test_a_broken_framework_beside_a_port_that_conforms_is_exit_3_where_it_is_named(broken: Path) -> None:

@@ -16,6 +16,7 @@ _EVERY = " ".join(FOLDERS)
 # source -> the folders of tests that its changes can affect, the nearest first. The longest source that a path begins with counts.
 # tests/house/test_affected.py compares this with the imports; what runs in other processes or is found by name is added by hand.
 AFFECTS = {
+    "bench": "benchmarks commands judge backends house",
     "reference_numpy": "reference backends judge diagnosis impl_torch impl_tf impl_jax training inference checkpoints artefacts "
     "comparison proposals guide commands benchmarks house",
     "impl_torch": f"impl_torch {_PORTS}",
@@ -24,12 +25,12 @@ AFFECTS = {
     "rosettaformer": f"commands judge {_EVERY}",
     "rosettaformer/artefacts": "artefacts inference commands comparison judge backends guide house proposals benchmarks diagnosis "
     "training checkpoints impl_jax impl_torch",
-    "rosettaformer/benchmarks": "benchmarks comparison backends commands",
     "rosettaformer/checkpoints": "checkpoints inference judge comparison artefacts commands backends guide training diagnosis "
     "house proposals benchmarks impl_torch impl_tf impl_jax reference",
     "rosettaformer/commands": "commands judge diagnosis comparison inference training proposals artefacts guide benchmarks "
     "checkpoints house backends",
     "rosettaformer/comparison": "comparison checkpoints judge commands",
+    "rosettaformer/comparison/timing": "comparison benchmarks inference checkpoints judge commands",
     "rosettaformer/conformance": "judge diagnosis backends proposals guide artefacts commands comparison training inference "
     "checkpoints benchmarks house impl_torch impl_tf impl_jax reference",
     "rosettaformer/guide": "guide commands diagnosis",

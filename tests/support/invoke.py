@@ -1,4 +1,4 @@
-"""The command in this process: what it prints, and how it ends."""
+"""A command in this process: what it prints, and how it ends."""
 
 import contextlib
 import io
@@ -7,14 +7,17 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rosettaformer.cli import main
 
-__all__ = ["Outcome", "heed_interrupts", "invoke", "marked", "refused", "succeeded"]
+__all__ = ["Command", "Outcome", "heed_interrupts", "invoke", "marked", "refused", "succeeded"]
+
+
+Command = Callable[[list[str]], object]
 
 
 @dataclass(frozen=True)
@@ -31,13 +34,13 @@ class Outcome:
         return [json.loads(line) for line in self.out.splitlines()]
 
 
-def invoke(*arguments: object, folder: Path | None = None, stdin: str | bytes = b"") -> Outcome:
-    """`rosettaformer ARGUMENTS`, in the folder."""
+def invoke(*arguments: object, folder: Path | None = None, stdin: str | bytes = b"", command: Command = main) -> Outcome:
+    """`rosettaformer ARGUMENTS`, or another command with them, in the folder."""
     out, err, code = io.StringIO(), io.StringIO(), 0
     given = io.TextIOWrapper(io.BytesIO(stdin.encode() if isinstance(stdin, str) else stdin))
     with contextlib.chdir(folder or Path.cwd()), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), _standard_input(given):
         try:
-            main([os.fspath(word) if isinstance(word, Path) else str(word) for word in arguments])
+            command([os.fspath(word) if isinstance(word, Path) else str(word) for word in arguments])
         except SystemExit as ended:
             code = int(ended.code or 0)
     return Outcome(code, out.getvalue(), err.getvalue())
@@ -50,9 +53,9 @@ def succeeded(*arguments: object, folder: Path | None = None, stdin: str | bytes
     return found
 
 
-def refused(*arguments: object, code: int = 2, folder: Path | None = None, stdin: str | bytes = b"") -> str:
+def refused(*arguments: object, code: int = 2, folder: Path | None = None, stdin: str | bytes = b"", command: Command = main) -> str:
     """The one message of a command that ends with that code."""
-    found = invoke(*arguments, folder=folder, stdin=stdin)
+    found = invoke(*arguments, folder=folder, stdin=stdin, command=command)
     assert (found.code, len(re.findall(r"\bError: ", found.err))) == (code, 1), found
     assert "Traceback" not in found.err
     return found.err

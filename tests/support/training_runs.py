@@ -23,9 +23,9 @@ def train(folder: Path, *arguments: object) -> Outcome:
     return succeeded("train", "--out", folder, *begun, *arguments)
 
 
-def process(*arguments: object, **options: Any) -> subprocess.Popen[str]:
+def process(*arguments: object, module: str = "rosettaformer", **options: Any) -> subprocess.Popen[str]:
     """The command in a process of its own."""
-    line = [sys.executable, "-m", "rosettaformer", *map(str, arguments)]
+    line = [sys.executable, "-m", module, *map(str, arguments)]
     return subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
 
 

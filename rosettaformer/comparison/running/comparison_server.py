@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from ...benchmarks.worker import resident
 from ...conformance.ports.port import Port
 from ...extras import MissingBackend
 from ...processes import Answer, message, serve_methods, words
@@ -21,6 +20,7 @@ from ..explaining import Explaining
 from ..matching import fusing
 from ..models import behaviour, layer_calls
 from ..models.base import DTYPES, Model, Rounding, Variable, rounded
+from ..timing.memory import resident
 from . import random_weights
 from .opening import opened
 from .sides import Side

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .. import pictures
+from rosettaformer import pictures
+
 from .benchmark_report import Report, label
 from .timed_rows import Result
 from .workloads import Series, Task

@@ -15,10 +15,11 @@ from impl_jax.programs.compiled import compiled
 from impl_jax.programs.fused import fused
 from impl_jax.training import Trainer
 from impl_jax.transformer import Transformer
+from rosettaformer.backends import transformer
+from rosettaformer.comparison.timing.rows import Call, Row
 
-from ...backends import transformer
 from ..problem import Problem, optional, products
-from ..timed_rows import Call, Row, Step, training_row
+from ..timed_rows import Step, training_row
 from . import flax_stock
 
 Function = Callable[..., Any]

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rosettaformer.comparison.timing.server import PAUSE
+
 from .answers import Reference, bound_of
 from .peer_process import Options, PeerProcess, failure, modules, started
 from .timed_rows import Result
 from .workloads import Task
-
-PAUSE = 0.05  # seconds for the threads of the previous row to stop spinning
 
 
 def run(task: Task, reference: Reference, options: Options) -> tuple[list[Result], dict[str, str]]:

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from reference_numpy import layout
+from rosettaformer.comparison.timing.rows import Call, Row
+from rosettaformer.modules import attributes
 
-from ...modules import attributes
 from ..problem import Problem, renamed
-from ..timed_rows import Call, Row
 from ..workloads import PADDING, START
 
 HEADS = {"query": "h k", "key": "g k", "value": "g e"}

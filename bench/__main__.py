@@ -1,34 +1,36 @@
-"""`rosettaformer bench`."""
+"""Times ours beside every peer in one run: `python -m bench`."""
 
 import dataclasses
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
 from reference_numpy.suggestions import known
+from rosettaformer import cli
+from rosettaformer.atomic import write_text
+from rosettaformer.backends import needs_of
+from rosettaformer.commands.options import OUT, exit_code, listed, require_picture, wide_console
+from rosettaformer.commands.progress import Working
+from rosettaformer.comparison.timing.environment import environment
+from rosettaformer.conformance.report import files
+from rosettaformer.extras import require
+from rosettaformer.processes import cores
 
-from .. import compile_cache
-from ..atomic import write_text
-from ..backends import needs_of
-from ..benchmarks import benchmark_report, first, measure, peer_process, picture
-from ..benchmarks.answers import Reference
-from ..benchmarks.problem import make
-from ..benchmarks.timed_rows import Result
-from ..benchmarks.workloads import SCALING, WORKLOADS, Series, Task, tiny
-from ..conformance.report import files
-from ..extras import require
-from ..processes import cores
-from .options import OUT, exit_code, listed, require_picture, wide_console
-from .progress import Working
+from . import benchmark_report, first, measure, peer_process, picture
+from .answers import Reference
+from .problem import make
+from .timed_rows import Result
+from .workloads import SCALING, WORKLOADS, Series, Task, tiny
 
 FRAMEWORKS = {"cpu": ("numpy", "torch", "tf", "jax"), "cuda": ("torch", "jax")}
 WIDTH = 160  # width of the tables outside a terminal
 
 
-@click.command()
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @listed("workload", f"Only these: {', '.join(WORKLOADS)}.")
 @listed("framework", "Only these, each with its peers: numpy, torch, tf, jax.")
 @click.option("--row", "only", multiple=True, metavar="TEXT", help="Only rows with this in their name, such as impl_torch; repeatable.")
@@ -62,7 +64,7 @@ def bench(
     require_picture(plot_file, "--plot")
     require("bench", needs_of(*frameworks))
     printed = str(json_file) == "-"
-    with Working("timing", usual="an hour or two for all workloads") as working, compile_cache.unused():
+    with Working("timing", usual="an hour or two for all workloads") as working:
         options = peer_process.Options(frameworks or FRAMEWORKS[device], rounds, threads or cores(), device, only, working.at)
         if firsts:
             _first(workloads or first.TASKS, size == "tiny", options, json_file, markdown_file, data_folder)
@@ -83,15 +85,20 @@ def _first(
     data_folder: Path | None,
 ) -> None:  # fmt: skip
     """Exits with 1 if a row fails."""
-    command, stamp = shlex.join(["rosettaformer", *sys.argv[1:]]), benchmark_report.environment(options.threads, {})
+    stamp = environment(options.threads, {})
     tasks = [tiny(task) if small else task for name in workloads for task in first.one_share(WORKLOADS[name])]
     tables = [(task, list(first.run(task, options))) for task in tasks]
     if json_file:
         files.write_json(json_file, [dataclasses.asdict(row) for _, rows in tables for row in rows])
-    _merge(first.markdown(tables, command, stamp), markdown_file, data_folder)
+    _merge(first.markdown(tables, _line(), stamp), markdown_file, data_folder)
     if str(json_file) != "-":
         first.render(wide_console(WIDTH), tables)
     sys.exit(any(row.message and not row.peer for _, rows in tables for row in rows))
+
+
+def _line() -> str:
+    """Returns the line that runs this command again."""
+    return shlex.join(["python", "-m", "bench", *sys.argv[1:]])
 
 
 def _measure(workloads: Sequence[str], scaling: bool, small: bool, options: peer_process.Options) -> Iterator[benchmark_report.Report]:
@@ -106,8 +113,7 @@ def _measure(workloads: Sequence[str], scaling: bool, small: bool, options: peer
         return results
 
     def found() -> benchmark_report.Report:
-        command = shlex.join(["rosettaformer", *sys.argv[1:]])
-        return benchmark_report.Report(command, options.rounds, benchmark_report.environment(options.threads, described), tables, series)
+        return benchmark_report.Report(_line(), options.rounds, environment(options.threads, described), tables, series)
 
     sized = tiny if small else lambda task: task
     for task in (sized(task) for name in workloads for task in WORKLOADS[name]):
@@ -147,3 +153,12 @@ def _refuse(workloads: Sequence[str], frameworks: Sequence[str], device: str, si
     known("workload", workloads, WORKLOADS)
     known(f"framework on {device}", frameworks, FRAMEWORKS[device])
     files.require(paths)
+
+
+def main(arguments: Any = None) -> None:
+    """Runs the command, and ends as `rosettaformer` does."""
+    cli.main(arguments, bench, "python -m bench")
+
+
+if __name__ == "__main__":
+    main()

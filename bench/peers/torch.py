@@ -17,11 +17,12 @@ from impl_torch.programs.fused import fused
 from impl_torch.programs.unpadding import real_logits, unpadded
 from impl_torch.training import Trainer
 from impl_torch.transformer import Transformer
+from rosettaformer.backends import transformer
+from rosettaformer.comparison.timing.rows import Call, Row
+from rosettaformer.modules import torch as modules
 
-from ...backends import transformer
-from ...modules import torch as modules
 from ..problem import Problem, optional, products
-from ..timed_rows import Call, Row, Step, training_row
+from ..timed_rows import Step, training_row
 from . import huggingface, torch_stock
 
 DTYPES = {"float32": torch.float32, "tf32": torch.float32, "bfloat16": torch.bfloat16}

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from rosettaformer.comparison.timing.rows import Call, Row, named
+
 from ..problem import Problem
-from ..timed_rows import Call, Row, named
 from ..workloads import END, PADDING, START
 from . import huggingface
 

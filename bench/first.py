@@ -12,7 +12,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from .. import compile_cache
+from rosettaformer import compile_cache
+
 from .benchmark_report import table_lines
 from .peer_process import EXPORT, Options, PeerProcess, failure, modules
 from .timed_rows import Result

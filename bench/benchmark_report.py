@@ -3,9 +3,7 @@ each, or one for all.
 """
 
 import dataclasses
-import importlib.metadata
 import json
-import platform
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,15 +13,12 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from ..atomic import write_text
-from ..processes import cores
-from .answers import BOUNDS, CHECKED, LOSS_BOUNDS, SCORE_BOUND
+from rosettaformer.atomic import write_text
+from rosettaformer.comparison.timing.rows import BOUNDS, LOSS_BOUNDS
+
+from .answers import CHECKED, SCORE_BOUND
 from .timed_rows import Result
 from .workloads import Series, Task
-
-PACKAGES = (
-    "numpy", "torch", "tensorflow", "tensorflow-cpu", "keras", "keras-hub", "jax", "flax", "transformers", "ctranslate2", "onnxruntime",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -90,33 +85,6 @@ def to_dict(report: Report) -> dict[str, Any]:
 
 def _rows(results: Iterable[Result]) -> list[dict[str, Any]]:
     return [dataclasses.asdict(result) for result in results]
-
-
-def environment(threads: int, described: Mapping[str, str]) -> dict[str, str]:
-    """Describes where numbers were measured. described: threads or device by framework."""
-    return {
-        "CPU": _cpu(),
-        "cores": f"{cores()}, of which each row had {threads}",
-        "system": platform.platform(),
-        **{name: text for name, text in described.items() if text},
-        "versions": ", ".join([f"Python {platform.python_version()}", *_versions()]),
-    }
-
-
-def _cpu() -> str:
-    """Returns the processor's name: Linux writes it into /proc, which `platform` does not read."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
-
-
-def _versions() -> Iterable[str]:
-    for package in PACKAGES:
-        try:
-            yield f"{package} {importlib.metadata.version(package)}"
-        except importlib.metadata.PackageNotFoundError:
-            continue
 
 
 Section = tuple[str, list[str], list[tuple[list[str], bool]], str, list[str]]

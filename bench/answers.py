@@ -9,16 +9,12 @@ import numpy as np
 from reference_numpy import decoding, parameters
 from reference_numpy import transformer as reference
 from reference_numpy.training import Trainer
+from rosettaformer.comparison.timing.rows import BOUNDS, LOSS_BOUNDS
 
 from .problem import Problem
 from .workloads import PADDING
 
 Arrays = Mapping[str, np.ndarray]
-# precision -> largest difference from the reference, relative to the reference's largest logit. Rounding stays ten times below it;
-# a wrong mask, position or weight is far above.
-BOUNDS = {"float32": 1e-4, "tf32": 2e-2, "bfloat16": 1e-1, "int8": 1e-1}
-# The same for the losses of the first training steps.
-LOSS_BOUNDS = {"float32": 1e-5, "tf32": 1e-3}
 # For beam search: how much less likely than the reference's best hypothesis one may be, relative to its log p.
 SCORE_BOUND = 1e-3
 SEARCHED = 128  # most new tokens for which the reference itself searches: every token of its search is a NumPy pass

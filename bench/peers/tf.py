@@ -13,10 +13,11 @@ from impl_tf.programs.compiled import compiled
 from impl_tf.programs.fused import fused
 from impl_tf.training import Trainer
 from impl_tf.transformer import Transformer
+from rosettaformer.backends import transformer
+from rosettaformer.comparison.timing.rows import Call, Row
 
-from ...backends import transformer
 from ..problem import Problem, optional, products
-from ..timed_rows import Call, Row, Step, training_row
+from ..timed_rows import Step, training_row
 from . import keras_hub, tf_stock
 
 CPU = "/CPU:0"

@@ -10,11 +10,12 @@ import numpy as np
 import torch
 from onnxruntime import InferenceSession, OrtValue, SessionOptions
 
-from ...artefacts.export import beside
-from ...artefacts.export import torch as export
-from ...backends import transformer
+from rosettaformer.artefacts.export import beside
+from rosettaformer.artefacts.export import torch as export
+from rosettaformer.backends import transformer
+from rosettaformer.comparison.timing.rows import Call, Row, named
+
 from ..problem import Problem
-from ..timed_rows import Call, Row, named
 from ..workloads import END, PADDING
 
 NAME = "impl_torch's export, ONNX Runtime"

@@ -3,10 +3,10 @@
 import functools
 
 from reference_numpy import parameters
+from rosettaformer.comparison.timing.rows import Row
 
 from ..answers import forward
 from ..problem import Problem
-from ..timed_rows import Row
 
 
 def describe(device: str) -> str:

@@ -1,0 +1,1 @@
+"""Times ours beside every peer in one run: `python -m bench`."""

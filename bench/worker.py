@@ -1,0 +1,58 @@
+"""The process of one module of rows: it builds, checks and times one row on request, and idles meanwhile.
+
+`python -m bench.worker MODULE` takes (method, *arguments) and returns pairs (kind, answer), as a port's process does.
+MODULE is a module of `peers`.
+"""
+
+import functools
+import importlib
+import os
+import sys
+import time
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any
+
+from rosettaformer.comparison.timing import server
+from rosettaformer.comparison.timing.rows import Call
+from rosettaformer.processes import serve_methods
+
+from . import problem
+from .workloads import Task
+
+
+class Server(server.Server):
+    """Answers for the rows of one module."""
+
+    def __init__(self, module: ModuleType) -> None:
+        super().__init__()
+        self._module = module
+
+    def describe(self, device: str) -> str:
+        return self._module.describe(device)
+
+    def rows(self, task: Mapping[str, Any], device: str) -> list[dict[str, Any]]:
+        """Returns the description of each row of the task, given by its fields; builds none."""
+        return self._take(self._module.rows(problem.make(Task(**task)), device))
+
+    def first(self, index: int) -> float:
+        """Returns the seconds from nothing to the first answer: builds the model and calls it once."""
+        start = time.perf_counter()
+        self._rows[index].start()()
+        return time.perf_counter() - start
+
+    def _peak_of(self, call: Call) -> float | None:
+        """As the framework counts it, if its module tells."""
+        return getattr(self._module, "memory", super()._peak_of)(call)
+
+
+reply = functools.partial(server.reply, ours=(__package__.partition(".")[0], *server.OURS))
+
+
+if __name__ == "__main__":
+    # frameworks that ask the system see so many processors; those that ask the environment, variables
+    threads = int(os.environ["OMP_NUM_THREADS"])
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
+    os.environ |= dict.fromkeys(("OPENBLAS_NUM_THREADS", "NPROC"), str(threads))
+    serve_methods(lambda: Server(importlib.import_module(f"{__package__}.peers.{sys.argv[1]}")), reply)

@@ -1,1 +1,0 @@
-"""Times ours beside every peer in one run: `rosettaformer bench`."""

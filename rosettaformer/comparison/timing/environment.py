@@ -1,0 +1,39 @@
+"""The environment in which numbers were measured: processor, cores, system and versions."""
+
+import importlib.metadata
+import platform
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from ...processes import cores
+
+PACKAGES = (
+    "numpy", "torch", "tensorflow", "tensorflow-cpu", "keras", "keras-hub", "jax", "flax", "transformers", "ctranslate2", "onnxruntime",
+)  # fmt: skip
+
+
+def environment(threads: int, described: Mapping[str, str]) -> dict[str, str]:
+    """Describes where numbers were measured. described: threads or device by framework."""
+    return {
+        "CPU": _cpu(),
+        "cores": f"{cores()}, of which each row had {threads}",
+        "system": platform.platform(),
+        **{name: text for name, text in described.items() if text},
+        "versions": ", ".join([f"Python {platform.python_version()}", *_versions()]),
+    }
+
+
+def _cpu() -> str:
+    """Returns the processor's name: Linux writes it into /proc, which `platform` does not read."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def _versions() -> Iterable[str]:
+    for package in PACKAGES:
+        try:
+            yield f"{package} {importlib.metadata.version(package)}"
+        except importlib.metadata.PackageNotFoundError:
+            continue
