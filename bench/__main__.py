@@ -11,14 +11,14 @@ import click
 
 from reference_numpy.suggestions import known
 from rosettaformer import cli
-from rosettaformer.atomic import write_text
-from rosettaformer.backends import needs_of
 from rosettaformer.commands.options import OUT, exit_code, listed, require_picture, wide_console
 from rosettaformer.commands.progress import Working
+from rosettaformer.common.atomic import write_text
+from rosettaformer.common.backends import needs_of
+from rosettaformer.common.extras import require
+from rosettaformer.common.processes import cores
 from rosettaformer.comparison.timing.environment import environment
-from rosettaformer.conformance.report import files
-from rosettaformer.extras import require
-from rosettaformer.processes import cores
+from rosettaformer.judge.report import files
 
 from . import benchmark_report, first, measure, peer_process, picture
 from .answers import Reference

@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from rosettaformer.atomic import write_text
+from rosettaformer.common.atomic import write_text
 from rosettaformer.comparison.timing.rows import BOUNDS, LOSS_BOUNDS
 
 from .answers import CHECKED, SCORE_BOUND

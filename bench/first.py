@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from rosettaformer import compile_cache
+from rosettaformer.common import compile_cache
 
 from .benchmark_report import table_lines
 from .peer_process import EXPORT, Options, PeerProcess, failure, modules

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rosettaformer.processes import Child
+from rosettaformer.common.processes import Child
 
 from .timed_rows import Result
 from .workloads import Task

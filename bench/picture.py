@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rosettaformer import pictures
+from rosettaformer.common import pictures
 
 from .benchmark_report import Report, label
 from .timed_rows import Result

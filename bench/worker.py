@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
+from rosettaformer.common.processes import serve_methods
 from rosettaformer.comparison.timing import server
 from rosettaformer.comparison.timing.rows import Call
-from rosettaformer.processes import serve_methods
 
 from . import problem
 from .workloads import Task

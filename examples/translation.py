@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rosettaformer.training import answers, backends, run, session
-from rosettaformer.training.checkpoint_store import Store
-from rosettaformer.training.manifest import Manifest, read_tokens
-from rosettaformer.training.run_log import Report
+from rosettaformer.use.training import answers, backends, run, session
+from rosettaformer.use.training.checkpoint_store import Store
+from rosettaformer.use.training.manifest import Manifest, read_tokens
+from rosettaformer.use.training.run_log import Report
 
 
 def train(folder: Path, backend: str, numbers: dict[str, Any], **options: Any) -> None:

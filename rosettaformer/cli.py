@@ -13,10 +13,10 @@ from typing import Any
 
 import click
 
-from . import compile_cache
 from .commands.options import Group, Missing
-from .extras import MissingBackend
-from .processes import GONE, printable
+from .common import compile_cache
+from .common.extras import MissingBackend
+from .common.processes import GONE, printable
 
 
 @contextlib.contextmanager

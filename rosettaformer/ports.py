@@ -11,13 +11,13 @@
 | `Names` | 1 | reads a port's table `weights`: each parameter's own name and axes, as `diagnose` finds them |
 
 `since` counts in `VERSION`, which grows when a name is added; none is taken away. The pytest plug-in is `rosettaformer.pytest_plugin`, and
-canonical files are read and written by `rosettaformer.checkpoints`. Importing this module loads no framework.
+canonical files are read and written by `rosettaformer.files.checkpoints`. Importing this module loads no framework.
 """
 
-from .checkpoints.paper import CLASSIC
-from .conformance.case import Case
-from .conformance.ports.names import Names
-from .conformance.ports.port import NotCovered, Unsupported
+from .files.checkpoints.paper import CLASSIC
+from .judge.case import Case
+from .judge.ports.names import Names
+from .judge.ports.port import NotCovered, Unsupported
 
 __all__ = ["CLASSIC", "VERSION", "Case", "Names", "NotCovered", "Unsupported"]
 

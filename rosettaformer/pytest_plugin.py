@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from .conformance.status import Status
+from .judge.status import Status
 
 if TYPE_CHECKING:
-    from .conformance.case import Case
-    from .conformance.deviations import Deviation
-    from .conformance.reference.expectation_store import Store
-    from .conformance.result import Result
-    from .conformance.single import Single
+    from .judge.case import Case
+    from .judge.deviations import Deviation
+    from .judge.expectation.expectation_store import Store
+    from .judge.result import Result
+    from .judge.single import Single
 
 __all__ = ["DeclaredDeviation", "PortCase", "parametrize_with_cases"]
 
@@ -49,8 +49,8 @@ class _Asked(NamedTuple):
 
 def _like_cases(asked: _Asked, closing: ExitStack) -> list[Case]:
     """The cases of a whole model, whose folders are removed when `closing` is closed."""
-    from .conformance.case import DTYPES
-    from .conformance.cases.like_folders import cases_of
+    from .judge.case import DTYPES
+    from .judge.suite.like_folders import cases_of
 
     root = closing.enter_context(tempfile.TemporaryDirectory(prefix="rosettaformer-like-"))
     return cases_of(asked.like, Path(root), DTYPES, asked.seed)
@@ -68,8 +68,8 @@ class _Ports:
 
     def started(self, asked: _Asked) -> Single:
         """The port, whose process is started when it is asked for first, and a whole model's folders written."""
-        from .conformance.reference.expectation_store import Store
-        from .conformance.single import Single
+        from .judge.expectation.expectation_store import Store
+        from .judge.single import Single
 
         self._store = self._store or Store()
         if asked not in self._open:
@@ -128,7 +128,7 @@ class PortCase(_Question):
         """Passes where the port conforms. Otherwise raises AssertionError with one message; skips where nothing could be compared; and
         counts as an expected failure where a deviation declares it."""
         __tracebackhide__ = True
-        from .conformance.deviations import declare
+        from .judge.deviations import declare
 
         result = declare(self.result(self.id, self.dtype, self.mode), self.deviations)
         self.ports.compared[self.port] = self.ports.compared.get(self.port, False) or result.status not in SKIPPED
@@ -153,7 +153,7 @@ class DeclaredDeviation(_Question):
     def judge(self) -> None:
         """Raises AssertionError where nothing that the entry declares fails any more."""
         __tracebackhide__ = True
-        from .conformance.deviations import stale
+        from .judge.deviations import stale
 
         covers = sorted(self.deviation.covers)
         results = [self.result(case, dtype, mode) for mode in self.modes for case, dtype in covers]
@@ -185,8 +185,8 @@ def parametrize_with_cases(
     all among these becomes one more test, which fails when the entry is stale. limit: seconds for one case.
     Raises ValueError on unknown names, and lists everything that is wrong with the deviations file.
     """
-    from .conformance.case import DTYPES
-    from .conformance.deviations import read
+    from .judge.case import DTYPES
+    from .judge.deviations import read
 
     if bool(port) == bool(command):
         raise ValueError("one of port and command must be given")
@@ -212,9 +212,9 @@ def _chosen(
     asked: _Asked, components: Sequence[str] | None, dtypes: Sequence[str] | None, core: bool, grad: bool
 ) -> tuple[list[Case], list[Case]]:
     """The cases that are asked for, and all."""
-    from .conformance.case import DTYPES
-    from .conformance.cases import all_cases, of_components
-    from .conformance.reference.components import COMPONENTS
+    from .judge.case import DTYPES
+    from .judge.expectation.components import COMPONENTS
+    from .judge.suite import all_cases, of_components
 
     for what, names, known in (("components", components, COMPONENTS), ("dtypes", dtypes, DTYPES)):
         if isinstance(names, str) or (unknown := [name for name in names or () if name not in known]):

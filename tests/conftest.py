@@ -16,7 +16,7 @@ import run_report
 from affected import affected, changed
 from kinds import FOLDERS, KINDS, kind_of, no_processes
 
-from rosettaformer.conformance import cases
+from rosettaformer.judge import suite as cases
 
 cases.all_cases = expectations.all_cases = expectations.made_once(cases.all_cases)
 

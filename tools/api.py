@@ -11,7 +11,8 @@ from types import ModuleType
 from evidence import HOUSE
 from files import PORTS, REFERENCE, modules
 
-from rosettaformer import checkpoints, ports, pytest_plugin
+from rosettaformer import ports, pytest_plugin
+from rosettaformer.files import checkpoints
 
 __all__ = ["OWN", "PAGE", "page", "public"]
 

@@ -18,9 +18,9 @@ from typing import Any
 from evidence import HOUSE, kept, write
 
 from reference_numpy import TransformerConfig, preset
-from rosettaformer import checkpoints
-from rosettaformer.artefacts.kinds import KINDS
-from rosettaformer.checkpoints.hugging_face import new
+from rosettaformer.files import checkpoints
+from rosettaformer.files.artefacts.kinds import KINDS
+from rosettaformer.files.checkpoints.hugging_face import new
 
 SMALL = {"model_width": 48, "heads": 4, "key_size": 12, "value_size": 12, "feed_forward_width": 96}
 VOCABULARY = {"source_vocabulary": 101, "target_vocabulary": 101}

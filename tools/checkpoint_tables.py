@@ -10,9 +10,9 @@ from pathlib import Path
 
 from evidence import write
 
-from rosettaformer.checkpoints.hugging_face import FAMILIES
-from rosettaformer.checkpoints.hugging_face.entries import supported
-from rosettaformer.checkpoints.hugging_face.family import Family
+from rosettaformer.files.checkpoints.hugging_face import FAMILIES
+from rosettaformer.files.checkpoints.hugging_face.entries import supported
+from rosettaformer.files.checkpoints.hugging_face.family import Family
 
 HEAD = """For each family: which parameters a tensor holds, with their axes in it; and which entries of `config.json` set which fields. An
 entry that is not listed is refused by its name if it has a value. docs/checkpoints.md says how folders are read."""

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rosettaformer.atomic import write_text
+from rosettaformer.common.atomic import write_text
 
 __all__ = ["HOUSE", "STEPS", "Step", "build", "kept", "made_by", "main", "revision", "stamped", "write"]
 

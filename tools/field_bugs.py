@@ -20,11 +20,11 @@ import torch
 import transformers
 from evidence import HOUSE, kept, made_by, write
 
-from rosettaformer.checkpoints.hugging_face import new
-from rosettaformer.conformance import diagnosis, runner
-from rosettaformer.conformance.cases.like_folders import cases_of
-from rosettaformer.conformance.diagnosis.findings import Verdict
-from rosettaformer.conformance.status import FAILURES, Status
+from rosettaformer.files.checkpoints.hugging_face import new
+from rosettaformer.judge import diagnosis, runner
+from rosettaformer.judge.diagnosis.findings import Verdict
+from rosettaformer.judge.status import FAILURES, Status
+from rosettaformer.judge.suite.like_folders import cases_of
 
 PORT = str(HOUSE / "tests" / "ports" / "field_bugs.py")
 FIELD = HOUSE / "tests" / "support" / "field_bugs.toml"

@@ -53,8 +53,7 @@ def page() -> str:
     twins = [name for name in reference if all(name in modules(port) for port in PORTS)]
     own = {name: path for name, path in reference.items() if name not in twins}
     folders = sorted({path.name for port in PORTS for path in (HOUSE / port).iterdir() if (path / "__init__.py").is_file()})
-    # the packages of the application, and below the judge its own
-    marks = sorted([*top.glob("*/__init__.py"), *top.glob("conformance/*/__init__.py")])
+    marks = sorted([*top.glob("*/__init__.py"), *top.glob("*/*/__init__.py")])
     rooms = {mark.parent.relative_to(top): says(mark) for mark in marks}
     lines = [
         "# Which file do I read?",

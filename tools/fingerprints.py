@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rosettaformer.conformance.case import Case
-from rosettaformer.conformance.cases import all_cases
-from rosettaformer.conformance.cases.case_files import arrays_of, row_of
+from rosettaformer.judge.case import Case
+from rosettaformer.judge.suite import all_cases
+from rosettaformer.judge.suite.case_files import arrays_of, row_of
 
 __all__ = ["Frozen", "changes", "fingerprint", "read"]
 

@@ -20,16 +20,16 @@ from expectations import all_by_id
 from random_cases import random_case
 
 from reference_numpy import arithmetic
-from rosettaformer.conformance.case import DTYPES, Case
-from rosettaformer.conformance.catalogue import Alteration, all_defects, injected
-from rosettaformer.conformance.catalogue.settings import all_settings
-from rosettaformer.conformance.diagnosis.altered import Combination, differ, draws
-from rosettaformer.conformance.diagnosis.beginning import alike
-from rosettaformer.conformance.diagnosis.hypotheses import Hypotheses, candidates
-from rosettaformer.conformance.diagnosis.search import Search
-from rosettaformer.conformance.diagnosis.stability import DRAWS, random_defects
-from rosettaformer.conformance.reference import components, tolerance
-from rosettaformer.conformance.reference.components import DECODING, TRAINING, forward_of
+from rosettaformer.judge.case import DTYPES, Case
+from rosettaformer.judge.catalogue import Alteration, all_defects, injected
+from rosettaformer.judge.catalogue.settings import all_settings
+from rosettaformer.judge.diagnosis.altered import Combination, differ, draws
+from rosettaformer.judge.diagnosis.beginning import alike
+from rosettaformer.judge.diagnosis.hypotheses import Hypotheses, candidates
+from rosettaformer.judge.diagnosis.search import Search
+from rosettaformer.judge.diagnosis.stability import DRAWS, random_defects
+from rosettaformer.judge.expectation import components, tolerance
+from rosettaformer.judge.expectation.components import DECODING, TRAINING, forward_of
 
 PAIRS, CONFIGURATIONS, UNKNOWN = 100, 300, 50
 # Functions whose output, made 1 % larger, is a mistake that no page of the catalogue describes.

@@ -17,10 +17,10 @@ from measured_steps import Measured, kept, measure
 from reference_numpy import TransformerConfig, parameters, preset
 from reference_numpy.recipe import PAPER
 from reference_numpy.sharding import Mesh
-from rosettaformer.scaling import memory, traffic
-from rosettaformer.scaling.plan import GIB, gib
-from rosettaformer.scaling.step import Step
-from rosettaformer.scaling.strategies import STRATEGIES, problem
+from rosettaformer.use.scaling import memory, traffic
+from rosettaformer.use.scaling.plan import GIB, gib
+from rosettaformer.use.scaling.step import Step
+from rosettaformer.use.scaling.strategies import STRATEGIES, problem
 
 __all__ = ["SIZES", "SMALL", "added", "differences", "gathered", "label", "sent", "steps"]
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from evidence import kept, write
 from sharded_ports import Planted, judged, loss_ratio, planted
 
-from rosettaformer.conformance.catalogue.sharded import all_faults
-from rosettaformer.conformance.diagnosis.sharding import Reply, Said
+from rosettaformer.judge.catalogue.sharded import all_faults
+from rosettaformer.judge.diagnosis.sharding import Reply, Said
 
 CLOSE = 0.01  # of the right loss: what looks normal
 PLACES = ("self_attention", "feed_forward", "logits")  # and norms

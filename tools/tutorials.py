@@ -14,12 +14,12 @@ from pathlib import Path
 from code_blocks import DECLARED, ran
 from evidence import HOUSE, write
 
-from rosettaformer import pages
-from rosettaformer.conformance.report.summary import Summary
+from rosettaformer.common import pages
 from rosettaformer.guide import tutorials
 from rosettaformer.guide.build import Run
 from rosettaformer.guide.site import Page
 from rosettaformer.guide.tutorials.session import FOLDER, Session, Step
+from rosettaformer.judge.summary import Summary
 
 SNIPPETS = HOUSE / "rosettaformer" / "guide" / FOLDER
 

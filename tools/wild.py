@@ -18,7 +18,7 @@ from typing import Any
 
 from evidence import kept, write
 
-from rosettaformer.conformance.diagnosis import Diagnosis, diagnose
+from rosettaformer.judge.diagnosis import Diagnosis, diagnose
 
 FOLDER = Path(__file__).resolve().parent.parent / "tests" / "ports" / "wild"
 

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from impl_torch import weights
 from reference_numpy import layout
 from reference_numpy.positional_encoding import positional_encoding
-from rosettaformer import checkpoints
 from rosettaformer.comparison.timing.rows import Call, Row
+from rosettaformer.files import checkpoints
 
 from ..problem import Problem, renamed
 from ..workloads import END, PADDING, START

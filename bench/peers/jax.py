@@ -15,7 +15,7 @@ from impl_jax.programs.compiled import compiled
 from impl_jax.programs.fused import fused
 from impl_jax.training import Trainer
 from impl_jax.transformer import Transformer
-from rosettaformer.backends import transformer
+from rosettaformer.common.backends import transformer
 from rosettaformer.comparison.timing.rows import Call, Row
 
 from ..problem import Problem, optional, products

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from reference_numpy import layout
+from rosettaformer.common.modules import attributes
 from rosettaformer.comparison.timing.rows import Call, Row
-from rosettaformer.modules import attributes
 
 from ..problem import Problem, renamed
 from ..workloads import PADDING, START

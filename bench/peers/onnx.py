@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from onnxruntime import InferenceSession, OrtValue, SessionOptions
 
-from rosettaformer.artefacts.export import beside
-from rosettaformer.artefacts.export import torch as export
-from rosettaformer.backends import transformer
+from rosettaformer.common.backends import transformer
 from rosettaformer.comparison.timing.rows import Call, Row, named
+from rosettaformer.files.artefacts.export import beside
+from rosettaformer.files.artefacts.export import torch as export
 
 from ..problem import Problem
 from ..workloads import END, PADDING

@@ -13,7 +13,7 @@ from impl_tf.programs.compiled import compiled
 from impl_tf.programs.fused import fused
 from impl_tf.training import Trainer
 from impl_tf.transformer import Transformer
-from rosettaformer.backends import transformer
+from rosettaformer.common.backends import transformer
 from rosettaformer.comparison.timing.rows import Call, Row
 
 from ..problem import Problem, optional, products

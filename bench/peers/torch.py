@@ -17,9 +17,9 @@ from impl_torch.programs.fused import fused
 from impl_torch.programs.unpadding import real_logits, unpadded
 from impl_torch.training import Trainer
 from impl_torch.transformer import Transformer
-from rosettaformer.backends import transformer
+from rosettaformer.common.backends import transformer
+from rosettaformer.common.modules import torch as modules
 from rosettaformer.comparison.timing.rows import Call, Row
-from rosettaformer.modules import torch as modules
 
 from ..problem import Problem, optional, products
 from ..timed_rows import Step, training_row

@@ -12,8 +12,8 @@ from impl_torch import weights
 from impl_torch.schedule import noam
 from reference_numpy import TransformerConfig
 from reference_numpy.positional_encoding import positional_encoding
-from rosettaformer.checkpoints.torch_transformer import export_state_dict
 from rosettaformer.comparison.timing.rows import Call, named
+from rosettaformer.files.checkpoints.torch_transformer import export_state_dict
 
 from ..problem import Problem, optional
 from ..timed_rows import Step

@@ -24,7 +24,7 @@ class Page:
 
     def expect(self, text: str, prompt: list[int], problem: str) -> None:
         """Makes room for the answers to one more prompt, or for the reason why there is none."""
-        from ..inference.tokenizer import Pieces
+        from ..use.inference.tokenizer import Pieces
 
         place = len(self._texts)
         self._texts.append(text)

@@ -6,17 +6,17 @@ from typing import Any
 
 import click
 
-from .. import checkpoints
-from ..artefacts import meanings
-from ..artefacts.kinds import KINDS, SUFFIXES, kind_of
-from ..artefacts.settings import Settings, told
-from ..conformance.case import Case
-from ..conformance.cases.artefact import artefact_cases
-from ..conformance.cases.fitting import GIGA, fitting
-from ..conformance.ports.command import PREFIX
-from ..conformance.reference.lowered import PRECISIONS
-from ..extras import require
-from ..reading import read_object
+from ..common.extras import require
+from ..common.reading import read_object
+from ..files import checkpoints
+from ..files.artefacts import meanings
+from ..files.artefacts.kinds import KINDS, SUFFIXES, kind_of
+from ..files.artefacts.settings import Settings, told
+from ..judge.case import Case
+from ..judge.expectation.lowered import PRECISIONS
+from ..judge.ports.command import PREFIX
+from ..judge.suite.artefact import artefact_cases
+from ..judge.suite.fitting import GIGA, fitting
 from .options import Choice, announced
 
 Names = tuple[str, ...]

@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from ..atomic import require as writable
-from ..atomic import write_text
-from ..extras import require
+from ..common.atomic import require as writable
+from ..common.atomic import write_text
+from ..common.extras import require
 from .options import OUT, Grouped, folder_argument, model_options, open_both, section
 
 
@@ -52,8 +52,8 @@ def attention(folder: Path, text: str, pair: str | None, layers: Sequence[int], 
     writable(out)
     require("the page", {"report": ("jinja2",)})
     found, model = open_both(folder, "attend", **options)
-    from ..inference.attention import attend
-    from ..inference.attention_page import chosen, render
+    from ..use.inference.attention import attend
+    from ..use.inference.attention_page import chosen, render
 
     shown = chosen(attend(model, found.tokenizer, text, pair), layers, heads)
     facts = {"backend": f"{options['backend']}, {options['dtype']}", "tokens": _lengths(shown, model.config.max_positions)}

@@ -13,21 +13,21 @@ from rich.console import Console
 from reference_numpy.sharding import Mesh
 from reference_numpy.suggestions import known
 
-from ..backends import PORTS, needs_of
-from ..conformance import deviations, runner
-from ..conformance.case import DTYPES, Case
-from ..conformance.cases import all_cases, of_components
-from ..conformance.cases.checkpoint import checkpoint_cases
-from ..conformance.cases.expression import choose
-from ..conformance.cases.fitting import GIGA, fitting
-from ..conformance.cases.gradients import gradients
-from ..conformance.cases.meshes import mesh_cases
-from ..conformance.diagnosis import Diagnosis
-from ..conformance.reference.components import ASKED, OWN, forward_of, without_other_layouts
-from ..conformance.report import files, matrix
-from ..conformance.report.summary import Summary
-from ..conformance.status import FAILURES, Status
-from ..extras import lacking, require
+from ..common.backends import PORTS, needs_of
+from ..common.extras import lacking, require
+from ..judge import deviations, runner
+from ..judge.case import DTYPES, Case
+from ..judge.diagnosis import Diagnosis
+from ..judge.expectation.components import ASKED, OWN, forward_of, without_other_layouts
+from ..judge.report import files, matrix
+from ..judge.status import FAILURES, Status
+from ..judge.suite import all_cases, of_components
+from ..judge.suite.checkpoint import checkpoint_cases
+from ..judge.suite.expression import choose
+from ..judge.suite.fitting import GIGA, fitting
+from ..judge.suite.gradients import gradients
+from ..judge.suite.meshes import mesh_cases
+from ..judge.summary import Summary
 from . import completion
 from .artefacts import OPTIONS, artefact_options, artefacts_in, cases_of, expect_option, refuse_without_artefacts, words
 from .options import (
@@ -183,7 +183,7 @@ def check(
     entries = deviations.read(declared, [*cases, *all_cases(grad=True)]) if declared else []
     started = time.monotonic()
     if results:
-        from ..conformance.vectors.golden import judge_results
+        from ..judge.vectors.golden import judge_results
 
         rows = judge_results(results, cases, selection["dtypes"] or DTYPES)
     else:
@@ -293,7 +293,7 @@ def _run(
         if quick:
             checking.say("--quick: core cases in float32 only")
         if selection["like"] and cases:
-            from ..conformance.cases.like_folders import described
+            from ..judge.suite.like_folders import described
 
             checking.say(f"--like {selection['like']}: {described(cases[0].config)}")
         return runner.run(

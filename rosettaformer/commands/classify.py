@@ -6,7 +6,7 @@ from typing import Any, BinaryIO
 
 import click
 
-from ..reading import read_texts
+from ..common.reading import read_texts
 from .lines import Lines, Row
 from .options import BATCH_SIZE, Grouped, folder_argument, model_options, open_both, section
 
@@ -28,7 +28,7 @@ def classify(folder: Path, file: BinaryIO, batch_size: int, as_json: bool, **opt
     place of a class, and the exit code is 2.
     """
     found, model = open_both(folder, "classify", **options)
-    from ..inference.classification import classify as run
+    from ..use.inference.classification import classify as run
 
     rows = Lines()
     for lines in read_texts(file, batch_size):

@@ -9,16 +9,16 @@ import click
 from rich.console import Console
 from rich.markup import escape
 
-from .. import atomic
-from ..artefacts.kinds import KINDS
-from ..backends import needs_of
+from ..common import atomic
+from ..common.backends import needs_of
+from ..common.extras import require
 from ..comparison import run
 from ..comparison.matching import rename_table
 from ..comparison.report import comparison_text, versus
 from ..comparison.running import declared_inputs, libraries, sides
 from ..comparison.running.side_process import MODES
-from ..conformance.report import files
-from ..extras import require
+from ..files.artefacts.kinds import KINDS
+from ..judge.report import files
 from .options import OUT, Choice, Grouped, section, wide_console
 from .progress import Working
 

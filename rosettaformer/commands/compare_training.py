@@ -11,13 +11,13 @@ from reference_numpy import TransformerConfig, parameters, preset
 from reference_numpy.recipe import Recipe
 from reference_numpy.suggestions import known
 
-from ..backends import BACKENDS, PORTS, needs_of
-from ..checkpoints import canonical
-from ..conformance.reference.components import DROPOUT_RATES
-from ..conformance.report import files
-from ..extras import require
-from ..reading import parse_settings
-from ..training import comparison, comparison_report
+from ..common.backends import BACKENDS, PORTS, needs_of
+from ..common.extras import require
+from ..common.reading import parse_settings
+from ..files.checkpoints import canonical
+from ..judge.expectation.components import DROPOUT_RATES
+from ..judge.report import files
+from ..use.training import comparison, comparison_report
 from .options import OUT, Choice, exit_code, listed, require_picture, wide_console
 from .progress import Working
 

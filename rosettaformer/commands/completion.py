@@ -21,32 +21,32 @@ def words(collect: Callable[[], Iterable[str]], also: str = "") -> Complete:
 
 
 def families() -> Iterable[str]:
-    from ..checkpoints.hugging_face import new
+    from ..files.checkpoints.hugging_face import new
 
     return new.names()
 
 
 def components() -> Iterable[str]:
-    from ..conformance.reference.components import ASKED
+    from ..judge.expectation.components import ASKED
 
     return ASKED
 
 
 def cases() -> Iterable[str]:
-    from ..conformance.cases import all_cases
+    from ..judge.suite import all_cases
 
     return dict.fromkeys(case.id for case in all_cases(grad=True))
 
 
 def known_bugs() -> Iterable[str]:
-    from ..conformance.catalogue import all_defects
-    from ..conformance.catalogue.sharded import all_faults
+    from ..judge.catalogue import all_defects
+    from ..judge.catalogue.sharded import all_faults
 
     return [*all_defects(), *all_faults()]
 
 
 def ports() -> Iterable[str]:
-    from ..backends import PORTS
-    from ..conformance.ports.port import ENTRY_POINTS
+    from ..common.backends import PORTS
+    from ..judge.ports.port import ENTRY_POINTS
 
     return [*PORTS, *(point.name for point in entry_points(group=ENTRY_POINTS))]

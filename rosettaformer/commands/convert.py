@@ -10,13 +10,13 @@ from rich.table import Table
 
 from reference_numpy import parameters
 
-from .. import checkpoints
-from ..atomic import require
-from ..checkpoints import CheckpointError, hugging_face, tensor_report
-from ..checkpoints.pickled import SUFFIXES, require_torch
-from ..checkpoints.strict import DTYPES, numpy_dtype
-from ..checkpoints.tensor_report import Line, counts
-from ..reading import parse_settings
+from ..common.atomic import require
+from ..common.reading import parse_settings
+from ..files import checkpoints
+from ..files.checkpoints import CheckpointError, hugging_face, tensor_report
+from ..files.checkpoints.pickled import SUFFIXES, require_torch
+from ..files.checkpoints.strict import DTYPES, numpy_dtype
+from ..files.checkpoints.tensor_report import Line, counts
 from .options import Choice, ignore_option, leave_out_option, wide_console
 from .progress import Writing
 

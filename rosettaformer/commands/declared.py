@@ -10,8 +10,8 @@ from typing import Any, get_args
 
 from reference_numpy import TransformerConfig, parameters, preset
 
-from ..conformance.case import Case
-from ..conformance.reference.components import answer, model_of
+from ..judge.case import Case
+from ..judge.expectation.components import answer, model_of
 
 # the sizes of axes, as fields of the config
 _SIZES = {

@@ -14,19 +14,19 @@ from rich.markup import escape
 from reference_numpy.sharding import Mesh
 from reference_numpy.suggestions import known
 
-from ..backends import needs_of
-from ..conformance import deviations, diagnosis
-from ..conformance.case import Case
-from ..conformance.cases import all_cases
-from ..conformance.cases.expression import choose
-from ..conformance.cases.fitting import count, fits
-from ..conformance.cases.meshes import mesh_cases
-from ..conformance.diagnosis import on_mesh
-from ..conformance.diagnosis.findings import Verdict
-from ..conformance.reference.components import ASKED, COMPONENTS
-from ..conformance.report import files
-from ..conformance.report.matrix import render_backward, render_tree
-from ..extras import MissingBackend, require
+from ..common.backends import needs_of
+from ..common.extras import MissingBackend, require
+from ..judge import deviations, diagnosis
+from ..judge.case import Case
+from ..judge.diagnosis import on_mesh
+from ..judge.diagnosis.findings import Verdict
+from ..judge.expectation.components import ASKED, COMPONENTS
+from ..judge.report import files
+from ..judge.report.matrix import render_backward, render_tree
+from ..judge.suite import all_cases
+from ..judge.suite.expression import choose
+from ..judge.suite.fitting import count, fits
+from ..judge.suite.meshes import mesh_cases
 from . import completion
 from .artefacts import OPTIONS, artefact_options, artefacts_in, cases_of, refuse_without_artefacts
 from .options import OUT, Missing, ignore_option, leave_out_option, like_cases, like_options, listed, mesh_option

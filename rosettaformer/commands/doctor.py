@@ -9,9 +9,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ..backends import PORTS
-from ..conformance.runner import describe_ports
-from ..conformance.status import Kind
+from ..common.backends import PORTS
+from ..judge.runner import describe_ports
+from ..judge.status import Kind
 
 
 @click.command()

@@ -8,7 +8,7 @@ from typing import Any, BinaryIO
 import click
 import numpy as np
 
-from ..reading import read_texts
+from ..common.reading import read_texts
 from .lines import Lines
 from .options import BATCH_SIZE, Choice, Grouped, folder_argument, model_options, open_both, section
 
@@ -31,7 +31,7 @@ def embed(folder: Path, file: BinaryIO, similarity: bool, pooling: str | None, b
     an error in place of a vector, and the exit code is 2.
     """
     found, model = open_both(folder, "encode", **options)
-    from ..inference import sentences
+    from ..use.inference import sentences
 
     how = sentences.recipe(folder)
     how = dataclasses.replace(how, pooling=pooling) if pooling else how

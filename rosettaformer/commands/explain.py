@@ -10,13 +10,13 @@ from rich.table import Column, Table
 
 from reference_numpy.suggestions import nearest
 
-from ..conformance.cases import all_cases
-from ..conformance.catalogue import Defect, all_defects
-from ..conformance.catalogue.effect import Effect, effect
-from ..conformance.catalogue.sharded import Fault, all_faults
-from ..conformance.reference import tolerance
-from ..conformance.reference.components import COMPONENTS
 from ..guide.planted import planted
+from ..judge.catalogue import Defect, all_defects
+from ..judge.catalogue.effect import Effect, effect
+from ..judge.catalogue.sharded import Fault, all_faults
+from ..judge.expectation import tolerance
+from ..judge.expectation.components import COMPONENTS
+from ..judge.suite import all_cases
 from . import completion
 
 SHOWN = 8

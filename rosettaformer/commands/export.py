@@ -8,11 +8,11 @@ from typing import Any
 
 import click
 
-from ..artefacts import export as exporting
-from ..artefacts import manifest
-from ..artefacts.kinds import KINDS
-from ..artefacts.manifest import Manifest
-from ..checkpoints.strict import DTYPES
+from ..files.artefacts import export as exporting
+from ..files.artefacts import manifest
+from ..files.artefacts.kinds import KINDS
+from ..files.artefacts.manifest import Manifest
+from ..files.checkpoints.strict import DTYPES
 from .options import Choice, ignore_option, leave_out_option
 
 

@@ -34,7 +34,7 @@ def fill_mask(
     """
     several = batches("text", texts, file, batch_size)
     found, model = open_both(folder, "fill", **options)
-    from ..inference.masks import fill
+    from ..use.inference.masks import fill
 
     rows = Lines("text")
     for lines in several:

@@ -9,8 +9,8 @@ from typing import Any, BinaryIO
 import click
 from click.core import ParameterSource
 
-from ..artefacts import meanings
-from ..extras import require
+from ..common.extras import require
+from ..files.artefacts import meanings
 from .answer_page import Page
 from .artefacts import OPTIONS as OF_ARTEFACTS
 from .artefacts import artefact_options
@@ -111,7 +111,7 @@ def _generate(
     chosen = {name: options.pop(name) for name in list(options) if name not in (*MODEL_OPTIONS, *OF_ARTEFACTS)}
     given = _given(chosen)
     found, model = _opened(folder, artefact, **options)
-    from ..inference.options import GenerationOptions
+    from ..use.inference.options import GenerationOptions
 
     settings = GenerationOptions(**{**found.defaults, **given})
     _refuse_without_effect(given, settings)
@@ -147,7 +147,7 @@ def _opened(
     """Returns the folder and its model, or that of the artefact. Raises MissingBackend if its runtime is not installed."""
     if artefact is None:
         return open_both(folder, "generate", **options)
-    from ..inference.artefact_model import open_with_artefact
+    from ..use.inference.artefact_model import open_with_artefact
 
     tables = meanings.parse(inputs, "--input"), meanings.parse(outputs, "--output")
     reading = {name: options[name] for name in ("leave_out", "ignore")}
@@ -176,8 +176,8 @@ def _answers(
     model: Any, encode: Callable[[str], list[int]], lines: list[tuple[str, str]], settings: Any, rows: Lines, page: Page, text: Any
 ) -> Iterator[str]:
     """Yields what to print of the answers to these texts, in their order, as soon as it is known. text: turns ids into their text."""
-    from ..inference.generation import Answer
-    from ..inference.generation import generate as run
+    from ..use.inference.generation import Answer
+    from ..use.inference.generation import generate as run
 
     prompts = []
     for line, bad in lines:
@@ -212,7 +212,7 @@ def _prompt(model: Any, encode: Callable[[str], list[int]], text: str, settings:
 
 def _encoder(found: Any, system: str | None) -> Callable[[str], list[int]]:
     """Returns what makes ids of a message of the user, or of a conversation."""
-    from ..inference.tokenizer import messages_of
+    from ..use.inference.tokenizer import messages_of
 
     if not found.tokenizer.chat:
         raise ValueError(f"{found.path} has no chat template: neither chat_template.jinja nor an entry in tokenizer_config.json")

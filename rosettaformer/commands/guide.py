@@ -5,9 +5,9 @@ from pathlib import Path
 
 import click
 
-from ..backends import PORTS, needs_of
-from ..conformance.case import DTYPES
-from ..extras import require
+from ..common.backends import PORTS, needs_of
+from ..common.extras import require
+from ..judge.case import DTYPES
 from .options import listed
 from .progress import Working
 

@@ -14,7 +14,7 @@ from rich.table import Column, Table
 
 from reference_numpy import TransformerConfig, parameters
 
-from ..checkpoints import Checkpoint, CheckpointError, canonical, hugging_face, pickled, recognise
+from ..files.checkpoints import Checkpoint, CheckpointError, canonical, hugging_face, pickled, recognise
 from .options import ignore_option, wide_console
 
 _STATISTICS = ("mean", "std", "min", "max")

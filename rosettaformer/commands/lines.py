@@ -5,7 +5,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import click
 
-from ..reading import read_texts
+from ..common.reading import read_texts
 
 SHOWN = 5  # problems that a message lists
 

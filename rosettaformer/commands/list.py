@@ -16,16 +16,16 @@ from reference_numpy.parameters import flatten, nest
 from reference_numpy.sharding import Mesh
 from reference_numpy.strategy import Strategy
 
-from ..backends import PORTS, how_to_install
-from ..conformance.case import DTYPES, Case
-from ..conformance.cases import all_cases
-from ..conformance.cases.expression import choose, matching
-from ..conformance.cases.meshes import mesh_cases
-from ..conformance.catalogue import all_defects
-from ..conformance.ports.adapters.call_mapping import stands_for
-from ..conformance.ports.port import ENTRY_POINTS
-from ..conformance.reference.components import COMPONENTS, VJP, forward_of, function_of, model_of
-from ..extras import installed
+from ..common.backends import PORTS, how_to_install
+from ..common.extras import installed
+from ..judge.case import DTYPES, Case
+from ..judge.catalogue import all_defects
+from ..judge.expectation.components import COMPONENTS, VJP, forward_of, function_of, model_of
+from ..judge.ports.adapters.call_mapping import stands_for
+from ..judge.ports.port import ENTRY_POINTS
+from ..judge.suite import all_cases
+from ..judge.suite.expression import choose, matching
+from ..judge.suite.meshes import mesh_cases
 from . import completion
 from .declared import config_lines, field_names, is_encoder_alone, parameter_lines
 from .options import Choice, mesh_option
@@ -170,7 +170,7 @@ LISTS = {
 
 def _overview() -> Iterable[str]:
     """Prints the names that options take, and the lists that there are."""
-    from ..checkpoints.hugging_face import new
+    from ..files.checkpoints.hugging_face import new
 
     names = {
         "families, for --like": new.names(),

@@ -7,7 +7,7 @@ import click
 
 from reference_numpy.sharding import Mesh
 
-from ..backends import imported
+from ..common.backends import imported
 from .options import WORDS
 
 
@@ -31,7 +31,7 @@ def on_mesh(mesh: Mesh | None, backend: str, device: str, action: Callable[[], A
     if mesh is None:
         action()
         return
-    from ..meshes import failing, launching, placing
+    from ..common.meshes import failing, launching, placing
 
     if placing.to_start(backend, mesh):
         imported(backend, "torch")

@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
-from ..checkpoints import load, unsupported
-from ..checkpoints.hugging_face import new
-from ..checkpoints.strict import DTYPES
-from ..extras import require
+from ..common.extras import require
+from ..files.checkpoints import load, unsupported
+from ..files.checkpoints.hugging_face import new
+from ..files.checkpoints.strict import DTYPES
 from . import completion
 from .options import Choice, families
 
@@ -44,7 +44,7 @@ def new_checkpoint(family: str, out: Path, settings: tuple[str, ...], tokenizer:
 def _tokenizer() -> Callable[[Path, Mapping[str, Any]], None]:
     """Returns what writes a tokenizer. Raises MissingBackend without the package that makes it."""
     require("--tokenizer", {"inference": ("tokenizers",)})
-    from ..inference import new_tokenizer
+    from ..use.inference import new_tokenizer
 
     return new_tokenizer.write
 

@@ -10,22 +10,22 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from ..atomic import replacing, write_text
-from ..conformance import runner
-from ..conformance.case import DTYPES
-from ..conformance.cases import all_cases
-from ..conformance.ports.command import PREFIX
-from ..conformance.report import matrix
-from ..conformance.report.summary import Summary
-from ..conformance.status import Status
-from ..extras import OTHERS, lacking, require
-from ..processes import printable
+from ..common.atomic import replacing, write_text
+from ..common.extras import OTHERS, lacking, require
+from ..common.processes import printable
+from ..judge import runner
+from ..judge.case import DTYPES
+from ..judge.ports.command import PREFIX
+from ..judge.report import matrix
+from ..judge.status import Status
+from ..judge.suite import all_cases
+from ..judge.summary import Summary
+from ..judge.templates import TEMPLATES
 from .options import Choice, Missing, like_cases, like_words
 
 FRAMEWORKS = {"torch": "torch", "tf": "tf", "keras": "tf", "jax": "jax", "flax": "jax"}  # of a class, as a port names them
 PLAIN = {"torch": "torch", "flax": "jax", "keras": "tf", "numpy": ""}  # of a whole model in plain code: its extra
 KINDS = ("torch", "keras", "flax", "numpy", "command", "like")
-TEMPLATES = Path(__file__).parent.parent / "templates"
 PLACEHOLDER = "my_port.py"  # the templates' placeholder for the name
 SHEBANG = "#!/usr/bin/env python3"
 LONGEST_SHEBANG = 120
@@ -84,8 +84,8 @@ def new_port(
 
 def _like(family: str, framework: str, check: bool) -> int:
     """Writes the port of a whole model of a family, and checks it; returns the exit code."""
-    from ..checkpoints import unsupported
-    from ..checkpoints.hugging_face import new
+    from ..files.checkpoints import unsupported
+    from ..files.checkpoints.hugging_face import new
 
     unsupported.refuse(family)
     Choice(new.names()).convert(family, None, None)
@@ -96,7 +96,7 @@ def _like(family: str, framework: str, check: bool) -> int:
     if check:
         _require(family, framework)
     if framework:
-        from ..proposals.whole_models import written
+        from ..judge.proposals.whole_models import written
 
         with tempfile.TemporaryDirectory() as folder:
             new.write(family, Path(folder, family))
@@ -132,7 +132,7 @@ def _propose(
     _refuse(name, path)
     if wrong := [text for text in given if not text.partition("=")[2]]:
         raise ValueError(f"--with must be NAME=VALUE; got {wrong[0]!r}")
-    from ..proposals import propose  # the judge, which the other kinds do not need
+    from ..judge.proposals import propose  # the judge, which the other kinds do not need
 
     values = {one: value for one, _, value in (text.partition("=") for text in given)}
     with Console(stderr=True).status("building and trying"):

@@ -11,9 +11,9 @@ from rich.console import Console
 from reference_numpy.sharding import Mesh
 from reference_numpy.suggestions import known
 
-from ..backends import BACKENDS, needs_of
-from ..extras import require
-from ..pictures import SUFFIXES
+from ..common.backends import BACKENDS, needs_of
+from ..common.extras import require
+from ..common.pictures import SUFFIXES
 from . import completion
 
 Names = tuple[str, ...]
@@ -110,7 +110,7 @@ class _Like(click.Option):
     """--like, whose help lists the families; their modules are imported only where the help is shown."""
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        from ..checkpoints.hugging_face import new
+        from ..files.checkpoints.hugging_face import new
 
         self.help = f"Judge the whole model by its logits: of a new random folder of a family, or of a folder. {families(new.names())}."
         return super().get_help_record(ctx)
@@ -151,9 +151,9 @@ def like_cases(
     """Returns the cases of --like, in these dtypes or in all, on each mesh if some are given; its folders are removed when the command
     ends. memory: in GB, see `like_options`. Raises ValueError as `cases_of`.
     """
-    from ..conformance.case import DTYPES
-    from ..conformance.cases.fitting import GIGA
-    from ..conformance.cases.like_folders import cases_of
+    from ..judge.case import DTYPES
+    from ..judge.suite.fitting import GIGA
+    from ..judge.suite.like_folders import cases_of
 
     root = click.get_current_context().with_resource(tempfile.TemporaryDirectory(prefix="rosettaformer-like-"))
     return announced(cases_of(like, Path(root), dtypes or DTYPES, seed, meshes, memory and memory * GIGA))
@@ -161,7 +161,7 @@ def like_cases(
 
 def announced(cases: list[Any]) -> list[Any]:
     """Returns the cases; says which of them are left out for want of memory."""
-    from ..conformance.cases.fitting import left_out
+    from ..judge.suite.fitting import left_out
 
     if text := left_out(cases):
         click.echo(text, err=True)
@@ -228,8 +228,8 @@ def open_both(folder: Path, use: str, backend: str, dtype: str, device: str, mes
     Raises MissingBackend if a package or the backend is missing.
     """
     require_model(folder, backend)
-    from ..inference.folder import open_folder
-    from ..inference.models import open_model
+    from ..use.inference.folder import open_folder
+    from ..use.inference.models import open_model
 
     found = open_folder(folder, use, **options)
     return found, open_model(found.checkpoint, backend, dtype, device, mesh)

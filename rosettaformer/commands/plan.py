@@ -11,10 +11,10 @@ from reference_numpy.presets import PRESETS
 from reference_numpy.recipe import PAPER
 from reference_numpy.sharding import Mesh
 
-from ..reading import parse_settings
-from ..scaling import plan as planned
-from ..scaling.step import ENGINES, ITEMS, Step
-from ..scaling.strategies import STRATEGIES, problem
+from ..common.reading import parse_settings
+from ..use.scaling import plan as planned
+from ..use.scaling.step import ENGINES, ITEMS, Step
+from ..use.scaling.strategies import STRATEGIES, problem
 from .options import Choice, Grouped, section, wide_console
 
 WIDTH = 160  # width of the tables outside a terminal
@@ -90,6 +90,6 @@ def _config(named: str | None, checkpoint: Path | None, settings: tuple[str, ...
         return preset(str(named), **parse_settings(settings))
     if settings:
         raise ValueError("--set changes a --preset; got it with --checkpoint")
-    from ..checkpoints import view
+    from ..files.checkpoints import view
 
     return view(checkpoint).config

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from reference_numpy.suggestions import known
 
-from ..backends import PORTS
-from ..conformance.ports.command import PREFIX
-from ..conformance.ports.port import ENTRY_POINTS
-from ..extras import installed
+from ..common.backends import PORTS
+from ..common.extras import installed
+from ..judge.ports.command import PREFIX
+from ..judge.ports.port import ENTRY_POINTS
 
 
 def require_ports(ports: Iterable[str]) -> None:

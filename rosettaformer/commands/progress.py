@@ -9,8 +9,8 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from ..conformance.report.matrix import duration
-from ..conformance.result import Result
+from ..judge.report.matrix import duration
+from ..judge.result import Result
 
 EVERY = 15.0  # seconds between two lines
 ENOUGH = 5  # cases before the first estimate

@@ -11,19 +11,19 @@ from rich.console import Console
 
 from reference_numpy.suggestions import known
 
-from ..atomic import replacing, write_text
-from ..atomic import require as writable
-from ..backends import needs_of
-from ..conformance.case import DTYPES
-from ..conformance.report import files
-from ..conformance.report.matrix import duration
-from ..extras import require
-from ..model_report import figures as drawing
-from ..model_report.data import to_dict
-from ..model_report.page import render, verdict
-from ..model_report.report_making import SECTIONS, Options, Report, make
-from ..model_report.reported_model import open_subject
-from ..model_report.workers import IMPLEMENTATIONS
+from ..common.atomic import replacing, write_text
+from ..common.atomic import require as writable
+from ..common.backends import needs_of
+from ..common.extras import require
+from ..comparison.model_report import figures as drawing
+from ..comparison.model_report.data import to_dict
+from ..comparison.model_report.page import render, verdict
+from ..comparison.model_report.report_making import SECTIONS, Options, Report, make
+from ..comparison.model_report.reported_model import open_subject
+from ..comparison.model_report.workers import IMPLEMENTATIONS
+from ..judge.case import DTYPES
+from ..judge.report import files
+from ..judge.report.matrix import duration
 from .options import OUT, Choice, Grouped, Missing, ignore_option, leave_out_option, listed, section
 
 

@@ -9,11 +9,11 @@ import click
 
 from reference_numpy.sharding import Mesh
 
-from ..backends import BACKENDS, imported, needs_of
-from ..extras import require
-from ..training import tasks
-from ..training.backends import trainer
-from ..training.options import FIXED, FREE
+from ..common.backends import BACKENDS, imported, needs_of
+from ..common.extras import require
+from ..use.training import tasks
+from ..use.training.backends import trainer
+from ..use.training.options import FIXED, FREE
 from .options import WORDS, Choice, Grouped, section
 
 FILE = click.Path(resolve_path=True)
@@ -118,10 +118,10 @@ def train(context: click.Context, out: Path, resumed: bool, task: str | None, **
     Ctrl-C ends after the step with a checkpoint. --resume continues exactly, also after a kill, in another backend and on another mesh. DIR
     holds the canonical checkpoints (inspect, check --checkpoint and convert read them), log.jsonl, loss.png and loss.svg.
     """
-    from ..meshes import failing, placing
+    from ..common.meshes import failing, placing
 
     def advice() -> str:
-        from ..training import launch
+        from ..use.training import launch
 
         return launch.way_on(out)
 
@@ -135,9 +135,9 @@ def _train(words: list[str], out: Path, resumed: bool, task: str | None, given: 
         given["mesh"] = None if given["mesh"] == "none" else str(Mesh.parse(given["mesh"]))
     needed = ("tokenizers", "matplotlib", "filelock", *PACKAGES.get(str(task), ()))
     require("training", {"train": needed, **needs_of(given.get("backend", ""))})
-    from ..meshes import placing
-    from ..training import launch, options, run, session
-    from ..training.run_log import Report
+    from ..common.meshes import placing
+    from ..use.training import launch, options, run, session
+    from ..use.training.run_log import Report
 
     if not resumed and task is None:
         raise ValueError("a new run needs a --task (or --resume to continue one)")

@@ -7,9 +7,9 @@ import click
 
 from reference_numpy.suggestions import known
 
-from ..conformance.cases import all_cases, of_components
-from ..conformance.reference.components import COMPONENTS
-from ..conformance.vectors import golden
+from ..judge.expectation.components import COMPONENTS
+from ..judge.suite import all_cases, of_components
+from ..judge.vectors import golden
 from .options import Group
 from .progress import Working
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from ..processes import words
+from ..common.processes import words
 
 Found = TypeVar("Found")
 LONGEST = 200  # characters of an error's text

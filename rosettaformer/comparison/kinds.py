@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..modules.words import IN_PROJECTION
+from ..common.modules.words import IN_PROJECTION
 
 # class -> kind; a class derived from one is of its kind
 KINDS = {

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..processes import words
+from ..common.processes import words
 from . import axes
 from .explaining import Explaining
 from .matching import fusing, layer_matching, rename_table, value_matching, variable_matching

@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 
-from ..backends import PORTS
-from ..conformance import runner
-from ..conformance.case import Case
-from ..conformance.cases import all_cases
-from ..conformance.report.summary import Summary
+from ..common.backends import PORTS
+from ..judge import runner
+from ..judge.case import Case
+from ..judge.suite import all_cases
+from ..judge.summary import Summary
 from .site import Page, write
 
 # the modules of this package that make pages, in the order of the navigation: each has `pages(run)`

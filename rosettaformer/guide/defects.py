@@ -10,11 +10,11 @@ from concurrent.futures import ProcessPoolExecutor
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from ..conformance.case import Case
-from ..conformance.cases import all_cases
-from ..conformance.catalogue import Defect, all_defects
-from ..conformance.catalogue.effect import Effect, effect
-from ..conformance.reference import tolerance
+from ..judge.case import Case
+from ..judge.catalogue import Defect, all_defects
+from ..judge.catalogue.effect import Effect, effect
+from ..judge.expectation import tolerance
+from ..judge.suite import all_cases
 from .code import Code
 from .planted import Edit, planted
 from .site import Page

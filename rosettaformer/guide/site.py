@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from .. import pages
-from ..atomic import replacing
-from ..atomic import require as writable
+from ..common import pages
+from ..common.atomic import replacing
+from ..common.atomic import require as writable
 from .blocks import prose
 from .code import highlighted, styles, ticked
 

@@ -13,21 +13,21 @@ from messages import mentions
 from test_graph_evidence import Functions
 
 from reference_numpy import parameters
-from rosettaformer import checkpoints
-from rosettaformer.artefacts import calls, manifest
-from rosettaformer.artefacts.calls import Calls
-from rosettaformer.artefacts.calls import NotShown as NotShownByCalls
-from rosettaformer.artefacts.settings import VARIABLE, Settings, told
-from rosettaformer.artefacts.signature import Entry, Tensor
-from rosettaformer.checkpoints.hugging_face import new
-from rosettaformer.conformance import outside
-from rosettaformer.conformance.case import Case
-from rosettaformer.conformance.cases.artefact import artefact_cases, fixed_cases
-from rosettaformer.conformance.ports.adapters.artefact import Adapter
-from rosettaformer.conformance.ports.port import NotShown
-from rosettaformer.conformance.reference import components
-from rosettaformer.conformance.reference.expectation_store import Store
-from rosettaformer.conformance.status import Kind, Status
+from rosettaformer.files import checkpoints
+from rosettaformer.files.artefacts import calls, manifest
+from rosettaformer.files.artefacts.calls import Calls
+from rosettaformer.files.artefacts.calls import NotShown as NotShownByCalls
+from rosettaformer.files.artefacts.settings import VARIABLE, Settings, told
+from rosettaformer.files.artefacts.signature import Entry, Tensor
+from rosettaformer.files.checkpoints.hugging_face import new
+from rosettaformer.judge import outside
+from rosettaformer.judge.case import Case
+from rosettaformer.judge.expectation import components
+from rosettaformer.judge.expectation.expectation_store import Store
+from rosettaformer.judge.ports.adapters.artefact import Adapter
+from rosettaformer.judge.ports.port import NotShown
+from rosettaformer.judge.status import Kind, Status
+from rosettaformer.judge.suite.artefact import artefact_cases, fixed_cases
 
 GPT2 = MODELS["gpt2"]
 
@@ -125,7 +125,7 @@ def test_processes_are_told_settings_of_any_size() -> None:
     assert VARIABLE not in os.environ
 
 
-HEARD = "from rosettaformer.artefacts.settings import heard; print(len(heard().declared['id2label']))"
+HEARD = "from rosettaformer.files.artefacts.settings import heard; print(len(heard().declared['id2label']))"
 
 
 IDS, LOGITS = Tensor("input_ids", "int64", (1, 1)), Tensor("logits", "float32", (1, 1, 19))

@@ -17,12 +17,12 @@ from onnx import helper, numpy_helper
 from onnx_files import edited, scaled, written
 
 from reference_numpy import parameters
-from rosettaformer import checkpoints
-from rosettaformer.artefacts import manifest
-from rosettaformer.artefacts.kinds import KINDS
-from rosettaformer.artefacts.opening import open_artefact
-from rosettaformer.checkpoints.hugging_face import new
-from rosettaformer.checkpoints.hugging_face.families import FAMILIES
+from rosettaformer.files import checkpoints
+from rosettaformer.files.artefacts import manifest
+from rosettaformer.files.artefacts.kinds import KINDS
+from rosettaformer.files.artefacts.opening import open_artefact
+from rosettaformer.files.checkpoints.hugging_face import new
+from rosettaformer.files.checkpoints.hugging_face.families import FAMILIES
 
 FLOAT = onnx.TensorProto.FLOAT
 GPT2, PAPER = MODELS["gpt2"].replace(max_positions=64), MODELS["paper"].replace(padding_id=0)

@@ -12,13 +12,13 @@ from onnx_exports import exported
 from reference_numpy import preset
 from reference_numpy.rotary import rotary_frequencies
 from reference_numpy.rotary_scaling import RotaryScaling
-from rosettaformer.artefacts.constants import constants
-from rosettaformer.artefacts.constants.reading import Constants
-from rosettaformer.artefacts.declared import findings, weights
-from rosettaformer.artefacts.export import export
-from rosettaformer.artefacts.kinds import KINDS
-from rosettaformer.checkpoints.hugging_face import entries, new, reading
-from rosettaformer.checkpoints.hugging_face.families import FAMILIES
+from rosettaformer.files.artefacts.constants import constants
+from rosettaformer.files.artefacts.constants.reading import Constants
+from rosettaformer.files.artefacts.declared import findings, weights
+from rosettaformer.files.artefacts.export import export
+from rosettaformer.files.artefacts.kinds import KINDS
+from rosettaformer.files.checkpoints.hugging_face import entries, new, reading
+from rosettaformer.files.checkpoints.hugging_face.families import FAMILIES
 
 # changes of config.json beside a graph that stays -> the field of the only finding, and words of it
 CHANGES = {

@@ -14,15 +14,15 @@ from kinds import conformance
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-from rosettaformer import checkpoints
-from rosettaformer.artefacts import export as exporting
-from rosettaformer.artefacts import manifest
-from rosettaformer.artefacts.bundle import Bundle
-from rosettaformer.artefacts.export.functions import of_config
-from rosettaformer.artefacts.kinds import KINDS
-from rosettaformer.artefacts.opening import open_artefact
-from rosettaformer.artefacts.signature import Tensor
-from rosettaformer.backends import transformer
+from rosettaformer.common.backends import transformer
+from rosettaformer.files import checkpoints
+from rosettaformer.files.artefacts import export as exporting
+from rosettaformer.files.artefacts import manifest
+from rosettaformer.files.artefacts.bundle import Bundle
+from rosettaformer.files.artefacts.export.functions import of_config
+from rosettaformer.files.artefacts.kinds import KINDS
+from rosettaformer.files.artefacts.opening import open_artefact
+from rosettaformer.files.artefacts.signature import Tensor
 
 ATOL = {"float64": 1e-12, "float32": 2e-5, "float16": 0.1, "bfloat16": 0.4}
 # format -> the dtype of its exports here, that of ids, and what a refusal of one says; JAX gives NaN
@@ -122,7 +122,7 @@ def test_manifests_say_what_becomes_of_an_id(tmp_path: Path, monkeypatch: pytest
     for kind, said in (("pt2", "refused"), ("stablehlo", {"tokens": "nan", "positions": "nan"})):
         assert manifest.read(export(tmp_path, kind, "gpt2", "float32")).ids == said
     pytest.importorskip("ai_edge_litert")
-    monkeypatch.setattr("rosettaformer.artefacts.export.tf.POSITIONS", 12)
+    monkeypatch.setattr("rosettaformer.files.artefacts.export.tf.POSITIONS", 12)
     path = export(tmp_path, "litert", "paper", "float32")
     assert manifest.read(path).ids["positions"] == "refused from 12 on"
     artefact, given = open_artefact(path), inputs("paper", 2, 11)
@@ -147,7 +147,7 @@ def test_what_no_file_holds_is_refused_and_leaves_nothing(
     kind: str, name: str, dtype: str, limit: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if limit:
-        monkeypatch.setattr(f"rosettaformer.artefacts.export.{exporting.WRITERS[kind][0]}.LIMIT", limit)
+        monkeypatch.setattr(f"rosettaformer.files.artefacts.export.{exporting.WRITERS[kind][0]}.LIMIT", limit)
     with pytest.raises(ValueError, match=said):
         export(tmp_path, kind, name, dtype)
     assert [path.name for path in tmp_path.iterdir()] == [f"{name}.safetensors"]
@@ -169,7 +169,7 @@ def test_what_cannot_be_written_leaves_nothing(tmp_path: Path, monkeypatch: pyte
 
 def test_a_model_of_another_dtype_is_not_written_under_a_false_name(tmp_path: Path) -> None:
     jax = pytest.importorskip("jax")
-    from rosettaformer.artefacts.export import jax as writer
+    from rosettaformer.files.artefacts.export import jax as writer
 
     with jax.enable_x64(False):
         model = transformer("jax", MODELS["gpt2"], values("gpt2", "float32"))

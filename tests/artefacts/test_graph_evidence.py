@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rosettaformer.artefacts import meanings
-from rosettaformer.artefacts.calls import Calls, unjudged
-from rosettaformer.artefacts.constants import constants
-from rosettaformer.artefacts.declared import nodes
-from rosettaformer.artefacts.opening import open_artefact
-from rosettaformer.artefacts.signature import Entry, Tensor
+from rosettaformer.files.artefacts import meanings
+from rosettaformer.files.artefacts.calls import Calls, unjudged
+from rosettaformer.files.artefacts.constants import constants
+from rosettaformer.files.artefacts.declared import nodes
+from rosettaformer.files.artefacts.opening import open_artefact
+from rosettaformer.files.artefacts.signature import Entry, Tensor
 
 onnx = pytest.importorskip("onnx")
 from export_models import MODELS  # noqa: E402

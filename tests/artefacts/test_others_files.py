@@ -7,8 +7,8 @@ import pytest
 from invoke import invoke
 
 from reference_numpy import preset
-from rosettaformer.artefacts import meanings
-from rosettaformer.artefacts.signature import Entry, Tensor
+from rosettaformer.files.artefacts import meanings
+from rosettaformer.files.artefacts.signature import Entry, Tensor
 
 CONFORM = (
     "bert-dynamo.onnx", "bert-torchscript.onnx", "bert-optimum.onnx", "bert-keras",

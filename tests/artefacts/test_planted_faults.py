@@ -16,8 +16,8 @@ from onnx_faults import FAULTS, exported, faulty
 from test_graph_evidence import graph as net
 
 from reference_numpy import parameters, preset
-from rosettaformer.artefacts.constants import constants
-from rosettaformer.artefacts.declared import findings, weights
+from rosettaformer.files.artefacts.constants import constants
+from rosettaformer.files.artefacts.declared import findings, weights
 
 # fault -> the row of `check` that names it, or the known bug, setting or condition by which `diagnose` does
 NAMED = {

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-from rosettaformer.artefacts.kinds import kind_of
-from rosettaformer.artefacts.opening import open_artefact
-from rosettaformer.artefacts.signature import Artefact
+from rosettaformer.files.artefacts.kinds import kind_of
+from rosettaformer.files.artefacts.opening import open_artefact
+from rosettaformer.files.artefacts.signature import Artefact
 
 X = np.float32([[1, 2], [3, 4]])
 
@@ -301,7 +301,7 @@ def test_a_stablehlo_export_that_calls_what_jax_does_not_write_is_refused(tmp_pa
 
 def test_a_parser_that_does_not_end_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("jax")
-    from rosettaformer.artefacts.runtimes import stablehlo
+    from rosettaformer.files.artefacts.runtimes import stablehlo
 
     monkeypatch.setattr(stablehlo, "LIMIT", 0.01)
     (tmp_path / "model.stablehlo").write_bytes(b"")

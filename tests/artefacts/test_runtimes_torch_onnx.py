@@ -18,16 +18,16 @@ import numpy as np
 import pytest
 from training_runs import tree
 
-from rosettaformer.artefacts.constants import constants
-from rosettaformer.artefacts.kinds import kind_of
-from rosettaformer.artefacts.opening import open_artefact
-from rosettaformer.artefacts.signature import Artefact, Tensor
+from rosettaformer.files.artefacts.constants import constants
+from rosettaformer.files.artefacts.kinds import kind_of
+from rosettaformer.files.artefacts.opening import open_artefact
+from rosettaformer.files.artefacts.signature import Artefact, Tensor
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 torch = pytest.importorskip("torch")
 
-from rosettaformer.artefacts.examining import onnx_model  # noqa: E402, imports onnx
+from rosettaformer.files.artefacts.examining import onnx_model  # noqa: E402, imports onnx
 
 FLOAT, HUGE = onnx.TensorProto.FLOAT, 1 << 40
 MARKER = "was-run"  # what hostile code makes a folder of

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from backends import FOUR, PORTS, Backend, answerer
 
-from rosettaformer.conformance.case import Case
+from rosettaformer.judge.case import Case
 
 
 @pytest.fixture(scope="module", params=PORTS)

@@ -9,8 +9,8 @@ from backends import Backend, of_four
 from messages import mentions, naming
 
 from reference_numpy import TransformerConfig, checks, parameters, preset
-from rosettaformer.conformance.case import Case
-from rosettaformer.conformance.reference.components import model_of
+from rosettaformer.judge.case import Case
+from rosettaformer.judge.expectation.components import model_of
 
 CONFIG = preset("tiny", source_vocabulary=11, target_vocabulary=11, model_width=8, feed_forward_width=12)
 SIZES = {"source_vocabulary": 11, "target_vocabulary": 11, "model_width": 8, "heads": 2, "key_value_heads": 2, "key_size": 4,

@@ -11,8 +11,8 @@ from kinds import every
 from messages import mentions
 
 from reference_numpy import TransformerConfig, parameters, preset
-from rosettaformer.conformance.case import Case
-from rosettaformer.conformance.reference import components
+from rosettaformer.judge.case import Case
+from rosettaformer.judge.expectation import components
 
 PADDING, START, END, VOCABULARY, LIMIT = 0, 1, 2, 11, 3
 SIZES = {"model_width": 8, "feed_forward_width": 12, "encoder_layers": 1, "decoder_layers": 1}

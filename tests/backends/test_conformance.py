@@ -7,10 +7,10 @@ from conforming import conform
 from expectations import suite
 from kinds import conformance
 
-from rosettaformer.backends import PORTS
-from rosettaformer.conformance.case import Case
-from rosettaformer.conformance.cases import all_cases
-from rosettaformer.conformance.reference.components import COMPONENTS, SEARCHES, is_layout
+from rosettaformer.common.backends import PORTS
+from rosettaformer.judge.case import Case
+from rosettaformer.judge.expectation.components import COMPONENTS, SEARCHES, is_layout
+from rosettaformer.judge.suite import all_cases
 
 CASES = [case for case in suite() if not is_layout(case.component)]
 CORE = [case for case in CASES if case.core]

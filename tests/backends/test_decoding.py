@@ -10,7 +10,7 @@ from backends import PORTS, Backend, random_parameters
 from kinds import conformance
 
 from reference_numpy import TransformerConfig, decoding, parameters, preset, sampling, transformer
-from rosettaformer.conformance.case import numpy_dtype
+from rosettaformer.judge.case import numpy_dtype
 
 START, END, PADDING, VOCABULARY = 1, 2, 0, 11
 OPTIONS: dict[str, Any] = {"start_id": START, "end_id": END, "max_new_tokens": 5}

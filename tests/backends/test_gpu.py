@@ -16,11 +16,11 @@ from training_runs import TINY, log, process, train
 from bench.workloads import WORKLOADS
 from reference_numpy import preset
 from reference_numpy.scores import Scores
-from rosettaformer.backends import PORTS
-from rosettaformer.conformance import runner
-from rosettaformer.conformance.case import DTYPES
-from rosettaformer.conformance.cases import all_cases
-from rosettaformer.conformance.reference.components import SEARCHES, forward_of, is_layout
+from rosettaformer.common.backends import PORTS
+from rosettaformer.judge import runner
+from rosettaformer.judge.case import DTYPES
+from rosettaformer.judge.expectation.components import SEARCHES, forward_of, is_layout
+from rosettaformer.judge.suite import all_cases
 
 pytestmark = [pytest.mark.gpu, pytest.mark.product]
 DEVICE = "cuda"

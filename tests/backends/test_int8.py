@@ -10,14 +10,14 @@ from expectations import suite
 from kinds import conformance, every
 
 from reference_numpy import int8, parameters, transformer
-from rosettaformer.conformance.case import Case
-from rosettaformer.conformance.cases import of_components
-from rosettaformer.conformance.compare import compare
-from rosettaformer.conformance.reference import lowered as expected_int8
-from rosettaformer.conformance.reference.components import SEARCHES
-from rosettaformer.conformance.reference.near_ties import followed
-from rosettaformer.conformance.reference.orders import ORDERS, order
-from rosettaformer.conformance.reference.tolerance import Answer, expect, expectation
+from rosettaformer.judge.case import Case
+from rosettaformer.judge.compare import compare
+from rosettaformer.judge.expectation import lowered as expected_int8
+from rosettaformer.judge.expectation.components import SEARCHES
+from rosettaformer.judge.expectation.near_ties import followed
+from rosettaformer.judge.expectation.orders import ORDERS, order
+from rosettaformer.judge.expectation.tolerance import Answer, expect, expectation
+from rosettaformer.judge.suite import of_components
 
 SEARCHED = [case for case in of_components(suite(), SEARCHES) if not case.excluded]
 NAMES = "pre_norm gpt2_left_padding gemma olmo2 phi3_beyond encoder_and_decoder skip_padding_ragged long_text"

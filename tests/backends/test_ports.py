@@ -13,9 +13,9 @@ from expectations import all_by_id
 from kinds import conformance, every
 
 from reference_numpy import parameters, preset, sites
-from rosettaformer.conformance.case import DTYPES, Case, numpy_dtype
-from rosettaformer.conformance.ports.port import NotCovered
-from rosettaformer.conformance.reference.components import forward_of, is_layout
+from rosettaformer.judge.case import DTYPES, Case, numpy_dtype
+from rosettaformer.judge.expectation.components import forward_of, is_layout
+from rosettaformer.judge.ports.port import NotCovered
 
 CONFIG = preset(
     "tiny", source_vocabulary=23, target_vocabulary=23, model_width=12, heads=6, key_value_heads=2, key_size=7, value_size=5,

@@ -5,8 +5,8 @@ from conforming import conform
 from kinds import every
 from random_cases import random_case
 
-from rosettaformer.backends import PORTS
-from rosettaformer.conformance.case import DTYPES
+from rosettaformer.common.backends import PORTS
+from rosettaformer.judge.case import DTYPES
 
 
 @pytest.mark.parametrize("many", [False, pytest.param(True, marks=pytest.mark.evidence)])

@@ -19,7 +19,7 @@ from reference_numpy import TransformerConfig, parameters, preset, sites
 from reference_numpy.recipe import PAPER, Recipe
 from reference_numpy.strategy import Strategy
 from reference_numpy.training import Trainer
-from rosettaformer.conformance.case import DTYPES, numpy_dtype
+from rosettaformer.judge.case import DTYPES, numpy_dtype
 
 # Without biases of attention: a key's bias moves no softmax, so its gradient is rounding alone, which Adam divides by itself.
 CONFIG = preset(

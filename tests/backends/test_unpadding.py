@@ -11,7 +11,7 @@ from kinds import conformance
 from test_training import CONFIG, FULL, RECIPE, STILL, UNTIED, batch, begin, bits, equals_the_reference
 
 from reference_numpy import TransformerConfig, parameters, sites, transformer
-from rosettaformer.conformance.reference.components import function_of
+from rosettaformer.judge.expectation.components import function_of
 
 ROWS, SOURCE, TARGET = 5, 9, 8  # more positions than there are flat lengths, so that some end with the filler
 SMOOTHING = 0.1

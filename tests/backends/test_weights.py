@@ -9,7 +9,7 @@ from backends import Backend
 from kinds import every
 
 from reference_numpy import TransformerConfig, parameters, preset
-from rosettaformer.conformance.case import DTYPES, numpy_dtype
+from rosettaformer.judge.case import DTYPES, numpy_dtype
 
 CONFIGS = {
     "untied": preset("tiny", share_embeddings=False, tie_logits=False, attention_bias=True, output_bias=True, final_norm=True),

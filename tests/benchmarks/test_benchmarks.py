@@ -26,9 +26,9 @@ from bench import answers, benchmark_report, measure, peer_process, problem, tim
 from bench.workloads import SCALING, WORKLOADS, Task, tiny
 from reference_numpy import decoding, parameters
 from reference_numpy.training import Trainer
+from rosettaformer.common.extras import install
 from rosettaformer.comparison.timing.memory import TRIM_THRESHOLD
 from rosettaformer.comparison.timing.rows import BOUNDS, Call, Row
-from rosettaformer.extras import install
 
 HOUSE = Path(__file__).resolve().parents[2]
 TASKS = {name: tiny(tasks[name in ("W1", "W2")]) for name, tasks in WORKLOADS.items()}  # of the three shares of padding a fifth

@@ -14,9 +14,9 @@ import pytest
 from checkpoint_models import CONFIG, random_parameters
 from invoke import succeeded
 
-from rosettaformer.atomic import replacing, require
-from rosettaformer.checkpoints import canonical
-from rosettaformer.conformance.report import files
+from rosettaformer.common.atomic import replacing, require
+from rosettaformer.files.checkpoints import canonical
+from rosettaformer.judge.report import files
 
 
 def kind(path: Path) -> int:
@@ -87,7 +87,7 @@ def test_a_full_device_is_an_error_and_stays(tmp_path: Path) -> None:
 def test_the_standard_output_is_not_replaced(tmp_path: Path) -> None:
     """Renamed over, the file would lose what is printed before and after."""
     script = (
-        "import sys; from pathlib import Path; from rosettaformer.conformance.report import files\n"
+        "import sys; from pathlib import Path; from rosettaformer.judge.report import files\n"
         "print('before'); files.write_json(Path(sys.argv[1]), [1]); print('after')"
     )
     whole = b"before\n[\n 1\n]\nafter\n"

@@ -12,8 +12,8 @@ from invoke import invoke, refused, succeeded
 from messages import mentions
 
 from reference_numpy import TransformerConfig, parameters
-from rosettaformer import checkpoints
-from rosettaformer.checkpoints import canonical, container
+from rosettaformer.files import checkpoints
+from rosettaformer.files.checkpoints import canonical, container
 
 TORCH = ("--from", "torch-transformer", "--to", "canonical")
 

@@ -15,9 +15,9 @@ from checkpoint_models import CONFIG, DAMAGES, QUERY, SIZES, TIED, assert_same_b
 from messages import each_mentions, mentions
 
 from reference_numpy import TransformerConfig, preset
-from rosettaformer import checkpoints
-from rosettaformer.checkpoints import SHOWN, CheckpointError, canonical, container
-from rosettaformer.checkpoints.strict import DTYPES
+from rosettaformer.files import checkpoints
+from rosettaformer.files.checkpoints import SHOWN, CheckpointError, canonical, container
+from rosettaformer.files.checkpoints.strict import DTYPES
 
 ENCODER = preset("one_encoder_layer", **SIZES | {"target_vocabulary": 37, "decoder_layers": 0})
 EACH = pytest.mark.parametrize("config", [CONFIG, TIED, ENCODER], ids=["untied", "tied", "encoder"])
@@ -92,7 +92,7 @@ def test_save_refuses_what_load_would(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.parametrize("call", ["os.fsync", "os.replace", "rosettaformer.checkpoints.container.write"])
+@pytest.mark.parametrize("call", ["os.fsync", "os.replace", "rosettaformer.files.checkpoints.container.write"])
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
     path = tmp_path / "a.safetensors"
     canonical.save(path, CONFIG, random_parameters(CONFIG))

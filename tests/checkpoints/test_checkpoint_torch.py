@@ -12,10 +12,10 @@ from checkpoint_models import CHOICES, CONFIG, NAMES, QUERY, SIZES, TIED, assert
 from messages import mentions
 
 from reference_numpy import TransformerConfig, parameters, preset, transformer
-from rosettaformer import checkpoints
-from rosettaformer.checkpoints import Checkpoint, CheckpointError, torch_transformer
-from rosettaformer.checkpoints.strict import DTYPES
-from rosettaformer.extras import MissingBackend
+from rosettaformer.common.extras import MissingBackend
+from rosettaformer.files import checkpoints
+from rosettaformer.files.checkpoints import Checkpoint, CheckpointError, torch_transformer
+from rosettaformer.files.checkpoints.strict import DTYPES
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:enable_nested_tensor is True, but"),  # nn.Transformer has no way to ask for less

@@ -14,9 +14,9 @@ from kinds import conformance
 from model_folders import edit
 from test_hugging_face_folders import altered
 
-from rosettaformer import checkpoints
-from rosettaformer.checkpoints import CheckpointError
-from rosettaformer.checkpoints.hugging_face import examine
+from rosettaformer.files import checkpoints
+from rosettaformer.files.checkpoints import CheckpointError
+from rosettaformer.files.checkpoints.hugging_face import examine
 
 pytest.importorskip("transformers", reason="transformers is not installed")
 torch = pytest.importorskip("torch")

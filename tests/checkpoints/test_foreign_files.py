@@ -19,8 +19,8 @@ from invoke import invoke
 from kinds import every
 from messages import mentions
 
-from rosettaformer import checkpoints
-from rosettaformer.checkpoints import canonical, container, recognise
+from rosettaformer.files import checkpoints
+from rosettaformer.files.checkpoints import canonical, container, recognise
 
 pytestmark = pytest.mark.filterwarnings("ignore:enable_nested_tensor is True, but")
 
@@ -67,20 +67,20 @@ FILES: dict[str, tuple[bytes, str, str]] = {
     "pointer.safetensors": (LFS.encode(), "a Git LFS pointer", "git lfs pull"),
     "page.safetensors": (HTML.encode(), "a web page", "download the file"),
     "error.safetensors": (b"\xef\xbb\xbf<?xml version='1.0'?><Error/>", "a web page", "download the file"),
-    "arrays.npz": (array(np.savez, a=np.ones(3)), "a NumPy archive (.npz)", "rosettaformer.checkpoints.save"),
-    "array.npy": (array(np.save, np.ones(3)), "one NumPy array", "rosettaformer.checkpoints.save"),
-    "model.keras": (zipped("metadata.json", "config.json", "model.weights.h5"), "a Keras model", "rosettaformer.checkpoints.save"),
-    "model.weights.h5": (b"\x89HDF\r\n\x1a\n" + bytes(99), "an HDF5 file", "rosettaformer.checkpoints.save"),
-    "ckpt-1.index": (b"\0\0\2\1" + recognise.LEVEL_DB, "a TensorFlow checkpoint", "rosettaformer.checkpoints.save"),
-    "ckpt-1.data-00000-of-00001": (b"\1\2\3\4", "a TensorFlow checkpoint", "rosettaformer.checkpoints.save"),
-    "checkpoint": (b'model_checkpoint_path: "ckpt-1"', "a TensorFlow checkpoint", "rosettaformer.checkpoints.save"),
-    "saved_model.pb": (b"\x08\x01\x12\x99", "a TensorFlow SavedModel", "rosettaformer.checkpoints.save"),
-    "flax_model.msgpack": (b"\xde\0\x14\xa4key0\x81\xa6kernel", "a msgpack file", "rosettaformer.checkpoints.save"),
+    "arrays.npz": (array(np.savez, a=np.ones(3)), "a NumPy archive (.npz)", "rosettaformer.files.checkpoints.save"),
+    "array.npy": (array(np.save, np.ones(3)), "one NumPy array", "rosettaformer.files.checkpoints.save"),
+    "model.keras": (zipped("metadata.json", "config.json", "model.weights.h5"), "a Keras model", "rosettaformer.files.checkpoints.save"),
+    "model.weights.h5": (b"\x89HDF\r\n\x1a\n" + bytes(99), "an HDF5 file", "rosettaformer.files.checkpoints.save"),
+    "ckpt-1.index": (b"\0\0\2\1" + recognise.LEVEL_DB, "a TensorFlow checkpoint", "rosettaformer.files.checkpoints.save"),
+    "ckpt-1.data-00000-of-00001": (b"\1\2\3\4", "a TensorFlow checkpoint", "rosettaformer.files.checkpoints.save"),
+    "checkpoint": (b'model_checkpoint_path: "ckpt-1"', "a TensorFlow checkpoint", "rosettaformer.files.checkpoints.save"),
+    "saved_model.pb": (b"\x08\x01\x12\x99", "a TensorFlow SavedModel", "rosettaformer.files.checkpoints.save"),
+    "flax_model.msgpack": (b"\xde\0\x14\xa4key0\x81\xa6kernel", "a msgpack file", "rosettaformer.files.checkpoints.save"),
     "model.onnx": (ONNX, "an ONNX model", "made from"),
     "model.gguf": (b"GGUF" + struct.pack("<IQQ", 3, 0, 0), "a GGUF file", "made from"),
     "model.tflite": (b"\x1c\0\0\0TFL3" + bytes(40), "a TensorFlow Lite model", "made from"),
     "model.bin": (struct.pack("<IH", 6, 16) + b"TransformerSpec\0", "a CTranslate2 model", "made from"),
-    "model.pkl": (b"\x80\x04\x95\x0b\0\0\0\0\0\0\0}.", "a Python pickle", "rosettaformer.checkpoints.save"),
+    "model.pkl": (b"\x80\x04\x95\x0b\0\0\0\0\0\0\0}.", "a Python pickle", "rosettaformer.files.checkpoints.save"),
     "model.tar": (tar(), "an archive", "unpack it"),
     "model.zip": (zipped("model.safetensors"), "a zip archive", "unpack it"),
     "nothing.zip": (zipped(), "an empty zip archive", "save it again"),
@@ -90,9 +90,9 @@ FILES: dict[str, tuple[bytes, str, str]] = {
 }
 # names of a folder's files -> what it is, and what to do; config.json is that of a Hugging Face model
 FOLDERS: dict[tuple[str, ...], tuple[str, str]] = {
-    ("saved_model.pb", "fingerprint.pb"): ("a TensorFlow SavedModel", "rosettaformer.checkpoints.save"),
-    ("checkpoint", "ckpt-1.index", "ckpt-1.data-00000-of-00001"): ("a TensorFlow checkpoint", "rosettaformer.checkpoints.save"),
-    ("_METADATA", "manifest.ocdbt"): ("an Orbax checkpoint", "rosettaformer.checkpoints.save"),
+    ("saved_model.pb", "fingerprint.pb"): ("a TensorFlow SavedModel", "rosettaformer.files.checkpoints.save"),
+    ("checkpoint", "ckpt-1.index", "ckpt-1.data-00000-of-00001"): ("a TensorFlow checkpoint", "rosettaformer.files.checkpoints.save"),
+    ("_METADATA", "manifest.ocdbt"): ("an Orbax checkpoint", "rosettaformer.files.checkpoints.save"),
     (".metadata", "__0_0.distcp"): ("a distributed checkpoint of PyTorch", "torch.distributed.checkpoint.format_utils"),
     ("config.json", "model.bin", "shared_vocabulary.json"): ("a CTranslate2 model", "made from"),
     ("config.json", "pytorch_model.bin"): ("a Hugging Face model of type 'marian'", "rosettaformer compare transformers:"),

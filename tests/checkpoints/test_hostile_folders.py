@@ -10,11 +10,12 @@ import pytest
 from invoke import invoke
 from model_folders import edit
 
-from rosettaformer import archives, cli
-from rosettaformer.checkpoints import CheckpointError, pickled
-from rosettaformer.checkpoints.hugging_face import new, view
+from rosettaformer import cli
+from rosettaformer.common import archives
+from rosettaformer.common.processes import message
 from rosettaformer.comparison.running import declared_inputs
-from rosettaformer.processes import message
+from rosettaformer.files.checkpoints import CheckpointError, pickled
+from rosettaformer.files.checkpoints.hugging_face import new, view
 
 
 def test_an_archive_that_inflates_is_refused_before_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,10 +18,10 @@ tokenizers = pytest.importorskip("tokenizers")
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 torch = pytest.importorskip("torch")
 
-from rosettaformer.inference.folder import open_folder  # noqa: E402
-from rosettaformer.inference.generation import Answer, generate  # noqa: E402
-from rosettaformer.inference.models import open_model  # noqa: E402
-from rosettaformer.inference.options import GenerationOptions  # noqa: E402
+from rosettaformer.use.inference.folder import open_folder  # noqa: E402
+from rosettaformer.use.inference.generation import Answer, generate  # noqa: E402
+from rosettaformer.use.inference.models import open_model  # noqa: E402
+from rosettaformer.use.inference.options import GenerationOptions  # noqa: E402
 
 TEXTS = ("the quick fox", "née Zoë [SEP] dog")
 VALUES: tuple[Any, ...] = (

@@ -27,11 +27,11 @@ from hugging_face_folders import Drawn, assert_close, cases, made, ours, real, s
 from hugging_face_folders import loaded as loaded_in
 from kinds import conformance
 
-from rosettaformer import checkpoints
-from rosettaformer.checkpoints.hugging_face import FAMILIES
-from rosettaformer.conformance.case import Case, numpy_dtype
-from rosettaformer.conformance.compare import compare
-from rosettaformer.conformance.reference import tolerance
+from rosettaformer.files import checkpoints
+from rosettaformer.files.checkpoints.hugging_face import FAMILIES
+from rosettaformer.judge.case import Case, numpy_dtype
+from rosettaformer.judge.compare import compare
+from rosettaformer.judge.expectation import tolerance
 
 pytest.importorskip("transformers", reason="transformers is not installed")
 torch = pytest.importorskip("torch")

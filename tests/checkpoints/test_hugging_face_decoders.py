@@ -19,10 +19,10 @@ from model_folders import edit
 
 from reference_numpy.recipe import PAPER
 from reference_numpy.rotary_scaling import RotaryScaling
-from rosettaformer import checkpoints
-from rosettaformer.checkpoints import CheckpointError, container, tables
-from rosettaformer.checkpoints.hugging_face import FAMILIES
-from rosettaformer.training.backends import trainer
+from rosettaformer.files import checkpoints
+from rosettaformer.files.checkpoints import CheckpointError, container, tables
+from rosettaformer.files.checkpoints.hugging_face import FAMILIES
+from rosettaformer.use.training.backends import trainer
 
 pytest.importorskip("transformers", reason="transformers is not installed")
 torch = pytest.importorskip("torch")

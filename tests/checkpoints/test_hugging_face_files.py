@@ -16,10 +16,10 @@ from messages import mentions
 from model_folders import bert, edit, gpt2
 from test_hugging_face_folders import CONFIGS, altered, folder_of, problems_of
 
-from rosettaformer import checkpoints
-from rosettaformer.checkpoints import container
-from rosettaformer.conformance.cases.checkpoint import checkpoint_cases
-from rosettaformer.model_report.reported_model import open_subject
+from rosettaformer.comparison.model_report.reported_model import open_subject
+from rosettaformer.files import checkpoints
+from rosettaformer.files.checkpoints import container
+from rosettaformer.judge.suite.checkpoint import checkpoint_cases
 
 torch = pytest.importorskip("torch")
 

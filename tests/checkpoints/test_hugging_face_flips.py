@@ -12,8 +12,8 @@ from hugging_face_folders import Drawn, assert_close, made, ours, theirs, tokens
 from kinds import conformance, every
 from model_folders import edit
 
-from rosettaformer import checkpoints
-from rosettaformer.checkpoints.hugging_face.family import HARMLESS
+from rosettaformer.files import checkpoints
+from rosettaformer.files.checkpoints.hugging_face.family import HARMLESS
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 torch = pytest.importorskip("torch")

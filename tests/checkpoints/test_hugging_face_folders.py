@@ -19,8 +19,8 @@ from messages import each_mentions, mentions
 from model_folders import edit
 
 from reference_numpy import TransformerConfig, parameters, preset
-from rosettaformer import checkpoints
-from rosettaformer.checkpoints import CheckpointError, container
+from rosettaformer.files import checkpoints
+from rosettaformer.files.checkpoints import CheckpointError, container
 
 SIZES = {"model_width": 12, "heads": 3, "key_value_heads": 3, "key_size": 4, "value_size": 4, "feed_forward_width": 20, "max_positions": 9}
 BERT = preset("bert_base", **SIZES, encoder_layers=3, source_vocabulary=31, target_vocabulary=31, padding_id=None)
@@ -313,7 +313,7 @@ def test_a_conversion_that_is_interrupted_leaves_nothing_that_looks_whole(
     folder, out = folder_of(tmp_path / "a", GPT2), tmp_path / "out"
     out.mkdir()
     before = (
-        "import os, signal; from rosettaformer.checkpoints import container\n"
+        "import os, signal; from rosettaformer.files.checkpoints import container\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         f"container.release = lambda array: os.kill(os.getpid(), {number})"
     )

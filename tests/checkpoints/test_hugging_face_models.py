@@ -13,8 +13,8 @@ from hugging_face_folders import ENCODERS, assert_close, drawn, loaded, ours, sa
 from hugging_face_folders import tokens_of as tokens
 from kinds import conformance
 
-from rosettaformer import checkpoints
-from rosettaformer.checkpoints import canonical
+from rosettaformer.files import checkpoints
+from rosettaformer.files.checkpoints import canonical
 
 pytest.importorskip("transformers", reason="transformers is not installed")
 torch = pytest.importorskip("torch")

@@ -13,7 +13,7 @@ from kinds import conformance
 from messages import mentions
 
 from reference_numpy import parameters
-from rosettaformer.checkpoints import canonical, container
+from rosettaformer.files.checkpoints import canonical, container
 
 FORTY = 40 * 10**9
 

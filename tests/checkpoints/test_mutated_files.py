@@ -22,12 +22,12 @@ from model_folders import byte_pairs
 from mutations import mutate
 from training_runs import MODEL, TINY, edit, tree
 
-from rosettaformer import checkpoints
-from rosettaformer.checkpoints import canonical, container
-from rosettaformer.checkpoints.hugging_face import new
-from rosettaformer.conformance.cases import case_files
-from rosettaformer.conformance.reference import components
-from rosettaformer.training.checkpoint_store import Store
+from rosettaformer.files import checkpoints
+from rosettaformer.files.checkpoints import canonical, container
+from rosettaformer.files.checkpoints.hugging_face import new
+from rosettaformer.judge.expectation import components
+from rosettaformer.judge.suite import case_files
+from rosettaformer.use.training.checkpoint_store import Store
 
 LAST, SHARD = "checkpoints/step-00000004", "model/model-00001-of-00002.safetensors"
 SETTINGS = [word for name, value in CHOICES.items() for word in ("--set", f"{name}={value}")]

@@ -15,14 +15,14 @@ from kinds import conformance, every
 from messages import mentions
 
 from reference_numpy import TransformerConfig
-from rosettaformer import checkpoints
-from rosettaformer.checkpoints import container
-from rosettaformer.checkpoints.hugging_face import FAMILIES, new
-from rosettaformer.checkpoints.strict import DTYPES, numpy_dtype
-from rosettaformer.conformance.case import Case
-from rosettaformer.conformance.cases.like import LONG, MEDIUM, SHORT
-from rosettaformer.conformance.cases.like_folders import cases_of
-from rosettaformer.conformance.reference import components, tolerance
+from rosettaformer.files import checkpoints
+from rosettaformer.files.checkpoints import container
+from rosettaformer.files.checkpoints.hugging_face import FAMILIES, new
+from rosettaformer.files.checkpoints.strict import DTYPES, numpy_dtype
+from rosettaformer.judge.case import Case
+from rosettaformer.judge.expectation import components, tolerance
+from rosettaformer.judge.suite.like import LONG, MEDIUM, SHORT
+from rosettaformer.judge.suite.like_folders import cases_of
 
 FAR = 1000  # in units of what passes in float32
 ENCODERS = [family for family, found in FAMILIES.items() if found.fixed.get("decoder_layers") == 0]

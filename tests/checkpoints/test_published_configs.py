@@ -11,11 +11,11 @@ from kinds import conformance
 from model_folders import edit, likely_pieces
 from test_hugging_face_folders import altered
 
-from rosettaformer import checkpoints
-from rosettaformer.checkpoints import CheckpointError
-from rosettaformer.checkpoints.hugging_face import FAMILIES
-from rosettaformer.checkpoints.hugging_face.entries import config_of
-from rosettaformer.conformance.cases.like_folders import cases_of
+from rosettaformer.files import checkpoints
+from rosettaformer.files.checkpoints import CheckpointError
+from rosettaformer.files.checkpoints.hugging_face import FAMILIES
+from rosettaformer.files.checkpoints.hugging_face.entries import config_of
+from rosettaformer.judge.suite.like_folders import cases_of
 
 EVERY = {"torch_dtype": "bfloat16", "use_cache": True, "transformers_version": "4.51.0", "initializer_range": 0.02}
 TUNED = {

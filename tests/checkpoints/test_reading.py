@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from messages import mentions
 
-from rosettaformer.reading import LARGEST, parse_json, parse_settings, read_bytes, read_json, read_text, read_toml
+from rosettaformer.common.reading import LARGEST, parse_json, parse_settings, read_bytes, read_json, read_text, read_toml
 
 JSON = {
     "deep": (b"[" * 200_000, "nested so deeply"),

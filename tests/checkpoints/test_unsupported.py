@@ -10,8 +10,8 @@ from invoke import invoke, refused
 from kinds import conformance
 from messages import each_mentions
 
-from rosettaformer.checkpoints import container, unsupported
-from rosettaformer.checkpoints.hugging_face import FAMILIES
+from rosettaformer.files.checkpoints import container, unsupported
+from rosettaformer.files.checkpoints.hugging_face import FAMILIES
 
 EXPERTS, PARALLEL, RECURRENT, BIASES, PAIR = "experts", "parallel block", "recurrent", "position biases", "decoder"
 # model_type and entries of its config.json -> the components that it needs

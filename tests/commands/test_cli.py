@@ -17,20 +17,20 @@ from messages import mentions
 
 from reference_numpy import TransformerConfig, parameters, preset
 from reference_numpy.presets import PRESETS
-from rosettaformer import backends
-from rosettaformer.checkpoints import container
-from rosettaformer.checkpoints.canonical import save
-from rosettaformer.checkpoints.hugging_face import new
 from rosettaformer.commands import doctor
 from rosettaformer.commands import explain as explain_command
 from rosettaformer.commands.declared import parameter_lines
 from rosettaformer.commands.list import KINDS
-from rosettaformer.conformance.case import DTYPES, SUITE_RELEASE
-from rosettaformer.conformance.cases.build import parameters_of
-from rosettaformer.conformance.cases.case_files import answer_path
-from rosettaformer.conformance.catalogue import all_defects
-from rosettaformer.conformance.reference import components
-from rosettaformer.conformance.reference.components import COMPONENTS
+from rosettaformer.common import backends
+from rosettaformer.files.checkpoints import container
+from rosettaformer.files.checkpoints.canonical import save
+from rosettaformer.files.checkpoints.hugging_face import new
+from rosettaformer.judge.case import DTYPES, SUITE_RELEASE
+from rosettaformer.judge.catalogue import all_defects
+from rosettaformer.judge.expectation import components
+from rosettaformer.judge.expectation.components import COMPONENTS
+from rosettaformer.judge.suite.build import parameters_of
+from rosettaformer.judge.suite.case_files import answer_path
 
 NORM = ("--component", "layer_norm", "--dtype", "float64")
 
@@ -165,7 +165,7 @@ def test_the_help_of_what_takes_a_family_lists_them_and_imports_them_for_that_al
         assert f"FAMILY is {', '.join(others)} or {last}." in re.sub(r"(\w)- (\w)", r"\1-\2", text)  # lines break at hyphens
     script = "import sys, rosettaformer.commands.check, rosettaformer.commands.diagnose; print(*sys.modules)"
     found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
-    assert "rosettaformer.commands.options" in found and "rosettaformer.checkpoints.hugging_face" not in found
+    assert "rosettaformer.commands.options" in found and "rosettaformer.files.checkpoints.hugging_face" not in found
 
 
 def test_list_says_of_every_field_what_it_is() -> None:
@@ -331,5 +331,5 @@ def test_what_tensorflow_says_when_it_is_imported_is_not_news(capfd: pytest.Capt
 @pytest.mark.conformance
 def test_a_backend_of_tensorflow_says_nothing() -> None:
     pytest.importorskip("tensorflow")
-    code = "from rosettaformer.backends import imported; imported('tf', 'impl_tf')"
+    code = "from rosettaformer.common.backends import imported; imported('tf', 'impl_tf')"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stderr == ""

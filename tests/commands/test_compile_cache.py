@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rosettaformer import compile_cache
+from rosettaformer.common import compile_cache
 
 NAMES = tuple(compile_cache.variables(Path("x")))
 

@@ -12,8 +12,8 @@ from model_folders import gpt2
 from onnx_files import written
 
 from reference_numpy import parameters, preset
-from rosettaformer.artefacts.export import export
-from rosettaformer.checkpoints import save
+from rosettaformer.files.artefacts.export import export
+from rosettaformer.files.checkpoints import save
 
 EXTRAS = PROJECT["optional-dependencies"]
 SMALL = "--set model_width=12 --set heads=3 --set key_value_heads=3 --set key_size=4 --set value_size=4 --set feed_forward_width=20"

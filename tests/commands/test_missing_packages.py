@@ -11,8 +11,8 @@ import pytest
 from invoke import invoke
 from kinds import every
 
-from rosettaformer import extras
 from rosettaformer.cli import COMMANDS
+from rosettaformer.common import extras
 
 TORCH, TF, JAX = ("torch",), ("tensorflow", "keras"), ("jax", "flax")
 TRAIN = "train --task reverse --out out --backend numpy"

@@ -13,7 +13,7 @@ from kinds import conformance
 from messages import mentions
 
 from rosettaformer.commands.new_port import KINDS
-from rosettaformer.conformance import runner
+from rosettaformer.judge import runner
 
 NEEDS = {"torch": "torch", "keras": "keras", "flax": "flax"}
 WRONG = {

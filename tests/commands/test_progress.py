@@ -10,7 +10,7 @@ from invoke import succeeded
 from rich.console import Console
 
 from rosettaformer.commands import progress
-from rosettaformer.training import run_log
+from rosettaformer.use.training import run_log
 
 
 @pytest.fixture

@@ -19,19 +19,19 @@ from model_folders import bert, edit, gpt2, modern
 from training_runs import log, train
 
 from reference_numpy import TransformerConfig, parameters
-from rosettaformer.checkpoints import canonical, load
-from rosettaformer.conformance.case import DTYPES, Case
-from rosettaformer.conformance.reference import components, tolerance
-from rosettaformer.model_report import report_making
-from rosettaformer.model_report.charts import Chart
-from rosettaformer.model_report.layer_errors import Attention, component_error
-from rosettaformer.model_report.page import verdict
-from rosettaformer.model_report.predictions import Predictions, predict
-from rosettaformer.model_report.report_making import Options, Report
-from rosettaformer.model_report.reported_model import open_subject
-from rosettaformer.model_report.speed import Speed, Timing, size
-from rosettaformer.model_report.training_worker import PASSES, modes
-from rosettaformer.processes import cores, thread_share
+from rosettaformer.common.processes import cores, thread_share
+from rosettaformer.comparison.model_report import report_making
+from rosettaformer.comparison.model_report.charts import Chart
+from rosettaformer.comparison.model_report.layer_errors import Attention, component_error
+from rosettaformer.comparison.model_report.page import verdict
+from rosettaformer.comparison.model_report.predictions import Predictions, predict
+from rosettaformer.comparison.model_report.report_making import Options, Report
+from rosettaformer.comparison.model_report.reported_model import open_subject
+from rosettaformer.comparison.model_report.speed import Speed, Timing, size
+from rosettaformer.comparison.model_report.training_worker import PASSES, modes
+from rosettaformer.files.checkpoints import canonical, load
+from rosettaformer.judge.case import DTYPES, Case
+from rosettaformer.judge.expectation import components, tolerance
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -236,7 +236,7 @@ def test_what_is_interrupted_leaves_what_was_there(tmp_path: Path, monkeypatch: 
     def interrupted(*arguments: Any) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("rosettaformer.model_report.figures.write", interrupted)
+    monkeypatch.setattr("rosettaformer.comparison.model_report.figures.write", interrupted)
     file, out, figures = tmp_path / "model.safetensors", tmp_path / "report.html", tmp_path / "figures"
     canonical.save(file, CONFIG, random_parameters(CONFIG))
     out.write_text("old")

@@ -11,7 +11,7 @@ from onnx_exports import exported
 from published_pairs import MODELS, report_of, told
 from sides_in_process import sides_in_process
 
-from rosettaformer import checkpoints
+from rosettaformer.files import checkpoints
 
 __all__ = ["sides_in_process"]  # a fixture
 pytestmark = pytest.mark.usefixtures("sides_in_process")

@@ -12,8 +12,8 @@ from messages import mentions
 from published_pairs import FLAX, MODELS, OTHERWISE, PAIRS, PLANTED, WITHOUT_FLAX, compare, report_of, told
 from sides_in_process import sides_in_process
 
-from rosettaformer.checkpoints.hugging_face import new
 from rosettaformer.comparison.matching import rename_table
+from rosettaformer.files.checkpoints.hugging_face import new
 
 __all__ = ["sides_in_process"]  # a fixture
 FORWARD = ("--no-gradients", "--no-step")

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 from expectations import expect, store
 
-from rosettaformer.conformance.diagnosis import hypotheses, parts
-from rosettaformer.conformance.diagnosis.divergence import teacher
+from rosettaformer.judge.diagnosis import hypotheses, parts
+from rosettaformer.judge.diagnosis.divergence import teacher
 
 
 @pytest.fixture(autouse=True)

@@ -13,12 +13,12 @@ from messages import each_mentions
 
 from reference_numpy import inputs, stacks
 from reference_numpy.parameters import flatten, nest
-from rosettaformer.conformance.case import Case
-from rosettaformer.conformance.catalogue import all_defects
-from rosettaformer.conformance.catalogue.settings import all_settings
-from rosettaformer.conformance.diagnosis.hypotheses import Hypotheses, candidates
-from rosettaformer.conformance.diagnosis.search import Search
-from rosettaformer.conformance.reference import components
+from rosettaformer.judge.case import Case
+from rosettaformer.judge.catalogue import all_defects
+from rosettaformer.judge.catalogue.settings import all_settings
+from rosettaformer.judge.diagnosis.hypotheses import Hypotheses, candidates
+from rosettaformer.judge.diagnosis.search import Search
+from rosettaformer.judge.expectation import components
 
 ALTERATIONS = [
     [one for one in all_defects().values() if not one.unobservable],

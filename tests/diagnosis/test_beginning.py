@@ -11,18 +11,18 @@ from kinds import conformance, every
 from messages import mentions
 from whole_models import models
 
-from rosettaformer.checkpoints.hugging_face import new
-from rosettaformer.conformance.case import Case
-from rosettaformer.conformance.cases.like_folders import cases_of
-from rosettaformer.conformance.catalogue import all_defects
-from rosettaformer.conformance.catalogue.alteration import on_arguments
-from rosettaformer.conformance.catalogue.settings import all_settings, readings
-from rosettaformer.conformance.diagnosis.beginning import beginning, shapes
-from rosettaformer.conformance.diagnosis.hypotheses import Hypotheses, candidates
-from rosettaformer.conformance.diagnosis.search import Search
-from rosettaformer.conformance.diagnosis.symptoms import only_at
-from rosettaformer.conformance.reference import components
-from rosettaformer.conformance.reference.patching import patched
+from rosettaformer.files.checkpoints.hugging_face import new
+from rosettaformer.judge.case import Case
+from rosettaformer.judge.catalogue import all_defects
+from rosettaformer.judge.catalogue.alteration import on_arguments
+from rosettaformer.judge.catalogue.settings import all_settings, readings
+from rosettaformer.judge.diagnosis.beginning import beginning, shapes
+from rosettaformer.judge.diagnosis.hypotheses import Hypotheses, candidates
+from rosettaformer.judge.diagnosis.search import Search
+from rosettaformer.judge.diagnosis.symptoms import only_at
+from rosettaformer.judge.expectation import components
+from rosettaformer.judge.expectation.patching import patched
+from rosettaformer.judge.suite.like_folders import cases_of
 
 Change = Callable[[Case, np.ndarray], np.ndarray]
 NAMES = ("short", "one_token", "batch", "medium", "right_padding", "left_padding", "left_padding_alone")

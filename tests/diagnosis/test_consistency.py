@@ -7,15 +7,15 @@ from expectations import store, suite
 from in_process import InProcess
 from kinds import conformance
 
-from rosettaformer.conformance import runner
-from rosettaformer.conformance.case import DTYPES
-from rosettaformer.conformance.cases import all_cases
-from rosettaformer.conformance.cases.expression import choose
-from rosettaformer.conformance.deviations import Deviation
-from rosettaformer.conformance.diagnosis import diagnose, examined_port
-from rosettaformer.conformance.diagnosis.findings import Verdict
-from rosettaformer.conformance.report.summary import Summary
-from rosettaformer.conformance.status import Status
+from rosettaformer.judge import runner
+from rosettaformer.judge.case import DTYPES
+from rosettaformer.judge.deviations import Deviation
+from rosettaformer.judge.diagnosis import diagnose, examined_port
+from rosettaformer.judge.diagnosis.findings import Verdict
+from rosettaformer.judge.status import Status
+from rosettaformer.judge.suite import all_cases
+from rosettaformer.judge.suite.expression import choose
+from rosettaformer.judge.summary import Summary
 
 IMPORTS = """
 import numpy as np

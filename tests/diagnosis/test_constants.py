@@ -11,12 +11,12 @@ from expectations import all_by_id
 from kinds import conformance, every
 from messages import mentions
 
-from rosettaformer.conformance.case import Case
-from rosettaformer.conformance.catalogue.alteration import on_arguments, on_call, on_result
-from rosettaformer.conformance.diagnosis.hypotheses import Hypotheses
-from rosettaformer.conformance.diagnosis.search import Search
-from rosettaformer.conformance.reference import components
-from rosettaformer.conformance.reference.patching import Replaces, patched
+from rosettaformer.judge.case import Case
+from rosettaformer.judge.catalogue.alteration import on_arguments, on_call, on_result
+from rosettaformer.judge.diagnosis.hypotheses import Hypotheses
+from rosettaformer.judge.diagnosis.search import Search
+from rosettaformer.judge.expectation import components
+from rosettaformer.judge.expectation.patching import Replaces, patched
 
 
 def _queries(change: Callable[[np.ndarray], np.ndarray]) -> Replaces:

@@ -18,19 +18,19 @@ from invoke import invoke
 from kinds import conformance, every
 from messages import mentions
 
-from rosettaformer.conformance.case import DTYPES
-from rosettaformer.conformance.diagnosis import diagnose, examination, examined_port, parts
-from rosettaformer.conformance.diagnosis.examined_port import Subject
-from rosettaformer.conformance.diagnosis.findings import Deadline, TimeIsUp, Verdict
-from rosettaformer.conformance.limits import fitted_to
-from rosettaformer.conformance.reference import components, orders, tolerance
-from rosettaformer.conformance.reference.expectation_store import Store
+from rosettaformer.judge.case import DTYPES
+from rosettaformer.judge.diagnosis import diagnose, examination, examined_port, parts
+from rosettaformer.judge.diagnosis.examined_port import Subject
+from rosettaformer.judge.diagnosis.findings import Deadline, TimeIsUp, Verdict
+from rosettaformer.judge.expectation import components, orders, tolerance
+from rosettaformer.judge.expectation.expectation_store import Store
+from rosettaformer.judge.suite.limits import fitted_to
 from rosettaformer.ports import CLASSIC
 
 TESTS = Path(__file__).parents[1]
 IMPORTS = """import numpy as np
 from reference_numpy import attention, normalization, parameters, softmax as s
-from rosettaformer.conformance.reference.components import function_of
+from rosettaformer.judge.expectation.components import function_of
 from rosettaformer.ports import CLASSIC as config
 """
 Write = Callable[[str], str]
@@ -188,7 +188,7 @@ def multi_head_attention(case):
         "unstable", (), [], ["dropout"], norm("y * (np.random.default_rng().random(y.shape) > 0.1)"),
     ),
     "dropout in evaluation": ("unstable", (("DRP2",),), [], [], """
-from rosettaformer.conformance.catalogue import all_defects, injected
+from rosettaformer.judge.catalogue import all_defects, injected
 def encoder_layer(case):
     with injected(all_defects()["DRP2"]):
         return function_of("encoder_layer")(parameters.nest(case.parameters), case.config, **case.inputs)
@@ -289,7 +289,7 @@ dtypes = ("float64",)
     ),
     "rounding loses no digits": (
         "explained", (("NRM5",),), ["float64 … 1e-13"], [], """
-from rosettaformer.conformance.catalogue import all_defects, injected
+from rosettaformer.judge.catalogue import all_defects, injected
 dtypes = ("float64", "float32")
 def layer_norm(case):
     with injected(all_defects()["NRM5"]):
@@ -307,7 +307,7 @@ def layer_norm(case):
         "described", (), [
             "on 2 of 10 cases: only where weight_decay is ", "the parameters differ; the first moments, second moments are right"
         ], [], """
-from rosettaformer.conformance.reference import components
+from rosettaformer.judge.expectation import components
 
 def adam(case):
     right = components.answer(case)

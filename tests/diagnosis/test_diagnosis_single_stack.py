@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from in_process import InProcess
 
-from rosettaformer.conformance.diagnosis import Diagnosis, diagnose, examined_port
+from rosettaformer.judge.diagnosis import Diagnosis, diagnose, examined_port
 
 PORTS = Path(__file__).parents[1] / "ports"
 pytest.importorskip("transformers")

@@ -12,18 +12,18 @@ from expectations import all_by_id
 from kinds import conformance
 from messages import mentions
 
-from rosettaformer.conformance.case import DTYPES, Case
-from rosettaformer.conformance.catalogue import Defect, all_defects
-from rosettaformer.conformance.catalogue.settings import all_settings
-from rosettaformer.conformance.compare import compare
-from rosettaformer.conformance.diagnosis import altered, explanation
-from rosettaformer.conformance.diagnosis.common import common
-from rosettaformer.conformance.diagnosis.conditions import condition
-from rosettaformer.conformance.diagnosis.digits import nearly
-from rosettaformer.conformance.diagnosis.hypotheses import Hypotheses
-from rosettaformer.conformance.diagnosis.search import Search
-from rosettaformer.conformance.diagnosis.stability import broken_invariances
-from rosettaformer.conformance.reference import components, tolerance
+from rosettaformer.judge.case import DTYPES, Case
+from rosettaformer.judge.catalogue import Defect, all_defects
+from rosettaformer.judge.catalogue.settings import all_settings
+from rosettaformer.judge.compare import compare
+from rosettaformer.judge.diagnosis import altered, explanation
+from rosettaformer.judge.diagnosis.common import common
+from rosettaformer.judge.diagnosis.conditions import condition
+from rosettaformer.judge.diagnosis.digits import nearly
+from rosettaformer.judge.diagnosis.hypotheses import Hypotheses
+from rosettaformer.judge.diagnosis.search import Search
+from rosettaformer.judge.diagnosis.stability import broken_invariances
+from rosettaformer.judge.expectation import components, tolerance
 
 DEFECTS, SETTINGS = all_defects(), all_settings()
 OBSERVABLE = [defect for defect in DEFECTS.values() if not defect.unobservable]

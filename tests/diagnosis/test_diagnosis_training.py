@@ -8,10 +8,10 @@ import pytest
 from expectations import all_by_id
 from messages import mentions
 
-from rosettaformer.conformance.case import Case
-from rosettaformer.conformance.compare import compare
-from rosettaformer.conformance.diagnosis.common import common
-from rosettaformer.conformance.reference import components, tolerance
+from rosettaformer.judge.case import Case
+from rosettaformer.judge.compare import compare
+from rosettaformer.judge.diagnosis.common import common
+from rosettaformer.judge.expectation import components, tolerance
 
 Outputs = dict[str, np.ndarray]
 

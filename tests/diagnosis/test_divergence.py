@@ -16,16 +16,16 @@ from kinds import conformance
 from messages import mentions
 from rich.console import Console
 
-from rosettaformer.conformance.case import Case
-from rosettaformer.conformance.cases import all_cases
-from rosettaformer.conformance.catalogue import all_defects
-from rosettaformer.conformance.compare import compare
-from rosettaformer.conformance.diagnosis.altered import expected
-from rosettaformer.conformance.diagnosis.divergence import Backward, Divergence, backward, divergence
-from rosettaformer.conformance.ports.adapters.submodules import assign
-from rosettaformer.conformance.ports.process import Worker
-from rosettaformer.conformance.report.matrix import render_backward, render_tree
-from rosettaformer.conformance.runner import open_worker
+from rosettaformer.judge.case import Case
+from rosettaformer.judge.catalogue import all_defects
+from rosettaformer.judge.compare import compare
+from rosettaformer.judge.diagnosis.altered import expected
+from rosettaformer.judge.diagnosis.divergence import Backward, Divergence, backward, divergence
+from rosettaformer.judge.ports.adapters.submodules import assign
+from rosettaformer.judge.ports.process import Worker
+from rosettaformer.judge.report.matrix import render_backward, render_tree
+from rosettaformer.judge.runner import open_worker
+from rosettaformer.judge.suite import all_cases
 
 FRAMEWORK = {"torch": "torch", "tf": "tensorflow", "jax": "flax", "handwritten": "torch"}
 WHOLE, STACK = "transformer/nn_transformer", "encoder/final_norm"

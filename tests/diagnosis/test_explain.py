@@ -16,16 +16,16 @@ from messages import mentions
 
 from rosettaformer import cli
 from rosettaformer.commands.explain import SHOWN, explain
-from rosettaformer.conformance.case import Case
-from rosettaformer.conformance.catalogue import Defect, all_defects, injected
-from rosettaformer.conformance.catalogue.alteration import CONFIGURED, bound
-from rosettaformer.conformance.catalogue.settings import all_settings
-from rosettaformer.conformance.diagnosis import explanation
-from rosettaformer.conformance.diagnosis.altered import FAILURES
-from rosettaformer.conformance.reference import components
-from rosettaformer.conformance.reference.components import COMPONENTS, FORWARD
-from rosettaformer.conformance.reference.patching import patched
 from rosettaformer.guide.planted import planted
+from rosettaformer.judge.case import Case
+from rosettaformer.judge.catalogue import Defect, all_defects, injected
+from rosettaformer.judge.catalogue.alteration import CONFIGURED, bound
+from rosettaformer.judge.catalogue.settings import all_settings
+from rosettaformer.judge.diagnosis import explanation
+from rosettaformer.judge.diagnosis.altered import FAILURES
+from rosettaformer.judge.expectation import components
+from rosettaformer.judge.expectation.components import COMPONENTS, FORWARD
+from rosettaformer.judge.expectation.patching import patched
 
 DEFECTS = all_defects()
 

@@ -7,13 +7,13 @@ import pytest
 from expectations import all_by_id
 
 from reference_numpy import layers
-from rosettaformer.conformance.case import Case
-from rosettaformer.conformance.catalogue import Alteration, all_defects
-from rosettaformer.conformance.catalogue.alteration import Place, Site, places, sites
-from rosettaformer.conformance.diagnosis import altered
-from rosettaformer.conformance.diagnosis.hypotheses import Hypotheses
-from rosettaformer.conformance.diagnosis.search import Search
-from rosettaformer.conformance.reference import trace
+from rosettaformer.judge.case import Case
+from rosettaformer.judge.catalogue import Alteration, all_defects
+from rosettaformer.judge.catalogue.alteration import Place, Site, places, sites
+from rosettaformer.judge.diagnosis import altered
+from rosettaformer.judge.diagnosis.hypotheses import Hypotheses
+from rosettaformer.judge.diagnosis.search import Search
+from rosettaformer.judge.expectation import trace
 
 DEFECTS = all_defects()
 MODEL = all_by_id()["transformer/nn_transformer"].at("float64")

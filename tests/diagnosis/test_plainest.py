@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from expectations import all_by_id, store
 
-from rosettaformer.conformance.catalogue import all_defects
-from rosettaformer.conformance.diagnosis.altered import answer, ignored, reversed_rows
-from rosettaformer.conformance.diagnosis.hypotheses import Hypotheses
-from rosettaformer.conformance.diagnosis.search import Search
+from rosettaformer.judge.catalogue import all_defects
+from rosettaformer.judge.diagnosis.altered import answer, ignored, reversed_rows
+from rosettaformer.judge.diagnosis.hypotheses import Hypotheses
+from rosettaformer.judge.diagnosis.search import Search
 
 DEFECTS = all_defects()
 

@@ -18,9 +18,9 @@ from random_cases import COMPONENTS, random_case
 
 from reference_numpy import attention, feed_forward, stacks
 from reference_numpy.values import Heads
-from rosettaformer.conformance.case import Case
-from rosettaformer.conformance.diagnosis.symptoms import Symptom, axes, describe
-from rosettaformer.conformance.reference import components, tolerance
+from rosettaformer.judge.case import Case
+from rosettaformer.judge.diagnosis.symptoms import Symptom, axes, describe
+from rosettaformer.judge.expectation import components, tolerance
 
 Outputs = dict[str, np.ndarray]
 Plant = Callable[[Case, np.ndarray], np.ndarray]

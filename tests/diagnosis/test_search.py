@@ -13,14 +13,14 @@ from kinds import every
 from messages import each_mentions, mentions
 
 from reference_numpy import normalization
-from rosettaformer.conformance.case import DTYPES, Case
-from rosettaformer.conformance.catalogue import Alteration, all_defects
-from rosettaformer.conformance.catalogue.settings import all_settings
-from rosettaformer.conformance.diagnosis import altered, explanation
-from rosettaformer.conformance.diagnosis.altered import separates
-from rosettaformer.conformance.diagnosis.hypotheses import Hypotheses
-from rosettaformer.conformance.diagnosis.search import Search, ordered_pairs
-from rosettaformer.conformance.reference import components
+from rosettaformer.judge.case import DTYPES, Case
+from rosettaformer.judge.catalogue import Alteration, all_defects
+from rosettaformer.judge.catalogue.settings import all_settings
+from rosettaformer.judge.diagnosis import altered, explanation
+from rosettaformer.judge.diagnosis.altered import separates
+from rosettaformer.judge.diagnosis.hypotheses import Hypotheses
+from rosettaformer.judge.diagnosis.search import Search, ordered_pairs
+from rosettaformer.judge.expectation import components
 
 DEFECTS = all_defects()
 # those of searches, whose cases are in float32, are planted in test_alterations

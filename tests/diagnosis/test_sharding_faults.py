@@ -14,16 +14,16 @@ from messages import mentions
 
 from reference_numpy.sharding import Mesh
 from rosettaformer.commands.explain import explain
-from rosettaformer.conformance.case import REAL, Case
-from rosettaformer.conformance.cases.meshes import mesh_cases
-from rosettaformer.conformance.catalogue import all_defects, injected
-from rosettaformer.conformance.catalogue.sharded import Fault, all_faults, at, over_data
-from rosettaformer.conformance.diagnosis.findings import TimeIsUp, Verdict
-from rosettaformer.conformance.diagnosis.sharding import Reply, Said, fingerprint, said
-from rosettaformer.conformance.diagnosis.sharding.search import explanations, predicted
-from rosettaformer.conformance.reference import components
-from rosettaformer.conformance.reference.mesh import OPERATIONS, answer
-from rosettaformer.conformance.reference.orders import order, shuffled
+from rosettaformer.judge.case import REAL, Case
+from rosettaformer.judge.catalogue import all_defects, injected
+from rosettaformer.judge.catalogue.sharded import Fault, all_faults, at, over_data
+from rosettaformer.judge.diagnosis.findings import TimeIsUp, Verdict
+from rosettaformer.judge.diagnosis.sharding import Reply, Said, fingerprint, said
+from rosettaformer.judge.diagnosis.sharding.search import explanations, predicted
+from rosettaformer.judge.expectation import components
+from rosettaformer.judge.expectation.mesh import OPERATIONS, answer
+from rosettaformer.judge.expectation.orders import order, shuffled
+from rosettaformer.judge.suite.meshes import mesh_cases
 
 MESH = "data=2,model=4"
 OLMO = ("transformer/sharded_olmo2", "transformer_vjp/sharded_olmo2")

@@ -11,14 +11,14 @@ from expectations import store
 from messages import mentions
 
 from reference_numpy.sharding import Mesh
-from rosettaformer.conformance.case import Case
-from rosettaformer.conformance.cases.meshes import mesh_cases
-from rosettaformer.conformance.catalogue.sharded import all_faults
-from rosettaformer.conformance.diagnosis import on_mesh
-from rosettaformer.conformance.diagnosis.findings import Diagnosis, Verdict
-from rosettaformer.conformance.reference import components
-from rosettaformer.conformance.reference.mesh import answer
-from rosettaformer.conformance.status import Kind
+from rosettaformer.judge.case import Case
+from rosettaformer.judge.catalogue.sharded import all_faults
+from rosettaformer.judge.diagnosis import on_mesh
+from rosettaformer.judge.diagnosis.findings import Diagnosis, Verdict
+from rosettaformer.judge.expectation import components
+from rosettaformer.judge.expectation.mesh import answer
+from rosettaformer.judge.status import Kind
+from rosettaformer.judge.suite.meshes import mesh_cases
 
 MESH = Mesh(data=2, model=4)
 CASES = [

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from sharded_ports import PORTS, cases_of, judged, planted, replies
 
-from rosettaformer.conformance.catalogue.sharded import all_faults
-from rosettaformer.conformance.diagnosis.sharding import said
+from rosettaformer.judge.catalogue.sharded import all_faults
+from rosettaformer.judge.diagnosis.sharding import said
 
 MESHES = {
     "jax_decoder.py": ("data=2,model=4", "data=3", "model=2", "data=4,model=2"),

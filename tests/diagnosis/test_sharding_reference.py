@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from reference_numpy.sharding import Mesh
-from rosettaformer.conformance.case import Case
-from rosettaformer.conformance.cases.meshes import mesh_cases
-from rosettaformer.conformance.catalogue.sharded import all_faults
-from rosettaformer.conformance.reference import components
-from rosettaformer.conformance.reference.mesh import OPERATIONS, Operations, answer, devices
+from rosettaformer.judge.case import Case
+from rosettaformer.judge.catalogue.sharded import all_faults
+from rosettaformer.judge.expectation import components
+from rosettaformer.judge.expectation.mesh import OPERATIONS, Operations, answer, devices
+from rosettaformer.judge.suite.meshes import mesh_cases
 
 FIRST = (
     "transformer_vjp/sharded_qwen3", "transformer/sharded_olmo2", "decoder_layer_vjp/sharded_crossed",

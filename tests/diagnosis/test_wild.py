@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import wild
 
-from rosettaformer.conformance import runner
-from rosettaformer.conformance.cases import all_cases
-from rosettaformer.conformance.status import FAILURES
+from rosettaformer.judge import runner
+from rosettaformer.judge.status import FAILURES
+from rosettaformer.judge.suite import all_cases
 
 pytestmark = pytest.mark.evidence
 MISTAKES = wild.mistakes()

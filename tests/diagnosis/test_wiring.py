@@ -12,10 +12,10 @@ from kinds import every
 
 from reference_numpy import feed_forward, normalization
 from reference_numpy.parameters import nest
-from rosettaformer.conformance.case import Case
-from rosettaformer.conformance.diagnosis.hypotheses import Hypotheses
-from rosettaformer.conformance.diagnosis.search import Search
-from rosettaformer.conformance.reference import components
+from rosettaformer.judge.case import Case
+from rosettaformer.judge.diagnosis.hypotheses import Hypotheses
+from rosettaformer.judge.diagnosis.search import Search
+from rosettaformer.judge.expectation import components
 
 CASES = [case.at("float64") for case in all_by_id().values() if case.component == "decoder_layer" and not case.excluded]
 PLAIN = [case for case in CASES if case.config.norm_placement == "post" and not any(name.startswith("keep") for name in case.inputs)][:4]

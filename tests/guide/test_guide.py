@@ -19,15 +19,15 @@ from kinds import conformance
 from selenium.webdriver.common.keys import Keys
 from tutorials import all_pages, followed
 
-from rosettaformer.checkpoints.hugging_face import FAMILIES
-from rosettaformer.conformance.catalogue import all_defects
-from rosettaformer.conformance.catalogue.alteration import FRAMEWORKS
+from rosettaformer.files.checkpoints.hugging_face import FAMILIES
 from rosettaformer.guide import defects, site
 from rosettaformer.guide.glossary import terms
 from rosettaformer.guide.planted import planted
 from rosettaformer.guide.translation import DIRECTIONS, direction
 from rosettaformer.guide.translation.snippets import IMPORTS
 from rosettaformer.guide.translation.table import SECTIONS, rows
+from rosettaformer.judge.catalogue import all_defects
+from rosettaformer.judge.catalogue.alteration import FRAMEWORKS
 
 ROOT = Path(__file__).resolve().parents[2]
 # one page of every kind

@@ -20,8 +20,6 @@ from kinds import conformance
 from made_up_run import made_up
 
 from reference_numpy import TransformerConfig, layout
-from rosettaformer.conformance.cases import all_cases
-from rosettaformer.conformance.reference.components import OWN, VJP, function_of
 from rosettaformer.guide import components
 from rosettaformer.guide.components import equations, facts, prose, sites
 from rosettaformer.guide.components.alignment import aligned, orders
@@ -32,6 +30,8 @@ from rosettaformer.guide.components.modules import PACKAGES, read
 from rosettaformer.guide.components.names import Stock, full_name, stock
 from rosettaformer.guide.components.sources import Block, source
 from rosettaformer.guide.translation import snippets
+from rosettaformer.judge.expectation.components import OWN, VJP, function_of
+from rosettaformer.judge.suite import all_cases
 
 HOUSE = Path(__file__).resolve().parents[2]
 FORWARD = tuple(name for name in OWN if not name.endswith(VJP))

@@ -18,12 +18,12 @@ import numpy as np
 import pytest
 from in_process import InProcess
 
-from rosettaformer.conformance import runner
-from rosettaformer.conformance.case import Case
-from rosettaformer.conformance.status import Status
 from rosettaformer.guide import figures
 from rosettaformer.guide.components import ORDER, plain, prose
 from rosettaformer.guide.components.modules import PACKAGES
+from rosettaformer.judge import runner
+from rosettaformer.judge.case import Case
+from rosettaformer.judge.status import Status
 
 FOLDER = Path(plain.__file__).parents[1] / "snippets" / "components"
 FRAMEWORKS = ("numpy", "pytorch", "keras", "flax")

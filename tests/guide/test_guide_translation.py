@@ -15,15 +15,15 @@ pytest.importorskip("jinja2")
 pytest.importorskip("pygments")
 
 from reference_numpy import preset, rotary
-from rosettaformer.conformance import runner
-from rosettaformer.conformance.catalogue import all_defects
-from rosettaformer.conformance.reference.components import COMPONENTS
 from rosettaformer.guide.components.decisions import governing
 from rosettaformer.guide.translation import DIRECTIONS, classes, direction, example, measurement, snippet_process, snippets
 from rosettaformer.guide.translation.measurement import Measured
 from rosettaformer.guide.translation.snippets import IMPORTS, fitted
 from rosettaformer.guide.translation.table import FRAMEWORKS, PARTS, SECTIONS, Cell, Row, rows
-from rosettaformer.proposals import propose
+from rosettaformer.judge import runner
+from rosettaformer.judge.catalogue import all_defects
+from rosettaformer.judge.expectation.components import COMPONENTS
+from rosettaformer.judge.proposals import propose
 
 HOUSE = Path(__file__).resolve().parents[2]
 ROWS = {row.id: row for row in rows()}

@@ -9,7 +9,7 @@ import pytest
 from kinds import conformance
 from tutorials import HOUSE, SNIPPETS, all_pages, change, every_page, followed, run, session
 
-from rosettaformer.conformance.report.summary import Summary
+from rosettaformer.common.pages import environment
 from rosettaformer.guide import evidence, site
 from rosettaformer.guide.build import Run
 from rosettaformer.guide.code import Code, highlighted
@@ -17,7 +17,7 @@ from rosettaformer.guide.site import Page
 from rosettaformer.guide.tutorials import REPAIRED
 from rosettaformer.guide.tutorials.documents import Document
 from rosettaformer.guide.tutorials.session import Session, Step, changed, regions
-from rosettaformer.pages import environment
+from rosettaformer.judge.summary import Summary
 
 NEEDS = {
     "index": (),

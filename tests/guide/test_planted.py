@@ -13,14 +13,14 @@ import pytest
 from kinds import every
 
 from reference_numpy import parameters
-from rosettaformer.conformance.case import Case
-from rosettaformer.conformance.cases import all_cases
-from rosettaformer.conformance.catalogue import Defect, all_defects
-from rosettaformer.conformance.diagnosis import altered
-from rosettaformer.conformance.ports.port import NotCovered
-from rosettaformer.conformance.reference import statistics, tolerance
-from rosettaformer.conformance.reference.components import named_outputs
 from rosettaformer.guide.planted import FOLDER, Edit, applied, planted
+from rosettaformer.judge.case import Case
+from rosettaformer.judge.catalogue import Defect, all_defects
+from rosettaformer.judge.diagnosis import altered
+from rosettaformer.judge.expectation import statistics, tolerance
+from rosettaformer.judge.expectation.components import named_outputs
+from rosettaformer.judge.ports.port import NotCovered
+from rosettaformer.judge.suite import all_cases
 
 MOST = 3  # cases for each bug: core ones and the smallest first
 

@@ -20,7 +20,7 @@ INSIDE = {"__init__", "arithmetic", "arrays", "fields", "int8", "presets"}  # th
 FLOORS = ("kernels", "pages", "programs", "doors")
 LEAVES = ("__init__", "framework", "precision", "projection", "mask", "softmax", "dropout", "values")  # pages that kernels may import
 DOORS = ("decoding", "training", "port")
-DOORS_OF_USERS = {f"rosettaformer/{name}.py" for name in ("ports", "checkpoints/__init__", "pytest_plugin")}
+DOORS_OF_USERS = {f"rosettaformer/{name}.py" for name in ("ports", "files/checkpoints/__init__", "pytest_plugin")}
 UNPADDING = re.compile(r"[Pp]acking|[Uu]npad|PaddedMask|in_rows|\bTokens\b(?!,? [a-z])")  # no sentence that begins with "Tokens"
 DEFINED = ast.FunctionDef | ast.ClassDef
 CALLS = ("forward", "call", "__call__")  # what a class computes, by framework
@@ -202,10 +202,10 @@ def test_an_import_that_runs_up_and_a_circle_are_found(
 
 
 def test_modules_know_nothing_of_the_reference_nor_of_the_judge() -> None:
-    for path in files("rosettaformer/modules"):
+    for path in files("rosettaformer/common/modules"):
         modules = {f"{module}." for module, _ in imports(path)}
         ours = {module for module in modules if module.startswith(("reference_numpy.", "rosettaformer."))}
-        assert not [module for module in ours if not module.startswith("rosettaformer.modules.")], path.name
+        assert not [module for module in ours if not module.startswith("rosettaformer.common.modules.")], path.name
 
 
 @pytest.mark.parametrize("package", PORTS)
@@ -379,7 +379,7 @@ def test_no_test_replaces_a_private_name() -> None:
 
 def test_the_catalogue_alters_and_calls_public_functions_of_the_reference_alone() -> None:
     modules = {path.stem for path in files("reference_numpy")}
-    for path in files("rosettaformer/conformance/catalogue"):
+    for path in files("rosettaformer/judge/catalogue"):
         tree = tree_of(path)
         named = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
         called = [ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)]

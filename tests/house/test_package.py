@@ -104,15 +104,15 @@ COMMANDS = (
 )
 EXPLAINED = """
 from rosettaformer.commands import explain
-from rosettaformer.conformance.catalogue import all_defects
-from rosettaformer.conformance.catalogue.sharded import all_faults
+from rosettaformer.judge.catalogue import all_defects
+from rosettaformer.judge.catalogue.sharded import all_faults
 
 explain._effects = lambda defect: []  # they are measured, and take long
 for name in [*all_defects(), *all_faults()]:
     explain.explain.callback(name, False)
 """
 GUIDE = """
-from rosettaformer.conformance.report.summary import Summary
+from rosettaformer.judge.summary import Summary
 from rosettaformer.guide import build
 
 assert [*build._pages_of("glossary", build.Run(Summary([])))]
@@ -175,7 +175,7 @@ def run_commands(python: str, wheel: Path, place: Path) -> None:
     assert run("-c", "import rosettaformer as r; print(r.__file__, r.__version__)").split() == [
         str(next(work.parent.glob("environment/lib/python*/site-packages/rosettaformer/__init__.py"))), PROJECT["version"],
     ]  # fmt: skip
-    assert run("-c", "from rosettaformer.extras import install; print(install('jax'))").strip() == "pip install 'rosettaformer[jax]'"
+    assert run("-c", "from rosettaformer.common.extras import install; print(install('jax'))").strip() == "pip install 'rosettaformer[jax]'"
     run("-c", EXPLAINED)
     if not {"jinja2", "pygments", "markdown_it"} - {*has(python, "jinja2", "pygments", "markdown_it")}:
         run("-c", GUIDE)

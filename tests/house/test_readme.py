@@ -20,8 +20,8 @@ from model_folders import bert, gpt2
 from session import prepared
 
 from reference_numpy import TransformerConfig
-from rosettaformer.backends import PORTS
 from rosettaformer.cli import COMMANDS
+from rosettaformer.common.backends import PORTS
 
 NAMES = ("check", "models", "porting", "ci", "like", "checkpoints", "drop-in")
 PAGES = ("README.md", *(f"docs/{name}.md" for name in NAMES))

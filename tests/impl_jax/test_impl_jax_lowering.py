@@ -28,9 +28,9 @@ from reference_numpy import parameters, preset
 from reference_numpy.recipe import PAPER
 from reference_numpy.scores import Scores
 from reference_numpy.strategy import Strategy
-from rosettaformer.conformance.case import Case
-from rosettaformer.conformance.ports.adapters.jax import Adapter
-from rosettaformer.conformance.reference.components import OWN, SEARCHES, without_other_layouts
+from rosettaformer.judge.case import Case
+from rosettaformer.judge.expectation.components import OWN, SEARCHES, without_other_layouts
+from rosettaformer.judge.ports.adapters.jax import Adapter
 
 PLATFORMS = ("cuda", "tpu")
 ASKING = ("default_backend", "devices", "device_count", "local_devices", "local_device_count")  # the process, where the array knows

@@ -26,12 +26,12 @@ from reference_numpy.positional_encoding import token_positions
 from reference_numpy.recipe import Recipe
 from reference_numpy.sharding import Mesh
 from reference_numpy.training import Trainer as Reference
-from rosettaformer.conformance.case import Case
-from rosettaformer.conformance.cases import all_cases
-from rosettaformer.conformance.cases.meshes import mesh_cases
-from rosettaformer.conformance.compare import compare
-from rosettaformer.conformance.reference.components import answer
-from rosettaformer.conformance.reference.tolerance import expect
+from rosettaformer.judge.case import Case
+from rosettaformer.judge.compare import compare
+from rosettaformer.judge.expectation.components import answer
+from rosettaformer.judge.expectation.tolerance import expect
+from rosettaformer.judge.suite import all_cases
+from rosettaformer.judge.suite.meshes import mesh_cases
 
 LLAMA = preset(
     "llama2_7b", source_vocabulary=23, target_vocabulary=23, model_width=12, heads=6, key_value_heads=2, key_size=4, value_size=4,

@@ -34,12 +34,12 @@ from reference_numpy.parameters import flatten, nest
 from reference_numpy.recipe import PAPER, Recipe
 from reference_numpy.sharding import Mesh
 from reference_numpy.strategy import Strategy
-from rosettaformer.conformance.case import Case
-from rosettaformer.conformance.cases import all_cases
-from rosettaformer.conformance.reference.components import answer, model_of
-from rosettaformer.scaling.memory import memory
-from rosettaformer.scaling.step import Step
-from rosettaformer.scaling.traffic import traffic
+from rosettaformer.judge.case import Case
+from rosettaformer.judge.expectation.components import answer, model_of
+from rosettaformer.judge.suite import all_cases
+from rosettaformer.use.scaling.memory import memory
+from rosettaformer.use.scaling.step import Step
+from rosettaformer.use.scaling.traffic import traffic
 
 Run = Callable[[Mesh, str], None]
 SIZES = {

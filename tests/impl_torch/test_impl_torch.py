@@ -11,7 +11,7 @@ from impl_torch.attention import MultiHeadAttention, scaled_dot_product_attentio
 from impl_torch.transformer import Transformer
 from impl_torch.values import Heads, Text
 from reference_numpy.scores import Scores
-from rosettaformer.conformance.cases import all_cases
+from rosettaformer.judge.suite import all_cases
 
 
 def test_fused_path_makes_no_needless_tensors(monkeypatch: pytest.MonkeyPatch) -> None:

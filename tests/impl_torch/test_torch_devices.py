@@ -20,8 +20,8 @@ from impl_torch.decoding import Searcher, start
 from impl_torch.transformer import Transformer
 from reference_numpy import TransformerConfig, preset
 from reference_numpy.parameters import flatten, nest
-from rosettaformer.conformance.case import Case
-from rosettaformer.conformance.ports.adapters import submodules
+from rosettaformer.judge.case import Case
+from rosettaformer.judge.ports.adapters import submodules
 
 SIZES: dict[str, Any] = {"source_vocabulary": 19, "target_vocabulary": 19, "output_bias": True}
 MODELS = {

@@ -12,7 +12,7 @@ from messages import mentions
 from model_folders import FOUR_NEEDS, bert, gpt2
 from test_attention_page import held
 
-from rosettaformer.inference.attention_page import LEVELS
+from rosettaformer.use.inference.attention_page import LEVELS
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

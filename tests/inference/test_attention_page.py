@@ -15,7 +15,7 @@ from messages import naming
 
 from reference_numpy import parameters, preset
 from reference_numpy.states import states
-from rosettaformer.inference.attention_page import LEVELS, AttentionMap, chosen, maps, render
+from rosettaformer.use.inference.attention_page import LEVELS, AttentionMap, chosen, maps, render
 
 SOURCE = ["[CLS]", "the", "</script>", "<b>bank</b>", "[SEP]"]
 TARGET = ["a", "ｂ", "c"]

@@ -13,8 +13,8 @@ from model_folders import NUMPY, edit
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from rosettaformer.inference import tokenizer as module  # noqa: E402
-from rosettaformer.inference.tokenizer import Tokenizer, messages_of  # noqa: E402
+from rosettaformer.use.inference import tokenizer as module  # noqa: E402
+from rosettaformer.use.inference.tokenizer import Tokenizer, messages_of  # noqa: E402
 
 SYSTEM, USER, MODEL = "You are <b>brief</b> & kind.", " What's the née fox?\n", "The fox\n jumps."
 ONE = [{"role": "user", "content": USER}]

@@ -14,10 +14,10 @@ from messages import mentions
 from model_folders import bert, gpt2
 
 from reference_numpy import parameters, preset
-from rosettaformer.checkpoints import save
-from rosettaformer.conformance.cases.checkpoint import checkpoint_cases
-from rosettaformer.conformance.cases.gradients import gradients
-from rosettaformer.conformance.reference.tolerance import expect
+from rosettaformer.files.checkpoints import save
+from rosettaformer.judge.expectation.tolerance import expect
+from rosettaformer.judge.suite.checkpoint import checkpoint_cases
+from rosettaformer.judge.suite.gradients import gradients
 
 TINY: dict[str, Any] = {
     "source_vocabulary": 40, "target_vocabulary": 40, "model_width": 12, "heads": 3, "key_value_heads": 3, "key_size": 4, "value_size": 4,

@@ -14,9 +14,9 @@ from kinds import conformance
 from messages import mentions
 from model_folders import FOUR_NEEDS, NUMPY, bert, gpt2
 
-from rosettaformer.inference.attention import inputs_of
-from rosettaformer.inference.folder import open_folder
-from rosettaformer.model_report.reported_model import open_subject
+from rosettaformer.comparison.model_report.reported_model import open_subject
+from rosettaformer.use.inference.attention import inputs_of
+from rosettaformer.use.inference.folder import open_folder
 
 LINES = [
     "the quick brown fox", "Zoë!", "", "don't stop " * 20, "the lazy dog\tjumps over", "北京\t" + "words " * 40, "the fox\t", "\tthe fox",

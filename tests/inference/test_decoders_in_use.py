@@ -16,9 +16,9 @@ from messages import mentions
 from model_folders import NUMPY
 from test_attention_page import held
 
-from rosettaformer.checkpoints import view
-from rosettaformer.inference.attention_page import LEVELS
-from rosettaformer.inference.tokenizer import Pieces, Tokenizer
+from rosettaformer.files.checkpoints import view
+from rosettaformer.use.inference.attention_page import LEVELS
+from rosettaformer.use.inference.tokenizer import Pieces, Tokenizer
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -118,7 +118,7 @@ def test_a_billion_parameters_are_in_memory_once(tmp_path: Path, dtype: str) -> 
     layers, wider = (16, 1) if dtype == "bfloat16" else (6, 2)
     size = wider * sparse(tmp_path, layers, vocabulary=len(saved_tokenizer(tmp_path, "llama")))
     code = (
-        "import sys; import rosettaformer.inference.torch_model; from rosettaformer.cli import main\n"
+        "import sys; import rosettaformer.use.inference.torch_model; from rosettaformer.cli import main\n"
         "def peak(): return next(int(line.split()[1]) for line in open('/proc/self/status') if line.startswith('VmHWM'))\n"
         "before = peak()\n"
         "try: main(sys.argv[1:])\n"

@@ -13,7 +13,7 @@ from model_folders import bert
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from rosettaformer.inference.sentences import recipe  # noqa: E402
+from rosettaformer.use.inference.sentences import recipe  # noqa: E402
 
 POOLED = [{"type": "models.Pooling", "path": "1"}]
 LINES = ["the quick brown fox", "the lazy dog", "fox"]

@@ -11,11 +11,11 @@ from messages import naming
 from model_folders import FOUR_NEEDS, gpt2
 
 from reference_numpy import softmax
-from rosettaformer.checkpoints import view
-from rosettaformer.inference.generation import Answer, Token, generate, next_scores
-from rosettaformer.inference.models import Model, open_model
-from rosettaformer.inference.options import GenerationOptions, defaults
-from rosettaformer.inference.truncation import truncate
+from rosettaformer.files.checkpoints import view
+from rosettaformer.use.inference.generation import Answer, Token, generate, next_scores
+from rosettaformer.use.inference.models import Model, open_model
+from rosettaformer.use.inference.options import GenerationOptions, defaults
+from rosettaformer.use.inference.truncation import truncate
 
 VOCABULARY, PAD = 30, 3
 SEARCHES: dict[str, dict[str, Any]] = {
@@ -272,7 +272,7 @@ def test_options_that_do_not_go_together_are_refused() -> None:
 @pytest.mark.parametrize(("settings", "rows"), [({"num_beams": 200}, 400), ({"do_sample": True, "num_return_sequences": 300}, 600)])
 def test_answers_have_room_in_memory(pair: Pair, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], rows: int) -> None:
     """They are refused before anything is made of them."""
-    monkeypatch.setattr("rosettaformer.inference.generation.physical_memory", lambda: 10**6)
+    monkeypatch.setattr("rosettaformer.use.inference.generation.physical_memory", lambda: 10**6)
     monkeypatch.setattr(pair.ours, "start", None)
     with pytest.raises(ValueError, match=naming(f"memory … GB … {rows} … GB")):
         answers(pair.ours, [[3, 4, 5], [6]], settings)

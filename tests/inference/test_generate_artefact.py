@@ -16,13 +16,13 @@ from onnx_exports import export_with_cache
 
 from reference_numpy import TransformerConfig, parameters, transformer
 from reference_numpy.values import Text
-from rosettaformer import checkpoints
-from rosettaformer.artefacts import export as exporting
-from rosettaformer.artefacts.export.functions import of_config
-from rosettaformer.artefacts.kinds import KINDS
-from rosettaformer.artefacts.manifest import Manifest
-from rosettaformer.artefacts.signature import Entry, Tensor
-from rosettaformer.inference.tokenizer import Tokenizer
+from rosettaformer.files import checkpoints
+from rosettaformer.files.artefacts import export as exporting
+from rosettaformer.files.artefacts.export.functions import of_config
+from rosettaformer.files.artefacts.kinds import KINDS
+from rosettaformer.files.artefacts.manifest import Manifest
+from rosettaformer.files.artefacts.signature import Entry, Tensor
+from rosettaformer.use.inference.tokenizer import Tokenizer
 
 PROMPTS = ("--prompt", "the quick", "--prompt", "née", "--prompt", "a")
 SEARCHES = {
@@ -91,7 +91,7 @@ def stubbed(folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> Any:
             stub.allowed = allow_code
             return stub
 
-        monkeypatch.setattr("rosettaformer.inference.artefact_model.Bundle", opened)
+        monkeypatch.setattr("rosettaformer.use.inference.artefact_model.Bundle", opened)
         return stub
 
     return put

@@ -14,7 +14,7 @@ from invoke import heed_interrupts, invoke, refused, succeeded
 from messages import mentions
 from model_folders import NUMPY, gpt2
 
-from rosettaformer.inference.tokenizer import Tokenizer
+from rosettaformer.use.inference.tokenizer import Tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +95,7 @@ def test_json_holds_texts_tokens_and_scores(model: tuple[Path, Any]) -> None:
 def test_tokens_are_printed_as_they_come(model: tuple[Path, Any]) -> None:
     """Before the last is computed, the first can be read; Ctrl-C then ends with 130 and no traceback."""
     program = (
-        "import os, signal, sys; from rosettaformer.inference import numpy_model as module; from rosettaformer.cli import main\n"
+        "import os, signal, sys; from rosettaformer.use.inference import numpy_model as module; from rosettaformer.cli import main\n"
         "read, calls = module.BackendModel.read, []\n"
         "def interrupted(*arguments):\n"
         "    calls.append(arguments)\n"

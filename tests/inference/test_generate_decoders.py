@@ -12,8 +12,8 @@ from kinds import conformance
 from model_folders import FOUR_NEEDS
 from test_generate import Pair, assert_alike
 
-from rosettaformer.checkpoints import view
-from rosettaformer.inference.models import Model, open_model
+from rosettaformer.files.checkpoints import view
+from rosettaformer.use.inference.models import Model, open_model
 
 PROMPTS = [[5, 1, 12], [7, 8, 9, 0, 11, 12, 13, 2], [6]]
 SEARCHES: dict[str, dict[str, Any]] = {

@@ -10,9 +10,9 @@ from messages import mentions
 
 pytest.importorskip("transformers")
 
-from rosettaformer.checkpoints.hugging_face import FAMILIES, new
-from rosettaformer.inference import new_tokenizer
-from rosettaformer.inference.tokenizer import Tokenizer
+from rosettaformer.files.checkpoints.hugging_face import FAMILIES, new
+from rosettaformer.use.inference import new_tokenizer
+from rosettaformer.use.inference.tokenizer import Tokenizer
 
 TEXT = "Once upon a time, there were 3 bears! (Don't ask why?)"
 

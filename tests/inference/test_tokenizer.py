@@ -11,8 +11,8 @@ from model_folders import byte_pairs, edit, pieces, word_pieces
 
 pytest.importorskip("transformers")
 
-from rosettaformer.inference import tokenizer as module
-from rosettaformer.inference.tokenizer import Tokenizer
+from rosettaformer.use.inference import tokenizer as module
+from rosettaformer.use.inference.tokenizer import Tokenizer
 
 EMPTY = dict.fromkeys(("truncation", "padding", "normalizer", "pre_tokenizer", "post_processor", "decoder"))
 WORDS = {"type": "WordLevel", "vocab": {"a": 0, "b": 1, "?": 2, "a" * 40: 3}, "unk_token": "?"}

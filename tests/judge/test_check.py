@@ -14,12 +14,12 @@ from invoke import invoke, refused
 from kinds import conformance
 from messages import mentions
 
-from rosettaformer.conformance import runner
-from rosettaformer.conformance.case import DTYPES
-from rosettaformer.conformance.cases import all_cases, of_components
-from rosettaformer.conformance.ports import process
-from rosettaformer.conformance.reference.components import is_layout
-from rosettaformer.conformance.reference.expectation_store import Store, digest
+from rosettaformer.judge import runner
+from rosettaformer.judge.case import DTYPES
+from rosettaformer.judge.expectation.components import is_layout
+from rosettaformer.judge.expectation.expectation_store import Store, digest
+from rosettaformer.judge.ports import process
+from rosettaformer.judge.suite import all_cases, of_components
 
 pytestmark = pytest.mark.product
 

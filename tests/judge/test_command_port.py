@@ -15,18 +15,18 @@ from kinds import every
 from messages import mentions
 from safetensors.numpy import load_file, save_file
 
-import rosettaformer
-from rosettaformer.conformance import runner
-from rosettaformer.conformance.case import Case
-from rosettaformer.conformance.cases.case_files import write_cases
-from rosettaformer.conformance.ports import command
-from rosettaformer.conformance.reference import components
+from rosettaformer.judge import runner
+from rosettaformer.judge.case import Case
+from rosettaformer.judge.expectation import components
+from rosettaformer.judge.ports import command
+from rosettaformer.judge.suite.case_files import write_cases
+from rosettaformer.judge.templates import TEMPLATES
 
 pytestmark = pytest.mark.product
 
 CASES = suite()
 PLAIN = next(case for case in CASES if case.id == "layer_norm/plain")
-TEMPLATE = (Path(rosettaformer.__file__).parent / "templates" / "command_port.py").read_text()
+TEMPLATE = (TEMPLATES / "command_port.py").read_text()
 # name of a case -> what a command does with it, the status, and what the message has
 ROWS = {
     "good": ("file.write_bytes(right)", "pass", ""),

@@ -9,12 +9,12 @@ from expectations import all_by_id, expect, suite
 from kinds import every
 from messages import mentions
 
-from rosettaformer.conformance.case import Case, numpy_dtype
-from rosettaformer.conformance.compare import compare
-from rosettaformer.conformance.reference import components, near_ties, tolerance
-from rosettaformer.conformance.reference.orders import shuffled
-from rosettaformer.conformance.reference.tolerance import Expectation, ulp
-from rosettaformer.conformance.result import Result, judge
+from rosettaformer.judge.case import Case, numpy_dtype
+from rosettaformer.judge.compare import compare
+from rosettaformer.judge.expectation import components, near_ties, tolerance
+from rosettaformer.judge.expectation.orders import shuffled
+from rosettaformer.judge.expectation.tolerance import Expectation, ulp
+from rosettaformer.judge.result import Result, judge
 
 
 def _expectation(reference: np.ndarray, dtype: str = "float32", noise: float = 1e-6) -> Expectation:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from expectations import all_by_id
 
-from rosettaformer.conformance.case import Case
-from rosettaformer.conformance.reference import components
+from rosettaformer.judge.case import Case
+from rosettaformer.judge.expectation import components
 
 CASES = sorted((case for case in all_by_id().values() if not components.forward_of(case.component)), key=lambda case: case.size)
 

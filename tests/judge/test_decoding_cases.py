@@ -11,12 +11,12 @@ from expectations import all_by_id
 from kinds import conformance, every
 
 from reference_numpy.beams import Beam
-from rosettaformer.conformance import runner
-from rosettaformer.conformance.case import Case
-from rosettaformer.conformance.cases import all_cases, case_files
-from rosettaformer.conformance.ports.adapters import submodules
-from rosettaformer.conformance.reference import components, near_ties
-from rosettaformer.conformance.reference.choices import Chooser, Key, chosen_by
+from rosettaformer.judge import runner
+from rosettaformer.judge.case import Case
+from rosettaformer.judge.expectation import components, near_ties
+from rosettaformer.judge.expectation.choices import Chooser, Key, chosen_by
+from rosettaformer.judge.ports.adapters import submodules
+from rosettaformer.judge.suite import all_cases, case_files
 
 PORT = "tests/ports/numpy_decoding.py"
 CASES = {id_: case for id_, case in all_by_id().items() if case.component in components.DECODING}

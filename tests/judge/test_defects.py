@@ -12,13 +12,13 @@ import pytest
 from expectations import all_by_id, expect
 from kinds import conformance, every
 
-from rosettaformer.conformance import catalogue
-from rosettaformer.conformance.case import Case
-from rosettaformer.conformance.cases import all_cases
-from rosettaformer.conformance.catalogue import Defect, all_defects, injected, records
-from rosettaformer.conformance.catalogue.effect import effect
-from rosettaformer.conformance.compare import compare
-from rosettaformer.conformance.reference import components, tolerance
+from rosettaformer.judge import catalogue
+from rosettaformer.judge.case import Case
+from rosettaformer.judge.catalogue import Defect, all_defects, injected, records
+from rosettaformer.judge.catalogue.effect import effect
+from rosettaformer.judge.compare import compare
+from rosettaformer.judge.expectation import components, tolerance
+from rosettaformer.judge.suite import all_cases
 
 # the letters of the ids -> the highest number; all numbers up to it are taken but these
 HIGHEST = {

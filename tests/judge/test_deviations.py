@@ -7,10 +7,10 @@ import pytest
 from expectations import suite
 from messages import each_mentions, mentions
 
-from rosettaformer.conformance import deviations
-from rosettaformer.conformance.report.summary import Summary
-from rosettaformer.conformance.result import Result
-from rosettaformer.conformance.status import FAILURES
+from rosettaformer.judge import deviations
+from rosettaformer.judge.result import Result
+from rosettaformer.judge.status import FAILURES
+from rosettaformer.judge.summary import Summary
 
 ENTRY = """
 [[deviation]]

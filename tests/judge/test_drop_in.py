@@ -14,10 +14,10 @@ from in_process import InProcess
 from invoke import invoke
 from kinds import conformance
 
-from rosettaformer.checkpoints.hugging_face import FAMILIES, new
-from rosettaformer.conformance import runner
-from rosettaformer.conformance.cases.like_folders import cases_of
-from rosettaformer.conformance.result import Result
+from rosettaformer.files.checkpoints.hugging_face import FAMILIES, new
+from rosettaformer.judge import runner
+from rosettaformer.judge.result import Result
+from rosettaformer.judge.suite.like_folders import cases_of
 
 PORTS = HOUSE / "tests" / "ports" / "drop_in"
 PAGES = {page: (HOUSE / "docs" / page).read_text() for page in ("like.md", "drop-in.md")}

@@ -6,9 +6,9 @@ import pytest
 from kinds import every
 
 from reference_numpy import preset
-from rosettaformer.conformance.cases import all_cases, decoders, decoding, single_stack
-from rosettaformer.conformance.cases.build import Builder, excluded
-from rosettaformer.conformance.limits import Hidden
+from rosettaformer.judge.suite import all_cases, decoders, decoding, single_stack
+from rosettaformer.judge.suite.build import Builder, excluded
+from rosettaformer.judge.suite.limits import Hidden
 
 MODULES = (decoding, single_stack, decoders)
 GENERATION, CHOICES = ("greedy_search", "sample", "beam_search", "decode_in_steps"), ("penalise", "truncate", "draw")

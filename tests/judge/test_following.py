@@ -12,11 +12,11 @@ from messages import mentions
 
 from reference_numpy import sampling
 from reference_numpy.beams import Beam
-from rosettaformer.conformance import runner
-from rosettaformer.conformance.case import DTYPES, Case
-from rosettaformer.conformance.reference import components, near_ties, tolerance
-from rosettaformer.conformance.reference.choices import Chooser, Key, chosen_by
-from rosettaformer.conformance.result import Result, judge
+from rosettaformer.judge import runner
+from rosettaformer.judge.case import DTYPES, Case
+from rosettaformer.judge.expectation import components, near_ties, tolerance
+from rosettaformer.judge.expectation.choices import Chooser, Key, chosen_by
+from rosettaformer.judge.result import Result, judge
 
 PORT = "tests/ports/numpy_decoding.py"
 SEARCHES = {id_: case for id_, case in all_by_id().items() if case.component in components.SEARCHES}

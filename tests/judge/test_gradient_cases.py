@@ -9,16 +9,16 @@ import pytest
 from expectations import all_by_id, expect
 from invoke import invoke
 
-from rosettaformer.conformance.cases import all_cases, of_components
-from rosettaformer.conformance.cases.gradients import WITHOUT, gradient
-from rosettaformer.conformance.compare import compare
-from rosettaformer.conformance.reference import components, statistics
-from rosettaformer.conformance.result import judge
+from rosettaformer.judge.compare import compare
+from rosettaformer.judge.expectation import components, statistics
+from rosettaformer.judge.result import judge
+from rosettaformer.judge.suite import all_cases, of_components
+from rosettaformer.judge.suite.gradients import WITHOUT, gradient
 
 CASES = all_by_id()
 PORT = """
 from reference_numpy.parameters import nest
-from rosettaformer.conformance.reference.components import answer
+from rosettaformer.judge.expectation.components import answer
 from rosettaformer.ports import CLASSIC
 
 config, dtypes = CLASSIC, ("float64",)

@@ -7,11 +7,11 @@ import pytest
 from expectations import suite
 from kinds import conformance, every
 
-from rosettaformer.conformance import runner
-from rosettaformer.conformance.cases import fitted
-from rosettaformer.conformance.limits import Hidden
-from rosettaformer.conformance.report.summary import Summary
-from rosettaformer.conformance.single import Single
+from rosettaformer.judge import runner
+from rosettaformer.judge.single import Single
+from rosettaformer.judge.suite import fitted
+from rosettaformer.judge.suite.limits import Hidden
+from rosettaformer.judge.summary import Summary
 
 OFFSET = """
 import numpy as np

@@ -16,10 +16,10 @@ from expectations import suite
 from invoke import marked
 from rich.console import Console
 
-from rosettaformer.conformance import compare, result, runner
-from rosettaformer.conformance.report import junit, matrix
-from rosettaformer.conformance.report.summary import Summary
-from rosettaformer.processes import wire
+from rosettaformer.common.processes import wire
+from rosettaformer.judge import compare, result, runner
+from rosettaformer.judge.report import junit, matrix
+from rosettaformer.judge.summary import Summary
 
 pytestmark = pytest.mark.product
 

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from browser import brightness, names_nothing_outside, offline, opened, prefer, wide
 
-from rosettaformer.conformance.compare import HIGHEST, Comparison
-from rosettaformer.conformance.diagnosis import Finding
-from rosettaformer.conformance.diagnosis.divergence import Divergence, Row
-from rosettaformer.conformance.ports.port import undefined
-from rosettaformer.conformance.report import html
-from rosettaformer.conformance.report.summary import Summary
-from rosettaformer.conformance.result import Result
+from rosettaformer.judge.compare import HIGHEST, Comparison
+from rosettaformer.judge.diagnosis import Finding
+from rosettaformer.judge.diagnosis.divergence import Divergence, Row
+from rosettaformer.judge.ports.port import undefined
+from rosettaformer.judge.report import html
+from rosettaformer.judge.result import Result
+from rosettaformer.judge.summary import Summary
 
 pytestmark = pytest.mark.product
 

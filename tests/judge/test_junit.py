@@ -5,11 +5,11 @@ from xml.etree import ElementTree
 
 from messages import mentions
 
-from rosettaformer.conformance.case import SUITE_RELEASE
-from rosettaformer.conformance.ports.port import undefined
-from rosettaformer.conformance.report import junit
-from rosettaformer.conformance.report.summary import Summary
-from rosettaformer.conformance.result import Result
+from rosettaformer.judge.case import SUITE_RELEASE
+from rosettaformer.judge.ports.port import undefined
+from rosettaformer.judge.report import junit
+from rosettaformer.judge.result import Result
+from rosettaformer.judge.summary import Summary
 
 
 def row(status: str, message: str = "", case: str = "softmax/plain", port: str = "mine") -> Result:

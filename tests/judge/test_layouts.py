@@ -14,18 +14,18 @@ from kinds import every
 from own_modules import adapter, document, norm, verdict
 
 from reference_numpy import layout, parameters
-from rosettaformer.conformance import runner
-from rosettaformer.conformance.case import Case
-from rosettaformer.conformance.cases import all_cases, attention, fitted, layers
-from rosettaformer.conformance.cases.build import Builder
-from rosettaformer.conformance.cases.gradients import gradients
-from rosettaformer.conformance.ports.adapters.call_mapping import CallTable, derived
-from rosettaformer.conformance.ports.adapters.submodules import found, submodules
-from rosettaformer.conformance.ports.names import Names
-from rosettaformer.conformance.ports.port import NotCovered, Port
-from rosettaformer.conformance.reference import components
-from rosettaformer.conformance.reference.components import LAYOUTS, forward_of
-from rosettaformer.conformance.vectors import golden
+from rosettaformer.judge import runner
+from rosettaformer.judge.case import Case
+from rosettaformer.judge.expectation import components
+from rosettaformer.judge.expectation.components import LAYOUTS, forward_of
+from rosettaformer.judge.ports.adapters.call_mapping import CallTable, derived
+from rosettaformer.judge.ports.adapters.submodules import found, submodules
+from rosettaformer.judge.ports.names import Names
+from rosettaformer.judge.ports.port import NotCovered, Port
+from rosettaformer.judge.suite import all_cases, attention, fitted, layers
+from rosettaformer.judge.suite.build import Builder
+from rosettaformer.judge.suite.gradients import gradients
+from rosettaformer.judge.vectors import golden
 from rosettaformer.ports import CLASSIC
 
 CASES = all_by_id()
@@ -174,7 +174,7 @@ def test_heads_that_share_a_kernel_have_one_block_and_a_width_they_divide() -> N
 
 def test_numpy_functions_have_these_components_too(tmp_path: Path) -> None:
     path = tmp_path / "numpy_layouts.py"
-    path.write_text("from rosettaformer.conformance.reference.components import answer as self_attention\n")
+    path.write_text("from rosettaformer.judge.expectation.components import answer as self_attention\n")
     own = Port(str(path))
     cases = [case.at("float64") for case in CASES.values() if case.component == "self_attention"]
     assert {verdict(case, own.answer) for case in cases} == {"pass"}

@@ -14,13 +14,13 @@ from kinds import conformance, every
 from messages import mentions, naming
 from whole_models import PLAIN, SLOW, in_this_process, judged, models, quick, written
 
-from rosettaformer.checkpoints import load
-from rosettaformer.checkpoints.hugging_face import FAMILIES, new, save
-from rosettaformer.conformance import runner
-from rosettaformer.conformance.case import DTYPES
-from rosettaformer.conformance.cases.like_folders import cases_of
-from rosettaformer.conformance.ports.port import undefined
-from rosettaformer.conformance.result import Result
+from rosettaformer.files.checkpoints import load
+from rosettaformer.files.checkpoints.hugging_face import FAMILIES, new, save
+from rosettaformer.judge import runner
+from rosettaformer.judge.case import DTYPES
+from rosettaformer.judge.ports.port import undefined
+from rosettaformer.judge.result import Result
+from rosettaformer.judge.suite.like_folders import cases_of
 
 
 @pytest.fixture(autouse=True)

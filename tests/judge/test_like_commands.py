@@ -12,11 +12,11 @@ from kinds import conformance, every
 from messages import mentions
 from whole_models import PLAIN, models
 
-from rosettaformer.conformance import runner
-from rosettaformer.conformance.case import Case
-from rosettaformer.conformance.cases import prompts
-from rosettaformer.conformance.result import Result
-from rosettaformer.conformance.status import UNSTARTED
+from rosettaformer.judge import runner
+from rosettaformer.judge.case import Case
+from rosettaformer.judge.result import Result
+from rosettaformer.judge.status import UNSTARTED
+from rosettaformer.judge.suite import prompts
 
 pytestmark = pytest.mark.product
 

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from whole_models import PLAIN, SLOW, in_this_process, judged, models
 
-import rosettaformer
-from rosettaformer.checkpoints.hugging_face import FAMILIES, new
-from rosettaformer.conformance.case import Case
-from rosettaformer.conformance.cases.like import like_cases
+from rosettaformer.files.checkpoints.hugging_face import FAMILIES, new
+from rosettaformer.judge.case import Case
+from rosettaformer.judge.suite.like import like_cases
+from rosettaformer.judge.templates import TEMPLATES
 
 pytestmark = pytest.mark.conformance
 pytest.importorskip("torch")
-TEMPLATE = Path(rosettaformer.__file__).parent / "templates" / "like_port.py"
+TEMPLATE = TEMPLATES / "like_port.py"
 DTYPES = ("float32", "bfloat16")
 EVERY = 10  # so many models to one that is asked the cases that take long, too
 

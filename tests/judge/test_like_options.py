@@ -12,11 +12,11 @@ from kinds import conformance, every
 from messages import mentions
 from whole_models import PLAIN, in_this_process, quick, written
 
-import rosettaformer.conformance.single  # noqa: F401 - NumPy cannot be loaded again after the run in this process
-from rosettaformer.checkpoints import load
-from rosettaformer.checkpoints.hugging_face import new
+import rosettaformer.judge.single  # noqa: F401 - NumPy cannot be loaded again after the run in this process
 from rosettaformer.commands import diagnose
-from rosettaformer.conformance import diagnosis
+from rosettaformer.files.checkpoints import load
+from rosettaformer.files.checkpoints.hugging_face import new
+from rosettaformer.judge import diagnosis
 from rosettaformer.pytest_plugin import parametrize_with_cases
 
 pytest_plugins = ["pytester"]
@@ -195,7 +195,7 @@ def test_a_folder_of_ones_own_is_given_itself_in_its_dtype(tmp_path: Path, own: 
 
 
 def test_a_port_of_components_is_asked_the_same(tmp_path: Path) -> None:
-    text = "from rosettaformer.conformance.reference.components import answer as transformer\n"
+    text = "from rosettaformer.judge.expectation.components import answer as transformer\n"
     (tmp_path / "by_components.py").write_text(text)
     code, rows = _checked(tmp_path / "by_components.py", "--like", "qwen3", *FEW)
     assert code == 0 and Counter(row["status"] for row in rows.values()) == {"pass": 2}
@@ -244,7 +244,7 @@ def test_diagnose_names_a_constant_of_a_model_with_norms_in_float32_within_its_l
 
 
 SUITE = """
-import rosettaformer.conformance.single  # noqa: F401 - NumPy cannot be loaded again after the run in this process
+import rosettaformer.judge.single  # noqa: F401 - NumPy cannot be loaded again after the run in this process
 from rosettaformer.pytest_plugin import parametrize_with_cases
 
 @parametrize_with_cases("a_whole_port.py", like="qwen3", dtypes=["float32"], components=["transformer"], core=True)

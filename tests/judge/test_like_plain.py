@@ -9,10 +9,10 @@ from invoke import invoke, refused
 from kinds import every
 from whole_models import in_this_process, judged, models
 
-from rosettaformer.checkpoints.hugging_face import FAMILIES
 from rosettaformer.commands.new_port import PLAIN
-from rosettaformer.conformance.case import Case
-from rosettaformer.proposals.whole_models import written
+from rosettaformer.files.checkpoints.hugging_face import FAMILIES
+from rosettaformer.judge.case import Case
+from rosettaformer.judge.proposals.whole_models import written
 
 IMPORTS = {"torch": {"torch", "numpy"}, "flax": {"flax", "jax", "numpy"}, "keras": {"keras", "numpy"}, "numpy": {"numpy"}}
 WITH_GRADIENTS = ("torch", "flax")

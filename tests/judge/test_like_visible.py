@@ -19,12 +19,12 @@ from mutants import mutants_of
 from visibility import DTYPE, ENOUGH, hidden, model
 
 from reference_numpy.fields import is_number
-from rosettaformer.checkpoints.hugging_face import new
-from rosettaformer.conformance.catalogue import all_defects, injected
-from rosettaformer.conformance.catalogue.settings import all_settings
-from rosettaformer.conformance.compare import compare
-from rosettaformer.conformance.reference import components, tolerance
-from rosettaformer.conformance.reference.patching import patched
+from rosettaformer.files.checkpoints.hugging_face import new
+from rosettaformer.judge.catalogue import all_defects, injected
+from rosettaformer.judge.catalogue.settings import all_settings
+from rosettaformer.judge.compare import compare
+from rosettaformer.judge.expectation import components, tolerance
+from rosettaformer.judge.expectation.patching import patched
 
 Changes = Iterator[tuple[str, Any]]
 MODULES = (

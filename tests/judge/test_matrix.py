@@ -14,13 +14,13 @@ from rich.console import Console
 from rosettaformer.commands.list import _components
 from rosettaformer.commands.progress import Checking
 from rosettaformer.comparison.report import comparison_text
-from rosettaformer.conformance.cases import expression
-from rosettaformer.conformance.ports.port import ON_ONE_DEVICE, _filled, undefined, without
-from rosettaformer.conformance.report import matrix
-from rosettaformer.conformance.report.grouping import Reason, reasons
-from rosettaformer.conformance.report.summary import Summary
-from rosettaformer.conformance.result import Result
-from rosettaformer.conformance.status import UNLOADED, UNSTARTED, Status
+from rosettaformer.judge.ports.port import ON_ONE_DEVICE, _filled, undefined, without
+from rosettaformer.judge.report import matrix
+from rosettaformer.judge.report.grouping import Reason, reasons
+from rosettaformer.judge.result import Result
+from rosettaformer.judge.status import UNLOADED, UNSTARTED, Status
+from rosettaformer.judge.suite import expression
+from rosettaformer.judge.summary import Summary
 
 
 def row(case: str, status: str = "pass", dtype: str = "float32", port: str = "mine.py", **changes: Any) -> Result:

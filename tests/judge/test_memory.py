@@ -18,19 +18,19 @@ from invoke import invoke, marked
 
 from reference_numpy import arithmetic
 from reference_numpy.sharding import Mesh
-from rosettaformer.checkpoints import view
-from rosettaformer.checkpoints.hugging_face import new
-from rosettaformer.checkpoints.strict import numpy_dtype
-from rosettaformer.conformance import runner, stored
-from rosettaformer.conformance.case import Case
-from rosettaformer.conformance.cases import fitting
-from rosettaformer.conformance.cases.like_folders import cases_of
-from rosettaformer.conformance.ports import messages
-from rosettaformer.conformance.reference import orders, tolerance, trace
-from rosettaformer.conformance.reference.expectation_store import digest
-from rosettaformer.conformance.report.summary import Summary
-from rosettaformer.conformance.status import Status
-from rosettaformer.conformance.stored import Stored
+from rosettaformer.files.checkpoints import view
+from rosettaformer.files.checkpoints.hugging_face import new
+from rosettaformer.files.checkpoints.strict import numpy_dtype
+from rosettaformer.judge import runner, stored
+from rosettaformer.judge.case import Case
+from rosettaformer.judge.expectation import orders, tolerance, trace
+from rosettaformer.judge.expectation.expectation_store import digest
+from rosettaformer.judge.ports import messages
+from rosettaformer.judge.status import Status
+from rosettaformer.judge.stored import Stored
+from rosettaformer.judge.suite import fitting
+from rosettaformer.judge.suite.like_folders import cases_of
+from rosettaformer.judge.summary import Summary
 
 CHAINS = [("float64",), ("float32",), ("float16", "float64"), ("float64", "bfloat16", "float64"), ("bfloat16", "float32", "float16")]
 LARGER = {"vocab_size": 4096, "hidden_size": 256, "intermediate_size": 768, "head_dim": 64}
@@ -200,8 +200,8 @@ def test_a_report_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) 
 
 PORT = """
 import numpy as np
-from rosettaformer.checkpoints import view
-from rosettaformer.checkpoints.container import release
+from rosettaformer.files.checkpoints import view
+from rosettaformer.files.checkpoints.container import release
 
 dtypes = "float32", "bfloat16"
 

@@ -23,22 +23,22 @@ from reference_numpy.recipe import Recipe
 from reference_numpy.sharding import Mesh, chunks
 from reference_numpy.training import Trainer
 from rosettaformer.commands import diagnose
-from rosettaformer.conformance import runner
-from rosettaformer.conformance.case import Case
-from rosettaformer.conformance.cases import fitted
-from rosettaformer.conformance.cases.expression import choose
-from rosettaformer.conformance.cases.meshes import mesh_cases
-from rosettaformer.conformance.diagnosis import on_mesh
-from rosettaformer.conformance.ports import messages
-from rosettaformer.conformance.ports.adapters import whole_model
-from rosettaformer.conformance.ports.adapters.meshes import answer, by_processes, gathered
-from rosettaformer.conformance.reference import components
-from rosettaformer.conformance.reference.components import DIFFERENTIABLE, OWN, VJP, forward_of, model_of
-from rosettaformer.conformance.report import html, junit
-from rosettaformer.conformance.report.summary import Summary
-from rosettaformer.conformance.result import Result
-from rosettaformer.conformance.runner import unable
-from rosettaformer.conformance.status import Status
+from rosettaformer.judge import runner
+from rosettaformer.judge.case import Case
+from rosettaformer.judge.diagnosis import on_mesh
+from rosettaformer.judge.expectation import components
+from rosettaformer.judge.expectation.components import DIFFERENTIABLE, OWN, VJP, forward_of, model_of
+from rosettaformer.judge.ports import messages
+from rosettaformer.judge.ports.adapters import whole_model
+from rosettaformer.judge.ports.adapters.meshes import answer, by_processes, gathered
+from rosettaformer.judge.report import html, junit
+from rosettaformer.judge.result import Result
+from rosettaformer.judge.runner import unable
+from rosettaformer.judge.status import Status
+from rosettaformer.judge.suite import fitted
+from rosettaformer.judge.suite.expression import choose
+from rosettaformer.judge.suite.meshes import mesh_cases
+from rosettaformer.judge.summary import Summary
 
 PORTS = Path(__file__).parents[1] / "ports"
 TWO = Mesh(data=2)

@@ -13,15 +13,15 @@ from expectations import store
 from messages import mentions
 
 from reference_numpy.sharding import Mesh
-from rosettaformer.conformance import runner
-from rosettaformer.conformance.case import Case
-from rosettaformer.conformance.cases.meshes import mesh_cases
-from rosettaformer.conformance.ports import children, process
-from rosettaformer.conformance.ports.children import Children
-from rosettaformer.conformance.ports.process import Process
-from rosettaformer.conformance.status import Status
-from rosettaformer.processes import Answer
-from rosettaformer.processes.program import Stopped
+from rosettaformer.common.processes import Answer
+from rosettaformer.common.processes.program import Stopped
+from rosettaformer.judge import runner
+from rosettaformer.judge.case import Case
+from rosettaformer.judge.ports import children, process
+from rosettaformer.judge.ports.children import Children
+from rosettaformer.judge.ports.process import Process
+from rosettaformer.judge.status import Status
+from rosettaformer.judge.suite.meshes import mesh_cases
 
 PORT = str(Path(__file__).parents[1] / "ports" / "mesh_torch.py")
 ABOUT = {"modes": ["eager"], "config": {}, "dtypes": ["float32"], "components": [], "processes": True}

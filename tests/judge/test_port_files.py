@@ -16,18 +16,18 @@ from own_modules import adapter, blocks, document, norm, verdict
 
 from reference_numpy import layout, parameters, preset
 from reference_numpy.positional_encoding import positional_encoding
-from rosettaformer.conformance import runner
-from rosettaformer.conformance.case import Case
-from rosettaformer.conformance.cases import all_cases
-from rosettaformer.conformance.diagnosis.divergence import backward, divergence
-from rosettaformer.conformance.ports.adapters.call_mapping import CallMapping, CallTable
-from rosettaformer.conformance.ports.messages import plain
-from rosettaformer.conformance.ports.names import Names
-from rosettaformer.conformance.ports.port import NotCovered, Port, load_file
-from rosettaformer.conformance.ports.port_server import SideEffects, reply
-from rosettaformer.conformance.reference import components
-from rosettaformer.conformance.runner import open_worker
-from rosettaformer.conformance.status import FAILURES
+from rosettaformer.judge import runner
+from rosettaformer.judge.case import Case
+from rosettaformer.judge.diagnosis.divergence import backward, divergence
+from rosettaformer.judge.expectation import components
+from rosettaformer.judge.ports.adapters.call_mapping import CallMapping, CallTable
+from rosettaformer.judge.ports.messages import plain
+from rosettaformer.judge.ports.names import Names
+from rosettaformer.judge.ports.port import NotCovered, Port, load_file
+from rosettaformer.judge.ports.port_server import SideEffects, reply
+from rosettaformer.judge.runner import open_worker
+from rosettaformer.judge.status import FAILURES
+from rosettaformer.judge.suite import all_cases
 
 CASES = all_by_id()
 CONFIG = preset(
@@ -181,7 +181,7 @@ def test_a_function_that_does_not_look_at_skip_padding_does_not_cover_it(tmp_pat
     differs = TAKES[given]
     path = tmp_path / f"skip_padding_{differs}.py"
     path.write_text(f"""from reference_numpy.parameters import nest
-from rosettaformer.conformance.reference.components import function_of
+from rosettaformer.judge.expectation.components import function_of
 
 def transformer(case):
     i = case.inputs

@@ -31,9 +31,9 @@ def test_the_module_for_port_files_names_everything_it_offers() -> None:
 
 
 def test_nothing_that_authors_see_has_these_names_from_elsewhere() -> None:
-    folders = ("tests/ports", "tests/proposed", "rosettaformer/templates", "rosettaformer/guide/snippets")
+    folders = ("tests/ports", "tests/proposed", "rosettaformer/judge/templates", "rosettaformer/guide/snippets")
     files = [path for folder in folders for path in (HOUSE / folder).rglob("*.py") if "add_a_component" not in path.parts]
     assert len(files) > 50
-    texts = [*files, HOUSE / "README.md", *(HOUSE / "docs").glob("*.md"), *(HOUSE / "rosettaformer/proposals").glob("*.py")]
-    other = re.compile(rf"from rosettaformer\.conformance\S* import .*\b(?:{'|'.join(ports.__all__)})\b")
+    texts = [*files, HOUSE / "README.md", *(HOUSE / "docs").glob("*.md"), *(HOUSE / "rosettaformer/judge/proposals").glob("*.py")]
+    other = re.compile(rf"from rosettaformer\.judge\S* import .*\b(?:{'|'.join(ports.__all__)})\b")
     assert [path.name for path in texts if other.search(path.read_text())] == []

@@ -18,12 +18,12 @@ from kinds import conformance, every
 from messages import mentions
 
 from bench import __main__ as bench
-from rosettaformer.backends import unavailable
-from rosettaformer.conformance import runner
-from rosettaformer.conformance.case import Case
-from rosettaformer.conformance.ports.process import Process
-from rosettaformer.conformance.report.summary import Summary
-from rosettaformer.extras import install
+from rosettaformer.common.backends import unavailable
+from rosettaformer.common.extras import install
+from rosettaformer.judge import runner
+from rosettaformer.judge.case import Case
+from rosettaformer.judge.ports.process import Process
+from rosettaformer.judge.summary import Summary
 
 pytestmark = pytest.mark.product
 

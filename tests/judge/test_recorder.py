@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from in_process import InProcess
 
-from rosettaformer.conformance.cases import all_cases
-from rosettaformer.conformance.diagnosis.divergence import divergence
-from rosettaformer.conformance.ports.adapters.recorder import Recorder
-from rosettaformer.conformance.ports.messages import Force
-from rosettaformer.modules.recording import patched
+from rosettaformer.common.modules.recording import patched
+from rosettaformer.judge.diagnosis.divergence import divergence
+from rosettaformer.judge.ports.adapters.recorder import Recorder
+from rosettaformer.judge.ports.messages import Force
+from rosettaformer.judge.suite import all_cases
 
 FACE: Any = SimpleNamespace(
     is_tensor=lambda value: isinstance(value, np.ndarray), to_numpy=np.asarray, like=lambda array, tensor: array.astype(tensor.dtype)

@@ -10,10 +10,10 @@ from expectations import all_by_id
 from kinds import every
 from messages import each_mentions, mentions
 
-from rosettaformer.conformance import runner
-from rosettaformer.conformance.case import DTYPES, Case
-from rosettaformer.conformance.compare import heat_map
-from rosettaformer.conformance.report.summary import Summary
+from rosettaformer.judge import runner
+from rosettaformer.judge.case import DTYPES, Case
+from rosettaformer.judge.compare import heat_map
+from rosettaformer.judge.summary import Summary
 
 pytestmark = pytest.mark.product
 

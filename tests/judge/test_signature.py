@@ -9,11 +9,11 @@ import pytest
 from expectations import all_by_id
 from messages import mentions
 
-from rosettaformer.conformance.case import Case
-from rosettaformer.conformance.ports import signature
-from rosettaformer.conformance.ports.messages import plain
-from rosettaformer.conformance.ports.port import Port
-from rosettaformer.conformance.ports.port_server import SideEffects, reply
+from rosettaformer.judge.case import Case
+from rosettaformer.judge.ports import signature
+from rosettaformer.judge.ports.messages import plain
+from rosettaformer.judge.ports.port import Port
+from rosettaformer.judge.ports.port_server import SideEffects, reply
 
 FUNCTION = (
     "; layer_norm is called as layer_norm(case), where case.inputs has x_btd, case.parameters scale, offset, and case.config the settings"

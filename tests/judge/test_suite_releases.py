@@ -6,16 +6,16 @@ from pathlib import Path
 import pytest
 from expectations import all_by_id
 
-from rosettaformer.conformance import runner
-from rosettaformer.conformance.case import SUITE_RELEASE
-from rosettaformer.conformance.limits import fitted_to
-from rosettaformer.conformance.ports.port import Port
-from rosettaformer.conformance.report import grouping
-from rosettaformer.conformance.report.summary import Summary
+from rosettaformer.judge import runner
+from rosettaformer.judge.case import SUITE_RELEASE
+from rosettaformer.judge.ports.port import Port
+from rosettaformer.judge.report import grouping
+from rosettaformer.judge.suite.limits import fitted_to
+from rosettaformer.judge.summary import Summary
 
 OLD = all_by_id()["softmax/large_masked"]
 NEW = dataclasses.replace(OLD, name="made_up", release=SUITE_RELEASE + 1)
-PORT = "{suite}\nfrom rosettaformer.conformance.reference.components import answer as softmax\n"
+PORT = "{suite}\nfrom rosettaformer.judge.expectation.components import answer as softmax\n"
 
 
 def port(folder: Path, suite: str) -> str:

@@ -9,8 +9,8 @@ from kinds import every
 
 import reference_numpy as reference_package
 from reference_numpy import parameters
-from rosettaformer.conformance.catalogue import all_defects, injected
-from rosettaformer.conformance.reference import components, trace
+from rosettaformer.judge.catalogue import all_defects, injected
+from rosettaformer.judge.expectation import components, trace
 
 CASES = all_by_id()
 CONTAINING = (

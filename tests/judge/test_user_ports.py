@@ -10,9 +10,9 @@ import pytest
 from expectations import suite
 from kinds import conformance
 
-from rosettaformer.conformance import deviations, runner
-from rosettaformer.conformance.case import DTYPES
-from rosettaformer.conformance.status import FAILURES
+from rosettaformer.judge import deviations, runner
+from rosettaformer.judge.case import DTYPES
+from rosettaformer.judge.status import FAILURES
 
 pytestmark = pytest.mark.product
 

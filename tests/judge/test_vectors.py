@@ -19,11 +19,11 @@ from invoke import invoke, refused
 from messages import each_mentions, mentions
 from safetensors.numpy import load_file, save_file
 
-from rosettaformer.conformance.case import DTYPES, SUITE_RELEASE
-from rosettaformer.conformance.cases import all_cases
-from rosettaformer.conformance.cases.case_files import answer_path
-from rosettaformer.conformance.reference import components, statistics
-from rosettaformer.conformance.vectors import golden, regenerate
+from rosettaformer.judge.case import DTYPES, SUITE_RELEASE
+from rosettaformer.judge.expectation import components, statistics
+from rosettaformer.judge.suite import all_cases
+from rosettaformer.judge.suite.case_files import answer_path
+from rosettaformer.judge.vectors import golden, regenerate
 
 pytestmark = pytest.mark.product
 

@@ -12,9 +12,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from rosettaformer.conformance.cases import all_cases
-from rosettaformer.conformance.ports import messages
-from rosettaformer.processes import printable, wire, words
+from rosettaformer.common.processes import printable, wire, words
+from rosettaformer.judge.ports import messages
+from rosettaformer.judge.suite import all_cases
 
 
 class Act(str, enum.Enum):  # noqa: UP042 - as many a port has it

@@ -10,7 +10,7 @@ import os
 import numpy as np
 
 from reference_numpy.sharding import chunks
-from rosettaformer.conformance.reference.components import answer
+from rosettaformer.judge.expectation.components import answer
 
 FAULT = os.environ.get("FAULT", "")
 

@@ -8,7 +8,7 @@ import time
 
 import numpy as np
 
-from rosettaformer.conformance.reference import components
+from rosettaformer.judge.expectation import components
 
 processes = True  # torch is only imported when it is asked
 RANK = int(os.environ.get("RANK", "0"))

@@ -4,9 +4,9 @@ from reference_numpy import encoder_only, states, transformer
 from reference_numpy.cache import decode_step, start_cache
 from reference_numpy.parameters import flatten, nest
 from reference_numpy.values import Text
-from rosettaformer.checkpoints import load as read
-from rosettaformer.checkpoints import tables
-from rosettaformer.checkpoints.hugging_face import FAMILIES
+from rosettaformer.files.checkpoints import load as read
+from rosettaformer.files.checkpoints import tables
+from rosettaformer.files.checkpoints.hugging_face import FAMILIES
 
 
 def load(folder, **changes):

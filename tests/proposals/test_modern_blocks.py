@@ -9,9 +9,9 @@ from invoke import invoke
 from kinds import conformance
 from whole_models import in_this_process
 
-from rosettaformer.conformance import runner
-from rosettaformer.conformance.result import Result
-from rosettaformer.proposals import Proposal, propose
+from rosettaformer.judge import runner
+from rosettaformer.judge.proposals import Proposal, propose
+from rosettaformer.judge.result import Result
 
 pytest.importorskip("torch")
 MODELS = Path(__file__).parents[1] / "proposed"

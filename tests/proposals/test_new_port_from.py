@@ -11,10 +11,10 @@ from invoke import invoke, refused
 from kinds import every
 from messages import mentions
 
-from rosettaformer.conformance import runner
-from rosettaformer.conformance.case import DTYPES
-from rosettaformer.proposals import propose
-from rosettaformer.proposals.shapes import layouts
+from rosettaformer.judge import runner
+from rosettaformer.judge.case import DTYPES
+from rosettaformer.judge.proposals import propose
+from rosettaformer.judge.proposals.shapes import layouts
 
 MODELS = Path(__file__).parents[1] / "proposed"
 SIZES = {"d": 12, "h": 3, "g": 3, "k": 4, "e": 4, "f": 20}

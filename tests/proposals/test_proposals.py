@@ -9,9 +9,9 @@ import pytest
 from invoke import invoke, refused
 from messages import mentions
 
-from rosettaformer.proposals import Proposal, failures, propose, trying
-from rosettaformer.proposals.constructor_arguments import meaning_of
-from rosettaformer.proposals.failures import failure
+from rosettaformer.judge.proposals import Proposal, failures, propose, trying
+from rosettaformer.judge.proposals.constructor_arguments import meaning_of
+from rosettaformer.judge.proposals.failures import failure
 
 MODELS = Path(__file__).parents[1] / "proposed"
 NANOGPT = "../ports/wild/second/nanogpt_torch.py"

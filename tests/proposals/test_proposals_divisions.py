@@ -10,9 +10,9 @@ from kinds import conformance, every
 from messages import mentions
 from whole_models import in_this_process
 
-from rosettaformer.conformance import runner
-from rosettaformer.conformance.case import DTYPES
-from rosettaformer.proposals import propose
+from rosettaformer.judge import runner
+from rosettaformer.judge.case import DTYPES
+from rosettaformer.judge.proposals import propose
 
 MODELS = Path(__file__).parents[1] / "proposed"
 NANO = "../ports/wild/second/nanogpt_torch.py"

@@ -23,28 +23,28 @@ AFFECTS = {
     "impl_tf": f"impl_tf {_PORTS}",
     "impl_jax": f"impl_jax {_PORTS}",
     "rosettaformer": f"commands judge {_EVERY}",
-    "rosettaformer/artefacts": "artefacts inference commands comparison judge backends guide house proposals benchmarks diagnosis "
-    "training checkpoints impl_jax impl_torch",
-    "rosettaformer/checkpoints": "checkpoints inference judge comparison artefacts commands backends guide training diagnosis "
-    "house proposals benchmarks impl_torch impl_tf impl_jax reference",
-    "rosettaformer/commands": "commands judge diagnosis comparison inference training proposals artefacts guide benchmarks "
-    "checkpoints house backends",
+    "rosettaformer/commands": "commands judge diagnosis comparison inference training proposals artefacts guide benchmarks checkpoints "
+    "house backends",
+    "rosettaformer/common/meshes": "training inference comparison checkpoints",
+    "rosettaformer/common/modules": "comparison judge artefacts proposals impl_jax impl_torch diagnosis commands inference guide "
+    "checkpoints benchmarks",
+    "rosettaformer/common/pages": "guide comparison inference judge checkpoints benchmarks",
+    "rosettaformer/common/processes": f"judge comparison training {_EVERY}",
     "rosettaformer/comparison": "comparison checkpoints judge commands",
+    "rosettaformer/comparison/model_report": "comparison inference checkpoints commands",
     "rosettaformer/comparison/timing": "comparison benchmarks inference checkpoints judge commands",
-    "rosettaformer/conformance": "judge diagnosis backends proposals guide artefacts commands comparison training inference "
-    "checkpoints benchmarks house impl_torch impl_tf impl_jax reference",
+    "rosettaformer/files/artefacts": "artefacts inference commands comparison judge backends guide house proposals benchmarks diagnosis "
+    "training checkpoints impl_jax impl_torch",
+    "rosettaformer/files/checkpoints": "checkpoints inference judge comparison artefacts commands backends guide training diagnosis "
+    "house proposals benchmarks impl_torch impl_tf impl_jax reference",
     "rosettaformer/guide": "guide commands diagnosis",
-    "rosettaformer/inference": "inference checkpoints comparison commands benchmarks diagnosis house judge artefacts backends guide "
+    "rosettaformer/judge": "judge diagnosis backends proposals guide artefacts commands comparison training inference checkpoints "
+    "benchmarks house impl_torch impl_tf impl_jax reference",
+    "rosettaformer/judge/proposals": "proposals judge commands guide",
+    "rosettaformer/use/inference": "inference checkpoints comparison commands benchmarks diagnosis house judge artefacts backends guide "
     "proposals training",
-    "rosettaformer/meshes": "training inference comparison checkpoints",
-    "rosettaformer/model_report": "comparison inference checkpoints commands",
-    "rosettaformer/modules": "comparison judge artefacts proposals impl_jax impl_torch diagnosis commands inference guide checkpoints "
-    "benchmarks",
-    "rosettaformer/pages": "guide comparison inference judge checkpoints benchmarks",
-    "rosettaformer/processes": f"judge comparison training {_EVERY}",
-    "rosettaformer/proposals": "proposals judge commands guide",
-    "rosettaformer/scaling": "training commands impl_torch",
-    "rosettaformer/training": "training inference commands checkpoints backends comparison artefacts",
+    "rosettaformer/use/scaling": "training commands impl_torch",
+    "rosettaformer/use/training": "training inference commands checkpoints backends comparison artefacts",
     "tests/backends": "backends impl_torch impl_tf impl_jax",
     "tests/compared": "comparison",
     "tests/data": "judge reference checkpoints",

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from reference_numpy import TransformerConfig, parameters
-from rosettaformer.conformance.case import Case
-from rosettaformer.conformance.reference import components
+from rosettaformer.judge.case import Case
+from rosettaformer.judge.expectation import components
 
 PORTS = ("torch", "tf", "jax")
 FOUR = ("numpy", *PORTS)
@@ -35,7 +35,7 @@ class Backend:
         self.framework: Any = pytest.importorskip(_NEEDS[name], reason=f"{_NEEDS[name]} is not installed")
         self.name = name
         self.port, self.weights = self.part("port"), self.part("weights")
-        self.adapter = importlib.import_module(f"rosettaformer.conformance.ports.adapters.{name}").Adapter(self.port)
+        self.adapter = importlib.import_module(f"rosettaformer.judge.ports.adapters.{name}").Adapter(self.port)
 
     def part(self, name: str) -> ModuleType:
         """A module of the port."""

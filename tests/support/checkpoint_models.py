@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from reference_numpy import TransformerConfig, parameters, preset
-from rosettaformer.checkpoints import canonical, container
+from rosettaformer.files.checkpoints import canonical, container
 
 SIZES = {
     "source_vocabulary": 37,

@@ -9,8 +9,8 @@ import expectations
 from backends import Backend
 from in_process import InProcess
 
-from rosettaformer.conformance import runner
-from rosettaformer.conformance.case import Case
+from rosettaformer.judge import runner
+from rosettaformer.judge.case import Case
 
 __all__ = ["conform"]
 

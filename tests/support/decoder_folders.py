@@ -20,9 +20,9 @@ from hugging_face_folders import Drawn
 
 from reference_numpy import parameters
 from reference_numpy.presets import preset
-from rosettaformer.checkpoints import tables
-from rosettaformer.checkpoints.hugging_face import FAMILIES
-from rosettaformer.checkpoints.hugging_face.entries import entries_of
+from rosettaformer.files.checkpoints import tables
+from rosettaformer.files.checkpoints.hugging_face import FAMILIES
+from rosettaformer.files.checkpoints.hugging_face.entries import entries_of
 
 # model_type -> what the names of its classes begin with; of Gemma 3 the base class has another name
 KINDS = {

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 
 from reference_numpy import TransformerConfig
-from rosettaformer.conformance.case import Case
-from rosettaformer.conformance.cases import all_cases
-from rosettaformer.conformance.reference import tolerance
-from rosettaformer.conformance.reference.expectation_store import Store, digest
-from rosettaformer.conformance.reference.tolerance import Expectation
+from rosettaformer.judge.case import Case
+from rosettaformer.judge.expectation import tolerance
+from rosettaformer.judge.expectation.expectation_store import Store, digest
+from rosettaformer.judge.expectation.tolerance import Expectation
+from rosettaformer.judge.suite import all_cases
 
 __all__ = ["FOLDER", "all_by_id", "expect", "has", "made_once", "store", "suite"]
 
@@ -89,7 +89,7 @@ def store() -> Store:
     if not (parent := os.environ.get(FOLDER)):
         return Store()
     state = hashlib.sha256(np.__version__.encode())
-    for package in ("reference_numpy", "rosettaformer/conformance"):
+    for package in ("reference_numpy", "rosettaformer/judge"):
         for path in sorted((HOUSE / package).rglob("*.py")):
             state.update(path.read_bytes())
     own = Path(parent, state.hexdigest()[:16])

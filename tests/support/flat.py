@@ -4,7 +4,7 @@ from typing import Any
 
 from reference_numpy import preset
 from reference_numpy import transformer as whole
-from rosettaformer.conformance.reference import calls, components
+from rosettaformer.judge.expectation import calls, components
 
 PLAIN = preset("tiny", attention_dropout_rate=0.0)  # neither rotates nor norms queries and keys
 

@@ -24,12 +24,12 @@ import numpy as np
 from hub_choices import BASES, CHOICES, DIFFERENCES, ENTRIES, LENGTH, PADDED, SIZES, Folder
 
 from reference_numpy import preset
-from rosettaformer.checkpoints import load
-from rosettaformer.conformance.case import Case
-from rosettaformer.conformance.cases.build import Builder, rng
-from rosettaformer.conformance.compare import compare
-from rosettaformer.conformance.ports.port import load_file
-from rosettaformer.conformance.reference import components, tolerance
+from rosettaformer.files.checkpoints import load
+from rosettaformer.judge.case import Case
+from rosettaformer.judge.compare import compare
+from rosettaformer.judge.expectation import components, tolerance
+from rosettaformer.judge.ports.port import load_file
+from rosettaformer.judge.suite.build import Builder, rng
 from rosettaformer.ports import NotCovered
 
 FUSED = "fused_attention_op_available"  # a function of KerasHub

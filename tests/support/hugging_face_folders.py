@@ -9,9 +9,9 @@ import pytest
 from backends import answerer
 
 from reference_numpy import TransformerConfig
-from rosettaformer.checkpoints import Checkpoint
-from rosettaformer.checkpoints.hugging_face import FAMILIES
-from rosettaformer.conformance.case import Case
+from rosettaformer.files.checkpoints import Checkpoint
+from rosettaformer.files.checkpoints.hugging_face import FAMILIES
+from rosettaformer.judge.case import Case
 
 ACTIVATIONS = (
     "gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "gelu_python", "gelu_accurate", "gelu_python_tanh", "quick_gelu", "relu",

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from rosettaformer.conformance.case import Case
-from rosettaformer.conformance.ports.messages import plain
-from rosettaformer.conformance.ports.port import Port
-from rosettaformer.conformance.ports.port_server import SideEffects, reply
-from rosettaformer.conformance.ports.process import Worker
-from rosettaformer.processes import Answer
+from rosettaformer.common.processes import Answer
+from rosettaformer.judge.case import Case
+from rosettaformer.judge.ports.messages import plain
+from rosettaformer.judge.ports.port import Port
+from rosettaformer.judge.ports.port_server import SideEffects, reply
+from rosettaformer.judge.ports.process import Worker
 
 __all__ = ["InProcess"]
 

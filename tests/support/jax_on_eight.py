@@ -18,8 +18,8 @@ from reference_numpy import TransformerConfig, parameters, preset, sites
 from reference_numpy.recipe import PAPER, Recipe
 from reference_numpy.sharding import Mesh
 from reference_numpy.training import Trainer as Reference
-from rosettaformer.conformance.case import Case
-from rosettaformer.conformance.reference import components
+from rosettaformer.judge.case import Case
+from rosettaformer.judge.expectation import components
 
 SUPPORT = Path(__file__).parent
 # Devices wait for each other longer than on a machine that has nothing else to do.

@@ -15,9 +15,9 @@ from hugging_face_folders import library_loss
 
 from reference_numpy import TransformerConfig
 from reference_numpy.recipe import Recipe
-from rosettaformer import checkpoints
-from rosettaformer.checkpoints import tables
-from rosettaformer.checkpoints.hugging_face import FAMILIES
+from rosettaformer.files import checkpoints
+from rosettaformer.files.checkpoints import tables
+from rosettaformer.files.checkpoints.hugging_face import FAMILIES
 
 LLAMA = FAMILIES["llama"]
 

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from rosettaformer.conformance.report.summary import Summary
-from rosettaformer.conformance.result import Result
 from rosettaformer.guide import build
 from rosettaformer.guide.translation.table import PARTS, rows
+from rosettaformer.judge.result import Result
+from rosettaformer.judge.summary import Summary
 
 
 def made_up() -> build.Run:

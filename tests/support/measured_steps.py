@@ -18,7 +18,7 @@ import numpy as np
 from reference_numpy import TransformerConfig, parameters
 from reference_numpy.recipe import Recipe
 from reference_numpy.sharding import Mesh
-from rosettaformer.scaling.step import Step
+from rosettaformer.use.scaling.step import Step
 
 __all__ = ["Measured", "decoded", "encoded", "kept", "measure"]
 

@@ -38,10 +38,10 @@ def found_by(backend: str, job: Job) -> dict[str, Any]:
     on a device.
     """
     from reference_numpy.sharding import Mesh
-    from rosettaformer.checkpoints import view
-    from rosettaformer.inference.generation import Answer, generate
-    from rosettaformer.inference.models import open_model
-    from rosettaformer.inference.options import GenerationOptions
+    from rosettaformer.files.checkpoints import view
+    from rosettaformer.use.inference.generation import Answer, generate
+    from rosettaformer.use.inference.models import open_model
+    from rosettaformer.use.inference.options import GenerationOptions
 
     mesh = Mesh.parse(job["mesh"]) if job["mesh"] else None
     model, prompts = open_model(view(Path(job["folder"])), backend, job["dtype"], mesh=mesh), job["prompts"]
@@ -70,7 +70,7 @@ def _torch(devices: int, jobs: list[Job]) -> list[dict[str, Any]]:
     """Forks the other processes, which find the same; their errors are shown, and end them."""
     import torch
 
-    import rosettaformer.inference.torch_mesh  # noqa: F401
+    import rosettaformer.use.inference.torch_mesh  # noqa: F401
 
     torch.set_num_threads(1)
     with socket.socket() as free:

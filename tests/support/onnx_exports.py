@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rosettaformer.checkpoints.hugging_face import new
+from rosettaformer.files.checkpoints.hugging_face import new
 
 __all__ = ["export", "export_with_cache", "exported"]
 

@@ -13,7 +13,7 @@ import onnx
 from onnx import helper, numpy_helper
 from onnx_exports import export
 
-from rosettaformer.checkpoints.hugging_face import new
+from rosettaformer.files.checkpoints.hugging_face import new
 
 __all__ = ["FAULTS", "PLANTS", "exported", "faulty", "planted"]
 SCOPES = "pkg.torch.onnx.name_scopes"

@@ -13,8 +13,8 @@ from onnx import numpy_helper
 from impl_torch.transformer import Transformer
 from impl_torch.values import Text
 from reference_numpy import TransformerConfig
-from rosettaformer.backends import transformer
-from rosettaformer.checkpoints import save
+from rosettaformer.common.backends import transformer
+from rosettaformer.files.checkpoints import save
 
 ROWS, LENGTH = 2, 4
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from safetensors.numpy import load_file, save_file
 
-from rosettaformer.checkpoints.hugging_face import new
+from rosettaformer.files.checkpoints.hugging_face import new
 
 __all__ = ["FILES", "OPTIMUM", "Made", "made"]
 

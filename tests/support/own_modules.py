@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from expectations import expect
 
-from rosettaformer.conformance.case import Case
-from rosettaformer.conformance.compare import compare
-from rosettaformer.conformance.ports.port import NotCovered
+from rosettaformer.judge.case import Case
+from rosettaformer.judge.compare import compare
+from rosettaformer.judge.ports.port import NotCovered
 
 __all__ = ["adapter", "blocks", "document", "norm", "verdict"]
 
@@ -44,7 +44,7 @@ def adapter(framework: str, **port: Any) -> Any:
     module = {"torch": "torch", "tf": "tensorflow", "jax": "flax"}[framework]
     if importlib.util.find_spec(module) is None:
         pytest.skip(f"{module} is not installed")
-    found = importlib.import_module(f"rosettaformer.conformance.ports.adapters.{framework}")
+    found = importlib.import_module(f"rosettaformer.judge.ports.adapters.{framework}")
     return found.Adapter(SimpleNamespace(framework=framework, **port))
 
 

@@ -6,8 +6,8 @@ import numpy as np
 
 from reference_numpy import TransformerConfig, preset
 from reference_numpy.config import ACTIVATIONS, NORM_PLACEMENTS
-from rosettaformer.conformance.case import Case
-from rosettaformer.conformance.cases.build import parameters_of
+from rosettaformer.judge.case import Case
+from rosettaformer.judge.suite.build import parameters_of
 
 COMPONENTS = (
     "embedding", "positional_encoding", "softmax", "scaled_dot_product_attention", "multi_head_attention", "feed_forward", "layer_norm",

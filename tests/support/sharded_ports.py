@@ -14,14 +14,14 @@ import numpy as np
 from expectations import store
 
 from reference_numpy.sharding import Mesh
-from rosettaformer.checkpoints.hugging_face import new
-from rosettaformer.conformance.case import Case
-from rosettaformer.conformance.cases.like import like_cases
-from rosettaformer.conformance.cases.meshes import mesh_cases
-from rosettaformer.conformance.diagnosis.sharding import Reply, Said, said
-from rosettaformer.conformance.ports.process import QUICK_XLA
-from rosettaformer.conformance.runner import open_worker
-from rosettaformer.conformance.status import Kind
+from rosettaformer.files.checkpoints.hugging_face import new
+from rosettaformer.judge.case import Case
+from rosettaformer.judge.diagnosis.sharding import Reply, Said, said
+from rosettaformer.judge.ports.process import QUICK_XLA
+from rosettaformer.judge.runner import open_worker
+from rosettaformer.judge.status import Kind
+from rosettaformer.judge.suite.like import like_cases
+from rosettaformer.judge.suite.meshes import mesh_cases
 
 PORTS = Path(__file__).resolve().parent.parent / "ports" / "sharded"
 LIMIT = 100.0  # seconds for an answer, on a busy machine, too

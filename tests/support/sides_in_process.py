@@ -11,14 +11,14 @@ from unittest import mock
 
 import pytest
 
+from rosettaformer.common.processes import Answer, Child, wire
 from rosettaformer.comparison.running import comparison_server, side_process
-from rosettaformer.processes import Answer, Child, wire
 
 __all__ = ["in_process", "sides_in_process"]
 
 
 class _InProcess:
-    """Answers as `rosettaformer.processes.Child` does; questions and answers take the form that they have between processes."""
+    """Answers as `rosettaformer.common.processes.Child` does; questions and answers take the form that they have between processes."""
 
     ended = False
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from invoke import Outcome, succeeded
 
-from rosettaformer.training import schema
+from rosettaformer.use.training import schema
 
 SIZES = {"model_width": 16, "heads": 2, "feed_forward_width": 32, "encoder_layers": 1, "decoder_layers": 1}
 MODEL = tuple(word for field, value in SIZES.items() for word in ("--set", f"{field}={value}"))

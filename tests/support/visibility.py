@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from rosettaformer.checkpoints.hugging_face import new
-from rosettaformer.conformance.case import Case
-from rosettaformer.conformance.cases.like import like_cases
-from rosettaformer.conformance.compare import compare
-from rosettaformer.conformance.reference import components, tolerance
+from rosettaformer.files.checkpoints.hugging_face import new
+from rosettaformer.judge.case import Case
+from rosettaformer.judge.compare import compare
+from rosettaformer.judge.expectation import components, tolerance
+from rosettaformer.judge.suite.like import like_cases
 
 __all__ = ["DTYPE", "ENOUGH", "Model", "changes_another", "hidden", "model"]
 

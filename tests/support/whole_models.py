@@ -11,14 +11,14 @@ import in_process
 import pytest
 from expectations import store
 
-from rosettaformer.conformance import runner
-from rosettaformer.conformance.case import DTYPES, Case
-from rosettaformer.conformance.cases.like_folders import cases_of
-from rosettaformer.conformance.diagnosis import examined_port
-from rosettaformer.conformance.reference.expectation_store import Store
-from rosettaformer.conformance.reference.tolerance import Expectation
-from rosettaformer.conformance.result import Result
-from rosettaformer.processes import Answer
+from rosettaformer.common.processes import Answer
+from rosettaformer.judge import runner
+from rosettaformer.judge.case import DTYPES, Case
+from rosettaformer.judge.diagnosis import examined_port
+from rosettaformer.judge.expectation.expectation_store import Store
+from rosettaformer.judge.expectation.tolerance import Expectation
+from rosettaformer.judge.result import Result
+from rosettaformer.judge.suite.like_folders import cases_of
 
 __all__ = ["PLAIN", "SLOW", "in_this_process", "judged", "models", "quick", "written"]
 

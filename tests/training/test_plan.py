@@ -13,9 +13,9 @@ from messages import naming
 from reference_numpy import TransformerConfig, parameters, preset
 from reference_numpy.recipe import PAPER
 from reference_numpy.sharding import Mesh
-from rosettaformer.checkpoints import Checkpoint, canonical
-from rosettaformer.scaling import memory, strategies, traffic
-from rosettaformer.scaling.step import Step
+from rosettaformer.files.checkpoints import Checkpoint, canonical
+from rosettaformer.use.scaling import memory, strategies, traffic
+from rosettaformer.use.scaling.step import Step
 
 S, B, D, H, F, V, L = 16, 4, 32, 4, 128, 104, 3
 GPT = preset("gpt2_small", source_vocabulary=V, target_vocabulary=V, model_width=D, heads=H, key_value_heads=H, key_size=8, value_size=8,

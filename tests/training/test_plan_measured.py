@@ -7,8 +7,8 @@ from measured_steps import kept, measure
 from reference_numpy import preset
 from reference_numpy.recipe import PAPER
 from reference_numpy.sharding import Mesh
-from rosettaformer.scaling import memory
-from rosettaformer.scaling.step import Step
+from rosettaformer.use.scaling import memory
+from rosettaformer.use.scaling.step import Step
 
 SEQUENCES, LLAMA = scaling.SMALL.values()
 CLASSES = preset("bert_base", **scaling.SIZES, encoder_layers=2, max_positions=16, classes=3, masked_language_head=False)

@@ -14,11 +14,11 @@ from kinds import every
 from messages import mentions
 from training_runs import TINY, edit, log, train, tree
 
-from rosettaformer import reading
-from rosettaformer.checkpoints import canonical, container
-from rosettaformer.training.checkpoint_files import digest
-from rosettaformer.training.checkpoint_store import Store
-from rosettaformer.training.manifest import Manifest
+from rosettaformer.common import reading
+from rosettaformer.files.checkpoints import canonical, container
+from rosettaformer.use.training.checkpoint_files import digest
+from rosettaformer.use.training.checkpoint_store import Store
+from rosettaformer.use.training.manifest import Manifest
 
 LAST = "checkpoints/step-00000004"
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from messages import naming
 
-from rosettaformer.training.tasks import Data, create
+from rosettaformer.use.training.tasks import Data, create
 
 
 def sources(pairs: Any) -> set[str]:

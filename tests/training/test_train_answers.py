@@ -8,9 +8,9 @@ from reference_numpy import decoding, parameters, preset
 from reference_numpy.recipe import PAPER
 from reference_numpy.strategy import Strategy
 from reference_numpy.training import Trainer
-from rosettaformer.training.answers import Decoding, Hypothesis, answer
-from rosettaformer.training.corpus import padded_length
-from rosettaformer.training.tokens import END, PADDING, START
+from rosettaformer.use.training.answers import Decoding, Hypothesis, answer
+from rosettaformer.use.training.corpus import padded_length
+from rosettaformer.use.training.tokens import END, PADDING, START
 
 
 class Echo:

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from messages import naming
 
-from rosettaformer.training.corpus import Buckets, Corpus, Example, Position, answer_limits, pad
-from rosettaformer.training.tasks import Data
-from rosettaformer.training.tokens import PADDING, Tokens
+from rosettaformer.use.training.corpus import Buckets, Corpus, Example, Position, answer_limits, pad
+from rosettaformer.use.training.tasks import Data
+from rosettaformer.use.training.tokens import PADDING, Tokens
 
 
 def examples(count: int, longest: int = 30, seed: int = 0) -> list[Example]:

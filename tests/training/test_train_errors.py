@@ -18,10 +18,10 @@ from messages import mentions, naming
 from training_runs import MODEL, TINY, log, train
 
 from reference_numpy.training import Trainer
-from rosettaformer.training import options
-from rosettaformer.training.checkpoint_store import Store
-from rosettaformer.training.manifest import Manifest
-from rosettaformer.training.run_log import Log
+from rosettaformer.use.training import options
+from rosettaformer.use.training.checkpoint_store import Store
+from rosettaformer.use.training.manifest import Manifest
+from rosettaformer.use.training.run_log import Log
 
 
 def newest(folder: Path) -> int:

@@ -15,11 +15,11 @@ from thread_groups import in_threads
 from training_runs import TINY, log, train
 
 from reference_numpy.sharding import Group, Mesh
-from rosettaformer.meshes import failing, placing
-from rosettaformer.meshes.together import Elsewhere, OneProcess, decided, led, together
-from rosettaformer.training import options
-from rosettaformer.training.holding import alone
-from rosettaformer.training.manifest import Manifest
+from rosettaformer.common.meshes import failing, placing
+from rosettaformer.common.meshes.together import Elsewhere, OneProcess, decided, led, together
+from rosettaformer.use.training import options
+from rosettaformer.use.training.holding import alone
+from rosettaformer.use.training.manifest import Manifest
 
 TORCH = (*TINY, "--backend", "torch")
 FLOAT32 = 1e-5  # of a loss: six steps of rounding in other orders

@@ -20,12 +20,12 @@ from training_runs import edit
 
 from reference_numpy import parameters, preset
 from reference_numpy.sharding import Group
-from rosettaformer import checkpoints
-from rosettaformer.checkpoints import canonical, container
-from rosettaformer.meshes import together
-from rosettaformer.training import checkpoint_files
-from rosettaformer.training.checkpoint_store import Store
-from rosettaformer.training.progress import Progress
+from rosettaformer.common.meshes import together
+from rosettaformer.files import checkpoints
+from rosettaformer.files.checkpoints import canonical, container
+from rosettaformer.use.training import checkpoint_files
+from rosettaformer.use.training.checkpoint_store import Store
+from rosettaformer.use.training.progress import Progress
 
 CONFIG = preset("feed_forward_dropout", **SIZES | {"target_vocabulary": 37, "encoder_layers": 1})
 TENSORS = len(parameters.shapes(CONFIG))

@@ -17,9 +17,9 @@ from invoke import heed_interrupts, marked
 from messages import mentions
 from training_runs import TINY, log, process, train
 
-from rosettaformer.meshes import failing
-from rosettaformer.training.checkpoint_store import Store
-from rosettaformer.training.manifest import Manifest
+from rosettaformer.common.meshes import failing
+from rosettaformer.use.training.checkpoint_store import Store
+from rosettaformer.use.training.manifest import Manifest
 
 pytest.importorskip("torch")
 

@@ -23,13 +23,13 @@ from model_folders import FOUR_NEEDS
 from training_runs import TINY, log, process, train
 
 from reference_numpy.training import Trainer
-from rosettaformer.checkpoints import canonical
-from rosettaformer.training.checkpoint_store import Store
-from rosettaformer.training.corpus import Position
-from rosettaformer.training.manifest import Manifest
-from rosettaformer.training.run import resume
-from rosettaformer.training.run_log import read_log
-from rosettaformer.training.tokens import PADDING
+from rosettaformer.files.checkpoints import canonical
+from rosettaformer.use.training.checkpoint_store import Store
+from rosettaformer.use.training.corpus import Position
+from rosettaformer.use.training.manifest import Manifest
+from rosettaformer.use.training.run import resume
+from rosettaformer.use.training.run_log import read_log
+from rosettaformer.use.training.tokens import PADDING
 
 KILLS = 10  # of the reference's run; of a framework's, as many as --kills says
 STEPS = 60

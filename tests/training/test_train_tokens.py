@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from messages import naming
 
-from rosettaformer.training.tokens import END, PADDING, START, Tokens
+from rosettaformer.use.training.tokens import END, PADDING, START, Tokens
 
 PAIRS = [("uno dos tres", "one two three"), ("dos tres", "two three")] * 5
 ODD = ["", " ", "<pad>", "[UNK]", "\t\r\n\0\ufeff\u2028", "é e\u0301 مرحبا 日本語", "a\u200db 👩‍👩‍👧‍👦\U0010ffff"]

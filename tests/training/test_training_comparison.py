@@ -14,12 +14,12 @@ from messages import mentions
 from model_folders import FOUR_NEEDS
 
 from reference_numpy import TransformerConfig, mask, parameters, preset, sites
-from rosettaformer.checkpoints import canonical
-from rosettaformer.conformance.case import Case
-from rosettaformer.conformance.reference import tolerance
-from rosettaformer.training import comparison, comparison_report, remote
-from rosettaformer.training.comparison import Experiment, Run
-from rosettaformer.training.envelope import Envelope, is_unseen
+from rosettaformer.files.checkpoints import canonical
+from rosettaformer.judge.case import Case
+from rosettaformer.judge.expectation import tolerance
+from rosettaformer.use.training import comparison, comparison_report, remote
+from rosettaformer.use.training.comparison import Experiment, Run
+from rosettaformer.use.training.envelope import Envelope, is_unseen
 
 SITES = {"dropout_rate": 0.1, "attention_dropout_rate": 0.1, "hidden_dropout_rate": 0.1}
 TINY = preset("tiny", **SITES, encoder_layers=1, decoder_layers=1, attention_bias=True)

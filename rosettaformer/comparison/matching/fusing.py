@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ...modules.words import PROJECTED
+from ...common.modules.words import PROJECTED
 from ..models.behaviour import FIRST_ROW, INPUTS
 from .layer_matching import Network
 from .rename_table import Rename

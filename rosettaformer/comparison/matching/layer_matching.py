@@ -10,7 +10,7 @@ from typing import Any
 
 from reference_numpy.suggestions import nearest
 
-from ...modules.words import ATTENDS, EMBEDS, PROJECTED
+from ...common.modules.words import ATTENDS, EMBEDS, PROJECTED
 from .rename_table import Rename
 
 ALIKE = {"dense_io": "dense", "depthwise_convolution": "convolution"}

@@ -27,7 +27,7 @@ from typing import Any
 
 from reference_numpy.suggestions import known
 
-from ...reading import read_toml
+from ...common.reading import read_toml
 
 FORM = '"left" = "right", or "left" = {name = "right", left = "o i", right = "i o"}, or a list of names, or of {name, slice}'
 NUMBER = "{n}"

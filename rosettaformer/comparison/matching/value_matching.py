@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ...modules.nests import splits
+from ...common.modules.nests import splits
 from .rename_table import Rename, Row
 
 Arrays = Mapping[str, np.ndarray]

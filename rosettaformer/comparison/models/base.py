@@ -11,8 +11,8 @@ import numpy as np
 
 from reference_numpy import TransformerConfig, layout
 
-from ...backends import imported
-from ...modules import BACKENDS, framework_of
+from ...common.backends import imported
+from ...common.modules import BACKENDS, framework_of
 
 DTYPES = ("float32", "float64")
 # Exact in float32: frameworks round such constants in more than one place, in float64 too.

@@ -9,10 +9,10 @@ import numpy as np
 
 from reference_numpy import TransformerConfig, layout, parameters
 
-from ...conformance.case import Case
-from ...conformance.ports.names import Names
-from ...conformance.reference import trace
-from ...conformance.reference.components import model_of
+from ...judge.case import Case
+from ...judge.expectation import trace
+from ...judge.expectation.components import model_of
+from ...judge.ports.names import Names
 from .base import Arrays, Layer, LayerCall, Model, Variable
 from .reference_model import canonical_variables
 

@@ -12,8 +12,8 @@ import optax
 
 from impl_jax.framework import device_context
 
-from ...modules import arguments
-from ...modules import jax as face
+from ...common.modules import arguments
+from ...common.modules import jax as face
 from .base import BETAS, DECAY, EPSILON, LEARNING_RATE, Arrays, Model, Variable, rounded
 from .layer_calls import own_variables, tensors
 

@@ -18,8 +18,8 @@ import tensorflow as tf
 from impl_tf import weights
 from reference_numpy import TransformerConfig, layout
 
-from ...modules import arguments
-from ...modules import keras as face
+from ...common.modules import arguments
+from ...common.modules import keras as face
 from .. import kinds
 from .base import BETAS, DECAY, EPSILON, LEARNING_RATE, Arrays, Layer, LayerCall, Model, Variable, rounded
 from .layer_calls import Record, described, layers, own_variables, tensors

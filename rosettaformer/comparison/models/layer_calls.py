@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ...modules import nests
-from ...modules.recording import ModuleCall
+from ...common.modules import nests
+from ...common.modules.recording import ModuleCall
 from .. import kinds
 from .base import Layer, LayerCall, Variable, guarded
 

@@ -13,8 +13,8 @@ from flax.core import meta
 from impl_jax.framework import device_context
 from reference_numpy import TransformerConfig, layout
 
-from ...modules import linen as face
-from ...modules.recording import ModuleCall
+from ...common.modules import linen as face
+from ...common.modules.recording import ModuleCall
 from .. import kinds
 from .base import Arrays, Layer, LayerCall
 from .flax_model import CPU, FlaxModel, Values

@@ -11,7 +11,7 @@ from impl_jax import weights
 from impl_jax.framework import device_context
 from reference_numpy import TransformerConfig, layout
 
-from ...modules import nnx as face
+from ...common.modules import nnx as face
 from .. import kinds
 from .base import Arrays, Layer, LayerCall
 from .flax_model import CPU, FlaxModel, Values

@@ -13,10 +13,10 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
-from ...artefacts.examining.onnx_model import whole
-from ...artefacts.opening import open_artefact
-from ...modules import arguments
-from ...modules.nests import splits
+from ...common.modules import arguments
+from ...common.modules.nests import splits
+from ...files.artefacts.examining.onnx_model import whole
+from ...files.artefacts.opening import open_artefact
 from .. import kinds
 from . import behaviour
 from .base import Arrays, Layer, LayerCall, Model, Variable, guarded

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from onnx import helper, inliner, numpy_helper
 
-from ...artefacts.constants.onnx_graph import SCOPES
+from ...files.artefacts.constants.onnx_graph import SCOPES
 
 CLASSES = "pkg.torch.onnx.class_hierarchy"
 OUTSIDE = ("StatefulPartitionedCall", "_empty_nn_module_stack_from_metadata_hook", "")  # scopes that are no layer

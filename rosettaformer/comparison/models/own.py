@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from ... import checkpoints
-from ...backends import BACKENDS, imported, transformer
-from ...conformance.case import Case
-from ...conformance.cases import all_cases
-from ...conformance.ports.adapters.call_mapping import FOR, RETURN, CallMapping
-from ...conformance.ports.names import Names
-from ...conformance.ports.port import NotCovered, Port
-from ...conformance.reference.components import DROPOUT_RATES, forward_of, signature_of, whole_model
-from ...modules import arguments
+from ...common.backends import BACKENDS, imported, transformer
+from ...common.modules import arguments
+from ...files import checkpoints
+from ...judge.case import Case
+from ...judge.expectation.components import DROPOUT_RATES, forward_of, signature_of, whole_model
+from ...judge.ports.adapters.call_mapping import FOR, RETURN, CallMapping
+from ...judge.ports.names import Names
+from ...judge.ports.port import NotCovered, Port
+from ...judge.suite import all_cases
 from .base import Model, Translation, wrapped
 from .canonical import Component, named
 from .reference_model import ReferenceModel, inputs_of

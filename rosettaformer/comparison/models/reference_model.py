@@ -8,8 +8,8 @@ import numpy as np
 
 from reference_numpy import TransformerConfig, parameters
 
-from ...conformance.case import Case
-from ...conformance.reference import components, trace
+from ...judge.case import Case
+from ...judge.expectation import components, trace
 from .base import Arrays, Layer, LayerCall, Model, Variable, guarded, is_floating, rounded
 
 TOKENS = 16  # of random inputs, if the model has room for them

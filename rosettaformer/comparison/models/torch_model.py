@@ -13,10 +13,10 @@ from impl_torch import weights
 from impl_torch.weights import from_numpy, to_numpy
 from reference_numpy import TransformerConfig, layout
 
-from ...modules import arguments
-from ...modules import torch as face
-from ...modules.recording import ModuleCall
-from ...modules.words import IN_PROJECTION
+from ...common.modules import arguments
+from ...common.modules import torch as face
+from ...common.modules.recording import ModuleCall
+from ...common.modules.words import IN_PROJECTION
 from .. import kinds
 from .base import BETAS, DECAY, EPSILON, LEARNING_RATE, Arrays, Layer, LayerCall, Model, Variable, rounded
 from .layer_calls import Record, described, layers, tensors

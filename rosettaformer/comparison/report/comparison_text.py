@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ...conformance.compare import HIGHEST
+from ...judge.compare import HIGHEST
 from .training_rows import CONVENTION
 
 COLOURS = {

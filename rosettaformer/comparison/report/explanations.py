@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ...modules.nests import splits
+from ...common.modules.nests import splits
 from ..explaining import Explaining
 from . import known_parts, layouts, settings
 from .layer_rows import LayerRow, Rows

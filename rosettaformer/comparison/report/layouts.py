@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ...modules.nests import splits
+from ...common.modules.nests import splits
 from .. import axes
 
 NEARER = 0.5  # of the other order's distance: two arrays that have nothing in common are as far apart in either order

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from ...conformance.compare import HIGHEST
-from ...conformance.reference.tolerance import MAX_FACTOR, ulp
-from ...modules.nests import splits
+from ...common.modules.nests import splits
+from ...judge.compare import HIGHEST
+from ...judge.expectation.tolerance import MAX_FACTOR, ulp
 
 SAME = 1000.0  # times the noise that float64 would have: what one run of float32 says of it is a guess, and a difference is far larger
 WIDER = float(np.finfo(np.float64).eps / np.finfo(np.float32).eps)  # what is left of float32's noise in float64

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ...conformance.compare import HIGHEST
+from ...judge.compare import HIGHEST
 from .. import axes
 from ..matching.layer_matching import Network
 from ..running.side_process import Process

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ...conformance.compare import HIGHEST
-from ...reading import read_json
+from ...common.reading import read_json
+from ...judge.compare import HIGHEST
 
 VERSION = 1  # of the JSON of a report
 WORSE = 4.0  # a row got worse if its error grew by more noise units than this and by more than this factor, or if its verdict did

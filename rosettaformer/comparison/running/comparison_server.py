@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from ...conformance.ports.port import Port
-from ...extras import MissingBackend
-from ...processes import Answer, message, serve_methods, words
+from ...common.extras import MissingBackend
+from ...common.processes import Answer, message, serve_methods, words
+from ...judge.ports.port import Port
 from ..explaining import Explaining
 from ..matching import fusing
 from ..models import behaviour, layer_calls

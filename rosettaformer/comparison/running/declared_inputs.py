@@ -9,7 +9,7 @@ import numpy as np
 
 from reference_numpy.suggestions import nearest
 
-from ... import archives
+from ...common import archives
 
 DTYPES = ("float64", "float32", "float16", "int64", "int32", "bool")
 FORM = "NAME: AXIS=SIZE ... DTYPE, such as 'image: b=2 h=16 w=16 c=3 float32' or 'tokens: b=2 t=7 int64 <100'"

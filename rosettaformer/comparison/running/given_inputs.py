@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ...checkpoints import container
-from ...modules import arguments
+from ...common.modules import arguments
+from ...files.checkpoints import container
 from .. import axes
 from ..matching import weight_layout
 from ..matching.layer_matching import Network

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from ...extras import OTHERS, MissingBackend, installed
+from ...common.extras import OTHERS, MissingBackend, installed
 from ..models.base import Model, wrapped
 from .sides import Side
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from reference_numpy.suggestions import nearest
 
-from ...artefacts.opening import open_artefact
-from ...conformance.ports import port as ports
-from ...processes import words
+from ...common.processes import words
+from ...files.artefacts.opening import open_artefact
+from ...judge.ports import port as ports
 from .. import models
 from ..models.base import Model, wrapped
 from ..models.own import of_checkpoint, of_component

@@ -5,8 +5,8 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from ...extras import MissingBackend
-from ...processes import Child
+from ...common.extras import MissingBackend
+from ...common.processes import Child
 from .sides import Side
 
 DOING = {

@@ -10,8 +10,8 @@ from typing import Any
 
 from reference_numpy.suggestions import known
 
-from ...artefacts.kinds import KINDS, kind_of
-from ...backends import BACKENDS, PORTS
+from ...common.backends import BACKENDS, PORTS
+from ...files.artefacts.kinds import KINDS, kind_of
 
 LIBRARIES = ("transformers", "keras-hub")
 FORMS = (

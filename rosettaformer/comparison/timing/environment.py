@@ -5,7 +5,7 @@ import platform
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from ...processes import cores
+from ...common.processes import cores
 
 PACKAGES = (
     "numpy", "torch", "tensorflow", "tensorflow-cpu", "keras", "keras-hub", "jax", "flax", "transformers", "ctranslate2", "onnxruntime",

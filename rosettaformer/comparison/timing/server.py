@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from ...backends import PACKAGES, PORTS, how_to_install, unavailable
-from ...extras import NAME, OTHERS, install
-from ...processes import Answer, message, words
+from ...common.backends import PACKAGES, PORTS, how_to_install, unavailable
+from ...common.extras import NAME, OTHERS, install
+from ...common.processes import Answer, message, words
 from .memory import resident
 from .rows import About, Call, Row
 

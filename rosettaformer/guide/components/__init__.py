@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from reference_numpy import TransformerConfig
 
-from ...conformance.reference.components import OWN, VJP, WHOLE, takes_config
+from ...judge.expectation.components import OWN, VJP, WHOLE, takes_config
 from ..code import Code
 from ..figures import figures as drawings
 from ..site import Page

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import resources
 
-from ...conformance.cases import all_cases
-from ...conformance.reference.components import OWN, VJP, function_of
+from ...judge.expectation.components import OWN, VJP, function_of
+from ...judge.suite import all_cases
 from .modules import PACKAGES, Symbol, main_of, read
 from .prose import WORDS, axes_in_words
 

@@ -10,7 +10,7 @@ from typing import get_args, get_type_hints
 from reference_numpy import parameters
 from reference_numpy.config import TransformerConfig
 
-from ...conformance.reference.components import OWN, VJP, model_of
+from ...judge.expectation.components import OWN, VJP, model_of
 from .component_arguments import reached
 from .facts import CONFIG, HEADS
 from .modules import read

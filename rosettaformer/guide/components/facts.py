@@ -10,10 +10,10 @@ from typing import Any
 
 from reference_numpy import layout, parameters, preset
 
-from ...conformance.catalogue import Defect, all_defects
-from ...conformance.reference.components import VJP, model_of
-from ...conformance.reference.tolerance import MAX_FACTOR
-from ...conformance.report.summary import Summary
+from ...judge.catalogue import Defect, all_defects
+from ...judge.expectation.components import VJP, model_of
+from ...judge.expectation.tolerance import MAX_FACTOR
+from ...judge.summary import Summary
 from .modules import read
 from .names import Stock, stock
 from .prose import axes_in_words

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from ...backends import BACKENDS
-from ...conformance.reference.components import OWN, VJP
+from ...common.backends import BACKENDS
+from ...judge.expectation.components import OWN, VJP
 
 PACKAGES = tuple(sorted(BACKENDS.values(), key=lambda name: name != BACKENDS["numpy"]))  # the reference first
-JUDGE = "rosettaformer.conformance.reference"
+JUDGE = "rosettaformer.judge.expectation"
 Definition = ast.FunctionDef | ast.ClassDef
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from reference_numpy import sites
 
-from ...conformance.reference.components import DROPOUT_RATES, OWN, VJP, signature_of, takes_config
+from ...judge.expectation.components import DROPOUT_RATES, OWN, VJP, signature_of, takes_config
 from ..site import Page
 from .component_arguments import letters_of
 from .config_fields import fields

@@ -5,7 +5,7 @@ import functools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ...conformance.reference.components import OWN, VJP
+from ...judge.expectation.components import OWN, VJP
 from .modules import Definition, Symbol, components_by_symbol, main_of, read
 
 WITHIN = ("inputs", "beams")  # files without components of their own: their definitions are shown where they are used

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from reference_numpy import parameters
 
-from ...checkpoints import tables
-from ...checkpoints.hugging_face import FAMILIES
+from ...files.checkpoints import tables
+from ...files.checkpoints.hugging_face import FAMILIES
 from ..code import Code
 from ..site import Page
 from . import keys

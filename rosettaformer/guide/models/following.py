@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...backends import PORTS
-from ...conformance.case import Case
-from ...conformance.cases import all_cases
-from ...conformance.diagnosis.divergence.findings import Findings
-from ...conformance.diagnosis.divergence.teacher import Teacher
-from ...conformance.runner import open_worker
+from ...common.backends import PORTS
+from ...judge.case import Case
+from ...judge.diagnosis.divergence.findings import Findings
+from ...judge.diagnosis.divergence.teacher import Teacher
+from ...judge.runner import open_worker
+from ...judge.suite import all_cases
 
 DTYPE = "float32"
 

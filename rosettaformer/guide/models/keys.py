@@ -5,9 +5,9 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ...checkpoints.hugging_face import FAMILIES
-from ...checkpoints.hugging_face.essential import essential
-from ...checkpoints.hugging_face.family import Entry, Family
+from ...files.checkpoints.hugging_face import FAMILIES
+from ...files.checkpoints.hugging_face.essential import essential
+from ...files.checkpoints.hugging_face.family import Entry, Family
 from ..components import ORDER
 from ..components.config_fields import fields, fields_of
 from ..components.sources import source

@@ -7,9 +7,9 @@ from typing import Any
 from reference_numpy import TransformerConfig, preset
 from reference_numpy.rotary_scaling import RotaryScaling
 
-from ...checkpoints import torch_layout
-from ...checkpoints.hugging_face import FAMILIES
-from ...checkpoints.tables import Table
+from ...files.checkpoints import torch_layout
+from ...files.checkpoints.hugging_face import FAMILIES
+from ...files.checkpoints.tables import Table
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...conformance.ports.process import QUICK_XLA
-from ...processes import Child
+from ...common.processes import Child
+from ...judge.ports.process import QUICK_XLA
 from .table import FRAMEWORKS
 
 LIMIT = 1800.0  # seconds for all snippets of a framework, on a busy machine too: it ends a process that hangs

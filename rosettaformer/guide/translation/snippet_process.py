@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from ...processes import Answer, serve_methods, words
+from ...common.processes import Answer, serve_methods, words
 from . import example, snippets
 from .table import FRAMEWORKS, PARTS, Cell, Row, rows
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ...processes import words
+from ...common.processes import words
 
 # framework -> the imports that its snippets assume
 IMPORTS = {

@@ -9,7 +9,7 @@ import numpy as np
 
 from reference_numpy.parameters import axes, flatten, nest, shapes
 from reference_numpy.strategy import Strategy
-from rosettaformer.conformance.reference.components import COMPONENTS, config_arguments, function_of
+from rosettaformer.judge.expectation.components import COMPONENTS, config_arguments, function_of
 from rosettaformer.ports import Case, NotCovered
 
 DEFAULTS = {field.name: field.default for field in dataclasses.fields(Strategy)}

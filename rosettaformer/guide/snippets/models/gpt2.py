@@ -13,7 +13,7 @@ from impl_tf import weights as tf_weights
 from impl_torch import weights as torch_weights
 from reference_numpy import parameters
 from reference_numpy.transformer import transformer
-from rosettaformer import checkpoints
+from rosettaformer.files import checkpoints
 
 # any folder that save_pretrained wrote; here one of random weights
 torch.manual_seed(0)

@@ -15,7 +15,7 @@ from impl_torch import weights as torch_weights
 from reference_numpy import parameters
 from reference_numpy.positional_encoding import positional_encoding
 from reference_numpy.transformer import transformer
-from rosettaformer import checkpoints
+from rosettaformer.files import checkpoints
 
 
 class Translator(nn.Module):

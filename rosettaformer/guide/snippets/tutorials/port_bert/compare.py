@@ -4,7 +4,7 @@ import torch
 from transformers import BertForMaskedLM
 
 from impl_torch import weights
-from rosettaformer import checkpoints
+from rosettaformer.files import checkpoints
 from rosettaformer.ports import Names
 
 checkpoint = checkpoints.load("bert.safetensors")

@@ -12,7 +12,7 @@ import torch
 
 from impl_torch import weights
 from reference_numpy import preset
-from rosettaformer import checkpoints
+from rosettaformer.files import checkpoints
 from rosettaformer.ports import Names
 
 PATHS = {  # what a path of KerasHub has: our name for it

@@ -7,7 +7,7 @@ from flax import nnx
 from transformers import GPT2LMHeadModel
 
 from impl_jax import weights
-from rosettaformer import checkpoints
+from rosettaformer.files import checkpoints
 from rosettaformer.ports import Names
 
 checkpoint = checkpoints.load("gpt2.safetensors")

@@ -9,7 +9,7 @@ import torch
 from transformers import GPT2LMHeadModel
 
 from impl_tf import weights
-from rosettaformer import checkpoints
+from rosettaformer.files import checkpoints
 from rosettaformer.ports import Names
 
 checkpoint = checkpoints.load("gpt2.safetensors")

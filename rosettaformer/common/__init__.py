@@ -1,0 +1,1 @@
+"""What all rooms share; nothing here knows of the judge."""

@@ -1,0 +1,1 @@
+"""Files of models: checkpoints, and models exported with their weights."""

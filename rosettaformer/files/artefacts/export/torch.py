@@ -1,0 +1,160 @@
+"""ONNX models, programs of torch.export and AOTInductor packages, written by PyTorch: a file for every function."""
+
+import contextlib
+import io
+import re
+import warnings
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch._decomp import get_decompositions
+from torch.export import Dim, ExportedProgram
+from torch.fx.experimental import _config
+from torch.utils._pytree import tree_leaves
+
+from impl_torch.programs import entries
+from reference_numpy import TransformerConfig
+
+from ..runtimes.torch_export import quiet
+from ..signature import Entry
+from . import Exported, beside, functions
+
+# The oldest with every operator that these graphs use, Gelu and the norms among them, in one node: the most runtimes read it. 23 adds
+# Attention, which gives NaN to an empty row.
+OPSET = 20
+INSIDE = 1 << 30  # bytes of weights up to which they lie in the ONNX file, which protobuf limits to 2 GiB
+SIZES = {functions.ROW: 2, functions.SOURCE: 5, functions.TARGET: 3, functions.READ: 4}  # of the trace: all unequal
+_MODULES = {"forward": entries.Forward, "encode": entries.Encode, "step": entries.Step}
+_PACKAGES = {"onnx": ("torch", "onnx", "onnxscript"), "pt2": ("torch",), "aoti": ("torch",)}
+
+
+def write(model: Any, config: TransformerConfig, kind: str, path: Path, dtype: str) -> Exported:
+    """Writes the functions of the model, see `rosettaformer.files.artefacts.export`."""
+    if kind == "onnx" and dtype == "bfloat16":
+        raise ValueError("ONNX Runtime has no bfloat16 on a CPU, so no such model could be checked; see docs/artefacts.md#precision")
+    if kind == "onnx" and dtype == "float64" and config.activation == "gelu_erf":
+        raise ValueError("ONNX Runtime has no erf of float64, which gelu_erf needs; see docs/artefacts.md#precision")
+    found = functions.of_config(config, dtype)
+    model.eval().requires_grad_(False)
+    for name, entry in found.items():
+        # the exporters print and log their own steps
+        with quiet(), warnings.catch_warnings(action="ignore"), contextlib.redirect_stdout(io.StringIO()):
+            program, place = _program(_MODULES[name](model), entry), beside(path, name)
+            if kind == "onnx":
+                _write_onnx(program, entry, place)
+            elif kind == "pt2":
+                torch.export.save(program, place)
+            else:
+                torch._inductor.aoti_compile_and_package(program, package_path=str(place))
+    if kind == "onnx":
+        found = {name: _named(entry) for name, entry in found.items()}
+    return Exported(
+        found,
+        {name: beside(path, name).name for name in found},
+        "refused",
+        {name: version(name) for name in _PACKAGES[kind]},
+        dict.fromkeys(found, "forward"),
+    )
+
+
+def _program(module: torch.nn.Module, entry: Entry) -> ExportedProgram:
+    """Returns the traced program, which serves every size: 0 and 1, too."""
+    given = {}
+    for tensor in entry.inputs:
+        parts = [str(size).split("+") for size in tensor.shape]
+        shape = [sum(SIZES.get(part) or int(part) for part in several) for several in parts]
+        given[tensor.name] = torch.ones(shape, dtype=getattr(torch, tensor.dtype))
+    dynamic = {tensor.name: {axis: Dim.AUTO for axis, size in enumerate(tensor.shape) if isinstance(size, str)} for tensor in entry.inputs}
+    # Otherwise a trace takes every size to be at least 2.
+    settings: Any = _config
+    with settings.patch(backed_size_oblivious=True):
+        program = torch.export.export(module, (), given, dynamic_shapes=dynamic)
+    # It notes which sizes were not 1 where an operator chose between a view and a copy. The program's operators choose again.
+    program._guards_code = [guard for guard in program._guards_code if not re.search(r"^1 != | != 1$", guard)]
+    for node in program.graph.nodes:
+        node.meta.pop("stack_trace", None)  # places of files on this machine
+    return program
+
+
+def _write_onnx(program: ExportedProgram, entry: Entry, path: Path) -> None:
+    wide = entry.outputs[0].dtype == "float64"
+    if wide:
+        program = program.run_decompositions(_in_parts())
+    written: Any = torch.onnx.export(
+        program,
+        dynamo=True,
+        optimize=not wide,
+        opset_version=OPSET,
+        verbose=False,
+        input_names=[one.name for one in entry.inputs],
+        output_names=[one.name for one in _named(entry).outputs],
+    )
+    for node in written.model.graph:
+        node.metadata_props.pop("pkg.torch.onnx.stack_trace", None)  # places of files on this machine
+    if wide:
+        _widen(written.model, program)
+        written.optimize()
+    _name_sizes(written.model, entry)
+    weights = sum(tensor.nbytes for tensor in program.state_dict.values())
+    written.save(path, external_data=weights > INSIDE)
+
+
+def _in_parts() -> dict[Any, Any]:
+    """Returns what takes apart the operators whose numbers ONNX holds in float32: Gelu's own, and the epsilon of a LayerNormalization."""
+    aten = torch.ops.aten
+    parts: dict[Any, Any] = get_decompositions([aten.gelu.default])
+
+    def layer_norm(
+        x: torch.Tensor, shape: list[int], scale: Any = None, offset: Any = None, epsilon: float = 1e-5, *_: Any
+    ) -> torch.Tensor:
+        centred = x - x.mean(-1, keepdim=True)
+        y = centred * torch.rsqrt((centred * centred).mean(-1, keepdim=True) + epsilon)
+        y = y if scale is None else y * scale
+        return y if offset is None else y + offset
+
+    return parts | {aten.layer_norm.default: layer_norm}
+
+
+def _named(entry: Entry) -> Entry:
+    """Returns the entry as an ONNX graph can have it, where no two values have one name: a result that is an argument, too, is `new_`."""
+    given = {one.name for one in entry.inputs}
+    return replace(entry, outputs=tuple(replace(one, name=f"new_{one.name}") if one.name in given else one for one in entry.outputs))
+
+
+def _name_sizes(model: Any, entry: Entry) -> None:
+    """Gives the sizes that are free the names that the entry has for them."""
+    import onnx_ir  # a package of the exporter to ONNX alone
+
+    names: dict[str, str] = {}
+    for value, tensor in zip(model.graph.inputs, entry.inputs, strict=True):
+        names |= {str(own): size for own, size in zip(value.shape, tensor.shape, strict=True) if isinstance(size, str)}
+    values = [*model.graph.inputs, *(output for node in model.graph for output in node.outputs)]
+    for value in values:
+        if value.shape is not None:
+            value.shape = onnx_ir.Shape([size if isinstance(size, int) else names.get(str(size), size) for size in value.shape])
+
+
+def _widen(model: Any, program: ExportedProgram) -> None:
+    """Gives a float64 graph that is not yet optimised the numbers of the model as they are: the exporter rounds them to float32."""
+    import onnx_ir
+
+    numbers = [one for node in program.graph.nodes for one in tree_leaves((node.args, node.kwargs)) if isinstance(one, float)]
+    exact = {float(np.float32(number)): np.float64(number) for number in numbers}
+    for name, value in model.graph.initializers.items():
+        held = value.const_value
+        if held is None or name in program.state_dict or held.dtype != onnx_ir.DataType.DOUBLE or held.size != 1:
+            continue
+        if (number := exact.get(held.numpy().item())) is not None:
+            value.const_value = onnx_ir.tensor(np.full(held.shape.numpy(), number), name=name)
+    for node in model.graph:
+        if node.op_type != "Constant" or any(used.node.op_type not in ("Cast", "CastLike") for used in node.outputs[0].uses()):
+            continue
+        (name, held), *_ = node.attributes.items()
+        held = held.value.numpy() if name == "value" else np.float32(held.value) if name == "value_float" else np.int64(0)
+        if held.dtype == np.float32 and held.size == 1 and (number := exact.get(held.item())) is not None:
+            node.attributes.clear()
+            node.attributes["value"] = onnx_ir.AttrTensor("value", onnx_ir.tensor(np.full(held.shape, number)))

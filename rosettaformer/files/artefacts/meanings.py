@@ -1,0 +1,166 @@
+"""What the inputs and outputs of an artefact mean: by their names, then by their dtypes and numbers of axes, or as a table says.
+
+source, target                      token ids; of a model of one stack that one
+source_mask, target_mask            True at real tokens; in a step of all tokens that are read so far
+source_padding, target_padding      True at padding
+segments, source_positions, target_positions, cache_positions, uses_cache
+logits_to_keep                      of how many last tokens; 0 is all
+keys, values, cross_keys, cross_values      of all layers, `l b s g k`; key.N, value.N, cross_key.N, cross_value.N: of one layer
+memory, logits, hidden, pooled, classes
+mean, unit_mean                     the mean of the real tokens' vectors; the same with length 1
+ignored                             an output that is not judged; its name may be a pattern, as `present.*`
+"""
+
+import fnmatch
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from reference_numpy import TransformerConfig
+from reference_numpy.suggestions import nearest
+
+from ...common.modules import arguments
+from .signature import Entry, Tensor
+
+MEANINGS = (
+    "source", "target", "source_mask", "target_mask", "source_padding", "target_padding", "segments", "source_positions",
+    "target_positions", "cache_positions", "uses_cache", "logits_to_keep", "keys", "values", "cross_keys", "cross_values",
+    "memory", "logits", "hidden", "pooled", "classes", "mean", "unit_mean",
+)  # fmt: skip
+IGNORED = "ignored"
+_LAYERS = ("key", "value", "cross_key", "cross_value")
+# what a model of one stack calls it -> what it is
+_OWN = {
+    "source_mask_bs": "source_mask", "target_mask_bt": "target_mask", "target_mask_bs": "target_mask", "segment_bs": "segments",
+    "keys_lbsgk": "keys", "values_lbsge": "values", "cross_keys_lbsgk": "cross_keys", "cross_values_lbsge": "cross_values",
+    "memory_bsd": "memory", "logits_btv": "logits", "logits_bsv": "logits", "hidden_bsd": "hidden", "pooled_bd": "pooled",
+    "classes_bc": "classes", "src_key_padding_mask": "source_padding", "tgt_key_padding_mask": "target_padding",
+    "encoder_hidden_states": "memory", "last_hidden_state": "hidden", "sequence_output": "hidden", "pooler_output": "pooled",
+    "pooled_output": "pooled", "prediction_logits": "logits", "cache_position": "cache_positions", "use_cache_branch": "uses_cache",
+    "encoder_attention_mask": "source_mask", "num_logits_to_keep": "logits_to_keep",
+}  # fmt: skip
+_SYNONYMS = (
+    (arguments.TARGET, "target"),
+    (arguments.TARGET_MASK, "target_mask"),
+    (arguments.SEGMENTS, "segments"),
+    (arguments.TARGET_POSITIONS, "target_positions"),
+)
+_PLACE = re.compile(r"^(kw)?args?_?\d*[_.]")  # of an argument of torch.export, before its own name
+_OF_TEXT = re.compile(r"sentence|embed|mean|average")  # in the name of an output that may be any vector of a text
+_CACHE = re.compile(r"(past_key_values|present|past|past_key_value)[._](\d+)[._](?:(decoder|encoder)[._])?(key|value|0|1)s?")
+
+
+def parse(declarations: Iterable[str], option: str) -> dict[str, str]:
+    """Returns the table that texts NAME=MEANING declare. Raises ValueError on other texts and unknown meanings."""
+    found = {}
+    for text in declarations:
+        name, equals, meaning = text.rpartition("=")
+        if not equals or not name:
+            raise ValueError(f"{option} must be NAME=MEANING; got {text!r}")
+        known = (*MEANINGS, IGNORED) if option == "--output" else MEANINGS
+        if meaning not in known and not re.fullmatch(rf"({'|'.join(_LAYERS)})\.\d+", meaning):
+            words = f"{', '.join(known)}, or key.N and so on"
+            raise ValueError(f"the meaning of {option} {name} must be {words}; got {meaning!r}{nearest(meaning, known)}")
+        found[name] = meaning
+    return found
+
+
+def of_inputs(entry: Entry, config: TransformerConfig, table: Mapping[str, str]) -> dict[str, str]:
+    """Returns the meaning of every input by its name.
+
+    Raises ValueError if one has none, or two have the same.
+    """
+    found = {tensor.name: meaning for tensor in entry.inputs if (meaning := _named(tensor.name, config, table))}
+    left = [tensor for tensor in entry.inputs if tensor.name not in found]
+    tokens = [side for side in _sides(config, entry) if side not in found.values()]
+    flat = [tensor for tensor in left if len(tensor.shape) in (0, 2)]
+    for tensor in [tensor for tensor in flat if tensor.dtype.startswith(("int", "uint"))][: len(tokens)]:
+        found[tensor.name] = tokens.pop(0)
+        left.remove(tensor)
+    masks = [f"{side}_mask" for side in _sides(config, entry) if not {f"{side}_mask", f"{side}_padding"} & {*found.values()}]
+    unsaid = config.segments > 1 and "segments" not in found.values()  # what is left may be segments
+    may_be = [one for one in flat if one in left and one.dtype.startswith(("int", "uint", "bool", "float"))]
+    if left and not unsaid and may_be == left and len(left) == len(masks):
+        found |= {tensor.name: mask for tensor, mask in zip(left, masks, strict=True)}
+        left = []
+    if left:
+        raise ValueError(_unknown("input", left, found, entry.inputs, "source, target, source_mask, target_mask, segments, ..."))
+    return _single("input", {tensor.name: found[tensor.name] for tensor in entry.inputs})
+
+
+def of_outputs(entry: Entry, config: TransformerConfig, table: Mapping[str, str]) -> dict[str, str]:
+    """Returns the meanings of the outputs that have one, by name.
+
+    Raises ValueError if none has one, or two have the same.
+    """
+    found: dict[str, str] = {}
+    for tensor in entry.outputs:
+        meaning = _named(tensor.name, config, table)
+        shaped = ("", "logits", "hidden", "pooled", "classes")
+        if meaning in shaped and tensor.name not in table and not _is_of_text(tensor):
+            meaning = _by_shape(tensor, config) or meaning
+        if meaning == IGNORED or (meaning and meaning not in found.values()):
+            found[tensor.name] = meaning
+    if not found and len(entry.outputs) == 1 and not _is_of_text(entry.outputs[0]):
+        found[entry.outputs[0].name] = "logits" if config.decoder_layers or config.masked_language_head else "hidden"
+    if not found:
+        raise ValueError(_unknown("output", entry.outputs, {}, entry.outputs, "logits, hidden, pooled, classes, mean, ..."))
+    return found
+
+
+def _named(name: str, config: TransformerConfig, table: Mapping[str, str]) -> str:
+    """Returns what a name says; empty if nothing."""
+    if name in table:
+        return table[name]
+    if any(meaning == IGNORED and fnmatch.fnmatchcase(name, pattern) for pattern, meaning in table.items()):
+        return IGNORED
+    plain = name.removesuffix(":0").removeprefix("serving_default_").removeprefix("serve_").lower()
+    plain = _PLACE.sub("", plain.rpartition("/")[2].removeprefix("new_"))
+    alone = "source" if config.encoder_layers else "target"
+    if plain in _OWN or plain in MEANINGS:
+        meaning = _OWN.get(plain, plain)
+        return meaning if config.cross_attention else meaning.replace("target" if alone == "source" else "source", alone)
+    if cached := _CACHE.fullmatch(plain):
+        _, layer, stack, part = cached.groups()
+        return f"{'cross_' * (stack == 'encoder')}{'key' if part in ('key', '0') else 'value'}.{layer}"
+    for names, meaning in _SYNONYMS:
+        if plain in names:
+            return meaning if config.cross_attention or meaning == "segments" else meaning.replace("target", alone)
+    for names, what in ((arguments.TOKENS, ""), (arguments.MASK, "_mask"), (arguments.POSITIONS, "_positions")):
+        if plain in names:
+            return alone + what
+    return ""
+
+
+def _sides(config: TransformerConfig, entry: Entry) -> tuple[str, ...]:
+    """Returns the stacks whose tokens a function takes."""
+    if not config.cross_attention:
+        return ("source",) if config.encoder_layers else ("target",)
+    return {"encode": ("source",), "step": ("target",)}.get(entry.name, ("source", "target"))
+
+
+def _is_of_text(tensor: Tensor) -> bool:
+    return len(tensor.shape) == 2 and bool(_OF_TEXT.search(tensor.name.lower()))
+
+
+def _by_shape(tensor: Tensor, config: TransformerConfig) -> str:
+    """Returns what an output is by its sizes; empty if they do not say it."""
+    last: int | str = (tensor.shape or ("",))[-1]
+    vocabulary = config.target_vocabulary if config.decoder_layers else config.source_vocabulary
+    sizes = {3: {"logits": vocabulary, "hidden": config.model_width}, 2: {"classes": config.classes, "pooled": config.model_width}}
+    found = [meaning for meaning, size in sizes.get(len(tensor.shape), {}).items() if size == last]
+    return found[0] if len(found) == 1 else ""
+
+
+def _unknown(what: str, left: Sequence[Tensor], found: Mapping[str, str], every: Sequence[Tensor], examples: str) -> str:
+    known = ", ".join(f"{name} is {meaning}" for name, meaning in found.items())
+    return (
+        f"the {what} {left[0]} is none whose meaning its name, dtype and axes say{f' ({known})' if known else ''}; "
+        f"--{what} {left[0].name}=MEANING says it, as {examples}"
+    )
+
+
+def _single(what: str, found: dict[str, str]) -> dict[str, str]:
+    for name, meaning in found.items():
+        if same := [other for other in found if other != name and found[other] == meaning]:
+            raise ValueError(f"the {what}s {name} and {same[0]} both seem to be {meaning}; --{what} NAME=MEANING says which they are")
+    return found

@@ -1,0 +1,131 @@
+"""The canonical checkpoint: a safetensors file of parameters under their canonical names, with config and ties in its metadata."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from reference_numpy import TransformerConfig
+from reference_numpy import parameters as declaration
+
+from ...common.atomic import replacing
+from ...common.reading import parse_json
+from . import Checkpoint, CheckpointError, container, recognise, strict
+from .container import Container, Written
+
+FORMAT = "rosettaformer"
+VERSION = "1"
+LOAD_OPTIONS = ()
+SAVE_OPTIONS = ("max_shard_bytes",)
+
+
+def save(
+    path: str | Path,
+    config: TransformerConfig,
+    parameters: Mapping[str, np.ndarray],
+    *,
+    foreign: Mapping[str, Any] | None = None,
+    dtype: str | None = None,
+    written: Written = lambda count: None,
+    max_shard_bytes: int | None = None,
+) -> None:
+    """Writes the canonical file, or with `max_shard_bytes` a new folder of shards with their index: whole, or not at all.
+
+    foreign, dtype, written: see `checkpoints.save`. Raises ValueError listing every parameter that does not fit the config, differs in
+    dtype, is not finite or too large for `dtype`.
+    """
+    path = Path(path)
+    arrays = {name: np.asarray(array) for name, array in parameters.items()}
+    if problems := strict.problems(arrays, declaration.shapes(config), dtype):
+        raise CheckpointError(path, problems)
+    if path.is_dir() or (path.exists() and max_shard_bytes):
+        raise ValueError(f"{path} is {'there: shards need a new folder' if max_shard_bytes else 'a folder'}")
+    ordered, said = {name: arrays[name] for name in declaration.axes(config)}, metadata(config, foreign)
+    kind = dtype and strict.numpy_dtype(dtype)
+    with replacing(path) as temporary:
+        if max_shard_bytes is None:
+            container.write(temporary, ordered, said, kind, written)
+        else:
+            temporary.mkdir()
+            container.write_shards(temporary, ordered, said, max_shard_bytes, kind, written)
+
+
+def load(path: str | Path) -> Checkpoint:
+    """Returns the checkpoint in a file, an index of shards or the folder of one; raises ValueError like `validate`."""
+    return view(path).in_memory()
+
+
+def view(path: str | Path) -> Checkpoint:
+    """Like `load`, with parameters that are read on access."""
+    return validate(container.read(Path(path)), path)
+
+
+def validate(source: Container, name: str | Path) -> Checkpoint:
+    """Returns the checkpoint in a container, whose tensors are its parameters.
+
+    Raises ForeignError on another program's model, and otherwise ValueError listing every problem: of the container, the metadata, the
+    config and the ties; missing, unexpected, misnamed, transposed and misshapen tensors; dtypes; values that are not finite.
+    """
+    if not source.problems and not is_canonical(source):
+        recognise.refuse_tensors(source.tensors, name)
+    problems = list(source.problems)
+    config = None
+    if source.tensors or not problems:  # without tensors there is nothing to judge
+        config, metadata_problems = _read_metadata(source.metadata)
+        problems += metadata_problems
+        problems += _tensor_problems(config, source.tensors) if config else strict.content_problems(source.tensors, {})
+    if problems or config is None:
+        raise CheckpointError(name, problems)
+    ordered = {name: source.tensors[name] for name in declaration.axes(config)}
+    return Checkpoint(config, ordered, _json(source.metadata, "foreign") or {})
+
+
+def is_canonical(source: Container) -> bool:
+    """Whether a container claims to be a canonical checkpoint, even a damaged one."""
+    return source.metadata.get("format") == FORMAT
+
+
+def metadata(config: TransformerConfig, foreign: Mapping[str, Any] | None = None) -> dict[str, str]:
+    """Returns what the file says about itself beside its tensors."""
+    return {
+        "format": FORMAT,
+        "format_version": VERSION,
+        "config": json.dumps(config.to_dict()),
+        "ties": json.dumps(declaration.ties(config)),
+    } | ({"foreign": json.dumps(foreign)} if foreign else {})
+
+
+def _read_metadata(fields: Mapping[str, str]) -> tuple[TransformerConfig | None, list[str]]:
+    problems = []
+    if fields.get("format") != FORMAT:
+        problems.append(f"metadata must name the format {FORMAT!r}; got {fields.get('format')!r} (a foreign file? see convert)")
+    if (version := fields.get("format_version")) != VERSION:
+        problems.append(f"the format version must be {VERSION}; got {version!r}")
+    if "foreign" in fields and not isinstance(_json(fields, "foreign"), dict):
+        problems.append("metadata named foreign must be a JSON object")
+    values, ties = _json(fields, "config"), _json(fields, "ties")
+    if not isinstance(values, dict):
+        return None, [*problems, "metadata must hold the config, a JSON object"]
+    try:
+        config = TransformerConfig.from_dict(values)
+    except ValueError as error:
+        return None, [*problems, f"config: {error}"]
+    if ties != declaration.ties(config):
+        problems.append(f"ties contradict the config, which declares {json.dumps(declaration.ties(config))}; got {json.dumps(ties)[:500]}")
+    return config, problems
+
+
+def _tensor_problems(config: TransformerConfig, tensors: Mapping[str, np.ndarray]) -> list[str]:
+    believed, problems = strict.contradictions(config, tensors)
+    problems += [f"the config ties {name} to {stored}" for name, stored in declaration.ties(believed).items() if name in tensors]
+    return problems + strict.problems(tensors, declaration.shapes(believed))
+
+
+def _json(fields: Mapping[str, str], name: str) -> Any:
+    """Returns a field of the metadata parsed as JSON; None if it is not JSON."""
+    try:
+        return parse_json(fields.get(name, ""))
+    except ValueError:
+        return None

@@ -1,0 +1,347 @@
+"""Examines a Hugging Face folder as a whole: its config.json, its tensors, and everything that is wrong with either."""
+
+import os
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from reference_numpy import TransformerConfig, parameters
+from reference_numpy.suggestions import nearest
+
+from ....common.reading import read_object
+from .. import Checkpoint, CheckpointError, pickled, recognise, strict, tables
+from ..tables import Native
+from . import composite, entries
+from .families import FAMILIES
+from .family import Family
+from .heads import Heads, advice, belonging, select
+
+CONFIG, GENERATION = recognise.CONFIG, "generation_config.json"
+ROWS = 1024  # elements of a table that are compared at once
+
+
+@dataclass
+class Examination:
+    """The content of a folder. natives: the tensors that the config has, by stored name. states: of every tensor, stored or missing, by
+    stored name: matched, tied, missing, unexpected, shape, dtype, left out or buffer. alien: heads that have to be left out.
+    """
+
+    path: Path
+    family: Family
+    foreign: dict[str, Any]
+    tensors: dict[str, np.ndarray]
+    config: TransformerConfig | None = None
+    natives: dict[str, Native] = field(default_factory=dict)
+    states: dict[str, str] = field(default_factory=dict)
+    alien: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    def checkpoint(self) -> Checkpoint:
+        """Returns the checkpoint, with parameters that are views of the files. Raises CheckpointError listing every problem."""
+        if self.problems or self.config is None:
+            raise CheckpointError(self.path, self.problems)
+        found: dict[str, np.ndarray] = {}
+        for key, native in self.natives.items():
+            if self.states[key] == "matched":
+                found |= tables.split(native, self.tensors[key])
+        return Checkpoint(self.config, {name: found[name] for name in parameters.axes(self.config)}, self.foreign)
+
+
+def view(path: str | Path, *, ignore: Sequence[str] = (), leave_out: Sequence[str] = (), spare: Sequence[str] = ()) -> Checkpoint:
+    """Returns the checkpoint in a folder, or in a file or an index within it, with parameters that are views of its files.
+
+    ignore: tensors, and entries of config.json and generation_config.json, that are treated as absent. leave_out: heads that are not read,
+    whether present or not: pooler, masked_language_head, classifier, and unsupported ones such as next_sentence_head. spare: heads that are
+    optional.
+    Raises ValueError listing every problem: shards; unsupported entries; missing, unexpected and misshapen tensors; those of other heads,
+    with how to leave them out; ties that contradict config.json; dtypes; values that are not finite.
+    """
+    return examine(path, ignore=ignore, leave_out=leave_out, spare=spare).checkpoint()
+
+
+def examine(
+    path: str | Path, *, ignore: Sequence[str] = (), leave_out: Sequence[str] = (), spare: Sequence[str] = ()
+) -> Examination:  # fmt: skip
+    """Like `view`, but returns the problems, and the state of every tensor.
+
+    Raises ValueError if there is no config.json of a supported family, or no tensors; the result holds every other problem. If files are
+    damaged or missing, it holds only that.
+    """
+    path = Path(path)
+    folder = path if path.is_dir() else path.parent
+    files = _files(folder)
+    source = pickled.read(path)
+    family, foreign = _told(folder, files, ignore, source.tensors)
+    said = foreign[CONFIG]
+    empty = [] if source.tensors else ["holds no tensors"]
+    found = Examination(path, family, foreign, dict(source.tensors), problems=list(source.problems or empty))
+    if found.problems:
+        return found
+    given = [*source.tensors, *(name for entries in files.values() for name in entries)]
+    found.problems += [f"there is no tensor and no entry {name} to ignore{nearest(name, given)}" for name in ignore if name not in given]
+    keys = _keys(found, ignore)
+    absent = [head.name for head in family.heads if head.name in spare and not belonging([head], keys)]
+    heads = select(family, said, {name: found.tensors[key].shape for name, key in keys.items()}, [*leave_out, *absent])
+    found.alien = [head.name for head in heads.alien]
+    for part, state in ((heads.left, "left out"), (heads.alien, "unexpected")):
+        found.states |= {keys.pop(name): state for name in belonging(part, list(keys))}
+    found.config, problems = entries.config_of(found.family, said, heads.chosen)
+    if found.config:
+        found.problems += heads.problems
+        found.config = _matched(found, found.config, keys, heads)
+    else:
+        lacking = _lacking(found, said, keys, heads)
+        problems = [entries.unadvised(problem) for problem in problems] if lacking else problems
+        found.problems += lacking + [f"{CONFIG}: {problem}" for problem in problems] + heads.problems
+    known = {key: native.shape for key, native in found.natives.items()}
+    found.problems += strict.content_problems({key: found.tensors[key] for key in keys.values()}, known)
+    return found
+
+
+def _matched(found: Examination, config: TransformerConfig, keys: Mapping[str, str], heads: Heads) -> TransformerConfig:
+    """Matches tensors like `_match`, and returns the config with what they show."""
+    config, problems = layered(found.family, config, keys)
+    found.problems += problems
+    config, problems = switched(found.family, config, keys)
+    found.problems += problems
+    _match(found, config, keys, heads)
+    return config
+
+
+def _lacking(found: Examination, said: Mapping[str, Any], keys: Mapping[str, str], heads: Heads) -> list[str]:
+    """Returns what is wrong with the tensors of a folder whose entries are not supported, if they are those of another family: some that
+    the supported entries ask for are missing.
+    """
+    config, _ = entries.config_of(found.family, entries.supported_alone(found.family, said), heads.chosen)
+    own = Examination(found.path, found.family, found.foreign, found.tensors)
+    if config:
+        _matched(own, config, keys, heads)
+    missing = [name for name, state in own.states.items() if state == "missing"]
+    first = f"has not the tensors of a {found.family.name}, so that its model_type may be another; it lacks {', '.join(missing[:3])}"
+    return [f"{first} and {len(missing) - 3} more" if len(missing) > 3 else first] if missing else []
+
+
+def described(path: Path, *, ignore: Sequence[str] = (), leave_out: Sequence[str] = ()) -> Checkpoint:
+    """Returns what the files of a folder say of its model, whose tensors are not read: a checkpoint without parameters.
+
+    ignore: entries that are treated as absent; leave_out: see `view`. Raises ValueError listing every problem.
+    """
+    files = _files(path)
+    family, foreign = _told(path, files, ignore, ())
+    given = [name for entries in files.values() for name in entries]
+    problems = [f"there is no entry {name} to ignore{nearest(name, given)}" for name in ignore if name not in given]
+    heads = select(family, foreign[CONFIG], {}, leave_out)
+    config, wrong = entries.config_of(family, foreign[CONFIG], heads.chosen)
+    problems += heads.problems + [f"{CONFIG}: {problem}" for problem in wrong]
+    if problems or config is None:
+        raise CheckpointError(path, problems)
+    return Checkpoint(config, {}, foreign)
+
+
+def _files(folder: Path) -> dict[str, dict[str, Any]]:
+    """Returns the entries of config.json, and of generation_config.json if there is one."""
+    files = {CONFIG: recognise.hugging_face_config(folder)}
+    if os.path.lexists(folder / GENERATION):
+        files[GENERATION] = read_object(folder / GENERATION)
+    return files
+
+
+def _told(
+    folder: Path, files: Mapping[str, Mapping[str, Any]], ignore: Sequence[str], tensors: Iterable[str]
+) -> tuple[Family, dict[str, Any]]:
+    """Returns the family, and the entries that are not ignored. Raises ValueError if it is not supported."""
+    foreign = {file: {name: value for name, value in entries.items() if name not in ignore} for file, entries in files.items()}
+    family = _family(foreign[CONFIG], tensors)
+    if family and foreign[CONFIG].get("model_type") in composite.TEXTS:
+        foreign[CONFIG] = composite.text_entries(family, foreign[CONFIG], tensors)
+    if family is None:
+        kind = foreign[CONFIG].get("model_type")
+        if named := recognise.model_type(folder):
+            raise recognise.ForeignError(folder, recognise.unread(named, folder, list(tensors)[:1]))
+        raise ValueError(f"{folder / CONFIG} must have a model_type of {', '.join(FAMILIES)}; got {kind!r:.100}")
+    foreign[CONFIG]["model_type"] = family.model_type
+    return family, foreign
+
+
+def family_of(path: Path, names: Iterable[str]) -> Family | None:
+    """Returns the family of a folder, or of the folder of a file, whose tensors have these names: by config.json's model_type, or by its
+    class or the tensors if it has none. None if the family is not supported.
+    """
+    try:
+        return _family(recognise.hugging_face_config(path), names)
+    except (OSError, ValueError):
+        return None
+
+
+def _family(said: Mapping[str, Any], names: Iterable[str]) -> Family | None:
+    kind = said.get("model_type")
+    if kind is not None:
+        return composite.family_of(said) or FAMILIES.get(kind) if isinstance(kind, str) else None
+    names = list(names)
+    fitting = [family for family in FAMILIES.values() if family.owns(said, names)]
+    return fitting[0] if len(fitting) == 1 else None
+
+
+def _keys(found: Examination, ignore: Sequence[str]) -> dict[str, str]:
+    """Returns native name -> stored name of every tensor, without buffers and ignored ones."""
+    keys: dict[str, str] = {}
+    for key in found.tensors:
+        native = found.family.native(key)
+        if key in ignore or re.fullmatch(found.family.beside, native):
+            found.states[key] = "left out"
+        elif re.fullmatch(found.family.buffers, native):
+            found.states[key] = "buffer"
+        elif native in keys:
+            found.states[key] = "unexpected"
+            found.problems.append(f"{key} and {keys[native]} are the same tensor of a {found.family.name}: --ignore one of them")
+        else:
+            keys[native] = key
+    return keys
+
+
+def _match(found: Examination, config: TransformerConfig, keys: Mapping[str, str], heads: Heads) -> None:
+    """Matches the config's tensors with the folder's, and notes what does not fit: names, shapes, ties."""
+    family, ties = found.family, _ties(found.family, config)
+    keys, prefixed = dict(keys), any(key.startswith(family.prefix) for key in keys.values())
+    rows = family.rows(config)
+    expected = {native.name: native for native in tables.natives(rows, config)}
+    held = {row.parts[0].name for row in rows}
+    for name in [row.name for row in family.table if row not in rows and row.parts[0].name in held and row.name in keys]:
+        found.states[keys.pop(name)] = "left out"  # another tensor takes its place
+    for twin, name in family.twins.items():
+        if name not in keys and twin in keys:
+            keys[name] = keys.pop(twin)
+        elif name in expected and twin in keys:
+            _compare(found, keys.pop(twin), keys[name], tied=config.tie_logits)
+    for name, stored in ties.items():
+        if name in keys:
+            if stored in keys:
+                _compare(found, keys[name], keys[stored], tied=True)
+            keys.pop(name)
+        expected.pop(name)
+    if not config.tie_logits:
+        untied = [name for name in _ties(family, config.replace(tie_logits=True)) if name not in keys]
+        found.problems += [f"config.json says tie_word_embeddings false, but there is no {name}" for name in untied]
+    lost = _lost_heads(found, heads, [name for name in expected if name not in keys])
+    found.natives = {keys.get(name, family.stored(name, prefixed)): native for name, native in expected.items() if name not in lost}
+    shapes = {key: native.shape for key, native in found.natives.items()}
+    found.problems += contradictions(family, found.natives, found.tensors)
+    found.problems += parameters.mismatches({key: found.tensors[key] for key in keys.values()}, shapes)
+    found.states |= {key: "unexpected" for key in keys.values() if key not in shapes}
+    for key, shape in shapes.items():
+        found.states[key] = _state(found.tensors.get(key), shape)
+
+
+def _state(array: np.ndarray | None, shape: tuple[int, ...]) -> str:
+    if array is None:
+        return "missing"
+    if array.shape != shape:
+        return "shape"
+    return "matched" if str(array.dtype) in strict.DTYPES else "dtype"
+
+
+def _ties(family: Family, config: TransformerConfig) -> dict[str, str]:
+    """Returns the native tensors that the config ties to another one."""
+    names = {row.parts[0].name: row.name for row in family.table}
+    return {names[name]: names[stored] for name, stored in parameters.ties(config).items()}
+
+
+def _lost_heads(found: Examination, heads: Heads, missing: Sequence[str]) -> list[str]:
+    """Returns the tensors of heads that are missing completely; each head is one problem."""
+    lost: list[str] = []
+    for head in found.family.heads:
+        own = belonging([head], [row.name for row in found.family.table])
+        if head.flag and head.name in heads.chosen and own and {*own} <= {*missing}:
+            found.problems.append(f"lacks the {head.name} of its class, with the tensors {', '.join(own)}: {advice(head.name)}")
+            lost += own
+    return lost
+
+
+def _compare(found: Examination, key: str, stored: str, tied: bool) -> None:
+    """Notes a tensor that is stored beside the one it is tied to, as a problem if they differ."""
+    found.states[key] = "tied"
+    first, second = found.tensors[key], found.tensors[stored]
+    parts = (slice(start, start + ROWS) for start in range(0, len(first), ROWS))
+    same = first.shape == second.shape and first.dtype == second.dtype
+    if tied and not (same and all(first[part].tobytes() == second[part].tobytes() for part in parts)):
+        found.problems.append(f"{key} must equal {stored}, to which the config ties it (tie_word_embeddings); they differ")
+
+
+_FIELDS = {"d": "model_width", "f": "feed_forward_width", "p": "max_positions", "a": "segments"}
+_OF_HEADS = {"h": "heads", "g": "key_value_heads", "k": "key_size", "e": "value_size"}
+# fields -> how the names of tensors end that only a model with the field has
+_BIASES = {
+    "query_key_value_bias": "attention.query.bias", "attention_output_bias": "attention.output.bias", "feed_forward_bias": ".hidden.bias",
+}  # fmt: skip
+
+
+def contradictions(family: Family, natives: Mapping[str, Native], tensors: Mapping[str, np.ndarray]) -> Iterator[str]:
+    """Returns a line for every entry whose axes have another size in all tensors. natives: by their stored names."""
+    entries = family.entry_names()
+    letters = {letter: entries[field] for letter, field in _FIELDS.items() if field in entries} | {"v": "vocab_size", "c": "id2label"}
+    letters |= {f"({pair})": _together(entries, pair) for pair in ("h k", "h e", "g k", "g e")}
+    sizes: dict[str, set[tuple[int, int]]] = defaultdict(set)
+    for key, native in natives.items():
+        if len(native.parts) > 1 and key in tensors and len(tensors[key].shape) == len(native.shape):
+            stacked = [letters.get(_axes(part.axes)[native.axis], "") for part, _, _ in native.parts]
+            if all(stacked) and len({*stacked}) > 1:
+                sizes[" + ".join(stacked)].add((native.shape[native.axis], tensors[key].shape[native.axis]))
+        axes = _axes(native.parts[0][0].axes)
+        if len(native.parts) == 1 and key in tensors and len(tensors[key].shape) == len(axes):
+            for letter, wanted, got in zip(axes, native.shape, tensors[key].shape, strict=True):
+                sizes[letters.get(letter, "")].add((wanted, got))
+    sizes.pop("", None)
+    for entry, pairs in sizes.items():
+        (wanted, got), *others = pairs
+        if not others and wanted != got:
+            yield f"config.json says {entry} {wanted}, but the tensors have {got}"
+
+
+def _axes(letters: str) -> list[str]:
+    """Returns the axes of a tensor, each of which may be several canonical ones in brackets."""
+    return re.findall(r"\(.*?\)|\w+", letters)
+
+
+def _together(entries: Mapping[str, str], letters: str) -> str:
+    """Returns the entries of the axes that are one axis of a tensor; empty if none of them is an entry of its own."""
+    count, size = (entries.get(_OF_HEADS[letter], "") for letter in letters.split())
+    if size:
+        return f"{count} x {size}" if count else ""
+    width, heads = entries.get("model_width"), entries.get("heads")
+    return f"{count} x {width} / {heads}" if count and count != heads else ""
+
+
+def switched(family: Family, config: TransformerConfig, names: Iterable[str]) -> tuple[TransformerConfig, list[str]]:
+    """Returns the config with the biases that the tensors show, by their native names, and a line for every entry that denies them."""
+    present, problems = {re.sub(r"\.\d+\.", ".*.", name) for name in names}, []
+    for entry in family.entries:
+        own = [row.name for row in family.table if any(row.parts[0].name.endswith(_BIASES.get(field, "\n")) for field in entry.fields)]
+        said, shown = bool(own) and getattr(config, entry.fields[0]), bool(present & {*own})
+        if own and said != shown:
+            problems.append(f"config.json says {entry.name} {str(said).lower()}, but there is {'a' if shown else 'no'} {own[0]}")
+            config = config.replace(**dict.fromkeys(entry.fields, shown))
+    return config, problems
+
+
+def layered(family: Family, config: TransformerConfig, names: Iterable[str]) -> tuple[TransformerConfig, list[str]]:
+    """Returns the config with the number of layers that the tensors show, by their native names, and a line if it differs.
+
+    Nothing is built for a layer before a tensor proves it exists: a file may claim any number.
+    """
+    names, problems = list(names), []
+    entries = family.entry_names()
+    for row in {row.name.partition("*")[0]: row for row in family.table if "*" in row.name}.values():
+        field = f"{row.parts[0].name.partition('.')[0]}_layers"
+        present = {int(found[1]) for name in names if (found := re.match(rf"{re.escape(row.name.partition('*')[0])}(\d{{1,9}})\.", name))}
+        count, said = max(present, default=-1) + 1, getattr(config, field)
+        if count > len(names):
+            count = next(index for index in range(len(present) + 1) if index not in present)
+        if count != said:
+            problems.append(f"config.json says {entries[field]} {said}, but the tensors have {count}")
+            config = config.replace(**{field: max(count, 1)})
+    return config, problems

@@ -1,0 +1,118 @@
+"""Writes a new Hugging Face folder: config.json, safetensors, and what the original folder says beside them."""
+
+import json
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from reference_numpy import TransformerConfig
+from reference_numpy import parameters as declaration
+
+from ....common.atomic import replacing
+from .. import CheckpointError, container, strict, tables
+from ..container import Written
+from . import entries
+from .families import FAMILIES
+from .family import Family
+from .reading import CONFIG, GENERATION
+
+# the files of a tokenizer, and the folder of its other chat templates
+COMPANIONS = (
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt", "vocab.json", "merges.txt",
+    "tokenizer.model", "chat_template.jinja",
+)  # fmt: skip
+TEMPLATES = "additional_chat_templates"
+
+
+def save(
+    path: str | Path,
+    config: TransformerConfig,
+    parameters: Mapping[str, np.ndarray],
+    *,
+    foreign: Mapping[str, Any] | None = None,
+    dtype: str | None = None,
+    written: Written = lambda count: None,
+    max_shard_bytes: int | None = None,
+    tokenizer: str | Path | None = None,
+) -> None:
+    """Writes a new folder, whole or not at all. foreign, dtype, written: see `checkpoints.save`; tokenizer: a folder whose tokenizer files
+    are copied.
+
+    Raises ValueError if no family can express the config, if parameters do not fit it, and if the path exists.
+    """
+    path, foreign = Path(path), foreign or {}
+    family, said = _family(config, foreign.get(CONFIG, {}))
+    arrays = {name: np.asarray(array) for name, array in parameters.items()}
+    if problems := strict.problems(arrays, declaration.shapes(config), dtype):
+        raise CheckpointError(path, problems)
+    if path.exists() or path.is_symlink():
+        raise ValueError(f"{path} is there: a model of Hugging Face needs a new folder")
+    kind = dtype or str(next(iter(arrays.values())).dtype)
+    said = {name: value for name, value in said.items() if name != "torch_dtype"} | {"dtype": kind}
+    natives = _natives(family, config, arrays, prefixed=said["architectures"] != [family.base])
+    with replacing(path) as temporary:
+        temporary.mkdir()
+        if max_shard_bytes is None:
+            container.write(temporary / "model.safetensors", natives, {"format": "pt"}, strict.numpy_dtype(kind), written)
+        else:
+            container.write_shards(temporary, natives, {"format": "pt"}, max_shard_bytes, strict.numpy_dtype(kind), written)
+        for name, value in {**foreign, CONFIG: said}.items():
+            if name in (CONFIG, GENERATION):
+                (temporary / name).write_text(json.dumps(value, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        for file in companions(Path(tokenizer) if tokenizer else None):
+            copy = temporary / file.relative_to(tokenizer or "")
+            copy.parent.mkdir(exist_ok=True)
+            shutil.copyfile(file, copy)
+
+
+def companions(folder: Path | None) -> list[Path]:
+    """Returns the tokenizer files in a folder."""
+    if not folder or not folder.is_dir():
+        return []
+    return [folder / name for name in COMPANIONS if (folder / name).is_file()] + sorted((folder / TEMPLATES).glob("*.jinja"))
+
+
+def _family(config: TransformerConfig, said: Mapping[str, Any]) -> tuple[Family, dict[str, Any]]:
+    """Returns the family of the config, and its config.json: the earlier one's family if given, otherwise the first that can express it."""
+    own, refused = config.to_dict(), list[tuple[int, list[str]]]()
+    for kind, family in sorted(FAMILIES.items(), key=lambda item: item[0] != said.get("model_type")):
+        if all(family.fixed.get(stack, own[stack]) == own[stack] for stack in ("encoder_layers", "decoder_layers")):
+            result, found = entries.entries_of(family, config, said if kind == said.get("model_type") else {})
+            if not found:
+                return family, result
+            refused.append((sum(own.get(name) != value for name, value in family.fixed.items()), found))
+    _, problems = min(refused, key=lambda one: (one[0], len(one[1])), default=(0, []))  # of the nearest family
+    raise CheckpointError("the model", problems or ["no family of Hugging Face that is written has both an encoder and a decoder"])
+
+
+class _Made(Mapping[str, np.ndarray]):
+    """Tensors that are computed on access and not kept."""
+
+    def __init__(self, makers: Mapping[str, Callable[[], np.ndarray]]) -> None:
+        self._makers = makers
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self._makers[name]()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._makers)
+
+    def __len__(self) -> int:
+        return len(self._makers)
+
+
+def _natives(family: Family, config: TransformerConfig, arrays: Mapping[str, np.ndarray], prefixed: bool) -> Mapping[str, np.ndarray]:
+    """Yields the tensors as the library stores them: tied ones once; a twin replaces the other one if the logits are tied, and is added
+    otherwise.
+    """
+    makers: dict[str, Callable[[], np.ndarray]] = {}
+    for native in tables.natives(family.rows(config), config):
+        if all(part.name in arrays for part, _, _ in native.parts):
+            make = lambda native=native: tables.merged(native, arrays)  # noqa: E731
+            twins = [twin for twin, name in family.twins.items() if name == native.name]
+            for name in twins if twins and config.tie_logits else [native.name, *twins]:
+                makers[family.stored(name, prefixed)] = make
+    return _Made(makers)

@@ -1,0 +1,204 @@
+"""State dicts written by torch.save. PyTorch is imported here only, when such a file is read or written."""
+
+import itertools
+import pickletools
+import re
+import zipfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from reference_numpy.suggestions import nearest
+
+from ...common import archives
+from ...common.extras import require
+from ...common.processes.text import without_advice
+from . import SHOWN, CheckpointError, container, recognise
+from .container import Container
+from .recognise import TORCH, ForeignError, Kind
+
+SUFFIXES = (".pt", ".pth", ".bin")
+USUAL = ("state_dict", "model_state_dict", "model", "net", "module")  # where training programs put a state dict, best first
+WEIGHTS = ("pytorch_model.bin", "pytorch_model.bin.index.json")  # of a Hugging Face folder without safetensors
+LIGHTNING = "pytorch-lightning_version"
+
+
+class _StandIn:
+    """Stands for an object of a class that is not imported: it accepts whatever its pickle gives it, and does nothing."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        pass
+
+    __setstate__ = __init__
+
+
+def read(path: Path, key: str | None = None) -> Container:
+    """Returns the tensors of a safetensors file, shards with an index, a torch.save file or the Hugging Face folder of one: decided by
+    content, else by suffix.
+
+    Raises ValueError like `container.read`, and on a key if there are no entries; ForeignError on a whole pickled module and on a training
+    checkpoint without the key.
+    """
+    path = weights(path) or path
+    if path.is_file() and path.name.endswith(".bin.index.json"):
+        return container.read_index(path, lambda shard: Container(_state_dict(shard, None)))
+    if _is_pickled(path):
+        return Container(_state_dict(path, key))
+    if key is not None:
+        raise ValueError(f"--key names an entry of a file of torch.save; {path} is none")
+    return container.read(path)
+
+
+def _is_pickled(path: Path) -> bool:
+    """Whether it is a torch.save file, by its content, else by its suffix."""
+    if not path.is_file() or path.name.endswith(".index.json"):
+        return False
+    kind = recognise.kind_of(path)
+    return kind is TORCH or (kind is None and path.suffix in SUFFIXES)
+
+
+def weights(path: Path) -> Path | None:
+    """Returns the torch.save file, or the index of several, with the weights of a Hugging Face folder, if the path is one or holds one.
+
+    Safetensors in the folder take precedence. None if its config.json is not that of a supported model.
+    """
+    try:
+        kind = recognise.hugging_face_config(path).get("model_type")
+    except (OSError, ValueError):
+        return None
+    if kind is not None and kind not in recognise.converted():
+        return None
+    if path.is_file():
+        return path if re.fullmatch(r"pytorch_model.*\.bin(\.index\.json)?", path.name) else None
+    found = [path / name for name in WEIGHTS if (path / name).is_file()]
+    return found[0] if found and not any(path.glob("*.safetensors*")) else None
+
+
+def _state_dict(path: Path, key: str | None) -> dict[str, np.ndarray]:
+    """Returns the tensors of a state dict, or of the one at the key, by name. The file runs no code: it is read with weights_only=True."""
+    torch, weights = _torch()
+    state = _select(path, _load(torch, path), key)
+    if not isinstance(state, Mapping):
+        raise CheckpointError(path, [f"must hold a state dict, names to tensors; got {_kind(state)}"])
+    arrays, problems = {}, []
+    for name, tensor in state.items():
+        try:
+            if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
+                problems.append(f"{name!s:.100} must be stored whole; got {tensor.untyped_storage().nbytes()} bytes for {[*tensor.shape]}")
+                continue
+            arrays[str(name)] = weights.to_numpy(tensor)
+        except (AttributeError, TypeError, RuntimeError):  # no tensor, or one that is sparse or has no NumPy dtype
+            problems.append(f"must hold a state dict, names to dense tensors; got {name!r}: {_kind(tensor)}")
+    if problems:
+        raise CheckpointError(path, problems)
+    return arrays
+
+
+def write(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
+    """Writes a state dict; `path` must be free."""
+    torch, weights = _torch()
+    state = {name: weights.from_numpy(array) for name, array in tensors.items()}
+    with path.open("xb") as file:  # given a path, torch.save would write its name into the file
+        torch.save(state, file)
+
+
+def require_torch() -> None:
+    """Raises MissingBackend if PyTorch, which reads and writes these files, is not installed."""
+    require(f"a file in PyTorch's format ({', '.join(SUFFIXES)})", {"torch": ("torch",)})
+
+
+def _torch() -> Any:
+    require_torch()
+    import torch
+
+    from impl_torch import weights
+
+    return torch, weights
+
+
+def _load(torch: Any, path: Path) -> Any:
+    """Loads a file; every object of a class that PyTorch does not consider safe becomes one that does nothing.
+
+    Raises ForeignError on a whole module, and CheckpointError if the file cannot be read that way.
+    """
+    try:
+        archives.require_stored(path)
+        named = torch.serialization.get_unsafe_globals_in_checkpoint(path) if zipfile.is_zipfile(path) else _named(path)
+        stand_ins = [(type(name, (_StandIn,), {}), name) for name in named]
+        with torch.serialization.safe_globals(stand_ins), path.open("rb") as file:  # given a path, torch.load would decide by its suffix
+            state = torch.load(file, map_location="cpu", weights_only=True)
+    except ForeignError:
+        raise
+    except Exception as error:  # whatever bytes of the file make the readers raise
+        raise CheckpointError(path, [f"cannot be read as tensors alone: {_reason(error):.200}"]) from None
+    if isinstance(state, _StandIn):
+        raise _whole(path, type(state).__name__)
+    return state
+
+
+def _reason(error: Exception) -> str:
+    """Returns why PyTorch cannot read a file, without what it advises: to let the file run code."""
+    text = str(error)
+    own = text.partition("WeightsUnpickler error:")[2] or ("" if "weights_only" in text else text)
+    words = without_advice(" ".join(own.split()))
+    return words or "it holds more than tensors, or is damaged"
+
+
+def _named(path: Path) -> list[str]:
+    """Returns the classes and functions named in a file from before PyTorch 1.6, which pickles a number, a version, the machine and the
+    object.
+
+    Raises ForeignError if the object is a module.
+    """
+    with path.open("rb") as file:
+        for _ in range(4):
+            made = [(code.name, str(value).replace(" ", ".")) for code, value, _ in pickletools.genops(file)]
+    first = next((name for code, name in made if code in ("GLOBAL", "EMPTY_DICT", "EMPTY_LIST")), "None")
+    if first not in ("None", "collections.OrderedDict") and not first.startswith("torch._"):  # of a tensor
+        raise _whole(path, first)
+    return [name for code, name in made if code == "GLOBAL"]
+
+
+def _whole(path: Path, name: str) -> ForeignError:
+    advice = "load it where its class is, and torch.save(model.state_dict(), FILE)"
+    return ForeignError(path, Kind(f"a whole pickled object of the class {name}", advice))
+
+
+def _select(path: Path, state: Any, key: str | None) -> Any:
+    """Returns the state, or its entry at the key. Raises ForeignError if it needs a key."""
+    if not isinstance(state, Mapping):
+        return state
+    if key is not None:
+        if key not in state:
+            raise ValueError(f"--key {key}: {path} has no such entry{nearest(key, map(str, state))}; it has {_listed(state)}")
+        return state[key]
+    if entries := [str(name) for name, value in state.items() if _is_state(value)]:
+        raise ForeignError(path, _training(path, state, entries))
+    return state
+
+
+def _training(path: Path, state: Mapping[Any, Any], entries: list[str]) -> Kind:
+    """Returns the kind of a training checkpoint with state dicts in these entries."""
+    what = "a Lightning checkpoint" if LIGHTNING in state else "a training checkpoint"
+    best = next((name for name in USUAL if name in entries), entries[0])
+    if weights(path):  # its folder is read as a whole
+        return Kind(f"{what}, with tensors in {_listed(entries)}", f"torch.save its entry {best} alone as {path.name}")
+    first = {str(name).partition(".")[0] for name in state[best]}
+    names = f"; its names begin with {first.pop()}., which --prefix finds or takes" if len(first) == 1 else ""
+    return Kind(f"{what}, with tensors in {_listed(entries)}", f"choose them with --key {best}{names}")
+
+
+def _is_state(value: Any) -> bool:
+    return isinstance(value, Mapping) and any(hasattr(entry, "layout") for entry in value.values())
+
+
+def _listed(names: Iterable[Any]) -> str:
+    return ", ".join(f"{name!s:.100}" for name in itertools.islice(names, SHOWN))
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, _StandIn):
+        return f"an object of {type(value).__name__}"
+    return f"a tensor of {value.dtype}, {value.layout}" if hasattr(value, "layout") else f"a {type(value).__name__}"

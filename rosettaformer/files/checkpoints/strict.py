@@ -1,0 +1,143 @@
+"""Checks that tensors are a model's parameters, and finds the config that they show."""
+
+import contextlib
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from reference_numpy import TransformerConfig, parameters
+
+from ...common.memory import physical_memory
+from .container import release
+
+DTYPES = ("float64", "float32", "bfloat16", "float16")
+_PART = 1 << 22  # elements that are looked at together
+
+
+def numpy_dtype(name: str) -> np.dtype:
+    """Returns the NumPy dtype of that name, bfloat16 included."""
+    return np.dtype(getattr(ml_dtypes, name, name))
+
+
+def problems(tensors: Mapping[str, np.ndarray], expected: Mapping[str, tuple[int, ...]], dtype: str | None = None) -> list[str]:
+    """Returns everything that is wrong with the tensors of a model whose parameters have the expected names and shapes.
+
+    dtype: what they will be rounded to, which may be too small for them.
+    """
+    return [*parameters.mismatches(tensors, expected), *content_problems(tensors, expected), *_overflow_problems(tensors, dtype)]
+
+
+def _overflow_problems(tensors: Mapping[str, np.ndarray], dtype: str | None) -> Iterator[str]:
+    """Returns the tensors whose largest finite value is not finite in the dtype."""
+    for name, array in tensors.items():
+        if dtype and array.size:
+            with np.errstate(over="ignore", invalid="ignore"):
+                largest = np.array([array.max(), array.min()]).astype(numpy_dtype(dtype))
+            if np.isinf(largest.astype(np.float64)).any() and np.isfinite(array).all():
+                yield f"values are too large for {dtype} in {name}"
+            release(array)
+
+
+def content_problems(tensors: Mapping[str, np.ndarray], expected: Mapping[str, tuple[int, ...]]) -> list[str]:
+    """Returns every tensor with a dtype that is not one of the four or not that of most tensors, and every one that holds NaN or infinite
+    values.
+
+    Values are read only if the tensors are no larger than expected and fit into memory.
+    """
+    labels = {dtype: str(dtype) for dtype in {array.dtype for array in tensors.values()}}
+    dtypes = {name: labels[array.dtype] for name, array in tensors.items()}
+    counts = Counter(dtype for dtype in dtypes.values() if dtype in DTYPES).most_common(1)
+    found = []
+    for name, dtype in dtypes.items():
+        if dtype not in DTYPES:
+            found.append(f"{name} must be one of {', '.join(DTYPES)}; got {dtype}")
+        elif dtype != counts[0][0]:
+            found.append(f"{name} must be {counts[0][0]} like most tensors; got {dtype}")
+    known = {name: array for name, array in tensors.items() if array.size <= math.prod(expected.get(name, (0,)))}
+    size, room = sum(array.nbytes for array in known.values()), physical_memory()
+    if size > room:
+        return [*found, f"the model must fit into memory, {room / 1e9:.1f} GB; its tensors take {size / 1e9:.1f} GB"]
+    return [*found, *_value_problems(known)]
+
+
+def _value_problems(tensors: Mapping[str, np.ndarray]) -> Iterator[str]:
+    for name, array in tensors.items():
+        nans, infinite = 0, 0
+        rows = max(1, _PART // max(1, math.prod(array.shape[1:])))  # no more of a file need be in memory
+        whole = array if array.ndim else array[None]
+        starts = range(0, len(whole), rows) if str(array.dtype) in DTYPES else ()
+        for part in (whole[start : start + rows] for start in starts):
+            if not np.isfinite(part).all():
+                nans, infinite = nans + int(np.isnan(part).sum()), infinite + int(np.isinf(part).sum())
+            release(part)
+        if nans or infinite:
+            yield f"{name} must be finite; got {nans} NaN and {infinite} infinite of {array.size} values"
+
+
+_FIELDS = {
+    "d": "model_width", "r": "model_width", "h": "heads", "g": "key_value_heads", "k": "key_size", "e": "value_size",
+    "f": "feed_forward_width", "c": "classes",
+}  # fmt: skip
+
+# fields that the presence of a tensor shows, by the end of its name
+_SHOWN = {
+    "query_key_value_bias": "attention.query.bias", "attention_output_bias": "attention.output.bias", "feed_forward_bias": ".hidden.bias",
+    "gated_feed_forward": ".gate.kernel", "norm_offset": "_norm.offset", "final_norm": "final_norm.scale",
+}  # fmt: skip
+
+
+def contradictions(config: TransformerConfig, tensors: Mapping[str, np.ndarray]) -> tuple[TransformerConfig, list[str]]:
+    """Returns the config that the tensors show, and a line for each field in which the given config differs."""
+    shown, believed = _layers(config, tensors), config
+    if _numbers(tensors, "encoder") or _numbers(tensors, "decoder"):
+        shown |= {field: any(name.endswith(end) for name in tensors) for field, end in _SHOWN.items()}
+    with contextlib.suppress(ValueError):  # if the tensors show no valid config, they are reported one by one
+        believed = config.replace(**shown | {"encoder_layers": shown["encoder_layers"] or min(1, config.encoder_layers)})
+        sizes = _sizes(believed, tensors)
+        believed, shown = believed.replace(**sizes), shown | sizes
+    lines = [
+        f"config contradicts the tensors: {name} is {value!r}, but the tensors have {shown[name]!r}"
+        for name, value in config.to_dict().items()
+        if shown.get(name, value) != value
+    ]
+    return believed, lines
+
+
+def contiguous_layers(names: Iterable[str], stack: str) -> int:
+    """Returns the number of layers 0, 1, 2, ... of encoder or decoder that have tensors."""
+    present = _numbers(names, stack)
+    return next(index for index in range(len(present) + 1) if index not in present)
+
+
+def _numbers(names: Iterable[str], stack: str) -> set[int]:
+    return {int(found[1]) for name in names if (found := re.match(rf"{stack}\.layers\.(\d{{1,4}})\.", name))}
+
+
+def _layers(config: TransformerConfig, tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Returns the declared numbers of layers, unless the tensors end with another layer: one lost in between is missing."""
+    shown = {}
+    for stack in ("encoder", "decoder"):
+        shown[f"{stack}_layers"] = declared = getattr(config, f"{stack}_layers")
+        present = _numbers(tensors, stack)
+        if (present and max(present) + 1 != declared) or declared > len(tensors):
+            shown[f"{stack}_layers"] = contiguous_layers(tensors, stack)
+    return shown
+
+
+def _sizes(config: TransformerConfig, tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Returns the sizes on which all tensors of an axis agree, at least two: a single one may be the wrong one."""
+    found: dict[str, list[int]] = defaultdict(list)
+    for name, letters in parameters.axes(config).items():
+        shape = tensors[name].shape if name in tensors else ()
+        if len(shape) == len(letters.split()):
+            vocabulary = "source_vocabulary" if name.startswith(("source_embedding", "masked_language_head")) else "target_vocabulary"
+            fields = _FIELDS | {"v": vocabulary}
+            for letter, size in zip(letters.split(), shape, strict=True):
+                if letter in fields:  # each stack has a table of positions of its own
+                    found[fields[letter]].append(size)
+    return {field: sizes[0] for field, sizes in found.items() if len(sizes) > 1 and len(set(sizes)) == 1}

@@ -1,0 +1,81 @@
+"""Defects of the norms of queries and keys: their place, their axes, their parameters."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from reference_numpy import attention, normalization, rotary
+
+from ..expectation.patching import patched
+from .alteration import Altered, Array, Replaces, Variants
+from .rotary import Parts, of_self_attention
+
+NORM = "attention.query_key_norm"
+
+
+def _after_rotation(parameters: Any, config: Any, query_btd: Array, memory_bsd: Array, rotation: Any) -> Parts:
+    norm = attention.query_key_norm
+    with patched({NORM: lambda original, parameters, config, name, x_bthk: x_bthk}):
+        query_bthk = attention.queries(parameters, config, query_btd)
+        key_bsgk, value_bsge = attention.keys_and_values(parameters, config, memory_bsd)
+    query_bthk, key_bsgk = (rotary.rotated(x, rotation, config.rotary_layout) for x in (query_bthk, key_bsgk))
+    return norm(parameters, config, "query", query_bthk), norm(parameters, config, "key", key_bsgk), value_bsge
+
+
+def _normed(change: Callable[..., Array]) -> Replaces:
+    """Norms queries or keys otherwise, where they are normed: a function of the right norm and of its arguments."""
+
+    def altered(original: Callable, parameters: Any, config: Any, name: str, x_bthk: Array) -> Array:
+        if config.query_key_norm == "none":
+            return x_bthk
+        return change(original, parameters, config, name, x_bthk)
+
+    return {NORM: altered}
+
+
+def _over_each_head(original: Callable, parameters: Any, config: Any, name: str, x_bthk: Array) -> Array:
+    if config.query_key_norm == "head":
+        return original(parameters, config, name, x_bthk)
+    heads, size = x_bthk.shape[2:]
+    own = {leaf: value.reshape(heads, size) for leaf, value in parameters[f"{name}_norm"].items()}
+    normed = [normalization.norm({leaf: value[head] for leaf, value in own.items()}, config, x_bthk[:, :, head]) for head in range(heads)]
+    return np.stack(normed, axis=2)
+
+
+def _over_all_heads(original: Callable, parameters: Any, config: Any, name: str, x_bthk: Array) -> Array:
+    if config.query_key_norm == "width":
+        return original(parameters, config, name, x_bthk)
+    alike = {leaf: np.tile(value, (x_bthk.shape[2], 1)) for leaf, value in parameters[f"{name}_norm"].items()}
+    return original({f"{name}_norm": alike}, config.replace(query_key_norm="width"), name, x_bthk)
+
+
+def _missing(*names: str) -> Replaces:
+    """Leaves these out."""
+    return _normed(
+        lambda original, parameters, config, name, x_bthk: x_bthk if name in names else original(parameters, config, name, x_bthk)
+    )
+
+
+def _read(**others: str) -> Replaces:
+    """Gives these norms the parameters of others, if the shapes are equal."""
+
+    def read(original: Callable, parameters: Any, config: Any, name: str, x_bthk: Array) -> Array:
+        own, other = (parameters[f"{each}_norm"] for each in (name, others.get(name, name)))
+        same = own["scale"].shape == other["scale"].shape
+        return original({**parameters, f"{name}_norm": other if same else own}, config, name, x_bthk)
+
+    return _normed(read)
+
+
+ALTERED: Altered = {
+    "QKN1": of_self_attention(_after_rotation),
+    "QKN2": _normed(_over_each_head),
+    "QKN3": _missing("query", "key"),
+    "QKN4": _read(query="key", key="query"),
+    "QKN5": _normed(_over_all_heads),
+}
+VARIANTS: Variants = {
+    "QKN3": {f"the norm of {words} is missing": _missing(name) for name, words in (("query", "queries"), ("key", "keys"))},
+    "QKN4": {"the query's norm serves the keys, too": _read(key="query"), "the key's norm serves the queries, too": _read(query="key")},
+}

@@ -1,0 +1,135 @@
+"""Compares a port's output with the reference's: whether it passes, and where it is wrong."""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .expectation.tolerance import Expectation, ulp
+
+CELLS = 48  # cells along each side of a heat map
+HIGHEST = 1e18  # the error of an element that is NaN or infinite if the reference is not, and the largest that is told apart
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How one output of a port compares.
+
+    ratio: the largest error in units of the error of plain arithmetic in the dtype (1 = as accurate as plain NumPy).
+    excess: the error in units of the largest that passes; at most 1 conforms. message: what is wrong, empty if nothing is.
+    incomparable: why the output shows nothing, whatever its error is; empty if it shows something, or has the wrong shape or dtype.
+    """
+
+    ratio: float
+    excess: float
+    error: float
+    noise: float
+    ulps: float = 0.0
+    worst: tuple[int, ...] = ()
+    message: str = ""
+    incomparable: str = ""
+
+
+def compare(expectation: Expectation, got: Any) -> Comparison:
+    """Compares shape, dtype and the places of NaN and infinity, then the largest and the root mean square error; or says why they show
+    nothing.
+    """
+    if not isinstance(got, np.ndarray):
+        return _refusal(f"must be an array; got {type(got).__name__}")
+    reference, dtype = expectation.reference, expectation.dtype
+    if got.shape != reference.shape:
+        return _refusal(f"must have shape {reference.shape}; got {got.shape}")
+    integers = dtype.kind in "iu" and got.dtype.kind in "iu"
+    if got.dtype != dtype and not integers:
+        return _refusal(f"must be {dtype}; got {got.dtype}{_although_right(expectation, got)}")
+    reason = expectation.incomparable
+    if not np.isfinite(expectation.bound):
+        return Comparison(np.nan, np.nan, np.nan, expectation.noise, incomparable=reason)
+    if not got.size:
+        return Comparison(0.0, 0.0, 0.0, expectation.noise, incomparable=reason)
+    if dtype.kind in "biu":
+        return _compare_exactly(expectation, got)
+    wide = got.astype(np.float64)
+    if message := _other_places(expectation.reference, wide):
+        return _refusal(message)
+    return dataclasses.replace(_compare_closely(expectation, wide), incomparable=reason)
+
+
+def _although_right(expectation: Expectation, got: np.ndarray) -> str:
+    """Returns the remark on an output of another dtype whose values conform; empty for any other output."""
+    kinds = {expectation.dtype.kind, got.dtype.kind, expectation.reference.dtype.kind}
+    if not got.size or not kinds <= {"f", "V"} or not np.isfinite(expectation.bound):  # V: bfloat16
+        return ""
+    wide = got.astype(np.float64)
+    if _other_places(expectation.reference, wide) or _compare_closely(expectation, wide).excess > 1:
+        return ""
+    return "; its values are right"
+
+
+def _refusal(message: str) -> Comparison:
+    return Comparison(np.inf, np.inf, np.inf, 0.0, message=message)
+
+
+def _compare_exactly(expectation: Expectation, got: np.ndarray) -> Comparison:
+    if wrong := np.argwhere(expectation.reference != got).tolist():
+        message = "; ".join(filter(None, (f"{len(wrong)} of {got.size} elements differ", expectation.note)))
+        return Comparison(np.inf, np.inf, 1.0, 0.0, worst=tuple(wrong[0]), message=message)
+    return Comparison(0.0, 0.0, 0.0, 0.0)
+
+
+def _other_places(reference: np.ndarray, got: np.ndarray) -> str:
+    """Returns what is wrong with the places of NaN and infinity; empty if nothing is."""
+    for kind, test in (("NaN", np.isnan), ("infinite", np.isinf)):
+        found, wanted = test(got), test(reference)
+        for places, are in ((found & ~wanted, "are"), (wanted & ~found, "are not")):
+            if count := int(places.sum()):
+                return f"{count} of {got.size} elements {are} {kind} where the reference is{' not' * (are == 'are')}"
+    return ""
+
+
+def _compare_closely(expectation: Expectation, got: np.ndarray) -> Comparison:
+    reference = expectation.reference
+    finite = np.isfinite(reference)
+    error = np.where(finite, got, 0.0)
+    error -= np.where(finite, reference, 0.0)
+    np.abs(error, out=error)  # in place: outputs may be large
+    worst = np.unravel_index(int(error.argmax()), error.shape)
+    largest, rmse = float(error[worst]), float(np.sqrt(np.mean(np.square(error, out=error))))
+    excess = max(largest / expectation.bound, rmse / expectation.bound_rmse)
+    message = ""
+    if excess > 1:
+        message = f"error {largest:.3g} at {[int(i) for i in worst]}, allowed {expectation.bound:.3g}"
+        if largest <= expectation.bound:
+            message = f"root mean square error {rmse:.3g}, allowed {expectation.bound_rmse:.3g}"
+    return Comparison(
+        ratio=largest / expectation.plain_error,
+        excess=excess,
+        error=largest,
+        noise=expectation.noise,
+        ulps=largest / ulp(float(np.nan_to_num(reference[worst])), expectation.dtype),
+        worst=tuple(int(i) for i in worst),
+        message=message,
+    )
+
+
+def relative_error(expectation: Expectation, got: np.ndarray) -> np.ndarray:
+    """Returns |error| / allowed of every element of an output that has the reference's shape; for an exact output 0 or HIGHEST."""
+    reference = expectation.reference
+    if expectation.dtype.kind in "biu":
+        return np.where(reference != got, HIGHEST, 0.0)
+    values = got.astype(np.float64)
+    same = (values == reference) | (np.isnan(values) & np.isnan(reference))
+    finite = np.isfinite(values) & np.isfinite(reference)
+    error = np.abs(np.where(finite, values, 0.0) - np.where(finite, reference, 0.0)) / expectation.bound
+    return np.where(same, 0.0, np.where(finite, np.minimum(error, HIGHEST), HIGHEST))
+
+
+def heat_map(error: np.ndarray, worst: tuple[int, ...]) -> list[list[float]]:
+    """Returns the slice over the last two axes that holds the worst element; a larger slice by the largest element of each block."""
+    slice_td = np.atleast_2d(error[worst[:-2]])
+    for axis in (0, 1):
+        size = slice_td.shape[axis]
+        starts = np.unique(np.arange(min(size, CELLS)) * size // min(size, CELLS))
+        slice_td = np.maximum.reduceat(slice_td, starts, axis=axis)
+    return [[float(f"{value:.3g}") for value in row] for row in slice_td]

@@ -1,0 +1,132 @@
+"""What the answers that fail have in common, where no symptom describes the values: of losses, updates, caches, searches and gradients.
+
+Which cases they are, which of the outputs are wrong, and from which step on.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from ..case import Case
+from ..compare import compare, relative_error
+from ..expectation.components import forward_of
+from ..expectation.tolerance import Expectation
+from .altered import Outputs
+from .conditions import condition
+from .symptoms import Symptom
+
+SAYS = 55  # the specificity of such a sentence: it says where, and not what
+NAMED = 3  # outputs that are listed by name
+WORDS = {"token_bn": "ids", "token_bwn": "ids", "log_p_bn": "log-probabilities", "score_bw": "scores", "parameters": "parameters",
+         "first_moment": "first moments", "second_moment": "second moments"}  # fmt: skip
+STEPPED = {"token_bn": "token", "token_bwn": "token", "log_p_bn": "token"}  # outputs whose last axis is one of steps
+
+Answer = tuple[Case, Mapping[str, Expectation], Outputs]
+
+
+def common(failing: Sequence[Answer], right: Sequence[Case]) -> list[Symptom]:
+    """What holds of every answer that fails. right: the cases of the others."""
+    if not failing:
+        return []
+    sentences = [*_cases([case for case, *_ in failing], right), *_outputs(failing), *_from_step(failing), *_factor(failing)]
+    return [Symptom(f"common {index}", sentence, SAYS) for index, sentence in enumerate(sentences)]
+
+
+def common_cases(failing: Sequence[Case], right: Sequence[Case]) -> list[Symptom]:
+    """What the cases that fail have in common, and no other case has."""
+    return [Symptom("cases", sentence, SAYS) for sentence in _cases(failing, right)]
+
+
+def _cases(failing: Sequence[Case], right: Sequence[Case]) -> Iterator[str]:
+    if where := condition(failing, right):
+        yield f"your output differs from the reference on {len(failing)} of {len(failing) + len(right)} cases: {where}"
+
+
+def _outputs(failing: Sequence[Answer]) -> Iterator[str]:
+    """Which outputs are right on every case that fails, where the others are not: by the names that they have in common."""
+    verdicts: dict[str, set[bool]] = defaultdict(set)
+    for _, clean, outputs in failing:
+        for name, one in clean.items():
+            verdicts[name].add(compare(one, outputs.get(name)).excess > 1)
+    wrong = [name for name, seen in verdicts.items() if True in seen]
+    right = [name for name in verdicts if name not in wrong]
+    if not wrong or not right:
+        return
+    parts = list(dict.fromkeys(map(_first, wrong)))
+    within = [name for name in right if _first(name) in parts]
+    endings = dict.fromkeys(map(_last, wrong))
+    of = f"of your {'gradients' if forward_of(failing[0][0].component) else 'outputs'} the"
+    if not within:
+        others = list(dict.fromkeys(map(_first, right)))
+        yield f"{of} {_listed(parts)} {_plural(parts, 'differs')}; the {_listed(others)} {_plural(others, 'is')} right"
+    elif not endings.keys() & set(map(_last, within)):
+        yield f"{of} {_listed(parts)} that end in {_listed(list(endings))} differ; the others are right"
+    else:
+        yield f"{of} {_listed(wrong)} {_plural(wrong, 'differs')}; the others are right"
+
+
+def _plural(names: Sequence[str], verb: str) -> str:
+    """The verb of some outputs, of which those that have words of their own are several."""
+    return verb if len(names) == 1 and names[0] not in WORDS else {"differs": "differ", "is": "are"}[verb]
+
+
+def _first(name: str) -> str:
+    return name.partition(".")[0]
+
+
+def _last(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = [WORDS.get(name, f"`{name}`") for name in names[:NAMED]]
+    return ", ".join(shown) + f" and {len(names) - NAMED} more" * (len(names) > NAMED)
+
+
+def _from_step(failing: Sequence[Answer]) -> Iterator[str]:
+    """Where the first step is right in every answer that fails, and later ones are not."""
+    found: list[tuple[str, int, np.ndarray]] = []
+    for case, clean, outputs in failing:
+        for name, one in clean.items():
+            off = _off(one, outputs.get(name))
+            if off is None or not off.any():
+                continue
+            if name in STEPPED:
+                found.append((STEPPED[name], 1, np.asarray(off.reshape(-1, off.shape[-1]).any(0))))
+            elif case.component == "decode_in_steps":
+                found.append(("step", case.inputs["splits"][0], np.asarray(off.any((0, 2)))))
+            elif off.ndim == 1 and case.component == "noam":
+                found.append(("step", 1, off))
+    if found and not any(off[:length].any() for _, length, off in found):
+        yield f"the first {found[0][0]} is right, later ones are not"
+
+
+def _off(expectation: Expectation, got: object) -> np.ndarray | None:
+    """The elements that differ; None where the output has another shape."""
+    if not isinstance(got, np.ndarray) or got.shape != expectation.reference.shape or not got.ndim:
+        return None
+    return relative_error(expectation, got) > 1
+
+
+def _factor(failing: Sequence[Answer]) -> Iterator[str]:
+    """One number by which every answer that fails is the reference's."""
+    factors: list[float] = []
+    for _, clean, outputs in failing:
+        (name, one), *others = clean.items()
+        got = outputs.get(name)
+        if others or one.dtype.kind != "f" or not isinstance(got, np.ndarray) or got.shape != one.reference.shape:
+            return
+        if not (np.isfinite(got).all() and np.isfinite(one.reference).all()):
+            return
+        largest = np.unravel_index(int(np.abs(one.reference).argmax()), got.shape) if got.size else None
+        if largest is None or not one.reference[largest]:
+            return
+        factor = float(got[largest]) / float(one.reference[largest])
+        if not factor or np.abs(got - factor * one.reference).max() > one.bound * max(1.0, abs(factor)):
+            return
+        if factors and abs(factor - factors[0]) > 1e-5 * abs(factors[0]):
+            return
+        factors.append(factor)
+    if len(factors) > 1:
+        yield f"your output is the reference times {factors[0]:.6g}"

@@ -1,0 +1,201 @@
+"""A port's answers as evidence for or against alterations of the reference.
+
+An alteration explains a port if the altered reference equals the port's answers on every probe, those that the port fails and those that it
+passes, within a tolerance that is derived from the altered reference itself. Some that the port fails must support it: their tolerance is
+narrower than the port's error. An answer within a wider tolerance is inconclusive.
+"""
+
+import functools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..case import Case
+from ..catalogue import Alteration
+from ..compare import compare
+from ..expectation import tolerance
+from ..expectation.components import SEARCHES
+from ..expectation.expectation_store import Store
+from ..expectation.near_ties import followed
+from ..status import LEFT, Kind
+from . import altered
+from .altered import Combination, Outputs
+from .hypotheses import Hypotheses
+
+# The float64 answer by itself rules out an alteration that lies further away than this many errors of plain arithmetic, by the dtype's
+# bytes; an alteration may have a larger error than the reference.
+FAR = {8: 1e5, 4: 1000.0, 2: 30.0}
+ALL = 0.995  # a share of the error from which it reads 100 %
+EQUAL, SUPPORT = "equal", "support"
+
+Answers = Sequence[Outputs]  # a port's outputs, probe by probe; a case that ended with an error is no probe
+
+
+class Evidence:
+    """A port's answers to the probes of the hypotheses, which support or refute alterations.
+
+    failed: the number of further cases that the port has no answer to.
+    """
+
+    def __init__(self, hypotheses: Hypotheses, answers: Answers, failed: int = 0) -> None:
+        self.hypotheses, self.answers, self.failed = hypotheses, answers, failed
+        self._support = functools.cache(self._supporting)
+        self._settled = functools.cache(self._settle)
+        self.clean = [followed(*each) for each in zip(hypotheses.probes, hypotheses.clean, answers, strict=True)]
+        self.failing = [index for index, clean in enumerate(self.clean) if not altered.equal(clean, answers[index])]
+        # The cheapest probe that fails comes first, since it rejects the most.
+        self._order = sorted(range(len(answers)), key=lambda index: (index not in self.failing, _size(hypotheses.probes[index])))
+
+    def cheapest(self) -> list[int]:
+        """The probes that fail, the smallest first."""
+        return [index for index in self._order if index in self.failing]
+
+    def right(self) -> list[int]:
+        """The probes that do not fail, the smallest first."""
+        return [index for index in self._order if index not in self.failing]
+
+    @property
+    def one_number(self) -> bool:
+        """Whether a single number is all that fails. Among hundreds of alterations and their pairs some give any number by chance."""
+        return sum(np.size(value) for index in self.failing for value in self.answers[index].values()) == 1
+
+    def explained(self, combination: Combination, among: Sequence[int] | None = None) -> list[int]:
+        """The probes that the altered reference explains: those that pass and equal it, and those that fail and support it.
+
+        among: only these probes.
+        """
+        near = [index for index in (self._order if among is None else among) if self._near(combination, index)]
+        support = {index: self._support(combination, index) for index in near}
+        return [index for index, found in support.items() if found == SUPPORT or (found == EQUAL and index not in self.failing)]
+
+    def silent(self, combination: Combination) -> list[int]:
+        """The inconclusive probes: they fail, and equal the altered reference in a tolerance too wide to support it."""
+        return [index for index in self.failing if self._support(combination, index) == EQUAL]
+
+    def equals(self, combination: Combination) -> bool:
+        """Whether the altered reference equals every answer."""
+        self.hypotheses.deadline.check()
+        return all(self._near(combination, index) for index in self._order) and all(
+            self._support(combination, index) for index in self._order
+        )
+
+    def explains(self, combination: Combination, known: Combination = ()) -> bool:
+        """Whether the altered reference equals every answer, and some that fail support it and need each alteration that is not known."""
+        if not self.equals(combination):
+            return False
+        supporting = [index for index in self._order if self._support(combination, index) == SUPPORT]
+        others = (tuple(other for other in combination if other is not one) for one in combination if one not in known)
+        return bool(supporting) and not any(all(self._support(other, index) for index in supporting) for other in others if other)
+
+    def _supporting(self, combination: Combination, index: int) -> str:
+        """Whether the answer to a probe supports the altered reference, only equals it, or differs from it (empty)."""
+        settle = self._settled(combination, index)
+        answer = settle(self.answers[index])
+        expectations = altered.expected(combination, self.hypotheses.probes[index], answer, settle)
+        if expectations is None or not altered.equal(expectations, answer):
+            return ""
+        return SUPPORT if altered.supports(self.clean[index], expectations, answer) else EQUAL
+
+    def _settle(self, combination: Combination, index: int) -> altered.Settle:
+        return altered.settled(combination, self.hypotheses.probes[index], self.clean[index])
+
+    def complaint(self) -> str:
+        """What is wrong with the first answer that fails, in words."""
+        index = self.failing[0]
+        return _complaint(self.hypotheses.probes[index], self.clean[index], self.answers[index])
+
+    def nearest(self, count: int = 3) -> list[tuple[Alteration, float]]:
+        """The hypotheses by the share of the error that they leave unexplained, best first; those that leave all of it are dropped."""
+        before = self._distance(())
+        if self.one_number or not 0 < before < np.inf:
+            return []
+        shares = [(one, self._distance((one,)) / before) for one in (*self.hypotheses.defects, *self.hypotheses.settings)]
+        return sorted((share for share in shares if share[1] < ALL), key=lambda share: share[1])[:count]
+
+    def _distance(self, combination: Combination) -> float:
+        """The root mean square of the probes' largest errors, relative to the reference's largest value; infinite without outputs."""
+        distances = []
+        for index, answer in enumerate(self.answers):
+            predicted = self.hypotheses.answer(combination, index)
+            if predicted is None or not _same_shapes(predicted, answer):
+                return np.inf
+            for name, value in predicted.items():
+                reference, got = self.hypotheses.clean[index][name].reference, np.asarray(answer[name], dtype=np.float64)
+                scale = np.abs(reference[np.isfinite(reference)]).max(initial=1e-30)
+                same = got == value  # infinities among them
+                distances.append(np.abs(np.where(same, 0.0, got) - np.where(same, 0.0, value)).max(initial=0.0) / scale)
+        with np.errstate(over="ignore"):
+            return float(np.nan_to_num(np.sqrt(np.mean(np.square(distances))), nan=np.inf))
+
+    def _near(self, combination: Combination, index: int) -> bool:
+        """Cheap pre-check in float64: false if the altered reference is clearly not the port."""
+        probe, answer = self.hypotheses.probes[index], self.answers[index]
+        # A half-precision dtype's search may lie near many ties, at which float64 chooses otherwise.
+        if altered.rounds(combination, probe) or (probe.component in SEARCHES and probe.dtype not in ("float64", "float32")):
+            return True
+        predicted = self.hypotheses.answer(combination, index)
+        if predicted is None:
+            return False
+        settle, clean = self._settled(combination, index), self.hypotheses.clean[index]
+        predicted, answer = settle(predicted), settle(answer)
+        return _same_shapes(predicted, answer) and all(_within(value, answer[name], clean[name]) for name, value in predicted.items())
+
+
+def complaint(case: Case, kind: str, answer: Any, store: Store) -> str:
+    """What is wrong with a reply, in words; empty where nothing is. store: where the expectation of the case is kept."""
+    if kind in LEFT:
+        return ""
+    if kind != Kind.OUTPUTS:
+        return f"{case.id}: {answer}".partition("\n")[0]
+    clean = followed(case, store.expect(case), answer)
+    return "" if altered.equal(clean, answer) else _complaint(case, clean, answer)
+
+
+def narrowed(answers: Answers, clean: Sequence[tolerance.Expectations]) -> tuple[list[Outputs], dict[int, str]]:
+    """The answers in the dtypes that their outputs must have, and for each answer that was wider the dtype that it had."""
+    found: list[Outputs] = []
+    wide: dict[int, str] = {}
+    for index, (answer, expectations) in enumerate(zip(answers, clean, strict=True)):
+        wider = {name for name, one in expectations.items() if _wider(answer.get(name), one.dtype)}
+        if wider:
+            wide[index] = str(answer[min(wider)].dtype)
+        found.append({name: value.astype(expectations[name].dtype) if name in wider else value for name, value in answer.items()})
+    return found, wide
+
+
+def _wider(got: Any, dtype: np.dtype) -> bool:
+    floats = isinstance(got, np.ndarray) and got.dtype.kind == "f" and dtype.kind not in "biu"
+    return floats and got.dtype.itemsize > dtype.itemsize
+
+
+def _complaint(case: Case, clean: tolerance.Expectations, answer: Outputs) -> str:
+    problems = [compare(clean[name], answer.get(name)).message for name in clean]
+    return f"{case.id}: {next(filter(None, problems), 'other outputs')}"
+
+
+def _same_shapes(predicted: Outputs, answer: Outputs) -> bool:
+    return predicted.keys() == answer.keys() and all(np.shape(answer[name]) == value.shape for name, value in predicted.items())
+
+
+def _within(predicted: np.ndarray, got: Any, clean: tolerance.Expectation) -> bool:
+    if clean.dtype.kind in "biu":
+        return np.array_equal(got, predicted)
+    got = np.asarray(got, dtype=np.float64)
+    predicted = predicted.astype(np.float64, copy=False)
+    if not got.size:
+        return True
+    if not np.array_equal(np.isfinite(got), np.isfinite(predicted)):
+        return False
+    finite = np.isfinite(got)
+    scale = np.abs(clean.reference[np.isfinite(clean.reference)]).max(initial=0.0)
+    largest = max(float(np.abs(predicted[finite]).max(initial=0.0)), float(scale))
+    relative = (clean.noise + clean.unit) / float(scale) if scale else 0.0
+    bound = FAR[clean.dtype.itemsize] * max(relative * largest, tolerance.ulp(largest, clean.dtype))
+    return bool(np.abs(got[finite] - predicted[finite]).max(initial=0.0) <= bound)
+
+
+def _size(case: Case) -> int:
+    arrays: Iterator[Any] = (value for value in case.inputs.values() if isinstance(value, np.ndarray))
+    layers = case.config.encoder_layers + case.config.decoder_layers
+    return sum(array.shape[0] * array.shape[1] if array.ndim > 1 else array.size for array in arrays) * layers

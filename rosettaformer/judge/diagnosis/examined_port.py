@@ -1,0 +1,264 @@
+"""The port that is examined: its process, the cases that it is asked, and its answers.
+
+Its results are kept as `check` has them: a diagnosis never ends with less.
+"""
+
+import dataclasses
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any
+
+from reference_numpy.suggestions import known
+
+from ...common.extras import MissingBackend
+from ..case import DTYPES, Case
+from ..catalogue import all_defects
+from ..expectation.components import DIFFERENTIABLE, FORWARD
+from ..result import Expected, Result, judge, of_pair
+from ..runner import Question, open_worker
+from ..status import FAILURES, LEFT, Kind, Status
+from ..suite import all_cases
+from ..suite.expression import choose
+from ..suite.fitting import fits
+from ..suite.limits import Hidden, fitted_to, for_port
+from ..summary import Summary
+from . import stability
+from .altered import Outputs
+from .divergence import Backward, Divergence, Failure, backward, divergence
+from .findings import Deadline
+from .search import Search
+
+Reply = tuple[Case, str, Any]  # a case, the kind of the port's answer to it, and the answer
+
+
+class Subject:
+    """A port in its process.
+
+    mode: empty for the port's own. limit: seconds for one answer. declared: the cases and dtypes that are left out. deadline: when it is
+    asked nothing any more, with `TimeIsUp`. cases: those of a whole model; the suite's if None. expression: chooses among them, as `-k`.
+    Raises ValueError where the port cannot be started, lacks the mode, or is that of a whole model and has no cases of one; MissingBackend
+    where its framework is not installed.
+    """
+
+    def __init__(
+        self, port: str, mode: str, limit: float, declared: Collection[tuple[str, str]], deadline: Deadline,
+        cases: Sequence[Case] | None = None, expression: str | None = None,
+    ) -> None:  # fmt: skip
+        self.port, self._limit, self._mode, self._declared, self._deadline = port, limit, mode, declared, deadline
+        self.worker = open_worker(port, threads=2)
+        kind, about = self.worker.greeting
+        if kind != Kind.READY:
+            self.close()
+            if kind == Kind.MISSING:
+                raise MissingBackend(about)
+            raise ValueError(f"the port {port} must start; got {kind}: {about}")
+        if mode not in ("", *about["modes"]):
+            self.close()
+            known("the mode of this port", [mode], about["modes"])
+        self.covered: Collection[str] = about["components"]
+        self.framework: str = about.get("loaded", "")
+        self.dtypes = [dtype for dtype in DTYPES if dtype in about["dtypes"]]
+        self.whole = cases is not None
+        shown = about.get("findings", {})  # what an artefact shows without being run
+        self.said: dict[str, str] = {place: text for place, (status, text) in shown.items() if status in FAILURES}
+        self._about = about
+        try:
+            own = for_port(fitted_to(about, cases), about)
+            own = own if expression is None else choose(own, expression)
+        except ValueError:
+            self.close()
+            raise
+        asked = [case for case in own if not case.excluded]
+        self.all_cases = [dataclasses.replace(case, dtypes=dtypes) for case in asked if not case.outside and (dtypes := fits(case))]
+        self.outside = [case for case in asked if case.outside]
+        self.excluded = next((case.excluded for case in own if case.excluded), "")
+
+    @property
+    def limit(self) -> float:
+        """Seconds for one answer."""
+        self._deadline.check()
+        return self._limit
+
+    @property
+    def fixed(self) -> list[Case]:
+        """The suite's cases, if they have a config or shared kernels that the port fixes."""
+        return self.all_cases if not self.whole and (self._about["config"] or self._about.get("shared")) else []
+
+    def promised(self, case: Case) -> str:
+        """What an artefact's manifest says becomes of the id out of range that a case has."""
+        return str(self._about.get("ids", {}).get(case.outside, ""))
+
+    def close(self) -> None:
+        """Ends the port's process."""
+        self.worker.close()
+
+    def dtypes_of(self, component: str) -> list[str]:
+        """The port's dtypes in the order in which the component is asked: first that of the most cases, which of searches is float32."""
+        own = [case.dtypes for case in self.all_cases if case.component == component]
+        return sorted(self.dtypes, key=lambda dtype: -sum(dtype in dtypes for dtypes in own))
+
+    def beyond(self, component: str) -> int:
+        """The number of cases of the component that are in none of the port's dtypes."""
+        return sum(case.component == component and not set(case.dtypes) & set(self.dtypes) for case in self.all_cases)
+
+    def cases(self, component: str, dtype: str, every: bool = False) -> list[Case]:
+        """What the port is asked of a component in a dtype: in another than its first one the core and what shows in that dtype, unless
+        every case is wanted."""
+        cases = [case for case in self.all_cases if case.component == component and dtype in case.dtypes]
+        cases = [case for case in cases if (case.id, dtype) not in self._declared]
+        if dtype != self.dtypes_of(component)[0] and not every:  # what fails in the first dtype was seen there
+            cases = [case for case in cases if case.core or _claims(case, dtype)]
+        return [case.at(dtype, mode=self._mode) for case in cases]
+
+    @property
+    def declared(self) -> list[Case]:
+        """The cases in the dtypes that are left out."""
+        pairs = ((case, dtype) for case in self.all_cases for dtype in case.dtypes)
+        return [case.at(dtype, mode=self._mode) for case, dtype in pairs if (case.id, dtype) in self._declared and dtype in self.dtypes]
+
+    def undeclared(self, components: Collection[str]) -> list[Case]:
+        """The cases of these components, in float64, of which no dtype is declared."""
+        declared = {case for case, _ in self._declared}
+        return [case for case in self.all_cases if case.component in components and case.id not in declared]
+
+    def ask(self, cases: Iterable[Case], heard: Callable[[Case, str, Any], None] = lambda case, kind, answer: None) -> list[Reply]:
+        """The replies to the cases; heard is called with each as it comes."""
+        cases, replies = list(cases), []
+        for case, (kind, answer) in zip(cases, self.worker.answers(cases, self.limit), strict=True):
+            self._deadline.check()
+            wrong = of_pair(case.component, bool(case.inputs.get("return_weights")), answer) if kind == Kind.OUTPUTS else ""
+            kind, answer = (Kind.DIFFERS, wrong) if wrong else (kind, answer)
+            heard(case, kind, answer)
+            replies.append((case, kind, answer))
+        return replies
+
+    def sample(self) -> list[Reply]:
+        """The replies to the first case of every component in every dtype, of those that the port does not refuse to answer."""
+        every = [self.cases(component, dtype)[:1] for dtype in self.dtypes for component in self.covered]
+        return [reply for reply in self.ask(case for cases in every for case in cases) if reply[1] not in LEFT]
+
+    def first(self, case: Case) -> Outputs | None:
+        """The answer to the case of another process of the port, which is asked nothing before it; None where it has none."""
+        worker = open_worker(self.port, threads=2)
+        try:
+            if worker.greeting[0] != Kind.READY:
+                return None
+            ((kind, answer),) = worker.answers([dataclasses.replace(case, twice=False)], self.limit)
+        finally:
+            worker.close()
+        return answer if kind == Kind.OUTPUTS else None
+
+    def random(self, cases: Iterable[Case]) -> list[int]:
+        """The indices of the cases to which two answers of the port differ."""
+        return [index for index, (*_, answer) in enumerate(self.ask(stability.twice(cases))) if stability.RANDOM in str(answer)]
+
+    def draws(self, case: Case) -> list[Outputs]:
+        """Some answers to the same case."""
+        replies = self.ask([dataclasses.replace(case, twice=False)] * stability.DRAWS)
+        return [answer for _, kind, answer in replies if kind == Kind.OUTPUTS]
+
+
+def _claims(case: Case, dtype: str) -> bool:
+    """True where the case catches a defect that shows in this dtype and not in every one."""
+    defects = [defect for defect in all_defects().values() if defect.id in case.catches and not defect.unobservable]
+    return any(dtype in defect.dtypes and len(defect.dtypes) < len(DTYPES) for defect in defects)
+
+
+class Checked:
+    """The results of the answers of a port, as `check` has them."""
+
+    def __init__(self, port: str) -> None:
+        self._port = port
+        self._results: dict[tuple[str, str], tuple[Case, Result]] = {}
+
+    def add(self, case: Case, kind: str, answer: Any, expected: Expected) -> None:
+        """Judges the answer to a case in its dtype. expected: empty where there is no output."""
+        self.put(case, judge(self.row(case), kind, answer, expected))
+
+    def row(self, case: Case) -> dict[str, Any]:
+        """The fields of a result that say which case it is of."""
+        return Question(case, Hidden((), ()), case.dtype, case.device, case.mode).row(self._port)
+
+    def put(self, case: Case, result: Result) -> None:
+        """Adds a result."""
+        self._results[case.id, case.dtype] = case, result
+
+    @property
+    def failed(self) -> list[Result]:
+        """The results that are failures."""
+        return [result for _, result in self._results.values() if result.status in FAILURES]
+
+    @property
+    def passed(self) -> list[Result]:
+        """The results that pass."""
+        return [result for _, result in self._results.values() if result.status == Status.PASS]
+
+    @property
+    def reason(self) -> str:
+        """Why the first case of which nothing was compared is none; empty if there is no such case."""
+        left = (result.message for _, result in self._results.values() if result.status not in (Status.PASS, *FAILURES))
+        return next(filter(None, left), "")
+
+    def shortage(self, fixed: list[Case]) -> str:
+        """What `check` says if too little was shown; empty if enough was.
+
+        fixed: the cases with the config that the port fixes, which may hide what they are about; none if it fixes nothing.
+        """
+        hidden = Hidden(fixed, all_cases(grad=True) if fixed else ())
+        own = {case.id: case for case in fixed}
+        found = []
+        for case, result in self._results.values():
+            reason = hidden.reason(own[case.id]) if result.status == Status.PASS and case.id in own else ""
+            found.append(dataclasses.replace(result, status=Status.NOT_SHOWN, message=reason) if reason else result)
+        return Summary(found).shortage
+
+
+Progress = Callable[[str, float], None]
+TRACEABLE = [component for component in FORWARD if component in DIFFERENTIABLE]  # what has one output, which its parts lead to
+
+
+class Tracing:
+    """What the parts of a port's models do. divergences, gradients: what was seen so far, as of `Diagnosis`.
+
+    progress is called with what is being traced and the share of it that is done.
+    """
+
+    def __init__(self, subject: Subject, progress: Progress) -> None:
+        self.divergences: list[Divergence] = []
+        self.gradients: list[Backward] = []
+        self._subject, self._progress = subject, progress
+
+    def failures(self, dtype: str, search: Search, count: int) -> list[Failure]:
+        """The parts that fail on the reference's inputs, in the count-th case that fails; none where the port shows no parts."""
+        if len(search.failing) < count:
+            return []
+        case, subject = search.hypotheses.probes[search.failing[count - 1]], self._subject
+        if case.component not in TRACEABLE:
+            return []
+        found = divergence(subject.worker, case, dtype, limit=subject.limit, progress=self._part(f"{case.id}, its parts"))
+        if len(found.rows) < 2:
+            return []
+        if count == 1:
+            self.divergences.append(found)
+        return _parts(found.failures)
+
+    def backward(self, components: Iterable[str]) -> Backward | None:
+        """The gradients of the largest of these components, walked back from its output; None where it shows no parts."""
+        cases = self._subject.undeclared(set(components) & set(self._subject.covered) & set(TRACEABLE))
+        if not cases or not self._subject.dtypes:
+            return None
+        dtype, worker, limit = self._subject.dtypes[0], self._subject.worker, self._subject.limit
+        case = max(cases, key=lambda case: (list(FORWARD).index(case.component), case.core))
+        forward = divergence(worker, case, dtype, limit=limit)
+        if not forward.rows:
+            return None
+        self.gradients.append(backward(worker, forward, case, limit=limit, progress=self._part(f"{case.id}, gradients")))
+        return self.gradients[-1]
+
+    def _part(self, what: str) -> Callable[[float], None]:
+        return lambda share: self._progress(what, share)
+
+
+def _parts(failures: Sequence[Failure]) -> list[Failure]:
+    """The parts of the model within which no other fails: what contains them fails because of them."""
+    paths = [failure.path for failure in failures]
+    return [failure for failure in failures if failure.path and not any(path.startswith(f"{failure.path}.") for path in paths)]

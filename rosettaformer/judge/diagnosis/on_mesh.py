@@ -1,0 +1,182 @@
+"""The examination of a port on meshes: what its outputs show of the sharding, for each component that fails."""
+
+import contextlib
+import itertools
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from reference_numpy.sharding import Mesh
+
+from ...common.extras import MissingBackend
+from ...common.processes import thread_share
+from ..case import DTYPES, Case
+from ..expectation.expectation_store import Store
+from ..ports.process import Worker
+from ..result import Result, judge
+from ..runner import Question, open_worker, unable
+from ..status import FAILURES, Kind, Status
+from ..suite.limits import Hidden, for_port
+from ..summary import Summary
+from . import explanation
+from .examined_port import Progress
+from .findings import Deadline, Diagnosis, Finding, TimeIsUp, Verdict
+from .sharding import Reply, Said, said
+
+
+def diagnose(
+    port: str,
+    cases: Sequence[Case],
+    components: Sequence[str] = (),
+    mode: str = "",
+    limit: float | None = None,
+    answer_limit: float = 60.0,
+    declared: Collection[tuple[str, str]] = (),
+    progress: Progress = lambda what, share: None,
+    say: Callable[[str], None] = lambda sentence: None,
+) -> Diagnosis:
+    """The diagnosis of a port by cases on meshes: of what fails on a mesh, in the first dtype in which it does, the fault of the catalogue
+    that gives every answer, or what the answers show. Arguments and errors as `examination.diagnose`.
+    """
+    deadline, store = Deadline(limit), Store()
+    asked = [case for case in cases if case.mesh and (not components or case.component in components)]
+    asked = [case for case in asked if not {(case.id, dtype) for dtype in case.dtypes} <= {*declared}]
+    findings: list[Finding] = []
+    stopped = ""
+    try:
+        for mesh in dict.fromkeys(case.mesh for case in asked):
+            own = [case for case in asked if case.mesh == mesh]
+            with contextlib.closing(open_worker(port, thread_share(), mesh=mesh)) as worker:
+                examiner = _Examiner(worker, mesh, mode, deadline, answer_limit, progress, store)
+                for finding in itertools.chain(examiner.findings(own), examiner.shortage(own)):
+                    findings.append(finding)
+                    say(finding.text)
+    except TimeIsUp as error:
+        stopped = str(error)
+    except KeyboardInterrupt:
+        stopped = "interrupted"
+    return Diagnosis(findings, [], [], stopped, explanation.next_steps(limit, False, False) if stopped else [])
+
+
+SHOWN = 3  # components that a finding names
+FEW = 200  # ids of a case: those with more are asked only while nothing has failed
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """What the comparison says of an answer, its outputs if it has some, and how the processes disagree: those of the first count."""
+
+    result: Result
+    reply: Reply | None
+    apart: str
+
+
+def _tokens(case: Case) -> int:
+    """The number of ids in the case's inputs."""
+    return sum(value.size for value in case.inputs.values() if isinstance(value, np.ndarray) and value.dtype.kind in "iu")
+
+
+@dataclass
+class _Examiner:
+    """Examines a port on one mesh. unasked: the component of each case that has no answer in the dtype that is examined."""
+
+    worker: Worker
+    mesh: Mesh | None
+    mode: str
+    deadline: Deadline
+    limit: float
+    progress: Progress
+    store: Store
+    unasked: Sequence[str] = ()
+    results: list[Result] = field(default_factory=list)
+
+    def shortage(self, cases: Sequence[Case]) -> Iterator[Finding]:
+        """Yields the finding that too little was compared on this mesh, if nothing fails there."""
+        if any(result.status in FAILURES for result in self.results):
+            return
+        if shortage := Summary(self.results).shortage:
+            left = next((result.message for result in self.results if result.message), "") or self._reason(cases)
+            text = f"on {self.mesh}: {shortage}" + f": {left}" * bool(left)
+            yield Finding("", "", Verdict.NOT_COMPARED, (), text)
+
+    def _reason(self, cases: Sequence[Case]) -> str:
+        """Why the first case that the port is not asked is none."""
+        about = self.worker.greeting[1]
+        asked = ((case, dtype) for case in cases for dtype in case.dtypes)
+        return next((why for case, dtype in asked if (why := unable(case, dtype, "cpu", about)[1])), "")
+
+    def findings(self, cases: Sequence[Case]) -> Iterator[Finding]:
+        """Yields what is found: of each component in the first dtype in which it fails. Raises ValueError if the port does not start,
+        MissingBackend without its framework, and TimeIsUp.
+        """
+        kind, about = self.worker.greeting
+        if kind == Kind.MISSING:
+            raise MissingBackend(about)
+        if kind != Kind.READY:
+            raise ValueError(f"the port {self.worker.port} must start on the mesh {self.mesh}; got {kind}: {about}")
+        left = list(for_port(cases, about))
+        for dtype in (dtype for dtype in DTYPES if dtype in about["dtypes"]):
+            asked = sorted((case for case in left if dtype in case.dtypes and not unable(case, dtype, "cpu", about)[0]), key=_tokens)
+            answers: list[_Answer] = []
+            late: TimeIsUp | None = None
+            try:
+                for case in asked:
+                    if _tokens(case) > FEW and any(answer.result.status in FAILURES for answer in answers):
+                        break
+                    self.progress(f"{case.component} on {self.mesh}", len(answers) / len(asked))
+                    answers.append(self._answer(case, dtype, about))
+            except TimeIsUp as error:
+                late = error
+            failed = {answer.result.component for answer in answers if answer.result.status in FAILURES}
+            self.unasked = [case.component for case in asked[len(answers) :]]
+            yield from self._found(answers, dtype, about.get("loaded", ""))
+            if late:
+                raise late
+            left = [case for case in left if case.component not in failed]
+
+    def _answer(self, case: Case, dtype: str, about: dict[str, Any]) -> _Answer:
+        """The answer to a case, and what the comparison says of it. Raises TimeIsUp."""
+        self.deadline.check()
+        asked = case.at(dtype, mode=self.mode or about["modes"][0])
+        kind, answer = self.worker.ask(asked, self.limit)
+        each: Sequence[Any] = getattr(self.worker, "apart", ()) if kind == Kind.DIFFERS else ()
+        row = Question(case, Hidden((), ()), dtype, "cpu", asked.mode).row(self.worker.port)
+        expected = self.store.expect(asked) if kind == Kind.OUTPUTS or each else {}
+        reply = Reply(asked, expected, each[0] if each else answer) if expected else None
+        self.results.append(judge(row, kind, answer, expected))
+        return _Answer(self.results[-1], reply, answer if each else "")
+
+    def _found(self, answers: Sequence[_Answer], dtype: str, framework: str) -> Iterator[Finding]:
+        """Yields one finding where one fault gives every answer, otherwise one on each component."""
+        failing = list(dict.fromkeys(answer.result.component for answer in answers if answer.result.status in FAILURES))
+        if len(failing) > 1 and (found := self._said(answers, framework)) and found.ids:
+            yield self._finding(failing, dtype, found, answers)
+            return
+        for component in failing:
+            own = [answer for answer in answers if answer.result.component == component]
+            if found := self._said(own, framework):
+                yield self._finding([component], dtype, found, own)
+                continue
+            result = next(answer.result for answer in own if answer.result.status in FAILURES)
+            verdict = Verdict.UNEXPLAINED if result.status == Status.DIFFERS else Verdict.ERROR
+            text = f"{component} on {self.mesh}: {result.case} {result.status}: {result.message}"
+            yield Finding(component, dtype, verdict, (), text)
+
+    def _said(self, answers: Sequence[_Answer], framework: str) -> Said | None:
+        """What is said of the answers that have outputs; without a search once the limit has passed."""
+        replies = [answer.reply for answer in answers if answer.reply]
+        try:
+            return said(replies, framework, self.deadline.check)
+        except TimeIsUp:
+            return said(replies, framework, None)
+
+    def _finding(self, components: Sequence[str], dtype: str, found: Said, answers: Sequence[_Answer]) -> Finding:
+        apart = next((answer.apart for answer in answers if answer.apart), "")
+        shown = ", ".join(components[:SHOWN]) + f" and {len(components) - SHOWN} more" * (len(components) > SHOWN)
+        unasked = sum(component in components for component in self.unasked)
+        others = f"; {unasked} more case{'s' * (unasked > 1)} had not been asked" if unasked else ""
+        lines = [f"{shown} on {self.mesh}: {found.text}{others}", *([apart] if apart else []), *found.lines]
+        explanations = tuple((id_,) for id_ in found.ids)
+        return Finding(", ".join(components), dtype, found.verdict, explanations, "\n  ".join(lines))

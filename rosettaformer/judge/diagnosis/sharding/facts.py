@@ -1,0 +1,211 @@
+"""What the wrong outputs of a port on a mesh show, each sentence verified on every answer that is wrong."""
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from reference_numpy import parameters
+from reference_numpy.sharding import splits
+
+from ...case import Case
+from ...compare import compare
+from ...expectation.components import forward_of, model_of
+from ...expectation.tolerance import Expectation
+from ..symptoms.answered import Answered, Run
+
+PARAMETERS = "parameters."
+
+
+@dataclass(frozen=True, eq=False)
+class Reply:
+    """One case, in its dtype; expected: of every output; given: what the port gave."""
+
+    case: Case
+    expected: Mapping[str, Expectation]
+    given: Mapping[str, np.ndarray]
+
+    @functools.cached_property
+    def outputs(self) -> dict[str, Answered]:
+        """Every output that has a value and shows something."""
+        run, given = Run(self.case), self.case.part(self.given)
+        return {
+            name: Answered(run, name, one, given[name])
+            for name, one in self.expected.items()
+            if isinstance(given.get(name), np.ndarray) and not one.incomparable
+        }
+
+    @functools.cached_property
+    def wrong(self) -> list[str]:
+        """The outputs that the comparison refuses."""
+        return [name for name, output in self.outputs.items() if compare(output.expectation, output.answer).excess > 1]
+
+    @property
+    def wrong_gradients(self) -> list[str]:
+        """The names of the parameters whose gradients are wrong."""
+        return [name.removeprefix(PARAMETERS) for name in self.wrong if name.startswith(PARAMETERS)]
+
+    @property
+    def right_gradients(self) -> list[str]:
+        """The names of the parameters whose gradients are right, and not zero whatever the port does."""
+        own = [name for name, output in self.outputs.items() if name.startswith(PARAMETERS) and not output.expectation.whole]
+        return [name.removeprefix(PARAMETERS) for name in own if name not in self.wrong]
+
+    def equals(self, predicted: Mapping[str, np.ndarray]) -> bool:
+        """Whether every output equals what is predicted, within the tolerance. What is predicted as no number may be any."""
+        return all(name in predicted and self._equals(output, predicted[name]) for name, output in self.outputs.items())
+
+    def determined(self, predicted: Mapping[str, np.ndarray]) -> bool:
+        """Whether something that is wrong is predicted as a number."""
+        return any((output.off & ~np.isnan(predicted[name])).any() for name in self.wrong if (output := self.outputs[name]).shaped)
+
+    @staticmethod
+    def _equals(output: Answered, predicted: np.ndarray) -> bool:
+        known = ~np.isnan(predicted)
+        if known.all() or predicted.shape != output.got.shape:
+            return output.near(predicted)
+        return output.near(np.where(known, predicted, output.got), known)
+
+    def gradient(self, name: str) -> Answered:
+        """The gradient of a parameter."""
+        return self.outputs[PARAMETERS + name]
+
+
+SHOWN = 4
+SAME = 1e-6  # of a factor: how far those of two gradients may lie apart
+
+
+def facts(failing: Sequence[Reply], right: Sequence[Reply]) -> list[str]:
+    """The sentences on the answers that are wrong. right: the answers that are right."""
+    return [*_forward(failing, right), *_losses(failing), *_steps(failing), *_gradients(failing)]
+
+
+def _forward(failing: Sequence[Reply], right: Sequence[Reply]) -> Iterator[str]:
+    own = [reply for reply in failing if "output" in reply.wrong and reply.outputs["output"].answer.ndim]
+    if not own:
+        return
+    beside = [reply for reply in right if "output" in reply.outputs and reply.case.component == own[0].case.component]
+    if beside and all(_rows(reply) > 1 for reply in own) and all(_rows(reply) == 1 for reply in beside):
+        yield "outputs are right of one row, and wrong of several"
+    found = [_moved_rows(reply) for reply in own]
+    if all(found):
+        yield from dict.fromkeys(found)
+
+
+def _rows(reply: Reply) -> int:
+    return len(reply.outputs["output"].answer)
+
+
+def _moved_rows(reply: Reply) -> str:
+    """Where every row of an output is a row of the reference, or the right ones are those of the first device; empty if neither."""
+    output = reply.outputs["output"]
+    if not output.shaped or len(output.got) < 2:
+        return ""
+    same = _same_rows(reply)
+    places = [int(row.argmax()) if row.sum() == 1 else -1 for row in same]
+    if all(place >= 0 for place in places):
+        return f"the rows of your output are the rows {places} of the reference"
+    most = -(-len(places) // reply.case.mesh.data) if reply.case.mesh else 0
+    if 0 < most < len(places) and [index for index, row in enumerate(same) if row[index]] == list(range(most)):
+        return "only the rows of the first part of the batch are right"
+    return ""
+
+
+def _same_rows(reply: Reply) -> np.ndarray:
+    """Whether each row of an output is each row of the reference, at tokens that are real in both."""
+    output, real_bt = reply.outputs["output"], reply.case.real_bt
+    allowed, count = output.allowed(output.reference), len(output.got)
+    same = np.zeros((count, count), bool)
+    for i, j in np.ndindex(count, count):
+        near = output.close(output.got[i], output.reference[j], allowed)
+        if real_bt is not None and near.ndim == 2 and len(near) == real_bt.shape[1]:
+            near = near[real_bt[i] & real_bt[j]]
+        same[i, j] = near.size > 0 and near.all()
+    return same
+
+
+def _losses(failing: Sequence[Reply]) -> Iterator[str]:
+    found = [
+        (reply, name) for reply in failing for name in ("loss", "output") if name in reply.wrong and not reply.outputs[name].answer.ndim
+    ]
+    ratios = [float(reply.outputs[name].got) / float(reply.outputs[name].reference) for reply, name in found]
+    if ratios:
+        yield f"the loss is {_range(ratios)} times the right one"
+
+
+def _range(ratios: Sequence[float]) -> str:
+    low, high = f"{min(ratios):.4g}", f"{max(ratios):.4g}"
+    return low if low == high else f"{low} to {high}"
+
+
+def _steps(failing: Sequence[Reply]) -> Iterator[str]:
+    """Whether steps of training go wrong with their first loss, or later."""
+    losses = [reply.outputs["losses"] for reply in failing if "losses" in reply.outputs and reply.outputs["losses"].shaped]
+    off = [output.off for output in losses]
+    if off and all(each[0] for each in off):
+        yield "the loss before the first step is wrong"
+    elif off and not any(each[0] for each in off):
+        yield "the loss before the first step is right: a gradient or the update is wrong"
+
+
+def _gradients(failing: Sequence[Reply]) -> Iterator[str]:
+    own = [reply for reply in failing if reply.wrong_gradients and reply.case.component != "training_steps"]
+    if not own:
+        return
+    order = list(own[0].case.parameters)
+    wrong = [name for name in order if any(name in reply.wrong_gradients for reply in own)]
+    right = [name for name in order if all(name in reply.right_gradients for reply in own)]
+    factors = {name: _factor([reply for reply in own if name in reply.wrong_gradients], name) for name in wrong}
+    every = "every gradient" if not right else f"{len(wrong)} of {len(wrong) + len(right)} gradients"
+    verb = "are" if right and len(wrong) > 1 else "is"
+    numbers = [factor for factor in factors.values() if factor is not None]
+    if len(numbers) == len(wrong) and np.ptp(numbers) <= SAME * abs(numbers[0]):
+        yield f"{every} {verb} {numbers[0]:.6g} times the right one: {_listed(own[0].case, wrong)}"
+        return
+    yield f"{every} {verb} wrong" + f": {_listed(own[0].case, wrong)}" * bool(right)
+    if (first := _first(order, wrong, right)) and right:
+        yield f"in the order of the backward pass the first of them is {first}: all before it are right"
+    for name in wrong[::-1][: SHOWN if right else 1]:
+        yield f"{name} is {_ratio([reply for reply in own if name in reply.wrong_gradients], name, factors[name])}"
+
+
+def _first(order: Sequence[str], wrong: Sequence[str], right: Sequence[str]) -> str:
+    """The wrong gradient that the backward pass comes to first, where those before it are right; empty where there are none before it."""
+    last = wrong[-1]
+    after = order[order.index(last) + 1 :]
+    return last if after and set(after) <= set(right) else ""
+
+
+def _listed(case: Case, names: Sequence[str]) -> str:
+    """The names, those of the backward pass's begin first, each with its split."""
+    shown = [f"{name} ({said_split(case, name)})" for name in names[::-1][:SHOWN]]
+    return ", ".join(shown) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
+
+
+def _factor(replies: Sequence[Reply], name: str) -> float | None:
+    """The number that makes the right gradient the given one on every case; None if there is none."""
+    gradients = [reply.gradient(name) for reply in replies]
+    found = [gradient.factor(gradient.got, gradient.reference) if gradient.shaped else None for gradient in gradients]
+    known = [factor for factor in found if factor is not None]
+    return float(np.mean(known)) if known and len(known) == len(found) and np.ptp(known) <= SAME * abs(known[0]) else None
+
+
+def _ratio(replies: Sequence[Reply], name: str, factor: float | None) -> str:
+    if factor is not None:
+        return f"the right one times {factor:.6g}"
+    gradients = [reply.gradient(name) for reply in replies]
+    if any(not gradient.shaped or not np.isfinite(gradient.got).all() for gradient in gradients):
+        return "of another shape, or not finite"
+    norms = [float(np.linalg.norm(gradient.got) / np.linalg.norm(gradient.reference)) for gradient in gradients]
+    return f"no multiple of the right one; its norm is {_range(norms)} times as large"
+
+
+def said_split(case: Case, name: str) -> str:
+    """What the axes of a parameter are split over: `h over model, d over data`; whole if nothing is."""
+    if case.mesh is None:
+        return "whole"
+    component = model_of(forward_of(case.component) or case.component)
+    places = zip(parameters.axes(case.config, component)[name].split(), splits(case.config, case.mesh, component)[name], strict=True)
+    found = [f"{letter} over {' and '.join(place) if isinstance(place, tuple) else place}" for letter, place in places if place]
+    return ", ".join(found) or "whole"

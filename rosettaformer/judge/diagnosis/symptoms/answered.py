@@ -1,0 +1,184 @@
+"""One output of one case: the reference's, the port's, and how near two values are.
+
+A prediction becomes a symptom if every case confirms it.
+"""
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ...case import Case
+from ...compare import compare
+from ...expectation.tolerance import Expectation
+from ...expectation.trace import TracedCall, record
+from .run_values import Step, Value, last_steps, values
+
+ULPS = {8: 4096, 4: 32, 2: 2}  # ulps of the largest value within which two values are equal, by the dtype's bytes
+APART = 10  # times that distance, from which an element is wrong
+
+
+class Run:
+    """The reference's run on a case, recorded once for all outputs."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        self._wide = case.at("float64")
+
+    @functools.cached_property
+    def calls(self) -> Mapping[str, TracedCall]:
+        """Every component call, by path."""
+        return record(self._wide)
+
+    @functools.cached_property
+    def values(self) -> list[Value]:
+        """The inputs, the parameters and what the run computes on the way, each with its words."""
+        return values(self._wide, self.calls)
+
+    @functools.cached_property
+    def named(self) -> Mapping[str, np.ndarray]:
+        """The same by their words."""
+        return {value.words: value.array for value in self.values}
+
+    @functools.cached_property
+    def steps(self) -> Mapping[str, list[Step]]:
+        """The last steps to each output, by its name."""
+        return last_steps(self._wide, self.calls)
+
+
+@dataclass(frozen=True, eq=False)
+class Answered:
+    """One output of one case.
+
+    answer: the port's. where: the elements that count; all if None.
+    """
+
+    run: Run
+    name: str
+    expectation: Expectation
+    answer: np.ndarray
+    where: np.ndarray | None = field(default=None)
+
+    @property
+    def case(self) -> Case:
+        """The case."""
+        return self.run.case
+
+    @functools.cached_property
+    def reference(self) -> np.ndarray:
+        """What the reference gives, in float64."""
+        return self.expectation.reference.astype(np.float64, copy=False)
+
+    @functools.cached_property
+    def got(self) -> np.ndarray:
+        """What the port gave, in float64."""
+        return self.answer.astype(np.float64)
+
+    @functools.cached_property
+    def fails(self) -> bool:
+        """Whether the comparison refuses the answer."""
+        return compare(self.expectation, self.answer).excess > 1
+
+    @functools.cached_property
+    def shaped(self) -> bool:
+        """Whether the answer has the shape of the reference."""
+        return self.got.shape == self.reference.shape
+
+    @functools.cached_property
+    def wrong(self) -> np.ndarray:
+        """The elements that count and are clearly not the reference's."""
+        return self._further(APART)
+
+    @functools.cached_property
+    def off(self) -> np.ndarray:
+        """The elements that count and do not equal the reference's."""
+        return self._further(1)
+
+    def _further(self, times: int) -> np.ndarray:
+        if not self.shaped:
+            return np.ones(self.got.shape, bool)
+        further = ~self.close(self.got, self.reference, times * self.allowed(self.reference))
+        return further if self.where is None else further & self.where
+
+    def allowed(self, predicted: np.ndarray) -> float:
+        """The largest error of an element that equals a prediction: the reference's tolerance, in proportion if its numbers are larger."""
+        if self.expectation.dtype.kind in "biu":
+            return 0.0
+        own, other = (np.abs(value[np.isfinite(value)]).max(initial=0.0) for value in (self.reference, predicted))
+        bound = self.expectation.bound if np.isfinite(self.expectation.bound) else 0.0
+        rounding = ULPS[self.expectation.dtype.itemsize] * self.epsilon * max(own, other)
+        return max(bound * max(1.0, other / own if own else 1.0), rounding)
+
+    @property
+    def epsilon(self) -> float:
+        """The relative distance of two numbers of the dtype."""
+        return {8: 2.0**-52, 4: 2.0**-23, 2: 2.0**-8}[self.expectation.dtype.itemsize]
+
+    @staticmethod
+    def close(first: np.ndarray, second: np.ndarray, allowed: float) -> np.ndarray:
+        """Element by element; NaN equals NaN."""
+        with np.errstate(invalid="ignore"):
+            return (np.abs(first - second) <= allowed) | (first == second) | (np.isnan(first) & np.isnan(second))
+
+    def near(self, predicted: np.ndarray, where: np.ndarray | None = None) -> bool:
+        """Whether the answer equals a prediction, at the elements that count."""
+        if predicted.shape != self.got.shape:
+            return False
+        near = self.close(self.got, predicted, self.allowed(predicted))
+        for mask in (self.where, where):
+            near = near if mask is None else near | ~mask
+        return bool(near.all())
+
+    def select(self, array: np.ndarray) -> np.ndarray:
+        """The elements that count, of an array that broadcasts to the answer."""
+        array = np.broadcast_to(array, self.got.shape)
+        return array.reshape(-1) if self.where is None else array[self.where]
+
+    def factor(self, target: np.ndarray, value: np.ndarray) -> float | None:
+        """The number that multiplies the value to the target, at the elements that count; None if there is none."""
+        target, value = self.select(target), self.select(value)
+        finite = np.isfinite(value)
+        if not finite.any() or not np.array_equal(finite, np.isfinite(target)):
+            return None
+        target, value = target[finite], value[finite]
+        largest = int(np.abs(value).argmax())
+        if not value[largest] or np.ptp(value) <= 1e-9 * abs(value[largest]):
+            return None  # a constant gives any other
+        factor = float(target[largest] / value[largest])
+        allowed = self.allowed(np.append(self.reference.reshape(-1), target))
+        return factor if np.abs(target - factor * value).max() <= allowed and abs(factor * value[largest]) > APART * allowed else None
+
+
+STRONG = 80  # the specificity from which a symptom says what the whole output is
+Predicted = np.ndarray | tuple[np.ndarray, np.ndarray] | None  # the output, or the output and a mask of the elements that are meant
+
+
+@dataclass(frozen=True)
+class Symptom:
+    """What a port's output is in terms of the reference and the inputs: a sentence that was verified on the cases.
+
+    kind: the family. specificity: how much the sentence says.
+    """
+
+    kind: str
+    sentence: str
+    specificity: int
+
+    @property
+    def complete(self) -> bool:
+        """Whether it says what the whole output is."""
+        return self.specificity >= STRONG
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A symptom that is yet to be verified: from a case it predicts the port's output.
+
+    sentence: its identity; `{output}` stands for the output's name, `your output`. predict: None if it says nothing of a case.
+    """
+
+    kind: str
+    sentence: str
+    specificity: int
+    predict: Callable[[Answered], Predicted]

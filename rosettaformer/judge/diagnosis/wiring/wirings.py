@@ -1,0 +1,260 @@
+"""Wirings: other values that a component of a model may be given, or may give.
+
+They are made from the reference's own runs: a value of the same shape within the same part of the model for another one, another
+component's parameters, a component that is left out, or applied twice, a residual that is taken from elsewhere, a mask that is not given.
+No catalogue lists them.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from reference_numpy.parameters import flatten
+
+from ...case import Case
+from ...catalogue import Alteration
+from ...catalogue.alteration import FRAMEWORKS, Site
+from ...expectation import components
+from ...expectation.paths import Paths, joined
+from .observed_values import Values, alike, arrays_of, defaults, first_of, general, observed, passed_on, relative, summing
+
+OUTPUT, RESIDUAL, TREE = "output", "residual", "parameters"
+AGAIN, NOTHING, NORMED = "applied twice", "nothing", "normed by "
+CHANGES: dict[str, Callable[[np.ndarray], np.ndarray]] = {  # of what a component gives
+    "zero": np.zeros_like,
+    "doubled": lambda output: output + output,
+    "halved": lambda output: output * 0.5,
+    "negated": np.negative,
+    "multiplied by the square root of its width": lambda output: output * output.shape[-1] ** 0.5,
+    "divided by the square root of its width": lambda output: output / output.shape[-1] ** 0.5,
+    "multiplied by its width": lambda output: output * output.shape[-1],
+    "divided by its width": lambda output: output / output.shape[-1],
+}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Wiring(Alteration):
+    """A component that is given, or gives, another value than the reference's.
+
+    parent: the component within which it stands. child: its path within that one, with `*` for any layer. argument: what is replaced;
+    `output` for what it gives, `residual` for what is added to that, `parameters` for its parameters. value: the label of what replaces
+    it, or what is done to it.
+    """
+
+    parent: str
+    child: str
+    argument: str
+    value: str
+
+    @property
+    def name(self) -> str:
+        """What it does, and where."""
+        return f"another wiring of the {self.parent} ({self.title})" + (f" in {self.place} alone" if self.place else "")
+
+    @property
+    def followed(self) -> bool:
+        """Always: it is of one component."""
+        return True
+
+    @contextlib.contextmanager
+    def altering(self, paths: Paths) -> Iterator[None]:
+        """The reference with the other value in it."""
+        values = Values(paths)
+        with observed(lambda *call: self._called(values, *call)), summing(lambda *sum: self._residual(values, *sum)):
+            yield
+
+    def _meant(self, values: Values, kind: str, child: str, path: str) -> bool:
+        if kind != self.parent or self.child not in (child, general(child)):
+            return False
+        return self.place is None or self.place.holds(Site(path, tuple(values.paths.layers.items())))
+
+    def _residual(self, values: Values, name: str, x_btd: np.ndarray) -> np.ndarray:
+        path, kind = next(iter(values.paths.around()), ("", ""))
+        meant = self.argument == RESIDUAL and self._meant(values, kind, name, joined(path, name))
+        return self._replacement(x_btd, values.within(path)) if meant else x_btd
+
+    def _called(self, values: Values, function: Callable, given: dict[str, Any]) -> Any:
+        path, parent, kind, others = values.begin(given)
+        meant = self._meant(values, kind, relative(path, parent), path)
+        if meant and self.argument not in (OUTPUT, RESIDUAL, TREE):
+            others = others | self._normed(values, parent, given.get(self.argument))
+            given = given | {self.argument: self._replacement(given.get(self.argument), others)}
+        elif meant and self.argument == TREE:
+            given = given | {TREE: values.siblings(parent).get(self.value, given[TREE])}
+        result = function(**given)
+        if meant and self.argument == OUTPUT:
+            output = first_of(result)
+            output = self._output(output, function, given, others | self._normed(values, parent, output))
+            result = (output, *result[1:]) if isinstance(result, tuple) else output
+        values.end(path, parent, kind, given, first_of(result))
+        return result
+
+    def _normed(self, values: Values, parent: str, own: Any) -> dict[str, Any]:
+        """The argument or the output through a norm beside the component, by the label that stands for it."""
+        norm = self.value.removeprefix(NORMED)
+        return {self.value: values.normed(parent, norm, own)} if norm != self.value and isinstance(own, np.ndarray) else {}
+
+    def _replacement(self, own: Any, others: Mapping[str, Any]) -> Any:
+        if self.value == NOTHING:
+            return None
+        other = others.get(self.value)
+        return other if isinstance(own, np.ndarray) and other is not None and other.shape == own.shape else own
+
+    def _output(self, output: np.ndarray, function: Callable, given: dict[str, Any], others: Mapping[str, Any]) -> np.ndarray:
+        if self.value in CHANGES:
+            return CHANGES[self.value](output).astype(output.dtype, copy=False)
+        if self.value == AGAIN:
+            argument = passed_on(given, output)
+            return first_of(function(**given | {argument: output})) if argument else output
+        return self._replacement(output, dict(others) | {f"its {name}": value for name, value in arrays_of(given)})
+
+
+@dataclass(frozen=True)
+class _Call:
+    """One call within another component's: what it is given, by argument, and what else there was, by label."""
+
+    site: Site
+    component: str
+    parent: str
+    child: str
+    given: Mapping[str, Any]
+    others: Mapping[str, Any]
+    output: Any
+    siblings: Mapping[str, Any]  # the parameters of the components beside it, by their relative path
+
+
+def _calls(case: Case) -> list[_Call]:
+    """The calls of the reference's run on a case that stand in another component."""
+    paths = Paths()
+    values, calls = Values(paths), []
+
+    def call(function: Callable, given: dict[str, Any]) -> Any:
+        path, parent, kind, others = values.begin(given)
+        component = paths.around()[0][1]
+        result = function(**given)
+        if kind and component != "dropout":
+            where = Site(path, tuple(paths.layers.items()))
+            siblings = values.siblings(parent) if TREE in given else {}
+            calls.append(_Call(where, component, kind, relative(path, parent), given, others, first_of(result), siblings))
+        values.end(path, parent, kind, given, first_of(result))
+        return result
+
+    def residual(name: str, x_btd: np.ndarray) -> np.ndarray:
+        for path, kind in paths.around()[:1]:
+            site = Site(joined(path, name), tuple(paths.layers.items()))
+            calls.append(_Call(site, RESIDUAL, kind, name, {RESIDUAL: x_btd}, values.within(path), None, {}))
+        return x_btd
+
+    with observed(call), summing(residual), paths.followed():
+        components.answer(case)
+    return calls
+
+
+def wirings(cases: Iterable[Case]) -> dict[Alteration, list[list[Site]]]:
+    """The other wirings of these float64 cases, most likely first, and the sites of each, case by case."""
+    found: dict[tuple[str, str, str, str], tuple[Alteration, list[list[Site]]]] = {}
+    count = 0
+    for index, case in enumerate(cases):
+        count = index + 1
+        for call in _calls(case):
+            for child in dict.fromkeys((general(call.child), call.child)):
+                for argument, value, title, fix in _rewired(call):
+                    key = (call.parent, child, argument, value)
+                    if key not in found:
+                        found[key] = _wiring(*key, title.format(child=child), fix.format(child=child)), []
+                    sites = found[key][1]
+                    sites += [[] for _ in range(count - len(sites))]
+                    sites[index].append(call.site)
+    for _, sites in found.values():
+        sites += [[] for _ in range(count - len(sites))]
+    return dict(found.values())
+
+
+def _wiring(parent: str, child: str, argument: str, value: str, title: str, fix: str) -> Wiring:
+    return Wiring(
+        id=f"{parent}.{general(child)}.{argument}={value}", title=title, component=parent, fix=dict.fromkeys(FRAMEWORKS, fix),
+        replaces={}, parent=parent, child=child, argument=argument, value=value,
+    )  # fmt: skip
+
+
+Rewired = Iterator[tuple[str, str, str, str]]  # argument, value, title and fix, in which {child} stands for the component
+
+
+def _rewired(call: _Call) -> Rewired:
+    yield from _values(call)
+    yield from _outputs(call)
+    if own := call.given.get(TREE):
+        for name, tree in call.siblings.items():
+            if name != call.child and _interchangeable(own, tree):
+                yield TREE, name, f"{{child}} uses the parameters of {name}", "give {child} its own parameters"
+
+
+def _values(call: _Call) -> Rewired:
+    for argument, own in arrays_of(call.given):
+        right = next((label for label, value in call.others.items() if value is own), "")
+        right = right or (
+            "the sum of its sub-layer's input and output" if call.component in ("layer_norm", "rms_norm") else "its own value"
+        )
+        fix = f"add {right} to the output of {{child}}" if argument == RESIDUAL else f"give {{child}} {right} as {argument}"
+        for label in _distinct(call.others, [own]):
+            yield argument, label, _given(call, argument, label, right), fix
+        for norm in _norms(call, own):
+            yield (
+                argument,
+                f"{NORMED}{norm}",
+                f"{{child}} is given its {argument} through {norm}",
+                f"give {{child}} its {argument} as it is",
+            )
+        if "mask" in argument and defaults(call.component)[argument] is None:
+            yield argument, NOTHING, f"{{child}} is given no {argument}", fix
+
+
+def _outputs(call: _Call) -> Rewired:
+    if not isinstance(call.output, np.ndarray) or call.output.dtype.kind != "f":
+        return
+    fix = "use the output of {child} as it is"
+    given = passed_on(call.given, call.output)
+    if given:
+        value = f"its {given}"
+        yield OUTPUT, value, "{child} is left out: what it is given is passed on", "apply {child}"
+        yield OUTPUT, AGAIN, "{child} is applied twice", "apply {child} once"
+    for value in CHANGES:
+        yield OUTPUT, value, f"the output of {{child}} is {value}", fix
+    for norm in _norms(call, call.output):
+        yield OUTPUT, f"{NORMED}{norm}", f"the output of {{child}} passes through {norm} besides", fix
+    for label in _distinct(call.others, [call.output, call.given.get(given)]):
+        yield OUTPUT, label, f"{label} stands for the output of {{child}}", fix
+
+
+def _norms(call: _Call, own: np.ndarray) -> Iterator[str]:
+    """The norms of the sub-layers beside the component that fit a value; a stack's own norm between its layers is a defect."""
+    for name, tree in call.siblings.items():
+        if name != "final_norm" and {"scale", "offset"} == set(tree) and tree["scale"].shape == own.shape[-1:] and own.ndim == 3:
+            yield name
+
+
+def _given(call: _Call, argument: str, label: str, right: str) -> str:
+    """The title of a wiring that gives a component the value of this label."""
+    if argument == RESIDUAL:
+        return f"the residual around {{child}} is {label}, instead of {right}"
+    sublayer = call.child.removesuffix("_norm")
+    if call.component in ("layer_norm", "rms_norm") and label == f"the output of {sublayer}":
+        return f"the residual around {sublayer} is missing: {{child}} is given {label} alone"
+    return f"{{child}} is given {label} as {argument}, instead of {right}"
+
+
+def _distinct(others: Mapping[str, Any], taken: Sequence[Any]) -> Iterator[str]:
+    """The labels of the values that fit in place of the first of those taken; only the first of equal values."""
+    taken = list(taken)
+    for label, value in others.items():
+        if alike(value, taken[0]) and not any(value is other or np.array_equal(value, other) for other in taken):
+            taken.append(value)
+            yield label
+
+
+def _interchangeable(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
+    shapes = [{name: np.shape(value) for name, value in flatten(tree).items()} for tree in (first, second)]
+    return shapes[0] == shapes[1]

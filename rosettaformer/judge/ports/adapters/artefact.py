@@ -1,0 +1,174 @@
+"""An artefact as a port: a file with weights of its own, opened by its runtime, answers the cases of the checkpoint that it was made of.
+
+What a file shows without being run are rows of the report beside those of its cases.
+"""
+
+import dataclasses
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ....files import checkpoints
+from ....files.artefacts.bundle import Bundle
+from ....files.artefacts.calls import Calls, NotShown, unjudged
+from ....files.artefacts.constants import constants
+from ....files.artefacts.declared import OF_GRAPH, findings, nodes
+from ....files.artefacts.settings import Settings, heard
+from ....files.checkpoints.strict import numpy_dtype
+from ...case import DTYPES, Case
+from ...status import Status
+from ...suite.artefact import ids_in
+from ..port import NotCovered
+from ..port import NotShown as NotShownByPort
+
+Rows = dict[str, tuple[str, str]]
+
+
+def rows(settings: Settings, parameters: Mapping[str, Any], calls: Calls, asked: Collection[str]) -> Rows:
+    """Returns what is found, by where: the status of its row, and the words.
+
+    parameters: of the checkpoint; none if a lower precision explains other numbers. asked: the meanings of the outputs that are judged.
+    """
+    found: Rows = {}
+    for place, status, sentence in (*_shown(settings, parameters, calls), *_unjudged(settings, calls, asked)):
+        found[place] = status, "; ".join(filter(None, (found.get(place, ("", ""))[1], sentence)))
+    return found
+
+
+def _shown(settings: Settings, parameters: Mapping[str, Any], calls: Calls) -> Iterator[tuple[str, str, str]]:
+    """Yields what the graphs show: an entry of config.json, or something of a graph."""
+    config, files = settings.model, calls.bundle.files
+    for file in files:
+        of, held = f"{file.name}: " * (file != files[0]), constants(file)
+        whole = file == files[0] or not config.cross_attention  # of both stacks the other files have a part alone
+        for entry, sentence in findings(config, held, settings.declared, parameters) if whole else ():
+            place = f"graph/{entry}" if entry in OF_GRAPH else f"config.json/{entry}"
+            if not (settings.expect and entry in OF_GRAPH):  # which explains other numbers
+                yield place, Status.DIFFERS, f"{of}{sentence}"
+        live = nodes.live(held, calls.signatures(file))
+        for sentence in nodes.of_training(held, live):
+            yield "graph/randomness", Status.DIFFERS, f"{of}{sentence}"
+        for sentence in nodes.masks(held, live):
+            yield "graph/mask", Status.TOLD, f"{of}{sentence}"
+
+
+def _unjudged(settings: Settings, calls: Calls, asked: Collection[str]) -> Iterator[tuple[str, str, str]]:
+    for place, sentence in unjudged(calls, asked, bool(settings.function)):
+        yield place, Status.NOT_SHOWN, sentence
+
+
+# component -> what of the outputs answers it
+OF_DECODERS = {"transformer": "logits", "decode_in_steps": "logits"}
+OF_ENCODERS = {
+    "masked_language_logits": "logits", "classify": "classes", "pool": "pooled", "token_encoder": "hidden", "mean": "mean",
+    "unit_mean": "unit_mean",
+}  # fmt: skip
+
+
+class Adapter:
+    """Answers cases by an artefact.
+
+    Raises ValueError if the file is refused or an input's meaning is not known, and `opening.Absent`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._settings = heard()
+        self.config = self._settings.model
+        bundle = Bundle(path, self._settings.allow_code)
+        self._calls = Calls(bundle, self.config, self._settings.inputs, self._settings.outputs, self._settings.function)
+        gives = self._calls.gives
+        own = OF_DECODERS if self.config.decoder_layers else OF_ENCODERS
+        self.components = tuple(name for name, meaning in own.items() if meaning in gives)
+        if not self.components:
+            wanted, outputs = " or ".join(dict.fromkeys(own.values())), ", ".join(map(str, self._calls.entry.outputs))
+            raise ValueError(f"the file must give {wanted}; its outputs are {outputs}: --output NAME=MEANING says what they are")
+        self._dtype = "float32" if self._settings.expect else gives[own[self.components[0]]].dtype or self._of_an_answer()
+        if self._dtype not in DTYPES:
+            raise ValueError(f"the file must give numbers of {', '.join(DTYPES)}; it gives {self._dtype}")
+        self._findings = rows(self._settings, self._parameters(), self._calls, self._asked())  # before a case is asked
+
+    def _asked(self) -> set[str]:
+        """Returns the meanings of the outputs that cases ask of the whole model."""
+        config = self.config
+        heads = {"pooled": config.pooler, "classes": config.classes, "logits": config.decoder_layers or config.masked_language_head}
+        return {(OF_DECODERS | OF_ENCODERS)[name] for name in self.components} - {meaning for meaning, head in heads.items() if not head}
+
+    def _parameters(self) -> Mapping[str, np.ndarray]:
+        settings, path = self._settings, self._settings.checkpoint
+        if settings.expect:
+            return {}
+        read = checkpoints.view(path, checkpoints.own_format(path), leave_out=settings.leave_out, ignore=settings.ignore)
+        return read.parameters
+
+    def _of_an_answer(self) -> str:
+        """Returns the dtype of what a file gives that does not say it; float32 if it does not answer, which the cases tell."""
+        config, sizes = self.config, self._calls.fixed
+        sides = ("source",) * bool(config.encoder_layers) + ("target",) * bool(config.decoder_layers)
+        shapes = {side: (sizes.get("rows", 1), sizes.get(side, 1)) for side in sides}
+        try:
+            found = self._calls.forward(**{side: np.ones(shape, np.int64) for side, shape in shapes.items()})
+        except Exception:  # each runtime raises its own
+            return "float32"
+        return next(array.dtype.name for meaning, array in found.items() if meaning in {**OF_DECODERS, **OF_ENCODERS}.values())
+
+    def describe(self) -> dict[str, Any]:
+        """Returns what the file shows of itself before it is asked: its sizes that are fixed, and what runs it."""
+        return {
+            "artefact": True,
+            "components": self.components,
+            "dtypes": (self._dtype,),
+            "findings": self._findings,
+            "fixed": self._calls.fixed,
+            "ids": self._calls.bundle.ids,
+            "version": dict(self._calls.bundle.versions),
+        }
+
+    def run(self, case: Case) -> Any:
+        """Returns the answer. Raises NotCovered and `port.NotShown` if the file has no input or room for the case."""
+        try:
+            return self._rounded(self._of_ids(case) if case.outside else self._answer(case), case.dtype)
+        except NotShown as error:
+            raise NotShownByPort(str(error)) from None
+
+    def _of_ids(self, case: Case) -> np.ndarray:
+        """Returns the answer to ids out of range. Raises NotShown unless the same text has a finite answer with ids in range."""
+        inside = {case.outside: case.inputs[case.outside].clip(0, ids_in(self.config, case.outside) - 1)}
+        try:
+            answer = self._answer(dataclasses.replace(case, inputs=dict(case.inputs) | inside))
+        except NotShown:
+            raise
+        except Exception as error:  # each runtime raises its own
+            raise NotShown("the same text with ids in range fails, too") from error
+        if not np.isfinite(answer.astype(np.float64)).all():
+            raise NotShown("the same text with ids in range has no finite answer, either")
+        return self._answer(case)
+
+    def _answer(self, case: Case) -> np.ndarray:
+        inputs = case.inputs
+        if case.splits or case.component == "decode_in_steps":
+            return self._in_steps(case)
+        given = {name: inputs.get(name) for name in ("source", "target")}
+        given |= {
+            "source_mask": inputs.get("source_mask_bs"),
+            "target_mask": inputs.get("target_mask_bt"),
+            "segments": inputs.get("segment_bs"),
+        }
+        found = self._calls.forward(**given)
+        return found[(OF_DECODERS | OF_ENCODERS)[case.component]]
+
+    def _in_steps(self, case: Case) -> np.ndarray:
+        if not self._calls.step_name:
+            raise NotCovered("the file has no function that takes a cache")
+        inputs, splits = case.inputs, case.splits or case.inputs["splits"]
+        target, mask_bt = inputs["target"], inputs.get("target_mask_bt")
+        steps, logits = self._calls.start(len(target), inputs.get("source"), inputs.get("source_mask_bs")), []
+        for end, length in zip(np.cumsum(splits), splits, strict=True):
+            part = slice(end - length, end)
+            logits.append(steps.read(target[:, part], None if mask_bt is None else mask_bt[:, part]))
+        return np.concatenate(logits, axis=1)
+
+    def _rounded(self, array: np.ndarray, dtype: str) -> np.ndarray:
+        """Returns an answer in the dtype in which it is judged, which is another only if a lower precision is expected."""
+        return array.astype(numpy_dtype(dtype)) if self._settings.expect and array.dtype.kind in "fV" else array

@@ -1,0 +1,226 @@
+"""What all adapters share: running a case on a port's component, and tracing its parts."""
+
+import abc
+import contextlib
+import dataclasses
+import functools
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from reference_numpy import layout, parameters
+
+from ....common.modules import attributes
+from ...case import Case
+from ...expectation import trace
+from ...expectation.components import forward_of, model_of
+from ..messages import Force
+from ..names import Names
+from ..port import NotCovered, Unsupported
+from . import submodules
+from .call_mapping import CallMapping, CallTable
+from .recorder import Pull, Recorder
+
+Named = dict[str, dict[Any, np.ndarray]]  # gradients: `inputs` by name or index, `parameters` by canonical name
+
+
+class Base(abc.ABC):
+    """Runs cases on a port: a module or namespace with `components` (name -> build(config, dtype), a module or a function), and if they
+    differ from our own port's, `weights` (the names), `call` (the arguments), `compiled`, `modes` and `module_paths`.
+
+    own: the weights of our own port. face: the framework's modules. kinds: what a module is. no_graph: components that run as they are in
+    every mode. no_kernel: the errors by which the framework says that it has no kernel for a dtype on a device, and patterns of their
+    words, whose group is the operation.
+    """
+
+    own: ModuleType
+    face: ModuleType
+    kinds: tuple[type, ...]
+    modes: tuple[str, ...] = ("eager",)
+    no_graph: tuple[str, ...] = ()
+    no_kernel: tuple[tuple[type[Exception], ...], tuple[str, ...]]
+
+    def __init__(self, port: Any) -> None:
+        self.port = port
+        self.names = Names(getattr(port, "weights", self.own.TABLE), getattr(port, "module_paths", ()))
+        self.calls = CallTable(getattr(port, "call", {}))
+        self.modes = getattr(port, "modes", self.modes)
+
+    def run(self, case: Case) -> Any:
+        """Returns the outputs for the case, as NumPy in the dtype that the port returned; for a gradient, the framework's own.
+
+        Raises ValueError if the device or the mode is missing or the parameters do not fit, Unsupported if the framework has no
+        kernel, NotCovered if a keep mask is given to what takes none.
+        """
+        mode = case.mode or self.modes[0]
+        if mode not in self.modes:
+            raise ValueError(f"mode must be one of {', '.join(self.modes)}; got {mode!r}")
+        case = dataclasses.replace(case, mode=mode)
+        with self._context(case), self._unsupported():
+            if forward := forward_of(case.component):
+                found = self._gradients(dataclasses.replace(case, component=forward))
+                return found["inputs"] | {f"parameters.{name}": array for name, array in found["parameters"].items()}
+            return self._outputs(case)
+
+    def prepared(self, case: Case) -> Callable[[], Any]:
+        """Returns a function that runs the case on one model and waits for its outputs, as NumPy. Errors as `run`."""
+        case = dataclasses.replace(case, mode=case.mode or self.modes[0])
+        with self._context(case), self._unsupported():
+            function, inputs = self._built(case)
+            called = self._in_mode(function, case)
+
+        def call() -> Any:
+            with self._context(case), self._unsupported():
+                return self._to_numpy(called(**inputs))
+
+        return call
+
+    def trace(self, case: Case, forces: Sequence[Force | None] = (None,)) -> list[dict[str, dict[str, Any]]]:
+        """Returns what every submodule with a canonical path was given and gave, by path: one eager run for each force, on one model.
+
+        forces: None is a free run; otherwise the one component that is given other inputs, and these. Errors as `run`.
+        """
+        if self.calls.repeats(case.component):
+            raise NotCovered("the module is called for each row, and only one that takes the batch can be traced")
+        with self._context(case), self._unsupported(), self.face.eager():
+            function, inputs = self._built(case)
+            module = submodules.owner(function)
+            calls = trace.record(case.at("float64"))
+            find, table = functools.partial(self._submodule, module), self._found_table(module, case)
+            found = submodules.submodules(find, filter(None, calls), case, self.names, table)
+            modules = {path: part for path, part in found.items() if part is not module}
+            positions = {
+                path: call.inputs["position_bt"]
+                for path, call in calls.items()
+                if path and call.component == "positional_encoding" and self.calls.adds_positions()
+            }
+            arguments = {path: self.calls.arguments(call.component) for path, call in calls.items() if path}
+            results = []
+            for force in forces:
+                with self._pull(function, case, force) as pull:
+                    recorder = Recorder(modules, self.face, pull, force, positions, arguments)
+                    with self._calls(recorder):
+                        results.append(recorder.run(module, self._unsupported()(function.__call__), inputs))
+            wanted = {path: trace.arrays(call.inputs) for path, call in calls.items()}
+            return [
+                {path: one for path, one in run.items() if not submodules.is_less(one.get("inputs", ()), wanted.get(path, ()))}
+                for run in results
+            ]
+
+    def _built(self, case: Case) -> tuple[Any, dict[str, Any]]:
+        """The component with its parameters, and the arguments of its call."""
+        built = self.port.components[case.component](case.config, self._dtype(case.dtype))
+        function, inputs = self.calls.around(self._module(built), case, self._stack), self._inputs(case)
+        self._prepare(function, inputs, case)
+        return function, inputs
+
+    def _module(self, built: Any) -> Any:
+        """What is called, of what a port has built."""
+        return built
+
+    def _submodule(self, root: Any, path: str) -> Any:
+        """The submodule at an own path, or None."""
+        module = attributes.at(root, path)
+        return module if isinstance(module, self.kinds) else None
+
+    def _inputs(self, case: Case) -> dict[str, Any]:
+        device, inputs = self.face.device(case.device), {**case.inputs, **self.calls.derived(case)}
+        return parameters.nest(
+            {name: self.own.from_numpy(value, device) if isinstance(value, np.ndarray) else value for name, value in inputs.items()}
+        )
+
+    def _table(self, case: Case) -> layout.Table:
+        """The table of the component's parameters, of whole names."""
+        return self.names.table(case.component, case.config) if case.parameters else ()
+
+    def _load(self, module: Any, case: Case) -> None:
+        if case.parameters:
+            self.own.load(module, case.parameters, case.config, model_of(case.component), self._found_table(module, case))
+
+    def _found_table(self, module: Any, case: Case) -> layout.Table:
+        """The same table with names that the module has: one that it lacks is the end of the only one that it can be."""
+        has = lambda native: attributes.at(module, native) is not None  # noqa: E731
+        return submodules.found(self._table(case), has, lambda: self._own_names(module))
+
+    def _outputs(self, case: Case) -> Any:
+        function, inputs = self._built(case)
+        return self._to_numpy(self._in_mode(function, case)(**inputs))
+
+    def _in_mode(self, function: Callable[..., Any], case: Case) -> Callable[..., Any]:
+        """The function as the case's mode runs it."""
+        if isinstance(function, CallMapping):
+            return dataclasses.replace(function, function=self._in_mode(function.function, case))
+        if submodules.compiles_itself(function):
+            return functools.partial(function, compiled=case.mode == "compiled")
+        return self._graph(function) if case.mode == "compiled" and case.component not in self.no_graph else function
+
+    def _variables(self, function: Any, case: Case) -> dict[str, Any]:
+        """What the table names in the component's module, by native name."""
+        root = submodules.owner(function)
+        rows = zip(self._table(case), self._found_table(root, case), strict=True)
+        return {native: attributes.at(root, found) for (_, native, _), (_, found, _) in rows}
+
+    def _named(self, inputs: Mapping[Any, Any], native: Mapping[str, Any], case: Case) -> Named:
+        """Gradients as arrays, of parameters by canonical name and in canonical layout."""
+        arrays = {name: self.own.to_numpy(gradient) for name, gradient in native.items()}
+        canonical = layout.from_native(arrays, self._table(case), case.config, model_of(case.component)) if case.parameters else {}
+        return {"inputs": {name: self.own.to_numpy(gradient) for name, gradient in inputs.items()}, "parameters": canonical}
+
+    @contextlib.contextmanager
+    def _unsupported(self) -> Iterator[None]:
+        errors, patterns = self.no_kernel
+        try:
+            yield
+        except errors as error:
+            for pattern in patterns:
+                if found := re.search(pattern, str(error)):
+                    raise Unsupported(found[1]) from error
+            raise
+
+    def _calls(self, recorder: Recorder) -> contextlib.AbstractContextManager[None]:
+        """Reports the calls of the recorder's modules to it."""
+        return self.face.calls(recorder.rows, recorder.enter, recorder.leave)
+
+    def _own_names(self, module: Any) -> list[str]:
+        """The names of the variables that a module has."""
+        return [name for name, _ in self.face.variables(module)]
+
+    @staticmethod
+    @abc.abstractmethod
+    def describe() -> dict[str, Any]:
+        """Versions, devices and the precision of float32 products, for `doctor`."""
+
+    @abc.abstractmethod
+    def _dtype(self, name: str) -> Any:
+        """The framework's dtype of that name."""
+
+    @abc.abstractmethod
+    def _context(self, case: Case) -> contextlib.AbstractContextManager[Any]:
+        """The case's device, and its precision of float32 products. Raises ValueError if there is no such device."""
+
+    @abc.abstractmethod
+    def _prepare(self, function: Any, inputs: dict[str, Any], case: Case) -> None:
+        """Puts what was built into evaluation mode and loads its parameters; refuses keep masks and biases that it does not take."""
+
+    @abc.abstractmethod
+    def _stack(self, tensors: list[Any]) -> Any:
+        """Tensors of one shape as one, along a new first axis."""
+
+    @abc.abstractmethod
+    def _graph(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, compiled."""
+
+    @abc.abstractmethod
+    def _to_numpy(self, outputs: Any) -> Any:
+        """The outputs with arrays for tensors."""
+
+    @abc.abstractmethod
+    def _gradients(self, case: Case) -> Named:
+        """The gradients of the sum of cotangent * output: of the floating inputs, and of the parameters."""
+
+    @abc.abstractmethod
+    def _pull(self, function: Any, case: Case, force: Force | None) -> contextlib.AbstractContextManager[Pull]:
+        """How the gradients of a recorded call are taken, while the record lasts."""

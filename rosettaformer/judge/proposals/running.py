@@ -1,0 +1,229 @@
+"""Runs a draft as the port that would be written: with which masks and dtypes it runs, and how large its errors are."""
+
+import contextlib
+import dataclasses
+import hashlib
+import importlib
+import itertools
+import json
+import re
+from collections.abc import Iterator, Sequence
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from ..case import Case
+from ..catalogue import Alteration
+from ..diagnosis import altered
+from ..expectation.components import answer
+from .component_inputs import is_model
+from .draft import Choice, Draft, Selection
+from .failures import FAILURES, failure, limited
+from .port_text import written
+from .trials import FIRST, trial_cases
+
+DTYPES = ("float64", "float32")
+_SHAPE = "its output has the shape"
+_RESHAPED = {
+    "torch": '{}.unflatten(0, inputs["{}"].shape[:2])',
+    "tf": 'tf.reshape({}, (*inputs["{}"].shape[:2], -1))',
+    "jax": '{}.reshape(*inputs["{}"].shape[:2], -1)',
+}
+_REPEATED = {
+    "torch": '{}.expand(inputs["{}"].shape)',
+    "tf": 'tf.broadcast_to({}, inputs["{}"].shape)',
+    "jax": 'jnp.broadcast_to({}, inputs["{}"].shape)',
+}
+_CONFIG = re.compile(r'\A""".*?"""|^config = \{.*?^\}', re.MULTILINE | re.DOTALL)
+SAME = 2e-5  # of the largest number: the error of a port that is right except for what it computes in float32
+TRIED = 200  # at most this many combinations of values, whatever the machine's load
+
+
+def combinations(choices: Sequence[Choice]) -> Iterator[tuple[int, ...]]:
+    """Yields every combination of indices, those with the fewest unlikely values first."""
+    found = itertools.product(*(range(len(choice.values)) for choice in choices))
+    yield from sorted(itertools.islice(found, 20_000), key=lambda indices: (sum(map(bool, indices)), sum(indices)))
+
+
+def with_values(selection: Selection, choices: Sequence[Choice], indices: Sequence[int]) -> dict[str, int]:
+    return {**selection, **dict(zip((choice.name for choice in choices), indices, strict=True))}
+
+
+def start(draft: Draft) -> None:
+    """Sets the masks and the dtypes with which the module gives an output of the right shape, so that what does not depend on them can be
+    tried, and the expression for that output, if the module returns several things; or why there are none.
+    """
+    masks = [choice for choice in draft.choices if choice.name.startswith("argument")]
+    case = trial_cases(draft, draft.selection, "all")[0]
+    problems: dict[str, None] = {}
+    if draft.component == "positional_encoding":  # what it is given shows when it runs
+        draft.undecided = {}
+    for filled in dict.fromkeys((draft.filled, bool(draft.call.filled))):
+        draft.filled = filled
+        for indices in itertools.islice(combinations(masks), TRIED):
+            selection = with_values(draft.selection, masks, indices)
+            found = {dtype: _attempt(draft, selection, case, dtype) for dtype in DTYPES}
+            works = {dtype: place for dtype, (place, _) in found.items() if place is not None}
+            if works:
+                draft.selection, draft.dtypes, draft.refused = selection, tuple(works), found["float64"][1]
+                draft.output = next(iter(works.values()))
+                return
+            problems |= {problem: None for _, problem in found.values()}
+    draft.filled = False
+    draft.failure = next((problem for problem in problems if problem.startswith(_SHAPE)), next(iter(problems)))
+    if case.inputs.get("target") is not None:
+        vectors = (*case.inputs["target"].shape, case.config.model_width)
+        draft.gives_vectors = f"{_SHAPE} {vectors}," in " ".join(problems)
+
+
+def _attempt(draft: Draft, selection: Selection, case: Case, dtype: str) -> tuple[str | None, str]:
+    """Returns the expression for the output, applied to what the module returns, and no problem; or None, and why there is none."""
+    shape = answer(case)["output"].shape
+    try:
+        found = _run(_adapter(draft, selection), case, dtype)
+        if '"position_bt"' in draft.call.text(_masks(selection)).values() and _ignores_positions(draft, selection, case, found):
+            return None, "its output does not depend on the positions that it is given"
+    except FAILURES as error:
+        return None, failure(error)
+    several: dict[Any, Any] = dict(enumerate(found)) if isinstance(found, tuple) else found if isinstance(found, dict) else {"": found}
+    for name, value in several.items():
+        text = _reshaped(draft, case, f"output[{json.dumps(name)}]" if name != "" else "output", getattr(value, "shape", None), shape)
+        if text and str(value.dtype) != dtype:
+            return None, f"its output is {value.dtype}"
+        if text:
+            return text, ""
+    if own := [str(value.shape) for value in several.values() if hasattr(value, "shape")]:
+        return None, f"{_SHAPE} {' and '.join(own)}, where {shape} is required"
+    return None, f"it gives {' and '.join(type(value).__name__ for value in several.values())}, where a tensor of shape {shape} is required"
+
+
+def _reshaped(draft: Draft, case: Case, text: str, own: Any, shape: tuple[int, ...]) -> str:
+    """Returns the expression that gives a tensor of its own shape the required shape; empty if there is none.
+
+    All positions of all rows may be one axis; and an encoding of positions may have no batch axis.
+    """
+    if own == shape:
+        return text
+    name = "zeros_btd" if draft.component == "positional_encoding" else next(
+        name for name, value in case.inputs.items() if getattr(value, "shape", ())[:2] == shape[:2]
+    )  # fmt: skip
+    if own == (shape[0] * shape[1], *shape[2:]):
+        return _RESHAPED[draft.adapter].format(text, name)
+    return _REPEATED[draft.adapter].format(text, name) if own == shape[1:] and name == "zeros_btd" else ""
+
+
+def _ignores_positions(draft: Draft, selection: Selection, case: Case, found: Any) -> bool:
+    later = dataclasses.replace(case, inputs={"position_bt": case.inputs["position_bt"] + 1})
+    return np.array_equal(found, _run(_adapter(draft, selection), later, draft.dtypes[0]))
+
+
+def _masks(selection: Selection) -> dict[str, int]:
+    """Returns the index of each argument's candidate."""
+    return {name.removeprefix("argument "): index for name, index in selection.items()}
+
+
+class Trials:
+    """The errors of a draft with one value or another of what is open. Nothing runs twice."""
+
+    def __init__(self, draft: Draft) -> None:
+        self.draft = draft
+        self._found: dict[Any, list[tuple[Case, Any]]] = {}
+        self._errors: dict[Any, float] = {}
+        self._runs: dict[tuple[str, str], Any] = {}
+
+    def error(self, selection: Selection, group: str, deviation: Alteration | None) -> float:
+        """Returns the largest error on the cases of a group, given a deviation of the norms; infinite if the module cannot be run."""
+        key = group, *sorted(selection.items())
+        if key not in self._found:
+            self._found[key] = self._outputs(selection, group)
+        named = (*key, deviation and deviation.title)
+        if named not in self._errors:
+            self._errors[named] = max((_error(case, output, deviation) for case, output in self._found[key]), default=np.inf)
+        return self._errors[named]
+
+    def form(self) -> str:
+        """Returns the form in which the model gives its logits, if they are then the reference's."""
+        draft, found = self.draft, dict[str, float]()
+        for case, output in self._outputs(draft.selection, "all"):
+            found |= {form: max(error, found.get(form, 0.0)) for form, error in _errors(case, output, draft.deviation).items()}
+        best = min(found, key=lambda form: found[form], default="")
+        return best if best and found[best] < min(SAME, found[""]) else ""
+
+    def _outputs(self, selection: Selection, group: str) -> list[tuple[Case, Any]]:
+        """Returns the cases with the module's outputs; empty if it fails. What only the judge reads of the config does not change them."""
+        text, found = written(self.draft, selection), []
+        module = _CONFIG.sub("", text)
+        try:
+            for case in trial_cases(self.draft, selection, group):
+                key = module, _digest(case, module)
+                if key not in self._runs:
+                    self._runs[key] = None  # if it fails
+                    self._runs[key] = _run(_adapter(self.draft, selection, text), case, self.draft.dtypes[0])
+                found.append((case, self._runs[key]))
+        except FAILURES:
+            return []
+        return found
+
+
+def _digest(case: Case, module: str) -> str:
+    """Returns a digest of what a module of that text sees of a case: its arrays, and the config fields that the text names."""
+    found = hashlib.sha256()
+    for name, value in (*case.inputs.items(), *case.parameters.items()):
+        found.update(f"{name} {value.shape}".encode() + value.tobytes() if isinstance(value, np.ndarray) else f"{name} {value}".encode())
+    fields = sorted(set(re.findall(r"\bconfig\.(\w+)", module)))
+    found.update(repr([getattr(case.config, name, None) for name in fields]).encode())
+    return found.hexdigest()
+
+
+def _adapter(draft: Draft, selection: Selection, text: str = "") -> Any:
+    """Returns the judge's adapter of the port as it would be written. text: of its file, if it is known."""
+    port = ModuleType("proposed_port")
+    exec(compile(text or written(draft, selection), "proposed_port.py", "exec"), port.__dict__)
+    port.modes = ("eager",)  # type: ignore[attr-defined]
+    name = f"rosettaformer.judge.ports.adapters.{draft.adapter}"
+    return importlib.import_module(name).Adapter(port)
+
+
+def _run(adapter: Any, case: Case, dtype: str) -> Any:
+    with limited("a call of the module"):
+        return adapter.run(case.at(dtype, mode="eager"))
+
+
+def _error(case: Case, found: Any, deviation: Alteration | None) -> float:
+    """Returns the largest difference from the reference, as a fraction of its largest number; infinite if it is not such an array."""
+    return min(_errors(case, found, deviation).values())
+
+
+def _errors(case: Case, found: Any, deviation: Alteration | None) -> dict[str, float]:
+    """Returns the same for each form in which a model may give its logits."""
+    outputs = altered.answer((deviation,), case) if deviation else answer(case)
+    if outputs is None or not isinstance(found, np.ndarray) or found.shape != outputs["output"].shape:
+        return {"": np.inf}
+    errors = {form: float(np.abs(found - wanted).max() / np.abs(wanted).max()) for form, wanted in _forms(case, outputs["output"])}
+    return {form: error if np.isfinite(error) else np.inf for form, error in errors.items()}
+
+
+def _forms(case: Case, wanted: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    """Yields the wanted output, and others that a model may give instead, which is not for the proposal to judge."""
+    yield "", wanted
+    if is_model(case.component):
+        shares = np.exp(wanted - wanted.max(-1, keepdims=True))
+        shares /= shares.sum(-1, keepdims=True)
+        yield "log_softmax of", np.log(shares)
+        yield "softmax of", shares
+        yield "1 / sqrt(model_width) times", wanted / case.config.model_width**0.5
+
+
+def is_causal(draft: Draft) -> bool:
+    """Whether the first position of a stack or layer keeps its output if the last one's input changes: later tokens are hidden."""
+    with contextlib.suppress(*FAILURES):
+        adapter, case = _adapter(draft, draft.selection), trial_cases(draft, draft.selection, "all")[0]
+        name, x = next((name, value) for name, value in case.inputs.items() if value is not None)
+        other = x.copy()
+        other[:, -1] = np.where(x[:, -1] == FIRST, FIRST + 1, FIRST)  # for ids: two that are not padding
+        first, second = (
+            _run(adapter, dataclasses.replace(case, inputs={**case.inputs, name: value}), draft.dtypes[0]) for value in (x, other)
+        )
+        return bool(np.array_equal(first[:, 0], second[:, 0])) and not np.array_equal(first, second)
+    return False

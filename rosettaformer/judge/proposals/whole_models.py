@@ -1,0 +1,160 @@
+"""`new-port like`: writes a whole model in plain code, from the config of a checkpoint and the names of its tensors."""
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from reference_numpy import TransformerConfig
+
+from ...files.checkpoints import load
+from ...files.checkpoints.hugging_face import FAMILIES
+from ...files.checkpoints.hugging_face.family import Family
+from ...files.checkpoints.hugging_face.rotary import GLOBAL, LOCAL, TYPES
+from ..templates import TEMPLATES
+
+PARTS = ("layers", "rotation", "attention", "model")  # of the text, in their order
+_COMPUTED = {"score_scale": {"query_pre_attn_scalar": 'config["query_pre_attn_scalar"] ** -0.5'}}  # fields by entries that are not equal
+
+
+def written(folder: Path, framework: str, file: str) -> str:
+    """Returns the text of a port: the whole model of a Hugging Face checkpoint, in plain code of a framework. file: its name."""
+    checkpoint = load(folder, "hugging-face")
+    config, said = checkpoint.config, checkpoint.foreign["config.json"]
+    family = FAMILIES[said["model_type"]]
+    names = _names(family, config)
+    flags = config.to_dict() | _flags(config, names)
+    values = {"file": file, "family": family.model_type, "title": family.name} | names | _values(family, config, said, flags)
+    dialects = tomllib.loads((TEMPLATES / "like.toml").read_text(encoding="utf-8"))
+    values |= _dialect(dialects[framework], config, flags["inputs_first"])
+    return _filled(flags | {name: name == framework for name in dialects}, values)
+
+
+def _filled(flags: Mapping[str, Any], values: Mapping[str, str]) -> str:
+    """Returns the lines of the templates whose conditions (`#: if`, `#: else`, `#: end`) hold, with values for `$names`."""
+    parts = [(TEMPLATES / f"like_{part}.txt").read_text(encoding="utf-8") for part in PARTS]
+    return Template("\n".join(_chosen("".join(parts).splitlines(), dict(flags)))).substitute(values) + "\n"
+
+
+def _chosen(lines: list[str], flags: dict[str, Any]) -> Iterator[str]:
+    around: list[tuple[bool, bool]] = []  # of each open condition: whether it holds, and whether an earlier branch did
+    for line in lines:
+        word, _, condition = line.removeprefix("#: ").partition(" ")
+        if not line.startswith("#: "):
+            if all(holds for holds, _ in around):
+                yield line
+        elif word == "end":
+            around.pop()
+        else:
+            before = word == "else" and any(around.pop())
+            around.append((not before and (not condition or bool(eval(condition, flags))), before))
+
+
+def _names(family: Family, config: TransformerConfig) -> dict[str, str]:
+    """Returns the names of the tensors, without their last word, by the templates' words for them; within a layer relative to it."""
+    found, stack = {}, "encoder" if config.encoder_layers else "decoder"
+    for row in family.table:
+        parts = [part.name.removeprefix(f"{stack}.layers.*.").removeprefix(f"{stack}.") for part in row.parts]
+        word = "_".join(_word(part) for part in parts)
+        if row.parts[0].axes.split()[0] == "d" and word.startswith("query"):
+            found["inputs_first"] = "yes"
+        native = family.stored(row.name, True)
+        if "*" in native:
+            layer, _, native = native.partition(".*.")
+            found["layer"] = f"{layer}.{{layer}}"
+        if parts[0].endswith((".kernel", ".scale", ".table")):
+            found[word] = native.rpartition(".")[0]
+        elif parts[0] == "masked_language_head.logits.bias":
+            twins = {other: name for name, other in family.twins.items()}
+            found["head_bias"] = twins.get(row.name, native)
+    return found
+
+
+def _word(canonical: str) -> str:
+    """Returns the templates' word for a canonical tensor: `self_attention.query.kernel` is query."""
+    path = re.sub(r"^(source|target)_|\.(kernel|scale|table|bias)$", "", canonical)
+    path = path.replace("masked_language_head.", "transform_").replace("transform_hidden", "transform").replace("transform_logits", "head")
+    if path.startswith("feed_forward."):
+        return {"output": "down"}.get(path.partition(".")[2], path.partition(".")[2])
+    return path.removeprefix("self_attention.").removeprefix("self_").replace("logits", "head")
+
+
+def _flags(config: TransformerConfig, names: Mapping[str, str]) -> dict[str, Any]:
+    """Returns what the templates' conditions ask besides the config's fields."""
+    layers = [config.layer_kind(layer) for layer in range(config.encoder_layers or config.decoder_layers)]
+    ropes = {(kind.base, kind.scaling): kind for kind in layers if kind.rotary}
+    return {
+        "causal": not config.encoder_layers, "rotary": bool(ropes), "learned": config.positions == "learned",
+        "still": bool(ropes) and not all(kind.rotary for kind in layers), "windows": any(kind.window for kind in layers),
+        "two_ropes": len(ropes) > 1, "scalings": {kind.scaling.kind for kind in ropes.values()},
+        "fused_attention": "query_key_value" in names, "fused_gate": "gate_hidden" in names,
+        "inputs_first": "inputs_first" in names, "kinds": layers,
+    }  # fmt: skip
+
+
+def _values(family: Family, config: TransformerConfig, said: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the expressions for what config.json says."""
+    entries = family.entry_names()
+    defaults = {entry.name: entry.default for entry in family.entries} | {
+        name: default for joint in family.joints for name, default in joint.entries.items()
+    }
+
+    def of(field: str) -> str:
+        """Returns the expression for a field: its entry of config.json, or its value where no entry says it."""
+        entry = entries.get(field, "")
+        if entry in _COMPUTED.get(field, {}):
+            return _COMPUTED[field][entry]
+        return f'config["{entry}"]' if said.get(entry) is not None else repr(getattr(config, field))
+
+    heads, width = of("heads"), of("model_width")
+    size = entries.get("key_size", "")
+    values = {field: of(field) for field in ("heads", "epsilon", "score_cap", "logit_cap", "logit_scale")}
+    values |= {"groups": of("key_value_heads"), "count": of("encoder_layers" if config.encoder_layers else "decoder_layers")}
+    values["head_size"] = f'config["{size}"]' if said.get(size) else f"{width} // {heads}"
+    values["score_scale"] = of("score_scale") if config.score_scale else "self.size**-0.5"
+    values["position_offset"] = f" + {config.position_offset}" if config.position_offset else ""
+    values["rotary_size"] = values["head_size"]
+    if config.rotary_fraction < 1:
+        rope = "self.ropes[0]" if flags["two_ropes"] else "self.rope"
+        values["rotary_size"] = f'int({values["head_size"]} * {rope}["partial_rotary_factor"])'
+    return values | _of_layers(config, said, flags) | {"theta": repr(defaults.get("rope_theta"))}
+
+
+def _of_layers(config: TransformerConfig, said: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the expressions for what differs between layers: windows and rotations."""
+    windows, rotates = [kind.window for kind in flags["kinds"]], [kind.rotary for kind in flags["kinds"]]
+    if said.get("layer_types"):
+        of_windows = f'[config["sliding_window"] * (kind == "{LOCAL}") for kind in config["layer_types"]]'
+    elif all(windows) and said.get("sliding_window"):
+        of_windows = f'[config["sliding_window"]] * {len(windows)}'
+    else:
+        of_windows = repr(windows)
+    entry = next((name for name, value in said.items() if isinstance(value, list) and value == rotates), "")
+    return {
+        "windows": of_windows, "rotates": f'config["{entry}"]' if entry else repr(rotates),
+        "turned": _turned(flags),
+        "rope": 'config | (config.get("rope_scaling") or config.get("rope_parameters") or {})',
+        "ropes": f'[config | config["rope_parameters"][kind] for kind in ("{GLOBAL}", "{LOCAL}")]',
+        "rope_kinds": " or ".join(sorted(name for name, own in TYPES.items() if own in flags["scalings"])),
+    }  # fmt: skip
+
+
+def _turned(flags: Mapping[str, Any]) -> str:
+    """Returns the expression for the rotation of a layer."""
+    if not flags["rotary"]:
+        return "None"
+    found = "turned[window > 0]" if flags["two_ropes"] else "turned"
+    return f"{found} if self.rotates[index] else None" if flags["still"] else found
+
+
+def _dialect(dialect: dict[str, Any], config: TransformerConfig, inputs_first: bool) -> dict[str, str]:
+    """Returns the expressions of a framework: its own words, and how it reads the parameters of linear layers and norms."""
+    read, plus = dialect.get("read", ""), "(1 + {})" if config.norm_one_plus_scale else "{}"
+    return dict.fromkeys(("module", "read", "parameter", "close", "cast", "dtype"), "") | dialect | {
+        "activation": dialect["activation"][config.activation],
+        "kernel": dialect.get("kernel", "self.weight") if inputs_first else dialect.get("transposed", "self.weight.T"),
+        "scale": plus.format(f"self.scale{read}"),
+        "offset": f" + self.offset{read}" * config.norm_offset, "wide_offset": f" + wide(self.offset{read})" * config.norm_offset,
+    }  # fmt: skip

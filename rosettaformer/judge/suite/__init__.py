@@ -1,0 +1,77 @@
+"""The cases as data: a function `cases` in one module for each component family.
+
+Sizes all differ; every parameter is random and large enough to show.
+"""
+
+import dataclasses
+import importlib
+import pkgutil
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from ..case import Case
+from ..expectation.components import COMPONENTS, forward_of
+from .build import Builder, excluded, reads_config
+from .gradients import gradients
+from .meshes import mesh_cases
+
+# modules whose cases come after the plain ones of their components
+AFTER = ("decoders", "single_stack", "training_mode")
+
+
+def all_cases(fixed: Mapping[str, Any] | None = None, grad: bool = False, shared: Sequence[str] = ()) -> list[Case]:
+    """Returns every case, in the order of the components; those of a later suite release after the others.
+
+    grad: includes the gradient cases. fixed: the config fields that a port fixes, which the cases then have; a case that is about another
+    value, or that the reference refuses with them, is excluded, with the reason.
+    shared: the ends of the names of kernels that all heads of the port share.
+    Raises ValueError if two cases share an id, and on fixed fields that make no valid config.
+    """
+    build = Builder(fixed or {}, shared)
+    names = sorted((part.name for part in pkgutil.iter_modules(__path__)), key=AFTER.__contains__)
+    cases = [
+        excluded(case, build.fixed)
+        for module in (importlib.import_module(f"{__name__}.{name}") for name in names)
+        if hasattr(module, "cases")
+        for case in module.cases(build)
+    ]
+    if build.conflict and all(case.excluded for case in cases if reads_config(case)):
+        raise ValueError(build.conflict)
+    if len({case.id for case in cases}) < len(cases):
+        raise ValueError("case ids must be unique")
+    order = list(COMPONENTS)
+    return sorted(cases + (gradients(cases) if grad else []), key=lambda case: (order.index(case.component), case.release))
+
+
+def of_components(cases: Iterable[Case], components: Collection[str], grad: bool = False) -> list[Case]:
+    """Returns the cases of the components, or of all if none is named: with grad the gradients, too, or components by their own names."""
+
+    def belongs(component: str) -> bool:
+        forward = forward_of(component)
+        if component in components:
+            return True
+        return grad and (not components or forward in components) if forward else not components
+
+    return [case for case in cases if belongs(case.component)]
+
+
+def fitted(cases: Sequence[Case], fixed: Mapping[str, Any], shared: Sequence[str] = ()) -> list[Case]:
+    """Returns the same cases for a port that fixes some config fields, or that has kernels which all heads share: made anew if they are the
+    suite's own; cases of a checkpoint are excluded if they differ. Each keeps the dtypes in which it is run.
+    """
+    if not fixed and not shared:
+        return list(cases)
+    if (meshes := list(dict.fromkeys(case.mesh for case in cases if case.mesh))) and not any(case.folder for case in cases):
+        of_mesh = {(case.id, case.mesh): case for case in mesh_cases(meshes, fixed, shared)}
+        return [dataclasses.replace(of_mesh[case.id, case.mesh], dtypes=case.dtypes) for case in cases]
+    own = {case.id: case for case in all_cases(fixed, any(forward_of(case.component) for case in cases), shared)}
+    return [
+        dataclasses.replace(own[case.id], dtypes=case.dtypes) if case.id in own else _of_checkpoint(case, fixed, shared) for case in cases
+    ]
+
+
+def _of_checkpoint(case: Case, fixed: Mapping[str, Any], shared: Sequence[str]) -> Case:
+    """Returns a case of a checkpoint, with the reason if it does not fit the fixed fields or kernels that all heads share."""
+    if kernels := [name for name in case.parameters if f".{name}".endswith(tuple(f".{end}" for end in shared))]:
+        return dataclasses.replace(case, excluded=f"all heads of the port share {kernels[0]}, and the checkpoint has a kernel of each")
+    return excluded(case, fixed, "the checkpoint has")

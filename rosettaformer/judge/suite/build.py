@@ -1,0 +1,279 @@
+"""Builds cases: the sizes, the random values, the masks."""
+
+import dataclasses
+import functools
+import math
+import zlib
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from reference_numpy import TransformerConfig, parameters, preset
+from reference_numpy.suggestions import unknown
+
+from ...common.memory import physical_memory
+from ..case import DTYPES, Case
+from ..expectation.components import ASKED, answer, model_of, takes_config
+
+B, T, S = 3, 5, 7
+ROWS = 211  # of a table of positions, where a port fixes learned positions: enough for the longest case
+SIZES = {
+    "source_vocabulary": 29, "target_vocabulary": 23, "model_width": 13, "key_size": 5, "value_size": 11, "feed_forward_width": 19,
+    "encoder_layers": 2, "decoder_layers": 2,
+}  # fmt: skip
+# the cases of a quick check
+CORE = """
+    embedding/ids embedding/soft_rows token_positions/left_padding positional_encoding/odd_width positional_encoding/far
+    token_mask/padding_id padding_mask/left_padding causal_mask/cached combine_masks/both softmax/empty_rows softmax/large_masked
+    scaled_dot_product_attention/plain scaled_dot_product_attention/per_head_weights scaled_dot_product_attention/causal_cached
+    scaled_dot_product_attention/grouped_heads_masked scaled_dot_product_attention/large_logits_masked
+    multi_head_attention/left_padding multi_head_attention/grouped_heads activation/relu activation/gelu_erf activation/gelu_tanh
+    activation/gelu_sigmoid position_embedding/offset segment_embedding/segments token_positions/row pooler/plain classifier/plain
+    masked_language_head/gelu_erf decoder_layer/alone decoder/alone pool/bert classify/bert masked_language_logits/bert transformer/gpt2
+    states/bert states/gpt2 classification_loss/bert decode_in_steps/gpt2 greedy_search/gpt2
+    feed_forward/relu layer_norm/small_variance layer_norm/large_mean layer_norm/cancelling_offset dropout/mixed
+    encoder_layer/post encoder_layer/pre_ragged decoder_layer/left_padding decoder_layer/pre_ragged encoder/pre_norm decoder/final_norm
+    logits/bias transformer/feed_forward_dropout transformer/unscaled_embedding transformer/left_padding
+    cross_entropy/padded_smoothed training_loss/part_of_a_batch adam/decay_of_small_gradients clip_global_norm/above noam/trace
+    initialise/nn_transformer random_dropout/weights
+    decode_in_steps/left_padding penalise/penalty_and_runs truncate/all draw/some greedy_search/quick sample/quick beam_search/quick
+    token_mask/padding_id_0 multi_head_attention/grouped_heads_bias_causal transformer/segments beam_search/explicit_mask
+    transformer/skip_padding_inside_padding
+    self_attention/plain self_attention/left_padding self_attention/causal self_attention/causal_square self_attention_sublayer/post
+    self_attention_sublayer/pre self_attention_sublayer/post_causal cross_attention_sublayer/post cross_attention_sublayer/ragged
+    rotary_embedding/halves rotary_embedding/llama3 rms_norm/small rms_norm/one_plus_scale soft_cap/sweep window_mask/cached
+    activation/silu feed_forward/gated_silu scaled_dot_product_attention/window scaled_dot_product_attention/cap_masked_weights
+    multi_head_attention/query_key_norm_head self_attention/rotary decoder_layer/gemma transformer/llama transformer/gemma
+    decode_in_steps/gemma greedy_search/llama
+    feed_forward_sublayer/post feed_forward_sublayer/pre token_encoder/post token_encoder/learned token_decoder/post token_decoder/alone
+""".split()  # noqa: SIM905 - a long list of names reads better in lines
+# the names of cases that are evaluated twice
+TWICE = ("plain", "post", "relu", "cross", "final_norm", "nn_transformer", "feed_forward_dropout", "hidden_dropout", "attention_dropout")
+
+# The word that stands for the name of a preset where the name of a case seeds its data.
+SEEDS = {
+    "nn_transformer": "hmbapjzrj",
+    "separate_tables": "{:5eq",
+    "unscaled_embedding": "hukjalqbv",
+    "feed_forward_dropout": "pogysxl",
+    "one_encoder_layer": "knnhczy",
+}
+PROJECTIONS = ("query.kernel", "key.kernel", "value.kernel")  # kernels that all heads may share, each head for its slice of the width
+
+
+class Builder:
+    """Makes configs and cases, in which the config fields that a port fixes have the port's values.
+
+    fixed: config fields by name. Sizes give way to them silently; a case that asks for another value of any other fixed field, or for a
+    value that makes no valid config with them, is declared with its own values, and `all_cases` excludes it with the reason.
+    shared: the ends of the names of kernels that all heads of the port share.
+    conflict: why the first such case made no config; empty if all did. Raises ValueError on fields that no config has.
+    """
+
+    def __init__(self, fixed: Mapping[str, Any], shared: Sequence[str] = ()) -> None:
+        fixed = TransformerConfig.apart(fixed)
+        if problems := unknown("config field", fixed, preset("tiny").to_dict()):
+            raise ValueError("; ".join(problems))
+        self.fixed, self.conflict, self._shared = fixed, "", shared
+        self._taken = 0  # bytes of the cases so far
+
+    def config(self, dialect: str = "nn_transformer", usual: Mapping[str, Any] | None = None, /, **changes: Any) -> TransformerConfig:
+        """Returns a dialect's config at sizes that all differ, so that no two axes can be confused.
+
+        usual: fields for which a case made for a port takes the port's fixed values.
+        """
+        usual = usual or {}
+        try:
+            config = _merged(dialect, changes, self.fixed, usual)
+        except ValueError as error:
+            if not self.fixed:
+                raise
+            self.conflict = self.conflict or str(error)
+            return _merged(dialect, changes, {}, usual)
+        if self.fixed:  # before anything is allocated
+            self._require_room(8 * _parameter_count(config))
+        return config
+
+    def _require_room(self, size: int) -> None:
+        """Raises ValueError if that many bytes beyond the cases so far are more than this machine may hold."""
+        most = physical_memory() // 2
+        if self.fixed and self._taken + size > most:
+            raise ValueError(f"its cases must take at most half of the memory, {most} bytes; they take {self._taken + size} or more")
+
+    def make(
+        self, component: str, name: str, config: TransformerConfig, catches: str = "", fixed: Any = None,
+        release: int = 1, dtypes: tuple[str, ...] = DTYPES, **inputs: Any,
+    ) -> Case:  # fmt: skip
+        """Returns a case; its floating inputs are given as axes ("b 1 d") or as a shape, and drawn standard normal; other inputs are used
+        unchanged.
+
+        fixed: parameters that are not drawn, by canonical name. release, dtypes: see `Case`.
+        """
+        generator = rng(f"{component}/{name}")
+        sizes = {"b": B, "t": T, "s": S, "v": config.source_vocabulary} | config.sizes
+        shapes = {
+            key: tuple(int(axis) if axis.isdigit() else sizes[axis] for axis in value.split())
+            for key, value in inputs.items()
+            if isinstance(value, str)
+        }
+        shapes |= {key: value for key, value in inputs.items() if isinstance(value, tuple)}
+        self._require_room(8 * sum(map(math.prod, shapes.values())))
+        drawn = {key: generator.standard_normal(shapes[key]) if key in shapes else value for key, value in inputs.items()}
+        try:
+            values = parameters_of(config, component, generator)
+        except ValueError:  # a component without parameters
+            values = {}
+        kernels = tuple(
+            name for name in values if name.endswith(PROJECTIONS) and any(f".{name}".endswith(f".{end}") for end in self._shared)
+        )
+        values |= {name: _one_block(values[name]) for name in kernels if not values[name].shape[0] % values[name].shape[1]}
+        active_dropout = component != "dropout" and config.dropout_rate > 0
+        case = Case(
+            name, component, config, drawn, values | (fixed or {}), tuple(catches.split()), dtypes,
+            core=f"{component}/{name}" in CORE, twice=active_dropout and name in TWICE, release=release, shared=kernels,
+        )  # fmt: skip
+        self._taken += case.size
+        return case
+
+
+def _merged(dialect: str, changes: Mapping[str, Any], fixed: Mapping[str, Any], usual: Mapping[str, Any]) -> TransformerConfig:
+    """Returns the dialect with these changes and the fixed fields; whether a stack has layers is a choice, how many it has is a size.
+
+    usual: see `Builder.config`.
+    """
+    given, fixed, own = fixed, {**usual, **fixed}, _fields(dialect)
+    changes = TransformerConfig.apart(changes)
+    soft = {name: value for name, value in changes.items() if name in SIZES and value}
+    hard = {name: value for name, value in changes.items() if name not in soft}
+    merged = own | SIZES | {"heads": 3, "padding_id": 2} | soft | dict(fixed) | hard
+    if "key_value_heads" not in hard and "key_value_heads" not in fixed:
+        merged["key_value_heads"] = merged["heads"]
+    if merged["share_embeddings"] and "target_vocabulary" not in fixed:
+        merged["target_vocabulary"] = merged["source_vocabulary"]
+    for name in ("encoder_layers", "decoder_layers"):
+        if name not in soft and name not in fixed:
+            merged[name] = min(merged[name], own[name])
+    return TransformerConfig.from_dict(merged | _fitting(merged, {*given, *hard}) if given else merged)
+
+
+@functools.cache
+def _fields(dialect: str) -> dict[str, Any]:
+    """Returns the fields of a preset."""
+    return preset(dialect).to_dict()
+
+
+def _fitting(merged: Mapping[str, Any], held: Collection[str]) -> dict[str, Any]:
+    """Returns the sizes, among those that nothing holds, that the port's positions need: pairs of features, a table."""
+    found: dict[str, Any] = {}
+    if merged["positions"] == "rotary" and merged["key_size"] % 2 and "key_size" not in held:
+        found["key_size"] = merged["key_size"] + 1
+    if (merged["positions"] == "learned") != bool(merged["max_positions"]) and "max_positions" not in held:
+        found["max_positions"] = ROWS if merged["positions"] == "learned" else 0
+    return found
+
+
+def _parameter_count(config: TransformerConfig) -> int:
+    """Returns how many scalars the whole model has, without listing its layers, of which there may be too many."""
+    one = {"encoder_layers": min(1, config.encoder_layers), "decoder_layers": min(1, config.decoder_layers)}
+    first = parameters.count(config.replace(**one))
+    more = ((name, getattr(config, name) - layers) for name, layers in one.items())
+    return first + sum(count * (parameters.count(config.replace(**one | {name: one[name] + 1})) - first) for name, count in more if count)
+
+
+def rng(case_id: str) -> np.random.Generator:
+    """Returns the random generator of a case: the same values on every machine, whatever other cases exist."""
+    for name, word in SEEDS.items():
+        case_id = case_id.replace(name, word)
+    return np.random.default_rng(zlib.crc32(case_id.encode()))
+
+
+def parameters_of(config: TransformerConfig, component: str, generator: np.random.Generator) -> dict[str, np.ndarray]:
+    """Returns random parameters, biases and scales included, large enough to show in the output."""
+    values = {}
+    for name, shape in parameters.shapes(config, model_of(component)).items():
+        kind, value = name.rpartition(".")[2], generator.standard_normal(shape)
+        if kind == "kernel":
+            value *= 1.3 / math.sqrt(math.prod(shape) / shape[-1] if len(shape) == 2 else config.model_width)
+        values[name] = {"scale": 1 + 0.4 * value, "bias": 0.5 * value, "offset": 0.5 * value}.get(kind, value)
+    return values
+
+
+def _one_block(kernel_dhk: np.ndarray) -> np.ndarray:
+    """Returns the kernel with the block of its first head for every head, which has its own slice of the width."""
+    width, heads = kernel_dhk.shape[:2]
+    size = width // heads
+    found = np.zeros_like(kernel_dhk)
+    for head in range(heads):
+        found[head * size : (head + 1) * size, head] = math.sqrt(heads) * kernel_dhk[:size, 0]
+    return found
+
+
+def ragged(batch: int, length: int) -> np.ndarray:
+    """Returns a mask with right padding: row i lacks its last 2 i tokens, but keeps its first. True = real."""
+    return np.arange(length) < np.maximum(length - 2 * np.arange(batch), 1)[:, None]
+
+
+def padded_columns(batch: int, length: int) -> np.ndarray:
+    """Returns a mask with right padding whose last two columns are padding in every row: row i lacks its last 2 + i tokens, but keeps its
+    first. True = real.
+    """
+    return np.arange(length) < np.maximum(length - 2 - np.arange(batch), 1)[:, None]
+
+
+def left_padding(batch: int, length: int) -> np.ndarray:
+    """Returns a mask with left padding: row i lacks its first i tokens; the last row has no token at all. True = real."""
+    mask = np.arange(length) >= np.arange(batch)[:, None]
+    mask[-1] = False
+    return mask
+
+
+def shrinking_padding(batch: int, length: int) -> np.ndarray:
+    """Returns a mask with left padding: every row lacks one token less than the row before, the last one none. True = real."""
+    return left_padding(batch + 1, length)[-2::-1]
+
+
+def inside_padding(batch: int, length: int) -> np.ndarray:
+    """Returns a mask with padding between tokens: row i lacks every second token from the one after its first i on. True = real."""
+    place = np.arange(length) - np.arange(batch)[:, None]
+    return (place < 0) | (place % 2 == 0)
+
+
+NAMED = 3  # config fields that a reason names if there are many
+
+
+def excluded(case: Case, fixed: Mapping[str, Any], whose: str = "") -> Case:
+    """Returns the case, with the reason if the fixed fields exclude it. whose: introduces the case's own values, all of them."""
+    if not (fixed or case.shared) or not reads_config(case):
+        return case
+    own = case.config.to_dict()
+    others = {name: value for name, value in TransformerConfig.apart(fixed).items() if own[name] != value}
+    fields = [f"{name}={value!r}" for name, value in others.items()]
+    more = f" and {len(others) - NAMED} others" if len(others) > NAMED + 1 and not whose else ""
+    split = [name for name in case.shared if case.parameters[name].shape[0] % case.parameters[name].shape[1]]
+    reason = f"the port fixes {', '.join(fields[:NAMED] if more else fields)}{more}" if others else _refused(case) if fixed else ""
+    if others and whose:
+        reason += f"; {whose} {', '.join(f'{name}={own[name]!r}' for name in others)}"
+    if split and not reason:
+        reason = f"all heads of the port share {split[0]}, each for its slice of the width, which the case cannot divide among them"
+    return dataclasses.replace(case, excluded=reason) if reason else case
+
+
+def reads_config(case: Case) -> bool:
+    """Whether anything of the case comes from its config, so that what a port fixes can exclude it.
+
+    Inputs with an axis of heads (h, g) come from it.
+    """
+    suffixes = {name.rpartition("_")[2]: value for name, value in case.inputs.items() if "_" in name}
+    heads = any({*axes} & {"h", "g"} and np.ndim(value) == len(axes) for axes, value in suffixes.items())
+    return bool(heads or case.parameters or ASKED[case.component][1] or takes_config(case.component))
+
+
+def _refused(case: Case) -> str:
+    """Returns why the reference refuses a case with what a port fixes: the config has no such stack or head. Empty if it does not."""
+    try:
+        if takes_config(case.component):
+            answer(case)
+    except ValueError as error:
+        return f"with what the port fixes {error}"
+    return ""

@@ -1,0 +1,210 @@
+"""Cases of a whole model by its logits: a folder as Hugging Face writes it, prompts, and what a port gives of them.
+
+A short prompt hides most mistakes: of positions beyond a window or an original length, of padding, of batches, of cached steps. Each of
+these is a case here. Only the mask shows what is padding: ids are random under it, and the padding id is in the text. What stands at
+padding is compared with nothing.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from reference_numpy import TransformerConfig
+from reference_numpy.sharding import Mesh
+
+from ...files.checkpoints import view
+from ..case import DTYPES, REAL, Case
+from ..expectation.components import VJP
+from ..stored import Stored
+from .build import ragged, rng
+from .checkpoint import ids_of, length_of
+from .fitting import fits, fitting
+from .gradients import gradient
+from .meshes import on_meshes
+
+B, UNEVEN, SHORT, PADDED = 4, 5, 7, 19
+MEDIUM, LONG = 100, 600  # tokens beyond small windows and original lengths; beyond 500
+FAR = 1200  # tokens from which on frequencies in half precision show
+SINGLE, HALF = ("float64", "float32"), ("bfloat16", "float16")
+CORE = ("short", "medium", "long", "far", "left_padding", "steps")  # what diagnosis asks in every dtype
+STATES = ("short", "left_padding", "long")
+
+
+def like_cases(
+    folder: Path, meshes: Sequence[Mesh] = (), own: Path | None = None, dtypes: Sequence[str] = (), memory: float | None = None
+) -> list[Case]:  # fmt: skip
+    """Returns the cases of the model in a folder that holds it in each dtype, in folders named after them; if meshes are given, those of
+    its loss too, for each mesh.
+
+    own: the folder of which they are or will be made; the first of them if None. dtypes: theirs; by
+    default of those that exist.
+    memory: see `fitting`.
+    Raises ValueError listing everything that is wrong with it, and if a mesh does not divide it.
+    """
+    dtypes = tuple(dtype for dtype in DTYPES if (dtype in dtypes if dtypes else (folder / dtype).exists()))
+    checkpoint = view(own or folder / dtypes[0], "hugging-face")
+    config, stored = checkpoint.config, Stored.of(checkpoint)
+    common: dict[str, Any] = {"parameters": stored, "folder": str(folder), "compared": REAL}
+    said = checkpoint.foreign["config.json"]
+    made = [dataclasses.replace(case, **common) for case in (_of_encoder if config.encoder_layers else of_decoder)(config)]
+    found = [with_special_ids(case, said) for case in made]
+    apart = [_without_padding_id(case, said.get("pad_token_id")) for case in found]
+    devices = max((mesh.devices for mesh in meshes), default=1)
+    found = fitting((_in(dtypes, case) for case in found), memory, devices=devices)
+    padded = "right_padding" if config.classes else "left_padding"
+    asked = (_in(dtypes, case) for case in apart if case.name in ("short", padded) and case.component != "states")
+    found += [_gradient(case, memory, devices) for case in asked]
+    if meshes and config.decoder_layers:
+        training = (_in(dtypes, dataclasses.replace(case, **common | {"compared": ""})) for case in _of_training(config))
+        found += fitting(training, memory, required=False, devices=devices)
+    found = [_in(dtypes, case).at("float64") for case in found]
+    return on_meshes(found, meshes) if meshes else found
+
+
+def of_decoder(config: TransformerConfig) -> Iterator[Case]:
+    for component in ("transformer", "states"):
+        for name, inputs in prompts_of(config, "target", "target_mask_bt"):
+            if component != "states" or name in STATES:
+                yield case_of(name, component, config, {"source": None} | inputs)
+    for name, length, first in (("steps", PADDED, PADDED // 2), ("medium_steps", MEDIUM, MEDIUM - 9), ("long_steps", LONG + 6, LONG)):
+        length = length_of(config, length)
+        first = min(first, length - 1)
+        if name == "medium_steps":  # single tokens up to the original length and beyond it
+            first = min([first, *(original - 2 for original in _original_lengths(config))])
+        masks = {"steps": ragged(B, length), "medium_steps": columns(length), "long_steps": np.ones((1, length), bool)}
+        mask = masks[name][:, ::-1]  # keys of the shorter text are dropped if a window is taken for full before it is
+        single = min(4, length - first)
+        splits = (first, *[1] * single, *([length - first - single] if length - first > single else []))
+        inputs = {"target": ids_of(config, "target", mask), "memory_bsd": None, "target_mask_bt": mask, "splits": splits}
+        yield case_of(name, "decode_in_steps", config, inputs)
+
+
+def _of_encoder(config: TransformerConfig) -> Iterator[Case]:
+    heads = {"masked_language_logits": config.masked_language_head, "classify": config.classes}
+    for component in (*(name for name, present in heads.items() if present), "states"):
+        for name, inputs in prompts_of(config, "source", "source_mask_bs"):
+            pooled = component == "classify" and "left_padding" in name  # padding, of which libraries have no gradient
+            if not pooled and (component != "states" or name in STATES):
+                yield case_of(name, component, config, inputs)
+        if config.segments > 1:
+            mask = ragged(B, length_of(config, PADDED))
+            inputs = {"source": ids_of(config, "source", mask), "source_mask_bs": mask, "segment_bs": _segments(config, mask)}
+            yield case_of("two_segments", component, config, inputs)
+
+
+def _segments(config: TransformerConfig, mask_bs: np.ndarray) -> np.ndarray:
+    """Returns segments: a first text and a second, a second and a first, at random, the last one alone; at padding at random."""
+    length = mask_bs.shape[1]
+    second_s = np.arange(length) >= length // 3
+    random_bs = rng("like segments").integers(0, config.segments, mask_bs.shape)
+    rows = np.stack([1 * second_s, 1 - second_s, random_bs[2], np.full(length, config.segments - 1)])
+    return np.where(mask_bs, rows, random_bs)
+
+
+def case_of(name: str, component: str, config: TransformerConfig, inputs: dict[str, Any]) -> Case:
+    states = component == "states"
+    outputs = ("encoder.hidden_lbtd", "decoder.hidden_lbtd") if states else ()
+    dtypes = SINGLE if states or name in ("long_steps", "long_left_padding") else HALF if name == "far" else DTYPES
+    return Case(name, component, config, inputs, dtypes=dtypes, outputs=outputs, core=name in CORE)
+
+
+def prompts_of(config: TransformerConfig, side: str, mask_name: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields prompts by name: the one that everybody tries, one token, rows alone and in batches, padding on either side, long ones."""
+    long, padded = length_of(config, LONG), length_of(config, PADDED)
+    full = {"short": (1, SHORT), "one_token": (1, 1), "batch": (B, SHORT + 2)}
+    for original in (lengths := _original_lengths(config)):
+        full |= {"original_length": (1, original), "beyond_original_length": (1, original + 1)}
+    full |= {"medium": (1, MEDIUM), "long": (1, long), "far": (1, FAR)}
+    for name, (rows, length) in full.items():
+        yield name, {side: ids_of(config, side, np.ones((rows, length_of(config, length)), bool))}
+    masks = {
+        "right_padding": ragged(B, padded),
+        "left_padding": ragged(B, padded)[:, ::-1],
+        "left_padding_alone": np.arange(padded)[None] >= padded // 3,
+        "right_padding_columns": columns(padded),
+        "left_padding_columns": columns(padded)[:, ::-1],
+    }
+    for original in lengths:
+        masks["original_length_left_padding"] = np.arange(original + PADDED)[None] >= np.array([[PADDED], [PADDED + 2]])
+    masks["long_left_padding"] = np.arange(long)[None] >= np.array([[long // 20], [long // 3]])
+    for name, mask in masks.items():
+        yield name, {side: ids_of(config, side, mask), mask_name: mask}
+
+
+def _original_lengths(config: TransformerConfig) -> list[int]:
+    """Returns the lengths beyond which frequencies change, of a text that is shorter than a long one."""
+    kinds = [config.layer_kind(layer) for layer in range(config.encoder_layers or config.decoder_layers)]
+    lengths = {kind.scaling.original_length or LONG for kind in kinds if kind.rotary and kind.scaling.by_length}
+    return [length for length in lengths if length < LONG]
+
+
+def columns(length: int) -> np.ndarray:
+    """Returns a mask with right padding whose last columns are padding in every row, the first row among them. True = real."""
+    return np.arange(length) < np.maximum(length - np.array([[4], [2], [7], [5]]), 1)
+
+
+def _of_training(config: TransformerConfig) -> Iterator[Case]:
+    """Yields batches that few meshes divide, of which one has rows with unequal numbers of labels, the last with none."""
+    masks = {"batch": np.ones((UNEVEN, SHORT + 2), bool), "right_padding": ragged(UNEVEN, SHORT + 2)}
+    for name, mask in masks.items():
+        inputs = {"target": ids_of(config, "target", mask), "target_mask_bt": mask}
+        yield Case(name, "training", config, inputs, dtypes=SINGLE, core=name == "right_padding")
+
+
+def with_special_ids(case: Case, said: Mapping[str, Any]) -> Case:
+    """Returns the case with ids that a port may treat differently, in the text and at padding: the ids
+    of padding, beginning and end, the first id and the last. A family that numbers positions by the
+    padding id has it at padding alone. said: the entries of config.json.
+    """
+    from ...files.checkpoints.hugging_face.families import FAMILIES
+
+    side = _side(case)
+    if case.outside:
+        return case
+    ids, last = case.inputs[side].copy(), getattr(case.config, f"{side}_vocabulary") - 1
+    named = [one for one in map(said.get, ("pad_token_id", "bos_token_id", "eos_token_id")) if type(one) is int and 0 <= one <= last]
+    special = [*dict.fromkeys([*named, 0, last])]
+    for row in range(len(ids)):
+        places = np.arange(2 + row % 2, ids.shape[1], 3)[: 2 * len(special)]
+        ids[row, places] = np.resize(special, len(places))
+    found = dataclasses.replace(case, inputs=dict(case.inputs) | {side: ids})
+    family = FAMILIES.get(said.get("model_type", ""))
+    return _without_padding_id(found, said.get("pad_token_id")) if family and family.padded_by_id else found
+
+
+def _side(case: Case) -> str:
+    return next(side for side in ("target", "source") if case.inputs.get(side) is not None)
+
+
+def _without_padding_id(case: Case, padding: Any) -> Case:
+    """Returns the case, in which no real token has the id of padding, and every padding token has it.
+
+    Gradients are asked so, since libraries give the padding id's row none.
+    """
+    inputs, side = dict(case.inputs), _side(case)
+    if type(padding) is int:
+        ids, real_bt = inputs[side], True if case.real_bt is None else case.real_bt
+        other = (padding + 1) % getattr(case.config, f"{side}_vocabulary")
+        inputs[side] = np.where(real_bt, np.where(ids == padding, other, ids), padding)
+    return dataclasses.replace(case, inputs=inputs)
+
+
+def _in(dtypes: Sequence[str], case: Case) -> Case:
+    """Returns the case in those of its dtypes that are among these."""
+    return dataclasses.replace(case, dtypes=tuple(dtype for dtype in case.dtypes if dtype in dtypes))
+
+
+def _gradient(case: Case, memory: float | None, devices: int) -> Case:
+    """Returns the case of its gradients by the parameters, of a cotangent that is 0 at padding."""
+    asked = dataclasses.replace(case, component=case.component + VJP, dtypes=tuple(dtype for dtype in case.dtypes if dtype in SINGLE))
+    (asked,) = fitting([asked], memory, required=False, devices=devices)
+    if not fits(asked):  # the cotangent has the shape of an output, which takes long to compute
+        return asked
+    found = gradient(case)
+    cotangent = case.part({"output": found.inputs["cotangent"]})["output"]
+    names = tuple(f"parameters.{name}" for name in case.parameters)
+    inputs = dict(found.inputs) | {"cotangent": cotangent}
+    return dataclasses.replace(found, inputs=inputs, outputs=names, dtypes=asked.dtypes, too_large=asked.too_large, compared="")

@@ -1,0 +1,75 @@
+"""The folders that a port of a whole model is given: one model in each dtype, as Hugging Face writes it."""
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from reference_numpy import TransformerConfig
+from reference_numpy.config import LayerKind
+from reference_numpy.sharding import Mesh
+from reference_numpy.suggestions import nearest
+
+from ...files.checkpoints import unsupported, view
+from ...files.checkpoints.hugging_face import new, save
+from ..case import Case, numpy_dtype
+from .fitting import fits
+from .like import like_cases
+
+
+def cases_of(
+    like: str, root: Path, dtypes: Sequence[str], seed: int = 0, meshes: Sequence[Mesh] = (), memory: float | None = None
+) -> list[Case]:  # fmt: skip
+    """Returns the cases of a new random model, or of the model in a folder, which is written into `root` in each dtype.
+
+    like: a name of `new.names`, or a folder of Hugging Face. Of a folder the port is given the folder itself in the dtype that it has.
+    meshes, memory: see `like_cases`. Raises ValueError if it is neither, and listing everything that is wrong with a folder.
+    """
+    if Path(like).is_dir():
+        own = Path(like).resolve()
+        cases = like_cases(root, meshes, own, dtypes, memory)
+        _copied(own, root, [dtype for dtype in dtypes if any(dtype in fits(case) for case in cases)])
+        return cases
+    if like in new.names():
+        for dtype in dtypes:
+            new.write(like, root / dtype, seed=seed, dtype=dtype)
+    else:
+        unsupported.refuse(like)
+        raise ValueError(f"--like must be a folder, or one of {', '.join(new.names())}; got {like!r}{nearest(like, new.names())}")
+    return like_cases(root, meshes)
+
+
+def described(config: TransformerConfig) -> str:
+    """Returns the positions and windows of a model in one line: what models of one family differ in."""
+    layers: dict[str, list[int]] = {}
+    for layer in range(config.encoder_layers or config.decoder_layers):
+        layers.setdefault(_attention(config, config.layer_kind(layer)), []).append(layer)
+    if len(layers) == 1:
+        return next(iter(layers))
+    return "; ".join(f"layers {', '.join(map(str, numbers))}: {text}" for text, numbers in layers.items())
+
+
+def _attention(config: TransformerConfig, kind: LayerKind) -> str:
+    text = "no positions" if config.positions == "rotary" else f"{config.positions} positions"
+    if kind.rotary:
+        said = {name: value for name, value in kind.scaling.to_dict().items() if name in ("factor", "original_length")}
+        more = "".join(f", {name.replace('_', ' ')} {value:g}" for name, value in said.items())
+        text = f"RoPE with base {kind.base:g}, " + (f"{kind.scaling.kind} scaling{more}" if kind.scaling.kind != "none" else "not scaled")
+    return text + (f", a window of {kind.window} tokens" if kind.window else "")
+
+
+def _copied(folder: Path, root: Path, dtypes: Sequence[str]) -> None:
+    checkpoint = view(folder, "hugging-face")
+    own = str(next(iter(checkpoint.parameters.values())).dtype)
+    size = sum(array.size for array in checkpoint.parameters.values())
+    others = [dtype for dtype in dtypes if dtype != own]
+    needed, free = size * sum(numpy_dtype(dtype).itemsize for dtype in others), shutil.disk_usage(root).free
+    if needed > free:
+        raise ValueError(
+            f"{folder} in {', '.join(others)} takes {needed / 1e9:.1f} GB in {root.parent}, where {free / 1e9:.1f} GB are free: "
+            f"give --dtype {own}, or let TMPDIR name a larger disk"
+        )
+    for dtype in dtypes:
+        if dtype == own:
+            (root / dtype).symlink_to(folder, target_is_directory=True)
+        else:
+            save(root / dtype, checkpoint.config, checkpoint.parameters, foreign=checkpoint.foreign, dtype=dtype, tokenizer=folder)

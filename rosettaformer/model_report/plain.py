@@ -1,5 +1,0 @@
-"""The plain NumPy reference as a port: it is asked like the others, in a process of its own."""
-
-from ..conformance.reference.components import COMPONENTS, answer
-
-globals().update(dict.fromkeys(COMPONENTS, answer))

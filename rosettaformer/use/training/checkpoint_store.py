@@ -1,0 +1,197 @@
+"""The checkpoints of a run: each a folder that appears whole or not at all.
+
+`checkpoints/step-00000100/` holds a canonical checkpoint, both moments of the optimiser by canonical name, each in one file or in one for
+each process, and `progress.json`, with the digests of all. A folder is written under another name, flushed to the disk and renamed; a
+folder of this name is therefore complete.
+"""
+
+import contextlib
+import re
+import secrets
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from reference_numpy import TransformerConfig
+from reference_numpy import parameters as declaration
+from reference_numpy.sharding import Group as Alone
+
+from ...common.atomic import publish, replacing
+from ...common.meshes.together import Elsewhere, Group, led, together
+from ...files.checkpoints import Checkpoint, canonical
+from ...files.checkpoints.container import release
+from . import checkpoint_files, progress
+from .checkpoint_files import PARAMETERS, Named
+from .progress import Progress
+
+_STEP = re.compile(r"step-\d{8,}")
+_TEMPORARY = re.compile(r"\.[0-9a-f]{16}\.tmp")
+
+State = Mapping[str, np.ndarray]  # as Trainer.load_state takes it
+Take = Callable[[State, Progress], None]
+Newest = tuple[tuple[State, Progress] | None, list[str]]
+
+
+class Store:
+    """The checkpoints of the run in a folder, the last `keep` of them. group: the processes that write and read them together.
+
+    best.safetensors and average.safetensors, beside them, hold only a model.
+    """
+
+    def __init__(self, folder: Path, keep: int = 5, group: Group | None = None) -> None:
+        self.folder, self.keep, self._group = folder / "checkpoints", keep, group or Alone()
+        self.best, self.average = folder / "best.safetensors", folder / "average.safetensors"
+
+    def paths(self) -> list[Path]:
+        """The folders of the checkpoints, oldest first."""
+        found = self.folder.glob("step-*") if self.folder.is_dir() else ()
+        return sorted((path for path in found if _STEP.fullmatch(path.name)), key=steps_of)
+
+    def models(self) -> list[Path]:
+        """The canonical files, or indices, of the checkpoints, oldest first."""
+        return [checkpoint_files.model(path) for path in self.paths()]
+
+    def save(self, config: TransformerConfig, tensors: Named, done: Progress) -> None:
+        """Adds a checkpoint, then removes those that are too old. Every process calls it with its tensors.
+
+        Raises ValueError or OSError if a process does, see `together`; nothing has then changed.
+        """
+        target, temporary = self.folder / f"step-{done.steps:08}", self.folder / f".{done.steps:016x}.tmp"
+        try:
+            led(self._group, lambda: self._begin(target, temporary))
+            together(self._group, lambda: checkpoint_files.write(temporary, config, tensors, self._group))
+            led(self._group, lambda: self._finish(target, temporary, config, done))
+        finally:
+            if self._group.rank == 0:
+                shutil.rmtree(temporary, ignore_errors=True)
+
+    def save_best(self, config: TransformerConfig, tensors: Named) -> None:
+        """Writes the model that validated best. Every process calls it with its tensors; raises like `save`."""
+        together(self._group, lambda: self._best(config, _parameters(tensors, len(declaration.shapes(config)))))
+
+    def newest(self, config: TransformerConfig, take: Take = lambda state, progress: None) -> Newest:
+        """Returns the newest checkpoint that can be read and taken, None if there is none yet; and the problems of newer ones.
+
+        take: uses the checkpoint, and raises ValueError if it does not fit. Every process calls this, and takes what it needs; the first
+        looks whether the files are whole. Raises ValueError if there are checkpoints and none can be taken.
+        """
+        problems: list[str] = []
+        for path in reversed(self.paths()):
+            try:
+                return self._taken(path, config, take), problems
+            except (ValueError, OSError, Elsewhere) as error:
+                problems.append(f"{path} cannot be read: {error}")
+        if problems:
+            raise ValueError("no checkpoint can be read:\n" + "\n".join(problems))
+        return None, problems
+
+    def save_average(self, last: int | None = None) -> int:
+        """Writes the mean of the last checkpoints' models, computed in float64, one tensor after another, and returns their number: the
+        paper translates with it.
+
+        Raises ValueError if there are none. Source: Vaswani et al. 2017, section 6.1.
+        """
+        paths = self.models()[-(last or 0) :]
+        if not paths:
+            raise ValueError("an average needs at least one checkpoint")
+        found = [canonical.view(path) for path in paths]
+        if others := [path for path, checkpoint in zip(paths, found, strict=True) if checkpoint.config != found[0].config]:
+            raise ValueError(f"checkpoints of one config are averaged; {others[0]} has another than {paths[0]}")
+        with replacing(self.average) as temporary:
+            checkpoint_files.write_model(temporary, found[0].config, ((name, _mean(name, found)) for name in found[0].parameters))
+        return len(paths)
+
+    def load(self, config: TransformerConfig, name: str) -> Checkpoint:
+        """Returns a model of the run: its "last", the "average" of its last ones, or its "best".
+
+        Raises ValueError if the run has none yet, or if its config differs.
+        """
+        path = {"average": self.average, "best": self.best}.get(name) or next(reversed(self.models()), None)
+        if path is None or not path.is_file():
+            raise ValueError(f"the run in {self.folder.parent} has no checkpoint {name!r} yet")
+        checkpoint = canonical.load(path)
+        if checkpoint.config != config:
+            raise ValueError(f"{path} has another config than the run")
+        return checkpoint
+
+    def averaged(self) -> State:
+        """The state of the newest checkpoint with the average's parameters."""
+        return checkpoint_files.view(self.paths()[-1], self.average)
+
+    def clean(self) -> None:
+        """Removes what a killed run was about to write."""
+        for folder in (self.folder.parent, self.folder):
+            for path in folder.glob(".*.tmp") if folder.is_dir() else ():
+                if _TEMPORARY.fullmatch(path.name):
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    def _taken(self, path: Path, config: TransformerConfig, take: Take) -> tuple[State, Progress]:
+        led(self._group, lambda: _refuse(path, config))
+        found = together(self._group, lambda: (checkpoint_files.view(path), progress.read(path)[0]))
+        together(self._group, lambda: take(*found))
+        return found
+
+    def _begin(self, target: Path, temporary: Path) -> None:
+        self.folder.mkdir(exist_ok=True)
+        if target.is_dir():  # an unreadable checkpoint of that step, since a run never writes one twice
+            self._remove(target)
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir()
+
+    def _finish(self, target: Path, temporary: Path, config: TransformerConfig, done: Progress) -> None:
+        checkpoint_files.finish(temporary, config, done, self._group)
+        publish(temporary, target)
+        for path in self.paths()[: -self.keep]:
+            self._remove(path)
+
+    def _best(self, config: TransformerConfig, parameters: Named) -> None:
+        left = iter(parameters)
+        try:
+            if self._group.rank == 0:
+                with replacing(self.best) as temporary:
+                    checkpoint_files.write_model(temporary, config, left)
+        finally:
+            checkpoint_files.exhaust(left)
+
+    def _remove(self, path: Path) -> None:
+        """Renames the folder first, then removes it, so that no folder with a checkpoint's name lacks a file."""
+        temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
+        with contextlib.suppress(OSError):
+            path.rename(temporary)
+            shutil.rmtree(temporary)
+
+
+def _mean(name: str, checkpoints: Sequence[Checkpoint]) -> np.ndarray:
+    first, *others = (checkpoint.parameters[name] for checkpoint in checkpoints)
+    total = first.astype(np.float64)
+    for value in others:
+        total += value
+    for value in (first, *others):
+        release(value)
+    return (total / len(checkpoints)).astype(first.dtype)
+
+
+def _parameters(tensors: Named, count: int) -> Iterator[tuple[str, np.ndarray]]:
+    """Yields this number of parameters by canonical name, and then asks for no other tensor."""
+    for name, array in tensors:
+        part, _, rest = name.partition(".")
+        if part == PARAMETERS:
+            yield rest, array
+            count -= 1
+            if not count:
+                return
+        del array
+
+
+def _refuse(path: Path, config: TransformerConfig) -> None:
+    """Raises ValueError if the checkpoint is not whole, or not of this config or not of its step."""
+    checkpoint_files.refuse(path, config)
+    if (steps := progress.read(path)[0].steps) != steps_of(path):
+        raise ValueError(f"{progress.FILE} must be that of step {steps_of(path)}; got {steps}")
+
+
+def steps_of(path: Path) -> int:
+    """Returns the step of a checkpoint's folder."""
+    return int(path.name.removeprefix("step-"))
