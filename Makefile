@@ -48,7 +48,8 @@ lint: $(INSTALLED)  ## ruff and mypy
 bench: $(INSTALLED)  ## time and memory beside every peer: hours; needs the extra bench; OPTIONS="--workload W5" are its options
 	$(BIN)/python -m bench $(OPTIONS)
 
-docs: $(INSTALLED)  ## docs/api.md and docs/files.md
+docs: $(INSTALLED)  ## docs/api.md, docs/files.md and the pictures in docs/architecture.md
+	$(TOOL)/architecture.py
 	$(TOOL)/api.py
 	$(TOOL)/files.py
 

@@ -39,30 +39,39 @@ def terminable() -> Iterator[None]:
             signal.signal(number, signal.SIG_DFL)
 
 
-COMMANDS = {
-    "doctor": "What is installed: ports, versions, devices, matmul precision.",
-    "check": "Check ports against the reference and print the matrix.",
-    "compare": "Compare any two models on the same weights and inputs, layer by layer.",
-    "diagnose": "Say what is wrong with a port, and how to fix it.",
-    "list": "List families, components, dtypes; or config fields, cases, defects, ports.",
-    "explain": "Explain a defect of the catalogue, and measure its error.",
-    "new-port": "Write a port that runs at once, to put your own code in.",
-    "guide": "Write the porting guide: a site to open in a browser, measured now.",
-    "vectors": "Export golden vectors, or verify them.",
-    "convert": "Convert a checkpoint from one format to another.",
-    "export": "Write a checkpoint's model as ONNX, torch.export, SavedModel, LiteRT or StableHLO.",
-    "inspect": "Show what a checkpoint holds, or everything that is wrong with it.",
-    "new-checkpoint": "Write a small random model of a family, as a folder of Hugging Face.",
-    "train": "Train a model on a task, in any backend; resume it in any.",
-    "generate": "Continue texts, or answer chats, with a folder of GPT-2, Llama or others, in any backend.",
-    "classify": "Classify lines with a BERT folder, in any backend.",
-    "fill-mask": "Fill the masks in texts with a BERT folder, in any backend.",
-    "embed": "One vector for every line, by a BERT folder, in any backend.",
-    "attention": "Show what every head of a folder's model attends to, as a page.",
-    "plan": "Say what a training step needs of every device of a mesh: memory and traffic.",
-    "report": "Write one page about one model in four implementations.",
-    "compare-training": "Train every backend beside the reference, and say whether they stay together.",
+SECTIONS = {
+    "Judge": {
+        "check": "Check ports against the reference and print the matrix.",
+        "diagnose": "Say what is wrong with a port, and how to fix it.",
+        "explain": "Explain a defect of the catalogue, and measure its error.",
+        "compare": "Compare any two models on the same weights and inputs, layer by layer.",
+        "report": "Write one page about one model in four implementations.",
+    },
+    "Port": {
+        "new-port": "Write a port that runs at once, to put your own code in.",
+        "new-checkpoint": "Write a small random model of a family, as a folder of Hugging Face.",
+        "guide": "Write the porting guide: a site to open in a browser, measured now.",
+        "list": "List families, components, dtypes; or config fields, cases, defects, ports.",
+        "doctor": "What is installed: ports, versions, devices, matmul precision.",
+        "vectors": "Export golden vectors, or verify them.",
+    },
+    "Files": {
+        "inspect": "Show what a checkpoint holds, or everything that is wrong with it.",
+        "convert": "Convert a checkpoint from one format to another.",
+        "export": "Write a checkpoint's model as ONNX, torch.export, SavedModel, LiteRT or StableHLO.",
+    },
+    "Use": {
+        "generate": "Continue texts, or answer chats, with a folder of GPT-2, Llama or others, in any backend.",
+        "classify": "Classify lines with a BERT folder, in any backend.",
+        "fill-mask": "Fill the masks in texts with a BERT folder, in any backend.",
+        "embed": "One vector for every line, by a BERT folder, in any backend.",
+        "attention": "Show what every head of a folder's model attends to, as a page.",
+        "train": "Train a model on a task, in any backend; resume it in any.",
+        "compare-training": "Train every backend beside the reference, and say whether they stay together.",
+        "plan": "Say what a training step needs of every device of a mesh: memory and traffic.",
+    },
 }
+COMMANDS = {name: text for section in SECTIONS.values() for name, text in section.items()}
 MISTAKE, INTERRUPTED = 2, 130
 LONGEST = 10_000  # characters of a message
 
@@ -103,8 +112,9 @@ class _LazyGroup(Group):
             return super().invoke(ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+        for title, commands in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl(list(commands.items()))
 
 
 @click.command(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from affected import AFFECTS, affected, changed, row
+from import_graph import imports
 from kinds import FOLDERS, every
-from test_house import imports
 
 HOUSE = Path(__file__).resolve().parents[2]
 HELPERS = ("tests/support", "tests", "tests/backends", "tests/house", "tools")  # pythonpath in pyproject.toml

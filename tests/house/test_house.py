@@ -1,20 +1,17 @@
 """The rules of the house: who imports whom, one public surface in four packages, every decision written and tested."""
 
 import ast
-import functools
 import graphlib
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from import_graph import HOUSE, PACKAGES, PORTS, arrows, circle, files, imported_packages, imports, reduced, rooms, tree_of
 
-HOUSE = Path(__file__).resolve().parents[2]
-PORTS = ("impl_torch", "impl_tf", "impl_jax")
 FRAMEWORKS = ("torch", "tensorflow", "keras", "jax", "jaxlib", "flax", "optax")
-PACKAGES = ("reference_numpy", *PORTS)
 INSIDE = {"__init__", "arithmetic", "arrays", "fields", "int8", "presets"}  # the reference's own
 # The floors of a port, lowest first; every import runs down or stays on its floor.
 FLOORS = ("kernels", "pages", "programs", "doors")
@@ -28,34 +25,6 @@ ALONE = ("attending", "memory")  # values of the reference that a port takes as 
 OTHERWISE = ("adam", "norm")  # an optimizer of the framework, and what makes a norm of a config
 PAGES_OF_TWINS = ("attention", "layers", "stacks", "transformer", "encoder_only", "decoding", "cache")
 OF_ALL_ROWS = ("beams",)  # twins whose functions take the tensors of all rows where the reference has objects of one
-
-
-def files(package: str) -> list[Path]:
-    return sorted((HOUSE / package).rglob("*.py"))
-
-
-@functools.cache
-def tree_of(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
-
-
-def imports(path: Path, *, lazy: bool = True, root: Path = HOUSE) -> Iterator[tuple[str, str]]:
-    """(module, name) of every import in a file of the root, by absolute names; (module, "") of a plain one.
-
-    lazy: also the imports in functions and under TYPE_CHECKING, which do not run when the module is imported.
-    """
-    around = path.relative_to(root).parent.parts
-    for node in ast.walk(tree_of(path)) if lazy else tree_of(path).body:
-        if isinstance(node, ast.Import):
-            yield from ((alias.name, "") for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            above = around[: len(around) + 1 - node.level] if node.level else ()
-            module = ".".join([*above, *([node.module] if node.module else [])])
-            yield from ((module, alias.name) for alias in node.names)
-
-
-def imported_packages(package: str) -> set[str]:
-    return {module.partition(".")[0] for path in files(package) for module, _ in imports(path)} - {package}
 
 
 def public(path: Path) -> list[str] | None:
@@ -122,31 +91,6 @@ def test_importing_the_whole_reference_loads_no_framework_and_not_the_judge() ->
     assert loaded(modules, *FRAMEWORKS, "rosettaformer", *PORTS) == "[]"
 
 
-def arrows(folder: Path, *, lazy: bool) -> Iterator[tuple[str, str]]:
-    """(module, module that it imports) within a package, by names that begin below it, which is "" itself."""
-    paths = {".".join(path.relative_to(folder).with_suffix("").parts): path for path in folder.rglob("*.py")}
-    modules = {f".{name}".removesuffix(".__init__").removeprefix("."): path for name, path in paths.items()}
-    for name, path in sorted(modules.items()):
-        for pair in imports(path, lazy=lazy, root=folder.parent):
-            root, _, target = ".".join(filter(None, pair)).partition(".")
-            if root == folder.name:
-                yield name, next(one for one in (target, target.rpartition(".")[0], "") if one in modules)
-
-
-def circle(folder: Path, *, lazy: bool) -> list[str]:
-    """Modules of a package that import each other in a circle, the first one also last; empty if there is none."""
-    graph: dict[str, set[str]] = {}
-    for module, imported in arrows(folder, lazy=lazy):
-        parts = imported.split(".")
-        needed = {".".join(parts[:length]) for length in range(1, len(parts) + 1)}
-        graph.setdefault(module, set()).update(one for one in needed if not f"{module}.".startswith(f"{one}."))
-    try:
-        graphlib.TopologicalSorter(graph).prepare()
-    except graphlib.CycleError as error:
-        return list(error.args[1])
-    return []
-
-
 def floor(module: str) -> str:
     """The floor of a port on which a module lies."""
     first = module.partition(".")[0] or "__init__"
@@ -199,6 +143,36 @@ def test_an_import_that_runs_up_and_a_circle_are_found(
     found = circle(tmp_path / "port", lazy=True)
     assert bool(found) == bool(in_circle)
     assert set(found) <= in_circle
+
+
+HOUSES = ("rosettaformer", *(f"rosettaformer/{room}" for room in ("commands", "common", "comparison", "files", "guide", "judge", "use")))
+OF_READERS = ("guide.snippets", "snippets", "judge.templates", "templates")  # files that import what they may
+
+
+def test_the_application_has_seven_rooms() -> None:
+    assert {path.parent.relative_to(HOUSE).as_posix() for path in HOUSE.glob("rosettaformer/*/__init__.py")} == {*HOUSES[1:]}
+
+
+@pytest.mark.parametrize("house", HOUSES)
+def test_imports_of_rooms_run_down(house: str) -> None:
+    """The rooms of a house, its folders and loose modules, are in no circle, also by imports in functions."""
+    graph = rooms(HOUSE / house, OF_READERS)
+    assert len(graph) > 1
+    assert [*reduced(graph)]
+
+
+def test_rooms_in_a_circle_are_found_and_arrows_by_way_of_a_third_left_out(tmp_path: Path) -> None:
+    for name, text in {
+        "high/a.py": "from ..middle import b\nfrom ..low import c",
+        "middle/b.py": "from ..low import c",
+        "low/c.py": "",
+    }.items():
+        (tmp_path / "house" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "house" / name).write_text(text)
+    assert reduced(rooms(tmp_path / "house")) == {"high": ["middle"], "middle": ["low"], "low": []}
+    (tmp_path / "house/low/d.py").write_text("def call():\n    from ..high import a")
+    with pytest.raises(graphlib.CycleError):
+        reduced(rooms(tmp_path / "house"))
 
 
 def test_modules_know_nothing_of_the_reference_nor_of_the_judge() -> None:

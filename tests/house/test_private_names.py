@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from test_house import FRAMEWORKS, HOUSE, PORTS, files, tree_of
+from import_graph import HOUSE, PORTS, files, tree_of
+from test_house import FRAMEWORKS
 
 UNSTABLE = re.compile(
     r"torch\.ops(?!\.impl_torch)\.|torch\.fx\.experimental|torch\.distributed\.distributed_c10d|jax\.(extend|interpreters)|jaxlib"

@@ -1,0 +1,45 @@
+"""Draws the pictures in docs/architecture.md from the imports.
+
+python tools/architecture.py
+"""
+
+import re
+from collections.abc import Collection, Mapping
+
+from import_graph import HOUSE, PACKAGES, imported_packages, reduced, rooms
+
+from rosettaformer.common.atomic import write_text
+
+__all__ = ["PAGE", "house", "judge", "page"]
+
+PAGE = HOUSE / "docs" / "architecture.md"
+OTHERS = ("__main__", "guide.snippets", "judge.templates", "templates")  # the last three are files of readers
+
+
+def house() -> dict[str, set[str]]:
+    """The rooms of the application and the four packages, by what they import."""
+    graph = rooms(HOUSE / "rosettaformer", OTHERS)
+    for room in graph:
+        graph[room] |= imported_packages(f"rosettaformer/{room}") & {*PACKAGES}
+    return graph | {package: imported_packages(package) & {*PACKAGES} for package in PACKAGES}
+
+
+def judge() -> dict[str, set[str]]:
+    """The rooms of the judge, by what they import."""
+    return rooms(HOUSE / "rosettaformer" / "judge", OTHERS)
+
+
+def picture(graph: Mapping[str, Collection[str]]) -> str:
+    """An arrow to every room that another imports from, but for those that it needs by way of a third."""
+    lines = [f"    {room} --> {other}" for room, others in reduced(graph).items() for other in others]
+    return "\n".join(["```mermaid", "flowchart TD", *lines, "```"])
+
+
+def page() -> str:
+    """The page with its pictures, which stand in the order of the functions above."""
+    drawn = iter([picture(house()), picture(judge())])
+    return re.sub(r"```mermaid\n.*?```", lambda _: next(drawn), PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
+
+
+if __name__ == "__main__":
+    write_text(PAGE, page())
