@@ -1,9 +1,32 @@
-"""The judge of Transformer ports: checks any of them against the NumPy reference."""
+"""The judge of Transformer ports: checks any of them against the NumPy reference.
+
+    import rosettaformer
+
+    rosettaformer.check("my_port.py", like="qwen3").conforms
+    rosettaformer.diagnose("my_port.py", like="qwen3").findings
+    rosettaformer.compare("a.py:Model", "b.py:Model")["verdict"]
+
+What is not installed raises MissingBackend; importing the package loads no framework.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .comparison.comparing import compare
+    from .judge.checking import check
+    from .judge.diagnosing import diagnose
+
+__all__ = ["check", "compare", "diagnose"]
 
 __version__: str
 
+_FUNCTIONS = {"check": "judge.checking", "compare": "comparison.comparing", "diagnose": "judge.diagnosing"}
 
-def __getattr__(name: str) -> str:
+
+def __getattr__(name: str) -> Any:
+    if name in _FUNCTIONS:
+        return getattr(importlib.import_module(f"{__name__}.{_FUNCTIONS[name]}"), name)
     if name != "__version__":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib.metadata import version

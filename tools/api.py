@@ -11,13 +11,14 @@ from types import ModuleType
 from evidence import HOUSE
 from files import PORTS, REFERENCE, modules
 
+import rosettaformer
 from rosettaformer import ports, pytest_plugin
 from rosettaformer.files import checkpoints
 
 __all__ = ["OWN", "PAGE", "page", "public"]
 
 PAGE = HOUSE / "docs" / "api.md"
-OWN = (ports, checkpoints, pytest_plugin)
+OWN = (rosettaformer, ports, checkpoints, pytest_plugin)
 HEAD = """# The public Python names
 
 {made}

@@ -10,26 +10,23 @@ from typing import Any
 import click
 from rich.console import Console
 
-from reference_numpy.sharding import Mesh
 from reference_numpy.suggestions import known
 
 from ..common.backends import PORTS, needs_of
 from ..common.extras import lacking, require
-from ..judge import deviations, runner
+from ..judge import checking, deviations, diagnosing
 from ..judge.case import DTYPES, Case
+from ..judge.checking import DEVICES, MODES
 from ..judge.diagnosis import Diagnosis
-from ..judge.expectation.components import ASKED, OWN, forward_of, without_other_layouts
+from ..judge.expectation.components import OWN, without_other_layouts
 from ..judge.report import files, matrix
+from ..judge.result import Result
+from ..judge.selection import NAMES, Selection, artefacts_in, cases_for
 from ..judge.status import FAILURES, Status
-from ..judge.suite import all_cases, of_components
-from ..judge.suite.checkpoint import checkpoint_cases
-from ..judge.suite.expression import choose
-from ..judge.suite.fitting import GIGA, fitting
-from ..judge.suite.gradients import gradients
-from ..judge.suite.meshes import mesh_cases
+from ..judge.suite import all_cases
 from ..judge.summary import Summary
 from . import completion
-from .artefacts import OPTIONS, artefact_options, artefacts_in, cases_of, expect_option, refuse_without_artefacts, words
+from .artefacts import OPTIONS, artefact_options, expect_option, words
 from .options import (
     OUT,
     Grouped,
@@ -37,19 +34,17 @@ from .options import (
     announced,
     ignore_option,
     leave_out_option,
-    like_cases,
     like_options,
     like_words,
     listed,
     mesh_option,
     section,
+    until_the_end,
 )
 from .ports import require_ports
 from .progress import Checking
 
 Names = tuple[str, ...]
-CHOICES = ("components", "expression", "full", "checkpoint", "leave_out", "ignore", "grad", "like", "seed", "dtypes", "meshes", "memory")
-DEVICES, MODES = ("cpu", "cuda", "cuda-tf32"), ("eager", "compiled")
 IN = click.Path(path_type=Path, exists=True)
 # a way of running -> why it takes none of these options
 _ALONE = {
@@ -161,23 +156,21 @@ def check(
         if named:
             raise ValueError(f"--results judges outputs that exist; it takes no port, got {', '.join(named)}")
         _refuse_beside("results", selection)
-    for name, valid in (("component", ASKED), ("dtype", DTYPES), ("device", DEVICES), ("mode", MODES)):
+    for name, valid in (("device", DEVICES), ("mode", MODES)):
         known(name, selection[f"{name}s"], valid)
     artefacts = artefacts_in(named)
     if artefacts:
         _refuse_beside("artefact", selection)
     else:
-        refuse_without_artefacts(**{name: selection[name] for name in (*OPTIONS, "expect")})
         require_ports(ports)
         require("check", needs_of(*ports) if named else _any_of_ours())
     if quick:
         _refuse_beside("quick", selection | {"results": results})
         selection["dtypes"] = ("float32",)
-    chosen = selection["expression"] is not None or any(selection[name] for name in ("components", "full", "checkpoint", "like"))
-    core = quick or (not (results or chosen) and all(port in PORTS for port in named))
-    of_artefacts = ("checkpoint", "leave_out", "ignore", "expect", "memory", *OPTIONS)
-    own = cases_of(artefacts, **{name: selection[name] for name in of_artefacts}) if artefacts else None
-    cases = _cases(core, own, len(named) or len(PORTS), **{name: selection[name] for name in CHOICES})
+    chosen = Selection(**{name: selection[name] for name in NAMES})
+    core = quick or (not results and chosen.quick and {*named} <= {*PORTS})
+    cases = announced(until_the_end(cases_for(named, chosen)))
+    cases = [case for case in cases if case.core] if core else cases
     if selection["meshes"] and commands:
         raise ValueError("--mesh needs a port that is a file, a module or a name; got --command")
     entries = deviations.read(declared, [*cases, *all_cases(grad=True)]) if declared else []
@@ -188,7 +181,7 @@ def check(
         rows = judge_results(results, cases, selection["dtypes"] or DTYPES)
     else:
         last = functools.partial(_fails, entries) if first else lambda result: False
-        rows = _run(cases, named or tuple(PORTS), selection, core, quick, limit, last)
+        rows = _run(cases, named or tuple(PORTS), chosen, selection["modes"], selection["devices"], core, quick, limit, last)
     seconds = time.monotonic() - started
     summary = Summary(deviations.apply(rows, entries), min_cases, incomplete)
     files.write(summary, json_file, junit_file)
@@ -207,7 +200,7 @@ def check(
     sys.exit(Missing.exit_code if missing and (named or not summary.compared) else 0 if summary.conforms else 1)
 
 
-def _fails(entries: Sequence[deviations.Deviation], result: runner.Result) -> bool:
+def _fails(entries: Sequence[deviations.Deviation], result: Result) -> bool:
     """Whether a result is a failure that is not declared."""
     return deviations.declare(result, entries).status in FAILURES
 
@@ -222,7 +215,7 @@ def _diagnose(
     for result in summary.failed:
         if result.component:
             failing.setdefault(result.port, {})[result.component] = None
-    longest = None if cases is None else diagnose.LIMIT
+    longest = None if cases is None else diagnosing.LIMIT
     found = {}
     for port, components in failing.items():
         at_most = f", {longest:g} s at most" if longest else ""
@@ -237,39 +230,6 @@ def _any_of_ours() -> dict[str, Sequence[str]]:
     return needs if all(map(lacking, needs.values())) else {}
 
 
-def _cases(
-    core: bool, own: list[Case] | None, ports: int, components: Names, expression: str | None, full: bool, checkpoint: Path | None,
-    leave_out: Names, ignore: Names, grad: bool, like: str, seed: int, dtypes: Names, meshes: Sequence[Mesh],
-    memory: float | None,
-) -> list[Case]:  # fmt: skip
-    """Returns the cases to run: those chosen, those of the checkpoint, of a whole model or of meshes, or all; only their core if that
-    suffices. own: those of artefacts, of which every one is run. ports: how many are asked.
-    """
-    if own is not None:
-        chosen = of_components(own, components, grad=False)
-        return chosen if expression is None else choose(chosen, expression)
-    if checkpoint and meshes:
-        raise ValueError("--mesh has cases of its own; it takes no --checkpoint")
-    if like and checkpoint:
-        raise ValueError("--checkpoint and --like each say on which weights a port is judged; give one")
-    for option, names in (("--leave-out", leave_out), ("--ignore", ignore)):
-        if names and not checkpoint:
-            raise ValueError(f"{option} {names[0]} is of a --checkpoint; got none")
-    if like:
-        cases = of_components(like_cases(like, seed, dtypes, meshes, memory), components, grad=True)
-    elif meshes:
-        cases = of_components(mesh_cases(meshes), components, grad=True)
-    else:
-        backward = grad or full or any(map(forward_of, components))
-        found = checkpoint_cases(checkpoint, leave_out, ignore) if checkpoint else []
-        found += gradients(found) if backward else []  # which run the model once for each
-        found = announced(fitting(found, memory and memory * GIGA, sent=ports)) if found else []
-        cases = of_components(found if checkpoint else all_cases(grad=True), components, grad or full)
-    if expression is not None:
-        cases = choose(cases, expression)
-    return [case for case in cases if case.core] if core else cases
-
-
 def _refuse_beside(mode: str, given: dict[str, Any]) -> None:
     """Raises ValueError on options that contradict this way of running, or mean nothing for it."""
     why, options = _ALONE[mode]
@@ -278,25 +238,23 @@ def _refuse_beside(mode: str, given: dict[str, Any]) -> None:
 
 
 def _run(
-    cases: list[Case], ports: Names, selection: dict[str, Any], core: bool, quick: bool, limit: float,
-    last: Callable[[runner.Result], bool],
-) -> list[runner.Result]:  # fmt: skip
+    cases: list[Case], ports: Names, chosen: Selection, modes: Names, devices: Names, core: bool, quick: bool, limit: float,
+    last: Callable[[Result], bool],
+) -> list[Result]:  # fmt: skip
     """Runs the ports and reports progress."""
-    dtypes, devices = selection["dtypes"] or DTYPES, selection["devices"] or ("cpu",)
-    modes = selection["modes"] or (("all",) if selection["full"] and not selection["meshes"] else ("",))
-    asked = without_other_layouts(cases, OWN) if {*ports} <= {*PORTS} and not selection["meshes"] else cases
-    meshes = selection["meshes"] or ("",)
+    every = chosen.full and not (modes or chosen.meshes)
+    asked = without_other_layouts(cases, OWN) if {*ports} <= {*PORTS} and not chosen.meshes else cases
+    meshes = chosen.meshes or ("",)
     runs = [f"{port} on {mesh}" if mesh else port for mesh in meshes for port in ports]
     asked = [case for case in asked if not case.mesh or case.mesh == meshes[0]]
-    count = sum(dtype in case.dtypes for case in asked for dtype in dtypes) * len(devices) * (2 if modes == ("all",) else len(modes))
-    with Checking(runs, count) as checking:
+    count = sum(dtype in case.dtypes for case in asked for dtype in chosen.dtypes or DTYPES)
+    count *= (len(devices) or 1) * (len(MODES) if every else len(modes) or 1)
+    with Checking(runs, count) as shown:
         if quick:
-            checking.say("--quick: core cases in float32 only")
-        if selection["like"] and cases:
+            shown.say("--quick: core cases in float32 only")
+        if chosen.like and cases:
             from ..judge.suite.like_folders import described
 
-            checking.say(f"--like {selection['like']}: {described(cases[0].config)}")
-        return runner.run(
-            cases, ports, dtypes, devices, modes, limit, checking.answered, checking.begin, last, quick_compile=core,
-            precision=selection["expect"],
-        )  # fmt: skip
+            shown.say(f"--like {chosen.like}: {described(cases[0].config)}")
+        told = {"progress": shown.answered, "begin": shown.begin, "last": last}
+        return checking.run(cases, ports, chosen, modes, devices, limit=limit, quick_compile=core, **told)

@@ -1,7 +1,6 @@
 """`rosettaformer compare`."""
 
 import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +9,10 @@ from rich.console import Console
 from rich.markup import escape
 
 from ..common import atomic
-from ..common.backends import needs_of
-from ..common.extras import require
-from ..comparison import run
+from ..comparison import comparing, run
 from ..comparison.matching import rename_table
 from ..comparison.report import comparison_text, versus
-from ..comparison.running import declared_inputs, libraries, sides
-from ..comparison.running.side_process import MODES
-from ..files.artefacts.kinds import KINDS
+from ..comparison.running import sides
 from ..judge.report import files
 from .options import OUT, Choice, Grouped, section, wide_console
 from .progress import Working
@@ -25,9 +20,7 @@ from .progress import Working
 WIDTH = 140  # width of the tables outside a terminal
 RANDOM = "A random one, such as 'image: b=2 h=16 w=16 c=3 float32' or 'tokens: b=2 t=7 int64 <100'; repeatable."
 WORSE = "Of two reports: noise units, and the factor, by which an error gets worse."
-TIMED = click.option(
-    "--time", "time_", type=Choice(["none", *MODES, "all"]), default="none", show_default=True, help="Forward and step, and memory."
-)
+TIMED = click.option("--time", type=Choice([*comparing.TIMES]), default="none", show_default=True, help="Forward and step, and memory.")
 
 
 @click.command(cls=Grouped)
@@ -44,7 +37,6 @@ TIMED = click.option(
     ),
     click.option(
         "--rename",
-        "rename_table_",
         default="",
         metavar="FILE",
         help="A TOML table of the left's names and the right's; keras-hub:FAMILY of transformers' and KerasHub's.",
@@ -53,7 +45,7 @@ TIMED = click.option(
 )
 @section(
     "Inputs",
-    click.option("--inputs", "inputs_file", type=click.Path(path_type=Path), help="A .npz file, its names those of the arguments."),
+    click.option("--inputs", "file", type=click.Path(path_type=Path), help="A .npz file, its names those of the arguments."),
     click.option("--input", "inputs", multiple=True, metavar="DECLARATION", help=RANDOM),
     click.option("--left-axes", multiple=True, metavar="AXES", help="The order of an input's axes on the left: 'image: b c h w'."),
     click.option("--right-axes", multiple=True, metavar="AXES", help="The same on the right."),
@@ -95,21 +87,17 @@ def compare(
     """
     written = [path for path in (json_file, write_rename) if path]
     files.require(written)
-    given = sides.setting(options["settings"])
-    named = sides.paired([sides.parse(text, given, options["component"]) for text in (left, right)])
-    reports = [side for side in named if side.kind == "report"]
-    if reports:
-        if len(reports) == 1:
-            raise ValueError(f"two reports can be compared, and two models; {reports[0].text} is a report and the other is not")
+    named = comparing.sides_of(left, right, sides.setting(options.pop("settings")), options.pop("component"))
+    if named[0].kind == "report":
         sys.exit(_versus(Path(named[0].path), Path(named[1].path), threshold, json_file, quiet))
-    _require(named)
+    axes = options.pop("left_axes"), options.pop("right_axes")
     try:
-        found = _run(named, options)
+        with Working("comparing") as working:
+            found = comparing.between(named, axes=axes, progress=working.at, **options)
     except run.NotMatched as error:
         if write_rename:
             atomic.write_text(write_rename, error.table)
         raise
-    found = {"verdict": comparison_text.verdict(found), "sentences": comparison_text.sentences(found)} | found
     if write_rename:
         atomic.write_text(write_rename, rename_table.written(found["variables"], found["layers_matched"]))
     if json_file:
@@ -121,53 +109,8 @@ def compare(
     sys.exit(1 if found["verdict"] in ("differs", comparison_text.NOTHING) else 0)
 
 
-def _require(named: Sequence[sides.Side]) -> None:
-    """Raises MissingBackend if what runs a side is not installed; code that builds a model says only there what it imports."""
-    for side in named:
-        if side.kind == "artefact":
-            require(side.text, {KINDS["onnx"].extra: KINDS["onnx"].needs})
-        elif side.kind == "loaded":
-            libraries.require(side.name)
-        elif side.kind in ("checkpoint", "component"):
-            require(side.text, needs_of(side.name or side.path))
-
-
 def _console() -> Console:
     return wide_console(WIDTH)
-
-
-def _run(named: Sequence[sides.Side], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the report, with progress in a terminal."""
-    kinds = {side.kind for side in named}
-    own = "artefact" in kinds or ("loaded" in kinds and "built" not in kinds)
-    chosen = options["weights"] or ("random" if kinds == {"built"} else "own" if own else "left")
-    if "artefact" in kinds and chosen != "own":
-        raise ValueError(f"an ONNX file keeps its own weights: --weights must be own; got {chosen!r}")
-    if chosen not in ("random", "left", "right", "own") and not Path(chosen).exists():
-        raise ValueError(f"--weights must be random, left, right, own or a file; got {chosen!r}")
-    order = [dict(map(declared_inputs.axes_of, options[f"{which}_axes"])) for which in ("left", "right")]
-    time_ = {"none": (), "all": MODES}.get(options["time_"], (options["time_"],))
-    inputs = [declared_inputs.declaration(text) for text in options["inputs"]]
-    for which, axes in zip(("left", "right"), order, strict=True):
-        if unknown := axes.keys() - {one.name for one in inputs if one.axes}:
-            raise ValueError(f"--{which}-axes names {', '.join(sorted(unknown))}, whose axes no --input declares")
-    with Working("comparing") as working:
-        return run.compare(
-            named[0],
-            named[1],
-            run.Options(
-                inputs=inputs,
-                file=options["inputs_file"],
-                axes=order,
-                weights=chosen,
-                rename=rename_table.read(options["rename_table_"]),
-                time=time_,
-                progress=working.at,
-                gradients=options["gradients"] and "artefact" not in kinds,
-                step=options["step"] and "artefact" not in kinds,
-                **{name: options[name] for name in ("dtype", "seed", "rounds", "limit", "threads")},
-            ),
-        )
 
 
 def _versus(before: Path, after: Path, threshold: float, json_file: Path | None, quiet: bool) -> int:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,29 +10,22 @@ import click
 from rich.console import Console
 from rich.markup import escape
 
-from reference_numpy.sharding import Mesh
 from reference_numpy.suggestions import known
 
 from ..common.backends import needs_of
 from ..common.extras import MissingBackend, require
-from ..judge import deviations, diagnosis
-from ..judge.case import Case
-from ..judge.diagnosis import on_mesh
+from ..judge import deviations, diagnosing, diagnosis
 from ..judge.diagnosis.findings import Verdict
 from ..judge.expectation.components import ASKED, COMPONENTS
 from ..judge.report import files
 from ..judge.report.matrix import render_backward, render_tree
+from ..judge.selection import Selection, cases_for, refuse_without_artefacts
 from ..judge.suite import all_cases
-from ..judge.suite.expression import choose
-from ..judge.suite.fitting import count, fits
-from ..judge.suite.meshes import mesh_cases
 from . import completion
-from .artefacts import OPTIONS, artefact_options, artefacts_in, cases_of, refuse_without_artefacts
-from .options import OUT, Missing, ignore_option, leave_out_option, like_cases, like_options, listed, mesh_option
+from .artefacts import OPTIONS, artefact_options
+from .options import OUT, Missing, announced, ignore_option, leave_out_option, like_options, listed, mesh_option, until_the_end
 from .progress import Working
 
-LIMIT = 120.0  # seconds for the diagnosis of a whole model
-LARGE, FIRST = 10_000_000, ("short", "left_padding")  # parameters of a model whose cases of these names are diagnosed before the others
 COLOURS = {Verdict.EXPLAINED: "green", Verdict.INDISTINGUISHABLE: "yellow", Verdict.FOLLOWS: "cyan", Verdict.DESCRIBED: "yellow"}
 
 
@@ -62,9 +54,8 @@ COLOURS = {Verdict.EXPLAINED: "green", Verdict.INDISTINGUISHABLE: "yellow", Verd
 @click.option("--answer-limit", type=click.FloatRange(min=0.1), default=60.0, show_default=True, help="Seconds for one answer of the port.")
 @click.option("--json", "json_file", type=OUT, help="Write the findings; - prints them instead.")
 def diagnose(
-    port: str | None, command: str | None, components: tuple[str, ...], declared: Path | None, json_file: Path | None, like: str, seed: int,
-    meshes: tuple[Mesh, ...], checkpoint: Path | None, leave_out: tuple[str, ...], ignore: tuple[str, ...], memory: float | None,
-    expression: str | None, **options: Any,
+    port: str | None, command: str | None, declared: Path | None, json_file: Path | None, limit: float | None, answer_limit: float,
+    mode: str, pairs: bool, gradients: bool, **selection: Any,
 ) -> None:  # fmt: skip
     """Explain what is wrong with PORT: name the known bugs that, injected into the reference, give its outputs.
 
@@ -76,24 +67,21 @@ def diagnose(
     """
     if (port is None) == (command is None):
         raise ValueError("one port is required: its name, its file, or --command")
-    if meshes and command:
+    if selection["meshes"] and command:
         raise ValueError("--mesh needs a port that is a file, a module or a name; got --command")
-    known("component", components, ASKED if meshes else COMPONENTS)
+    known("component", selection["components"], ASKED if selection["meshes"] else COMPONENTS)
     files.require([json_file] if json_file else [])
-    name = f"command:{command}" if command else str(port)
-    of_artefacts = {option: options.pop(option) for option in OPTIONS}
-    if artefacts := artefacts_in([name]):
-        cases: list[Case] | None = cases_of(artefacts, checkpoint, leave_out, ignore, memory=memory, **of_artefacts)
+    name, chosen = f"command:{command}" if command else str(port), Selection(**selection)
+    options: dict[str, Any] = {"mode": mode, "pairs": pairs, "gradients": gradients, "answer_limit": answer_limit}
+    if diagnosing.is_of_model(name, chosen):
+        options["cases"] = announced(until_the_end(cases_for([name], chosen)))
     else:
-        refuse_without_artefacts(checkpoint=checkpoint, leave_out=leave_out, ignore=ignore, **of_artefacts)
-        cases = like_cases(like, seed, (), meshes, memory) if like else mesh_cases(meshes) if meshes else None
+        refuse_without_artefacts(**{option: selection[option] for option in ("checkpoint", "leave_out", "ignore", *OPTIONS)})
+        options["expression"] = chosen.expression
     require("diagnose", needs_of(name))
-    if cases is not None and expression is not None:
-        cases, expression = choose(cases, expression), None
-    options["limit"] = options["limit"] or (LIMIT if like or artefacts else None)
-    entries = deviations.read(declared, [*(cases or ()), *all_cases(grad=True)]) if declared else []
+    entries = deviations.read(declared, [*options.get("cases", ()), *all_cases(grad=True)]) if declared else []
     try:
-        found = run(name, components, entries, cases=cases, expression=expression, **options)
+        found = run(name, chosen.components, entries, limit=limit or diagnosing.limit_of(name, chosen), **options)
     except MissingBackend as error:
         raise Missing(f"{name} is missing: {error}") from None
     if json_file is not None:
@@ -104,8 +92,7 @@ def diagnose(
 
 
 def run(port: str, components: Sequence[str], entries: Sequence[deviations.Deviation], **options: Any) -> diagnosis.Diagnosis:
-    """Diagnoses a port, except for its declared deviations, with progress in a terminal. options: see `diagnosis.diagnose`."""
-    declared = {pair for entry in entries if entry.port == port for pair in entry.covers}
+    """Diagnoses a port with progress in a terminal. options: see `diagnosing.run`."""
     console = Console(stderr=True)
     with Working("diagnosing", 100, unit="%", console=console) as working:
 
@@ -116,30 +103,7 @@ def run(port: str, components: Sequence[str], entries: Sequence[deviations.Devia
         def say(sentence: str) -> None:
             working.at(sentence.partition("\n")[0])
 
-        told: dict[str, Any] = {"declared": declared, "progress": advance, "say": say}
-        if any(case.mesh for case in options.get("cases") or ()):
-            given = {name: options[name] for name in ("cases", "mode", "limit", "answer_limit") if name in options}
-            return on_mesh.diagnose(port, components=components, **told, **given)
-        told["entries"] = [entry for entry in entries if entry.port == port]
-        *first, last = stages(options.pop("cases", None))
-        started, limit = time.thread_time(), options.pop("limit", None)
-        for cases in first:
-            found = diagnosis.diagnose(port, components, **told, **options, cases=cases, limit=limit)
-            if found.findings or found.stopped:
-                return found
-            say(f"{', '.join(case.id for case in cases or ())} conform; asking longer prompts")
-        left = limit and max(0.1, limit - (time.thread_time() - started))
-        return diagnosis.diagnose(port, components, **told, **options, cases=last, limit=left)
-
-
-def stages(cases: Sequence[Case] | None) -> list[Sequence[Case] | None]:
-    """Returns the cases in the parts that are diagnosed one after another, until one is not right:
-    of a large model, whose every answer takes long, those of short prompts come first.
-    """
-    asked = [case for case in cases or () if fits(case)]
-    if not asked or count(asked[0]) < LARGE:
-        return [cases]
-    return [[case for case in asked if case.name in FIRST], [case for case in asked if case.name not in FIRST]]
+        return diagnosing.run(port, components, entries, advance, say, **options)
 
 
 def _show(found: diagnosis.Diagnosis) -> None:

@@ -17,11 +17,12 @@ from ..judge import runner
 from ..judge.case import DTYPES
 from ..judge.ports.command import PREFIX
 from ..judge.report import matrix
+from ..judge.selection import Selection, cases_for
 from ..judge.status import Status
 from ..judge.suite import all_cases
 from ..judge.summary import Summary
 from ..judge.templates import TEMPLATES
-from .options import Choice, Missing, like_cases, like_words
+from .options import Choice, Missing, like_words, until_the_end
 
 FRAMEWORKS = {"torch": "torch", "tf": "tf", "keras": "tf", "jax": "jax", "flax": "jax"}  # of a class, as a port names them
 PLAIN = {"torch": "torch", "flax": "jax", "keras": "tf", "numpy": ""}  # of a whole model in plain code: its extra
@@ -191,7 +192,7 @@ def _check(port: str, component: str = "", like: str = "") -> int:
     console = Console(stderr=True)
     with console.status("checking"):
         if like:
-            cases = [case for case in like_cases(like, 0, ("float32",)) if case.core]
+            cases = [case for case in until_the_end(cases_for((), Selection(like=like, dtypes=("float32",)))) if case.core]
         else:
             cases = [case for case in all_cases() if (case.component == component if component else case.core)]
         results = runner.run(cases, [port], DTYPES if component else ["float32"])

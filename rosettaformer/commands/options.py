@@ -1,7 +1,7 @@
 """What commands share: options and their groups, a folder's model and its options, suggestions for unknown words, missing packages."""
 
-import tempfile
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -145,18 +145,9 @@ def like_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return click.option("--like", metavar="FAMILY|DIR", default="", cls=_Like, shell_complete=complete)(function)
 
 
-def like_cases(
-    like: str, seed: int, dtypes: Names, meshes: Sequence[Mesh] = (), memory: float | None = None
-) -> list[Any]:  # fmt: skip
-    """Returns the cases of --like, in these dtypes or in all, on each mesh if some are given; its folders are removed when the command
-    ends. memory: in GB, see `like_options`. Raises ValueError as `cases_of`.
-    """
-    from ..judge.case import DTYPES
-    from ..judge.suite.fitting import GIGA
-    from ..judge.suite.like_folders import cases_of
-
-    root = click.get_current_context().with_resource(tempfile.TemporaryDirectory(prefix="rosettaformer-like-"))
-    return announced(cases_of(like, Path(root), dtypes or DTYPES, seed, meshes, memory and memory * GIGA))
+def until_the_end(context: AbstractContextManager[Any]) -> Any:
+    """Enters the context, which is left when the command ends, and returns what it gives."""
+    return click.get_current_context().with_resource(context)
 
 
 def announced(cases: list[Any]) -> list[Any]:

@@ -16,7 +16,7 @@ import rosettaformer.judge.single  # noqa: F401 - NumPy cannot be loaded again a
 from rosettaformer.commands import diagnose
 from rosettaformer.files.checkpoints import load
 from rosettaformer.files.checkpoints.hugging_face import new
-from rosettaformer.judge import diagnosis
+from rosettaformer.judge import diagnosing, diagnosis
 from rosettaformer.pytest_plugin import parametrize_with_cases
 
 pytest_plugins = ["pytester"]
@@ -150,7 +150,7 @@ def test_the_verdict_is_there_before_the_diagnosis_for_a_browser(tmp_path: Path,
     pytest.importorskip("jinja2")
 
     def stopped(*given: Any, limit: float, **options: Any) -> None:
-        assert limit == diagnose.LIMIT
+        assert limit == diagnosing.LIMIT
         raise KeyboardInterrupt
 
     monkeypatch.setattr(diagnose, "run", stopped)

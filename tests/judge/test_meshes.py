@@ -22,8 +22,7 @@ from reference_numpy import parameters
 from reference_numpy.recipe import Recipe
 from reference_numpy.sharding import Mesh, chunks
 from reference_numpy.training import Trainer
-from rosettaformer.commands import diagnose
-from rosettaformer.judge import runner
+from rosettaformer.judge import runner, selection
 from rosettaformer.judge.case import Case
 from rosettaformer.judge.diagnosis import on_mesh
 from rosettaformer.judge.expectation import components
@@ -255,7 +254,7 @@ def test_the_cases_of_meshes_are_listed_and_chosen() -> None:
 
 def test_diagnose_says_which_fault_of_the_devices_gives_the_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAULT", "twice")
-    monkeypatch.setattr(diagnose, "mesh_cases", lambda meshes: [*LOSS, CASES["embedding/sharded_table"]])
+    monkeypatch.setattr(selection, "mesh_cases", lambda meshes: [*LOSS, CASES["embedding/sharded_table"]])
     found = invoke("diagnose", PORTS / "mesh_numpy.py", "--mesh", "data=2")
     text = " ".join(found.out.split())
     assert found.code == 1 and mentions(text, "training_loss_vjp … data=2,model=1")

@@ -1,0 +1,99 @@
+"""Diagnoses ports, as the command `diagnose` does, and returns the findings as data."""
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from reference_numpy.sharding import Mesh
+
+from . import diagnosis
+from .case import Case
+from .deviations import Deviation
+from .diagnosis import Diagnosis, on_mesh
+from .selection import Selection, artefacts_in, cases_for, refuse_without_artefacts
+from .suite.fitting import count, fits
+
+LIMIT = 120.0  # seconds for the diagnosis of a whole model
+LARGE, FIRST = 10_000_000, ("short", "left_padding")  # parameters of a model whose cases of these names are diagnosed before the others
+
+
+def diagnose(
+    port: str,
+    like: str | Path = "",
+    checkpoint: str | Path | None = None,
+    components: Sequence[str] = (),
+    expression: str | None = None,
+    meshes: Sequence[str] = (),
+    mode: str = "",
+    pairs: bool = True,
+    gradients: bool = True,
+    seed: int = 0,
+    memory: float | None = None,
+    limit: float | None = None,
+    answer_limit: float = 60.0,
+) -> Diagnosis:
+    """Says what is wrong with a port: a Diagnosis, whose `findings` are none if everything that is asked conforms.
+
+    port: as the command takes it. like, checkpoint, components, expression, meshes, seed, memory: what it is asked, see
+    `rosettaformer.check`. mode: eager or compiled; by default the port's own. pairs: search also for two mistakes together. gradients:
+    where outputs are right, judge gradients too. limit: processor seconds of the search, 120 by default for a whole model; answer_limit:
+    seconds for one answer of the port. Raises ValueError on what cannot be read or contradicts itself, and if the port does not start;
+    MissingBackend if its framework is not installed.
+    """
+    selection = Selection(
+        components=components, like=str(like), seed=seed, memory=memory, checkpoint=None if checkpoint is None else Path(checkpoint),
+        meshes=[Mesh.parse(mesh) for mesh in meshes], expression=expression,
+    )  # fmt: skip
+    options: dict[str, Any] = {"mode": mode, "pairs": pairs, "gradients": gradients, "answer_limit": answer_limit}
+    if not is_of_model(port, selection):
+        refuse_without_artefacts(checkpoint=checkpoint)
+        return run(port, components, expression=expression, limit=limit, **options)
+    with cases_for([port], selection) as cases:
+        return run(port, components, cases=cases, limit=limit or limit_of(port, selection), **options)
+
+
+def is_of_model(port: str, selection: Selection) -> bool:
+    """Whether the port is asked the cases of a model or of meshes, and not those of the suite."""
+    return bool(selection.like or selection.meshes or artefacts_in([port]))
+
+
+def limit_of(port: str, selection: Selection) -> float | None:
+    """Returns the seconds of the search, unless the caller says how many; None for no limit."""
+    return LIMIT if selection.like or artefacts_in([port]) else None
+
+
+def run(
+    port: str,
+    components: Sequence[str] = (),
+    entries: Sequence[Deviation] = (),
+    progress: Callable[[str, float], None] = lambda what, share: None,
+    say: Callable[[str], None] = lambda sentence: None,
+    **options: Any,
+) -> Diagnosis:
+    """Diagnoses a port, except for its declared deviations. options: see `diagnosis.diagnose`; of meshes those that are theirs."""
+    declared = {pair for entry in entries if entry.port == port for pair in entry.covers}
+    told: dict[str, Any] = {"declared": declared, "progress": progress, "say": say}
+    if any(case.mesh for case in options.get("cases") or ()):
+        given = {name: options[name] for name in ("cases", "mode", "limit", "answer_limit") if name in options}
+        return on_mesh.diagnose(port, components=components, **told, **given)
+    told["entries"] = [entry for entry in entries if entry.port == port]
+    *first, last = stages(options.pop("cases", None))
+    started, limit = time.thread_time(), options.pop("limit", None)
+    for cases in first:
+        found = diagnosis.diagnose(port, components, **told, **options, cases=cases, limit=limit)
+        if found.findings or found.stopped:
+            return found
+        say(f"{', '.join(case.id for case in cases or ())} conform; asking longer prompts")
+    left = limit and max(0.1, limit - (time.thread_time() - started))
+    return diagnosis.diagnose(port, components, **told, **options, cases=last, limit=left)
+
+
+def stages(cases: Sequence[Case] | None) -> list[Sequence[Case] | None]:
+    """Returns the cases in the parts that are diagnosed one after another, until one is not right: of a large model, whose every answer
+    takes long, those of short prompts come first.
+    """
+    asked = [case for case in cases or () if fits(case)]
+    if not asked or count(asked[0]) < LARGE:
+        return [cases]
+    return [[case for case in asked if case.name in FIRST], [case for case in asked if case.name not in FIRST]]

@@ -1,0 +1,88 @@
+"""The functions of the package: what the commands do, as data for notebooks and CI."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from environments import HOUSE
+from invoke import invoke
+
+import rosettaformer
+
+PORT = """
+import numpy as np
+
+def softmax(case):  # over the wrong axis, and without a mask
+    power = np.exp(case.inputs["logits"] - case.inputs["logits"].max())
+    return power / power.sum(axis=0)
+"""
+MODEL = """
+import torch
+
+def model(bias=True):
+    return torch.nn.Sequential(torch.nn.Linear(4, 5, bias=bias), torch.nn.{activation}(), torch.nn.Linear(5, 3))
+"""
+INPUT = "x: b=2 d=4 float32"
+
+
+@pytest.fixture
+def wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    Path("wrong.py").write_text(PORT)
+    return "wrong.py"
+
+
+def test_check_gives_the_results_that_the_command_writes(wrong: str) -> None:
+    chosen = {"components": ["softmax"], "dtypes": ["float64"]}
+    summary = rosettaformer.check(wrong, **chosen)
+    found = invoke("check", wrong, "--component", "softmax", "--dtype", "float64", "--json", "-")
+    said = json.loads(found.out)
+    assert not summary.conforms and found.code == 1 and "differs" in {result.status for result in summary.failed}
+    untimed = [[{**row, "seconds": 0} for row in rows["results"]] for rows in (summary.to_dict(), said)]
+    assert untimed[0] == untimed[1]
+    assert rosettaformer.check("torch", **chosen).conforms
+
+
+def test_diagnose_gives_the_findings_that_the_command_writes(wrong: str) -> None:
+    found = invoke("diagnose", wrong, "--component", "softmax", "--json", "-")
+    findings = rosettaformer.diagnose(wrong, components=["softmax"]).findings
+    assert findings and json.loads(json.dumps([dataclasses.asdict(one) for one in findings])) == json.loads(found.out)
+
+
+def test_compare_gives_the_report_that_the_command_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, activation in (("one", "ReLU"), ("other", "GELU")):
+        Path(f"{name}.py").write_text(MODEL.format(activation=activation))
+    found = rosettaformer.compare("one.py:model", "other.py:model", inputs=[INPUT])
+    said = json.loads(invoke("compare", "one.py:model", "other.py:model", "--input", INPUT, "--json", "-").out)
+    assert found.keys() == said.keys() and found["verdict"] == said["verdict"] == "differs"
+    assert rosettaformer.compare("one.py:model", "one.py:model", inputs=[INPUT])["verdict"] == "equal"
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [{"like": "qwen3", "checkpoint": "folder"}, {"components": ["softmx"]}, {"dtypes": ["float8"]}, {"devices": ["tpu"]}],
+)  # fmt: skip
+def test_what_contradicts_itself_or_does_not_exist_is_refused(wrong: str, choice: dict[str, object]) -> None:
+    with pytest.raises(ValueError):
+        rosettaformer.check(wrong, **choice)  # type: ignore[arg-type]
+
+
+def test_a_checkpoint_is_of_exported_files_where_a_port_is_diagnosed(wrong: str) -> None:
+    with pytest.raises(ValueError):
+        rosettaformer.diagnose(wrong, checkpoint="folder")
+
+
+def test_a_port_that_does_not_start_is_a_result(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("raise RuntimeError('no')")
+    summary = rosettaformer.check(str(tmp_path / "broken.py"), components=["softmax"])
+    assert not summary.conforms and [result.status for result in summary.results] == ["not started"]
+
+
+def test_importing_the_package_imports_none_of_them() -> None:
+    script = "import rosettaformer, sys; print([name for name in sys.modules if name.startswith('rosettaformer.')])"
+    found = subprocess.run([sys.executable, "-c", script], cwd=HOUSE, capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
