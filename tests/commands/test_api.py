@@ -41,6 +41,7 @@ def test_check_gives_the_results_that_the_command_writes(wrong: str) -> None:
     found = invoke("check", wrong, "--component", "softmax", "--dtype", "float64", "--json", "-")
     said = json.loads(found.out)
     assert not summary.conforms and found.code == 1 and "differs" in {result.status for result in summary.failed}
+    assert {(result.component, result.dtype) for result in summary.results} == {("softmax", "float64")}
     untimed = [[{**row, "seconds": 0} for row in rows["results"]] for rows in (summary.to_dict(), said)]
     assert untimed[0] == untimed[1]
     assert rosettaformer.check("torch", **chosen).conforms
