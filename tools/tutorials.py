@@ -3,6 +3,7 @@
 `python tools/tutorials.py FOLDER PAGE` records what the commands of a page print; `make evidence STEP=tutorial-PAGE` is the command.
 """
 
+import re
 import shlex
 import shutil
 import subprocess
@@ -97,7 +98,7 @@ def run(step: Step, folder: Path) -> str:
         shown += f"$ {line}\n" + "".join(f"{text.rstrip()}\n" for text in result.stdout.splitlines())
         if result.returncode != step.code:
             raise ValueError(f"{step.name}: exit code {result.returncode}, expected {step.code}\n{shown}{result.stderr}")
-    if step.bug and f"{step.bug} (" not in shown:
+    if step.bug and not re.search(rf"\b{step.bug}\b", shown):
         raise ValueError(f"{step.name}: {step.bug} is not named\n{shown}")
     return shown
 

@@ -54,7 +54,7 @@ def _components(expression: str | None) -> Iterable[str]:
         yield ""
         yield from (f"    {line}" for line in _parameters(name))
         cases = [case for case in every if case.component == name]
-        given, fields = _arguments(cases), {own: field for own, field in COMPONENTS[name][1].items() if field != "dtype"}
+        given, fields = _arguments(cases), {own: field for own, field in COMPONENTS[name].arguments.items() if field != "dtype"}
         left = [other for other in inspect.signature(function).parameters if other not in {*given, *fields, *NEVER}]
         yield f"    a port's module is called with: {', '.join(given)}" + (f"; no case gives {', '.join(left)}" if left else "")
         yield from _kinds(cases)

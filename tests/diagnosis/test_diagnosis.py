@@ -600,7 +600,7 @@ MOST = {
 @pytest.mark.parametrize("component", WRONG)
 def test_the_first_sentence_waits_for_the_expectation_of_one_case(written: Write, monkeypatch: pytest.MonkeyPatch, component: str) -> None:
     runs: list[str] = []
-    module, original = components.module_of(components.COMPONENTS[component][0]), components.function_of(component)
+    module, original = components.module_of(components.COMPONENTS[component].module), components.function_of(component)
 
     @functools.wraps(original)
     def counted(*args: Any, **options: Any) -> Any:

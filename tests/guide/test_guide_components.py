@@ -30,6 +30,7 @@ from rosettaformer.guide.components.modules import PACKAGES, read
 from rosettaformer.guide.components.names import Stock, full_name, stock
 from rosettaformer.guide.components.sources import Block, source
 from rosettaformer.guide.translation import snippets
+from rosettaformer.judge.components import DECLARED
 from rosettaformer.judge.expectation.components import OWN, VJP, function_of
 from rosettaformer.judge.suite import all_cases
 
@@ -252,9 +253,8 @@ def test_fields_cases_and_axes_of_a_component_are_told() -> None:
 
 
 def test_every_component_says_what_it_is_for_before_its_equation(guide: Path) -> None:
-    assert components.purposes().keys() == {*components.ORDER}
-    for component, purpose in components.purposes().items():
-        assert re.fullmatch(r"[A-Z][^.]{20,140}\.", purpose), component
+    for component in components.ORDER:
+        assert re.fullmatch(r"[A-Z][^.]{20,140}\.", DECLARED[component].purpose), component
         text = (guide / "components" / f"{component}.html").read_text(encoding="utf-8")
         assert 0 < text.index('class="lead purpose"') < text.find('<div class="about">'), component
 
@@ -352,5 +352,5 @@ def test_every_mask_of_the_cases_is_at_a_site_with_its_axes_and_its_rate() -> No
     assert seen == table.keys()
     for one in sites.all_sites():
         assert one.argument in inspect.signature(function_of(one.component)).parameters
-        assert one.field in OWN[one.component][1].values()
+        assert one.field in OWN[one.component].arguments.values()
         assert one.layer == "" or one.path.endswith(f".layers.N.{one.layer}")

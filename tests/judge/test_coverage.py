@@ -16,7 +16,7 @@ CASES = sorted((case for case in all_by_id().values() if not components.forward_
 
 def _optional(component: str) -> list[str]:
     """The arguments that a case can leave out and that the config does not decide: of a single layer it decides about the first one."""
-    fields = components.COMPONENTS[component][1]
+    fields = components.COMPONENTS[component].arguments
     parameters = components.signature_of(component).parameters.values()
     return [one.name for one in parameters if one.default is not inspect.Parameter.empty and one.name not in (*fields, "config", "layer")]
 

@@ -1,15 +1,13 @@
 """Makes a page for each component: its equation, its four sources side by side, and everything known about it."""
 
 import ast
-import functools
 import re
-import tomllib
-from collections.abc import Iterator, Mapping
-from importlib import resources
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from reference_numpy import TransformerConfig
 
+from ...judge.components import DECLARED, GROUPS
 from ...judge.expectation.components import OWN, VJP, WHOLE, takes_config
 from ..code import Code
 from ..figures import figures as drawings
@@ -32,28 +30,10 @@ if TYPE_CHECKING:
 
 COLUMNS = dict(zip(PACKAGES, ("NumPy reference", "PyTorch", "TensorFlow, Keras", "JAX, Flax"), strict=True))
 FRAMEWORKS = {"torch": "PyTorch", "tf": "TensorFlow, Keras", "jax": "JAX, Flax"}
-# (component, framework) -> what a library on top of the framework has, if the framework itself has nothing
-ELSEWHERE = {
-    ("rotary_embedding", "tf"): "KerasHub has `keras_hub.layers.RotaryEmbedding`, which rotates halves, over axis 1 unless told another, "
-    "and rounds cosine and sine to the compute dtype.",
-    ("rotary_embedding", "jax"): "Neither NNX nor Linen has one.",
-    ("encoder_layer", "tf"): "KerasHub has `keras_hub.layers.TransformerEncoder`.",
-    ("decoder_layer", "tf"): "KerasHub has `keras_hub.layers.TransformerDecoder`.",
-}
-GROUPS = {
-    "Tokens": ("embedding", "segment_embedding"),
-    "Positions": ("token_positions", "position_embedding", "positional_encoding", "rotary_embedding"),
-    "Masks": ("token_mask", "padding_mask", "causal_mask", "window_mask", "combine_masks"),
-    "Attention": ("softmax", "soft_cap", "scaled_dot_product_attention", "multi_head_attention"),
-    "Parts of a layer": ("activation", "feed_forward", "layer_norm", "rms_norm", "dropout", "random_dropout"),
-    "Layers and stacks": ("encoder_layer", "decoder_layer", "encoder", "decoder"),
-    "Heads": ("logits", "pooler", "classifier", "masked_language_head"),
-    "Whole models": ("transformer", "pool", "classify", "masked_language_logits", "states"),
-    "Decoding": ("decode_in_steps", "penalise", "truncate", "draw", "greedy_search", "sample", "beam_search"),
-    "Training": ("initialise", "cross_entropy", "training_loss", "classification_loss", "adam", "clip_global_norm", "noam"),
-}
+# group -> its components, in the order of the index
+GROUPED = {group: [one.name for one in sorted(DECLARED.values(), key=lambda one: not one.first) if one.group == group] for group in GROUPS}
 NEVER = ("parameters", "config", "dtype")  # not inputs of a case
-ORDER = tuple(component for group in GROUPS.values() for component in group)
+ORDER = tuple(component for group in GROUPED.values() for component in group)
 
 
 def pages(run: "Run") -> Iterator[Page]:
@@ -62,19 +42,12 @@ def pages(run: "Run") -> Iterator[Page]:
         "components/index.html",
         "Components",
         "components.html.jinja",
-        {"groups": GROUPS, "line": lambda one: sentence(purposes()[one], lambda name: ""), "titled": _title},
+        {"groups": GROUPED, "line": lambda one: sentence(DECLARED[one].purpose, lambda name: ""), "titled": _title},
     )
     yield _config()
     yield sites.page()
     for component in ORDER:
         yield _page(component, run)
-
-
-@functools.cache
-def purposes() -> Mapping[str, str]:
-    """Returns what each component is for, in one sentence."""
-    text = (resources.files(__package__) / "purposes.toml").read_text(encoding="utf-8")
-    return tomllib.loads(text)
 
 
 def _config() -> Page:
@@ -95,6 +68,7 @@ def _config() -> Page:
 
 
 def _page(component: str, run: "Run") -> Page:
+    declared = DECLARED[component]
     sources = [source(component, package) for package in PACKAGES]
     gradient = component + VJP if component + VJP in OWN else ""
     known = tuple(entry for entry in stock().get(component, ()))
@@ -104,8 +78,8 @@ def _page(component: str, run: "Run") -> Page:
         "docs": _with_decisions(paragraphs(f"{said.lead}\n\n{said.source}", _link), component),
         "facts": [_with_decisions(sentence(fact, _link), component) for fact in said.facts],
         "plain": [[*row] for row in plain.rows(component)],
-        "plain_note": plain.NOTES.get(component, ""),
-        "without_plain": plain.WITHOUT.get(component, ""),
+        "plain_note": declared.plain_note,
+        "without_plain": declared.without_plain,
         "plain_uses": [(name, plain.home_of(name)) for name in plain.used(component)],
         "example": plain.example() if component == "scaled_dot_product_attention" else None,
         "drawings": drawings(component),
@@ -113,7 +87,7 @@ def _page(component: str, run: "Run") -> Page:
         "columns": [_column(one) for one in sources],
         "rows": [[cell_of(piece) for piece in row] for row in aligned(sources, component)],
         "stock": {title: [entry for entry in known if entry.framework == framework] for framework, title in FRAMEWORKS.items()},
-        "elsewhere": {title: ELSEWHERE.get((component, framework), "") for framework, title in FRAMEWORKS.items()},
+        "elsewhere": {title: declared.elsewhere.get(framework, "") for framework, title in FRAMEWORKS.items()},
         "used": {FRAMEWORKS[one.package.removeprefix("impl_")]: used(one) for one in sources[1:]},
         "calls": sources[0].calls,
         "called_by": [other for other in ORDER if component in source(other, PACKAGES[0]).calls],
@@ -130,12 +104,12 @@ def _page(component: str, run: "Run") -> Page:
         "gradient": _gradient(gradient) if gradient else None,
         "written": written(component),
         "fast": [(COLUMNS[one.package], [_fast(symbol) for symbol in one.fast]) for one in sources[1:] if one.fast],
-        "purpose": purposes()[component],
+        "purpose": declared.purpose,
         "titled": _title,
         "number": number,
     }
     return Page(
-        f"components/{component}.html", _title(component), "component.html.jinja", values, purposes()[component], _names(component, sources)
+        f"components/{component}.html", _title(component), "component.html.jinja", values, declared.purpose, _names(component, sources)
     )
 
 

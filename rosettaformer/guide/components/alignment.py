@@ -14,7 +14,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from .modules import pascal, read
+from ...judge.components import DECLARED
+from .modules import read
 from .sources import Block, Piece, Source
 
 Row = tuple[Piece | None, ...]  # a statement of each column, None if it has none
@@ -205,7 +206,7 @@ def _names(node: ast.AST, component: str) -> Iterator[str]:
 
 def _plain(name: str, component: str) -> str:
     """Returns a name as common to all frameworks."""
-    if name in (component, pascal(component)):
+    if name in (component, DECLARED[component].class_name):
         return MAIN
     if name not in SAME:
         name = name.removeprefix("_").removesuffix("_").removeprefix("reduce_")

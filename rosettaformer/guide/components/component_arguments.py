@@ -44,7 +44,7 @@ class Cases:
 @functools.cache
 def arguments(component: str) -> tuple[Argument, ...]:
     """Returns the arguments of the reference's function, in its order."""
-    fields = OWN[component][1]
+    fields = OWN[component].arguments
     found = []
     for name, parameter in inspect.signature(function_of(component)).parameters.items():
         default = "" if parameter.default is parameter.empty else repr(parameter.default)

@@ -48,7 +48,7 @@ def fields_of(component: str) -> tuple[Field, ...]:
     that decide which parameters it has, and their shapes.
     """
     forward = component.removesuffix(VJP)
-    found = {*OWN[forward][1].values(), *_shaping("transformer" if forward == "initialise" else model_of(forward))}
+    found = {*OWN[forward].arguments.values(), *_shaping("transformer" if forward == "initialise" else model_of(forward))}
     for symbol in reached(forward):
         if symbol.module != "config":
             found |= {*_read(read(*symbol[:2]).definitions[symbol.name])}

@@ -119,15 +119,15 @@ def main_of(component: str, package: str) -> tuple[Symbol, ...]:
 
     Raises ValueError if nothing does.
     """
-    module = OWN[component][0]
+    own = OWN[component]
     if places := ELSEWHERE.get(component, {}).get(package):
         return tuple(Symbol(JUDGE if where == "statistics" else package, where, name) for where, name in places)
-    file = read(package, module)
-    wanted = [name for name in (component, pascal(component)) if name in file.public]
+    file = read(package, own.module)
+    wanted = [name for name in (component, own.class_name) if name in file.public]
     for name in (*wanted, *(name for name in file.definitions if name.endswith(f".{component}"))):
         if name in file.definitions:
-            return (Symbol(package, module, name),)
-    raise ValueError(f"{package}/{module}.py must define {component}")
+            return (Symbol(package, own.module, name),)
+    raise ValueError(f"{package}/{own.module}.py must define {component}")
 
 
 @functools.cache
@@ -140,11 +140,6 @@ def components_by_symbol(package: str) -> dict[Symbol, str]:
         if component not in ELSEWHERE:
             found[main_of(component, package)[0]] = component
     return found
-
-
-def pascal(component: str) -> str:
-    """Returns `layer_norm` as the name of a class, `LayerNorm`; an abbreviation stays one: `RMSNorm`."""
-    return "".join(part.upper() if part == "rms" else part.capitalize() for part in component.split("_"))
 
 
 def _public(tree: ast.Module) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
+from ...judge.components import DECLARED
 from ..code import Code, lines
 from .cells import unindented
 from .modules import PACKAGES
@@ -18,40 +19,6 @@ ORIGIN = "rosettaformer/guide/snippets/components"
 FILES = dict(zip(PACKAGES, ("plain_numpy.py", "plain_pytorch.py", "plain_keras.py", "plain_flax.py"), strict=True))
 TITLES = dict(zip(PACKAGES, ("NumPy", "PyTorch", "Keras", "JAX"), strict=True))
 LONGEST = 15  # lines of a function
-# component -> its functions, if they are not the one of its name
-FUNCTIONS = {
-    "rotary_embedding": ("rotary_halves", "rotary_neighbours"),
-    "scaled_dot_product_attention": ("scaled_dot_product_attention", "alibi_bias"),
-    "multi_head_attention": ("multi_head_attention", "linear"),
-    "activation": ("relu", "gelu_erf", "gelu_tanh", "gelu_sigmoid", "silu"),
-    "feed_forward": ("feed_forward", "gated_feed_forward", "linear"),
-    "encoder_layer": ("pre_norm_encoder_layer", "post_norm_encoder_layer"),
-    "decoder_layer": ("pre_norm_decoder_layer", "post_norm_decoder_layer"),
-    "logits": ("logits", "linear"),
-    "transformer": ("transformer", "encode", "decode"),
-    "pool": ("pool", "encode_bert"),
-    "initialise": ("initial_kernel", "initial_table"),
-}
-CONSTANTS = "JAX computes the constants by NumPy, whose powers are more accurate than those of a compiled program."
-# what is to be known of them
-NOTES = {
-    "positional_encoding": CONSTANTS,
-    "rotary_embedding": CONSTANTS,
-    "scaled_dot_product_attention": "`alibi_bias` gives the `bias_bhts` of ALiBi (Press et al. 2022), a penalty for distance in place of "
-    "positions. Its slopes are those of a number of heads that is a power of two.",
-    "transformer": "The model is that of the paper of 2017: post-norm, relu, sinusoidal positions.",
-    "greedy_search": "`target` is the prompt, or the start token; `allowed_v` is True for the tokens that an answer may hold: not for "
-    "padding, and not for the start. Each step reads all tokens so far. With a cache of keys and values (`decode_in_steps`) it reads "
-    "one: the tutorials on Llama 3 write that loop.",
-    "pool": "The model is BERT: learned positions, segments, a norm of the embedding.",
-}
-# why a component has no plain version
-WITHOUT = {
-    "states": "It is `transformer` that keeps what its layers return; there is no other mathematics in it to write down.",
-    "decode_in_steps": "Its plain version is `transformer` on all tokens so far; keeping keys and values does not fit into fifteen lines.",
-    "sample": "It is `greedy_search` with `draw(truncate(...))` of the last logits in place of the largest one.",
-    "beam_search": "Each step is `transformer` on all tokens so far; the bookkeeping of its beams does not fit into fifteen lines.",
-}
 
 
 @dataclass(frozen=True)
@@ -65,7 +32,8 @@ class Statement:
 
 def functions(component: str) -> tuple[str, ...]:
     """Returns the names of the component's plain functions, none if it has no plain version."""
-    return () if component in WITHOUT else FUNCTIONS.get(component, (component,))
+    declared = DECLARED[component]
+    return () if declared.without_plain else declared.plain or (component,)
 
 
 def rows(component: str) -> list[tuple[Statement, ...]]:
@@ -124,7 +92,7 @@ def _statement(package: str, first: int, last: int, opens: bool) -> Statement:
 
 @functools.cache
 def _homes() -> dict[str, str]:
-    return {name: component for component, names in reversed(FUNCTIONS.items()) for name in names}
+    return {name: one.name for one in reversed([*DECLARED.values()]) for name in one.plain}
 
 
 @functools.cache

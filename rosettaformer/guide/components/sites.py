@@ -81,8 +81,8 @@ def _site(path: str, shape: tuple[int, ...], field: str, sizes: Mapping[str, int
 
 def _alone(field: str) -> tuple[str, str]:
     """Returns the component that takes the rate as an argument, and its argument for the mask."""
-    for component, (_, settings) in OWN.items():
+    for component, declared in OWN.items():
         masks = [name for name in signature_of(component).parameters if name.partition("_")[0] == "keep"]
-        if field in settings.values() and masks and not component.endswith(VJP):
+        if field in declared.arguments.values() and masks and not component.endswith(VJP):
             return component, masks[0]
     raise ValueError(f"a component must have {field} for an argument and take a mask; none does")

@@ -208,7 +208,7 @@ class Alteration:
 
 def setting(id_: str, component: str, title: str, fix: str, altered: Callable, *places: str, elsewhere: str = "") -> Alteration:
     """The alteration of these functions, with one fix for every framework; of the component's own function if none is named."""
-    replaces = dict.fromkeys(places or (f"{COMPONENTS[component][0]}.{component}",), altered)
+    replaces = dict.fromkeys(places or (f"{COMPONENTS[component].module}.{component}",), altered)
     fixes = dict.fromkeys(FRAMEWORKS, fix)
     return Alteration(id=id_, title=title, component=component, fix=fixes, elsewhere=elsewhere, replaces=replaces)
 

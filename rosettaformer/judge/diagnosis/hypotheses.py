@@ -31,7 +31,7 @@ def candidates(probes: Iterable[Case], alterations: Iterable[Alteration]) -> lis
 
 KEPT, FEWEST = 1 << 28, 4  # bytes of answers that are kept, and how many at least
 # by component the function whose calls show that a run contains it; attention rotates by what `rotary_embedding` consists of
-_FUNCTIONS = {component: f"{module}.{component}" for component, (module, _) in FORWARD.items()} | {"rotary_embedding": "rotary.rotated"}
+_FUNCTIONS = {component: f"{one.module}.{component}" for component, one in FORWARD.items()} | {"rotary_embedding": "rotary.rotated"}
 
 
 class Hypotheses:

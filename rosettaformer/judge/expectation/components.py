@@ -10,103 +10,39 @@ import numpy as np
 from reference_numpy import TransformerConfig, arithmetic, parameters
 
 from ..case import Case, numpy_dtype
+from ..components import DECLARED, Component
 from ..stored import nested
-from . import calls, layouts, statistics, training
+from . import calls, statistics
 from .patching import module_of
 
-Rows = dict[str, tuple[str, dict[str, str]]]
+Rows = dict[str, Component]
 
 DROPOUT_RATES = ("dropout_rate", "attention_dropout_rate", "hidden_dropout_rate", "classifier_dropout_rate")  # of the config
-
-NORM = {"epsilon": "epsilon", "one_plus_scale": "norm_one_plus_scale", "cast_before_scale": "norm_cast_before_scale"}
-# component -> (module of reference_numpy, the arguments of its function that are fields of the config, or the dtype)
-FORWARD: Rows = {
-    "embedding": ("embedding", {"scale": "scale_embedding", "round_scale": "round_embedding_scale"}),
-    "segment_embedding": ("embedding", {}),
-    "token_positions": ("positional_encoding", {"start": "position_start"}),
-    "position_embedding": ("positional_encoding", {"offset": "position_offset"}),
-    "positional_encoding": ("positional_encoding", {"width": "model_width", "dtype": "dtype", "layout": "sinusoid_layout"}),
-    "rotary_embedding": ("rotary", {}),
-    "token_mask": ("mask", {"padding_id": "padding_id"}),
-    "padding_mask": ("mask", {}),
-    "causal_mask": ("mask", {}),
-    "window_mask": ("mask", {}),
-    "combine_masks": ("mask", {}),
-    "soft_cap": ("softmax", {}),
-    "softmax": ("softmax", {}),
-    "scaled_dot_product_attention": ("attention", {}),
-    "multi_head_attention": ("attention", {"dropout_rate": "attention_dropout_rate"}),
-    "self_attention": (layouts.__name__, {}),
-    "activation": ("feed_forward", {"name": "activation"}),
-    "feed_forward": ("feed_forward", {"activation_name": "activation", "dropout_rate": "hidden_dropout_rate"}),
-    "layer_norm": ("normalization", NORM),
-    "rms_norm": ("normalization", NORM),
-    "dropout": ("dropout", {"rate": "dropout_rate"}),
-    "self_attention_sublayer": (layouts.__name__, {}),
-    "cross_attention_sublayer": (layouts.__name__, {}),
-    "feed_forward_sublayer": (layouts.__name__, {}),
-    "encoder_layer": ("layers", {}),
-    "decoder_layer": ("layers", {}),
-    "encoder": ("stacks", {}),
-    "decoder": ("stacks", {}),
-    "logits": ("embedding", {"scale": "logit_scale", "cap": "logit_cap"}),
-    "token_encoder": (layouts.__name__, {}),
-    "token_decoder": (layouts.__name__, {}),
-    "pooler": ("heads", {"activation_name": "pooler_activation"}),
-    "classifier": ("heads", {"dropout_rate": "classifier_dropout_rate"}),
-    "masked_language_head": ("heads", {}),
-    "transformer": ("transformer", {}),
-    "pool": ("encoder_only", {}),
-    "classify": ("encoder_only", {}),
-    "masked_language_logits": ("encoder_only", {}),
-    "states": ("states", {}),
-}
-# components of other layouts, divisions of a model into modules: only ports that have them are asked
-LAYOUTS = tuple(component for component, (module, _) in FORWARD.items() if module == layouts.__name__)
-DECODING: Rows = {
-    "decode_in_steps": ("cache", {}),
-    "penalise": ("sampling", {}),
-    "truncate": ("sampling", {}),
-    "draw": ("sampling", {}),
-    "greedy_search": ("decoding", {}),
-    "sample": ("decoding", {}),
-    "beam_search": ("decoding", {}),
-}
-SEARCHES = ("greedy_search", "sample", "beam_search")  # their answers depend on choices
-WHOLE = ("training_loss", "classification_loss", "pool", "classify", "masked_language_logits", "states", "decode_in_steps", *SEARCHES)
-TRAINING: Rows = {
-    "cross_entropy": ("loss", {}),
-    "training_loss": ("transformer", {}),
-    "classification_loss": ("encoder_only", {}),
-    "adam": ("optimizer", {}),
-    "clip_global_norm": ("optimizer", {}),
-    "noam": ("schedule", {"width": "model_width", "dtype": "dtype"}),
-    "initialise": ("parameters", {"dtype": "dtype"}),
-    "random_dropout": (statistics.__name__, {"rate": "dropout_rate"}),
-}
 VJP = "_vjp"  # the suffix that names the gradient of a component
-DIFFERENTIABLE = (
-    "embedding", "segment_embedding", "position_embedding", "rotary_embedding", "soft_cap", "softmax", "scaled_dot_product_attention",
-    "multi_head_attention", "activation", "feed_forward", "layer_norm", "rms_norm", "dropout", "encoder_layer", "decoder_layer", "encoder",
-    "decoder", "logits", "pooler", "classifier", "masked_language_head", "transformer", "pool", "classify", "masked_language_logits",
-    "cross_entropy", "training_loss", "classification_loss", *LAYOUTS,
-)  # fmt: skip
+
+
+def _of(*kinds: str) -> dict[str, Component]:
+    """Returns the components of these kinds."""
+    return {name: one for name, one in DECLARED.items() if one.kind in kinds}
+
+
+FORWARD: Rows = _of("part", "layout")
+DECODING: Rows = _of("decoding", "search")
+TRAINING: Rows = _of("training")
+MESHES: Rows = _of("mesh")
+FILES: Rows = _of("file")
+LAYOUTS = tuple(_of("layout"))
+SEARCHES = tuple(_of("search"))
+DIFFERENTIABLE = tuple(name for name, one in DECLARED.items() if one.differentiable)
 # every component in the order of the report's rows, each gradient after its forward component
-COMPONENTS: Rows = {
-    name: row
-    for component, row in (FORWARD | DECODING | TRAINING).items()
-    for name in (component, component + VJP)
-    if name == component or component in DIFFERENTIABLE
+ASKED: Rows = {
+    name: one for component, one in DECLARED.items() for name in (component, component + VJP) if name == component or one.differentiable
 }
-
-
-# what only a port on a mesh is asked besides: a run of training; a whole model's loss with its gradients, of a port of `load(folder, mesh)`
-MESHES: Rows = {"training_steps": (training.__name__, {}), "training": (training.__name__, {})}
-# what only an exported file is asked besides
-FILES: Rows = {"mean": (training.__name__, {}), "unit_mean": (training.__name__, {})}
-ASKED = COMPONENTS | MESHES | FILES
+COMPONENTS: Rows = {name: one for name, one in ASKED.items() if name not in (*MESHES, *FILES)}
 # those that the four packages define
-OWN = {name: row for name, row in COMPONENTS.items() if row[0] != layouts.__name__}
+OWN: Rows = {name: one for name, one in ASKED.items() if one.own}
+# those besides the model itself that run a whole model
+WHOLE = tuple(name for name, one in DECLARED.items() if one.model == "transformer" and name in COMPONENTS)
 
 
 def forward_of(component: str) -> str:
@@ -116,9 +52,7 @@ def forward_of(component: str) -> str:
 
 def model_of(component: str) -> str:
     """Returns the component whose parameters this one takes: the model, if it runs a whole model, a loss or a search."""
-    return (
-        "transformer" if component in (*WHOLE, *MESHES, *FILES) else "multi_head_attention" if component == "self_attention" else component
-    )
+    return (component in DECLARED and DECLARED[component].model) or component
 
 
 def whole_model(config: TransformerConfig) -> str:
@@ -143,7 +77,7 @@ def without_other_layouts(cases: Sequence[Case], covered: Collection[str]) -> li
 
 def config_arguments(component: str, config: TransformerConfig, dtype: str) -> dict[str, Any]:
     """Returns the arguments of the component's function that come from a case's config and dtype."""
-    fields = ASKED[component][1].items()
+    fields = ASKED[component].arguments.items()
     return {argument: numpy_dtype(dtype) if field == "dtype" else getattr(config, field) for argument, field in fields}
 
 
@@ -187,7 +121,7 @@ def _of_shared(gradient: np.ndarray) -> np.ndarray:
 
 def function_of(component: str) -> Callable[..., Any]:
     """Returns the reference's function that answers the component's cases, by the inputs of a case."""
-    return calls.of_case(component, getattr(module_of(ASKED[component][0]), component))
+    return calls.of_case(component, getattr(module_of(ASKED[component].module), component))
 
 
 def named_outputs(result: Any) -> dict[str, Any]:

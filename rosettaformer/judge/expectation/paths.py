@@ -130,7 +130,7 @@ def watched(
 
     rotated: as `Paths.rotated`.
     """
-    modules = {name: module for name, (module, _) in components.FORWARD.items()} | (dict.fromkeys(SCOPES, "transformer") if scopes else {})
+    modules = {name: one.module for name, one in components.FORWARD.items()} | (dict.fromkeys(SCOPES, "transformer") if scopes else {})
     replaces: dict[str, Callable[..., Any]] = {f"{module}.{name}": functools.partial(call, name) for name, module in modules.items()}
     return patched(replaces | ({"stacks.rotation": rotated} if rotated else {}))
 

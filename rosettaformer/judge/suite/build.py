@@ -22,32 +22,6 @@ SIZES = {
     "source_vocabulary": 29, "target_vocabulary": 23, "model_width": 13, "key_size": 5, "value_size": 11, "feed_forward_width": 19,
     "encoder_layers": 2, "decoder_layers": 2,
 }  # fmt: skip
-# the cases of a quick check
-CORE = """
-    embedding/ids embedding/soft_rows token_positions/left_padding positional_encoding/odd_width positional_encoding/far
-    token_mask/padding_id padding_mask/left_padding causal_mask/cached combine_masks/both softmax/empty_rows softmax/large_masked
-    scaled_dot_product_attention/plain scaled_dot_product_attention/per_head_weights scaled_dot_product_attention/causal_cached
-    scaled_dot_product_attention/grouped_heads_masked scaled_dot_product_attention/large_logits_masked
-    multi_head_attention/left_padding multi_head_attention/grouped_heads activation/relu activation/gelu_erf activation/gelu_tanh
-    activation/gelu_sigmoid position_embedding/offset segment_embedding/segments token_positions/row pooler/plain classifier/plain
-    masked_language_head/gelu_erf decoder_layer/alone decoder/alone pool/bert classify/bert masked_language_logits/bert transformer/gpt2
-    states/bert states/gpt2 classification_loss/bert decode_in_steps/gpt2 greedy_search/gpt2
-    feed_forward/relu layer_norm/small_variance layer_norm/large_mean layer_norm/cancelling_offset dropout/mixed
-    encoder_layer/post encoder_layer/pre_ragged decoder_layer/left_padding decoder_layer/pre_ragged encoder/pre_norm decoder/final_norm
-    logits/bias transformer/feed_forward_dropout transformer/unscaled_embedding transformer/left_padding
-    cross_entropy/padded_smoothed training_loss/part_of_a_batch adam/decay_of_small_gradients clip_global_norm/above noam/trace
-    initialise/nn_transformer random_dropout/weights
-    decode_in_steps/left_padding penalise/penalty_and_runs truncate/all draw/some greedy_search/quick sample/quick beam_search/quick
-    token_mask/padding_id_0 multi_head_attention/grouped_heads_bias_causal transformer/segments beam_search/explicit_mask
-    transformer/skip_padding_inside_padding
-    self_attention/plain self_attention/left_padding self_attention/causal self_attention/causal_square self_attention_sublayer/post
-    self_attention_sublayer/pre self_attention_sublayer/post_causal cross_attention_sublayer/post cross_attention_sublayer/ragged
-    rotary_embedding/halves rotary_embedding/llama3 rms_norm/small rms_norm/one_plus_scale soft_cap/sweep window_mask/cached
-    activation/silu feed_forward/gated_silu scaled_dot_product_attention/window scaled_dot_product_attention/cap_masked_weights
-    multi_head_attention/query_key_norm_head self_attention/rotary decoder_layer/gemma transformer/llama transformer/gemma
-    decode_in_steps/gemma greedy_search/llama
-    feed_forward_sublayer/post feed_forward_sublayer/pre token_encoder/post token_encoder/learned token_decoder/post token_decoder/alone
-""".split()  # noqa: SIM905 - a long list of names reads better in lines
 # the names of cases that are evaluated twice
 TWICE = ("plain", "post", "relu", "cross", "final_norm", "nn_transformer", "feed_forward_dropout", "hidden_dropout", "attention_dropout")
 
@@ -131,7 +105,7 @@ class Builder:
         active_dropout = component != "dropout" and config.dropout_rate > 0
         case = Case(
             name, component, config, drawn, values | (fixed or {}), tuple(catches.split()), dtypes,
-            core=f"{component}/{name}" in CORE, twice=active_dropout and name in TWICE, release=release, shared=kernels,
+            core=name in ASKED[component].core, twice=active_dropout and name in TWICE, release=release, shared=kernels,
         )  # fmt: skip
         self._taken += case.size
         return case
@@ -266,7 +240,7 @@ def reads_config(case: Case) -> bool:
     """
     suffixes = {name.rpartition("_")[2]: value for name, value in case.inputs.items() if "_" in name}
     heads = any({*axes} & {"h", "g"} and np.ndim(value) == len(axes) for axes, value in suffixes.items())
-    return bool(heads or case.parameters or ASKED[case.component][1] or takes_config(case.component))
+    return bool(heads or case.parameters or ASKED[case.component].arguments or takes_config(case.component))
 
 
 def _refused(case: Case) -> str:

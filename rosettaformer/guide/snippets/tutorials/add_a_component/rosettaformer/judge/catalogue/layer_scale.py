@@ -7,8 +7,6 @@ import numpy as np
 
 from .alteration import Altered
 
-__all__ = ["ALTERED"]
-
 
 def _scaled_sum(original: Callable, parameters: Any, x_btd: np.ndarray, y_btd: np.ndarray) -> np.ndarray:
     """The scale of the sum."""

@@ -5,8 +5,6 @@ from collections.abc import Iterator
 from ..case import Case
 from .build import Builder
 
-__all__ = ["cases"]
-
 
 def cases(build: Builder) -> Iterator[Case]:
     """Some numbers, as many positions as features, one position."""
