@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from .judge.case import Case
     from .judge.deviations import Deviation
     from .judge.expectation.expectation_store import Store
+    from .judge.ports.session import Session
     from .judge.result import Result
-    from .judge.single import Single
 
 __all__ = ["DeclaredDeviation", "PortCase", "parametrize_with_cases"]
 
@@ -61,29 +61,33 @@ class _Ports:
 
     def __init__(self) -> None:
         self._closing = ExitStack()
-        self._open: dict[_Asked, Single] = {}
+        self._open: dict[_Asked, Session] = {}
         self._store: Store | None = None
         self._results: dict[tuple[_Asked, str, str, str], Result] = {}
         self.compared: dict[str, bool] = {}  # whether something of a port was compared
 
-    def started(self, asked: _Asked) -> Single:
+    def started(self, asked: _Asked) -> Session:
         """The port, whose process is started when it is asked for first, and a whole model's folders written."""
-        from .judge.expectation.expectation_store import Store
-        from .judge.single import Single
+        from .common.processes import cores
+        from .judge.ports.session import Session
+        from .judge.suite.asked import Suite
 
-        self._store = self._store or Store()
         if asked not in self._open:
             sharers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
             cases = _like_cases(asked, self._closing) if asked.like else None
-            self._open[asked] = Single(asked.port, sharers, self._store, cases)
+            self._open[asked] = Session(asked.port, Suite(cases), max(1, cores() // sharers))
             self._closing.callback(self._open[asked].close)
         return self._open[asked]
 
     def result(self, asked: _Asked, case: str, dtype: str, mode: str, limit: float) -> Result:
         """The result of a case, which is run once."""
+        from .judge.expectation.expectation_store import Store
+        from .judge.runner import run_alone
+
         key = (asked, case, dtype, mode)
         if key not in self._results:
-            self._results[key] = self.started(asked).result(case, dtype, mode, limit)
+            session, self._store = self.started(asked), self._store or Store()
+            self._results[key] = run_alone(session, session.question(case, dtype, mode), limit, self._store)
         return self._results[key]
 
     def close(self) -> None:
@@ -238,6 +242,13 @@ def _test(item: pytest.Item, question: PortCase) -> tuple[str, _Asked]:
     return item.nodeid.partition("[")[0], question.asked
 
 
+def _is_other_layout(session: Session, component: str) -> bool:
+    """Whether the component belongs to a layout, a division of a model into modules, that is not the port's."""
+    from .judge.expectation.components import is_layout
+
+    return session.ready and is_layout(component) and component not in session.about["components"]
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Of the tests of a component that are not run for one reason, such as that the port does not define it, one stands for all; and of
@@ -247,19 +258,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     standing: dict[tuple[object, ...], PortCase] = {}
     asked: dict[pytest.Item, PortCase] = {item: found for item in items if isinstance(found := _question(item), PortCase)}
     ports = config.stash.setdefault(_PORTS, _Ports()) if asked else _Ports()
-    others = [item for item, question in asked.items() if ports.started(question.asked).is_other_layout(question.id)]
+    others = [item for item, question in asked.items() if _is_other_layout(ports.started(question.asked), question.component)]
     own = {_test(item, question) for item, question in asked.items() if item not in others}
     left = [item for item in others if _test(item, asked[item]) in own]
     for item, question in asked.items():
         if item in left:
             continue
-        status, reason = ports.started(question.asked).unable(question.id, question.dtype, question.mode)
-        component = question.component if ports.started(question.asked).ready else ""
-        key = (*_test(item, question), component, status, reason)
-        if status and key in standing:
+        session = ports.started(question.asked)
+        posed = session.question(question.id, question.dtype, question.mode)
+        key = (*_test(item, question), question.component if session.ready else "", posed.status, posed.reason)
+        if posed.status and key in standing:
             standing[key].alike += 1
             left.append(item)
-        elif status:
+        elif posed.status:
             standing[key] = question
     if left:
         gone = set(left)

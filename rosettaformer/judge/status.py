@@ -53,3 +53,15 @@ class Status(StrEnum):
 UNLOADED, UNSTARTED = "load(folder) had failed", "the command had ended before its first answer, each time in the same way"
 UNANSWERED = (Status.ERROR, Status.CRASH, Status.HANG)
 FAILURES = (Status.DIFFERS, *UNANSWERED)
+# reasons of NOT_COVERED
+ON_ONE_DEVICE = "the port answers on one device; `on_mesh(case)` in its file, or `load(folder, mesh)`, answers on a mesh"
+
+
+def undefined(component: str) -> str:
+    """Returns why a port that does not define the component does not cover its cases."""
+    return f"the port does not define {component}"
+
+
+def without(dtype: str) -> str:
+    """Returns why a port that does not compute in the dtype does not cover its cases."""
+    return f"the port does not support {dtype}"

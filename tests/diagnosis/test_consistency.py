@@ -10,8 +10,9 @@ from kinds import conformance
 from rosettaformer.judge import runner
 from rosettaformer.judge.case import DTYPES
 from rosettaformer.judge.deviations import Deviation
-from rosettaformer.judge.diagnosis import diagnose, examined_port
+from rosettaformer.judge.diagnosis import diagnose
 from rosettaformer.judge.diagnosis.findings import Verdict
+from rosettaformer.judge.ports import session
 from rosettaformer.judge.status import Status
 from rosettaformer.judge.suite import all_cases
 from rosettaformer.judge.suite.expression import choose
@@ -71,8 +72,7 @@ def softmax(case):
 @pytest.fixture(autouse=True)
 def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs ports in this process."""
-    for module in (runner, examined_port):
-        monkeypatch.setattr(module, "open_worker", InProcess)
+    monkeypatch.setattr(session, "open_worker", InProcess)
 
 
 FIRST = ("squares that underflow in float32 alone", "nothing is compared")

@@ -19,12 +19,13 @@ from kinds import conformance, every
 from messages import mentions
 
 from rosettaformer.judge.case import DTYPES
-from rosettaformer.judge.diagnosis import diagnose, examination, examined_port, parts
+from rosettaformer.judge.diagnosis import diagnose, examination, parts
 from rosettaformer.judge.diagnosis.examined_port import Subject
 from rosettaformer.judge.diagnosis.findings import Deadline, TimeIsUp, Verdict
 from rosettaformer.judge.expectation import components, orders, tolerance
 from rosettaformer.judge.expectation.expectation_store import Store
-from rosettaformer.judge.suite.limits import fitted_to
+from rosettaformer.judge.ports import session
+from rosettaformer.judge.suite.asked import Suite, asked
 from rosettaformer.ports import CLASSIC
 
 TESTS = Path(__file__).parents[1]
@@ -51,7 +52,7 @@ def written(tmp_path: Path) -> Write:
 @pytest.fixture
 def port(written: Write, monkeypatch: pytest.MonkeyPatch) -> Write:
     """Writes the file of a port, which is run in this process."""
-    monkeypatch.setattr(examined_port, "open_worker", InProcess)
+    monkeypatch.setattr(session, "open_worker", InProcess)
     return written
 
 
@@ -378,8 +379,8 @@ def layer_norm(case):
 
 
 def test_a_search_is_asked_first_in_the_dtype_of_its_cases(port: Write) -> None:
-    asked = [case for case in fitted_to({"config": CLASSIC}) if not case.excluded]
-    every = [case for case in asked if case.component == "greedy_search"]
+    cases = asked(Suite(), {"config": CLASSIC}).cases
+    every = [case for case in cases if case.component == "greedy_search" and not case.excluded]
     with contextlib.closing(Subject(port(SEARCH), "", 60.0, (), Deadline())) as examined_port:
         assert examined_port.dtypes_of("greedy_search")[:2] == ["float32", "float64"]
         assert examined_port.dtypes_of("layer_norm")[:2] == ["float64", "float32"]

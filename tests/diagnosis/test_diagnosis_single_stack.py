@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from in_process import InProcess
 
-from rosettaformer.judge.diagnosis import Diagnosis, diagnose, examined_port
+from rosettaformer.judge.diagnosis import Diagnosis, diagnose
+from rosettaformer.judge.ports import session
 
 PORTS = Path(__file__).parents[1] / "ports"
 pytest.importorskip("transformers")
@@ -128,7 +129,7 @@ def _diagnosis(folder: Path, family: str, component: str, mistake: str) -> Diagn
 @pytest.mark.conformance
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_mistake_in_a_model_of_transformers_gets_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.setattr(examined_port, "open_worker", InProcess)
+    monkeypatch.setattr(session, "open_worker", InProcess)
     family, component, names, place, mistake = MISTAKES[name]
     diagnosis = _diagnosis(tmp_path, family, component, mistake)
     whole = diagnosis.findings[-1]

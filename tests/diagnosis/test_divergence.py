@@ -23,8 +23,8 @@ from rosettaformer.judge.diagnosis.altered import expected
 from rosettaformer.judge.diagnosis.divergence import Backward, Divergence, backward, divergence
 from rosettaformer.judge.ports.adapters.submodules import assign
 from rosettaformer.judge.ports.process import Worker
+from rosettaformer.judge.ports.session import open_worker
 from rosettaformer.judge.report.matrix import render_backward, render_tree
-from rosettaformer.judge.runner import open_worker
 from rosettaformer.judge.suite import all_cases
 
 FRAMEWORK = {"torch": "torch", "tf": "tensorflow", "jax": "flax", "handwritten": "torch"}

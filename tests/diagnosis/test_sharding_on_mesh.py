@@ -17,6 +17,7 @@ from rosettaformer.judge.diagnosis import on_mesh
 from rosettaformer.judge.diagnosis.findings import Diagnosis, Verdict
 from rosettaformer.judge.expectation import components
 from rosettaformer.judge.expectation.mesh import answer
+from rosettaformer.judge.ports import session
 from rosettaformer.judge.status import Kind
 from rosettaformer.judge.suite.meshes import mesh_cases
 
@@ -53,7 +54,7 @@ def diagnosed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Diagnos
     monkeypatch.setattr(on_mesh, "Store", store)
 
     def run(gives: Callable[[Case], Answer], apart: Callable[[Case], Sequence[Any]] = lambda case: (), **options: Any) -> Diagnosis:
-        monkeypatch.setattr(on_mesh, "open_worker", lambda *_, **__: Worker(gives, apart))
+        monkeypatch.setattr(session, "open_worker", lambda *_, **__: Worker(gives, apart))
         return on_mesh.diagnose("a port", CASES, **options)
 
     yield run

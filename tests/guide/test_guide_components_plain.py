@@ -23,6 +23,7 @@ from rosettaformer.guide.components import ORDER, plain, prose
 from rosettaformer.guide.components.modules import PACKAGES
 from rosettaformer.judge import runner
 from rosettaformer.judge.case import Case
+from rosettaformer.judge.ports import session
 from rosettaformer.judge.status import Status
 
 FOLDER = Path(plain.__file__).parents[1] / "snippets" / "components"
@@ -59,7 +60,7 @@ BESIDE = ("penalise/penalty", "training_loss/unsmoothed", "greedy_search/plain",
 
 @pytest.mark.parametrize("framework, components", [*PARTS, DECODER], ids=[*FRAMEWORKS, "decoder"])
 def test_a_plain_version_gives_what_the_reference_gives(framework: str, components: tuple[str, ...]) -> None:
-    with loaded(framework) as port, mock.patch.object(runner, "open_worker", lambda *rest: InProcess(port)):
+    with loaded(framework) as port, mock.patch.object(session, "open_worker", lambda *rest: InProcess(port)):
         passed(port, components, lambda case: case.core or case.id in BESIDE)
 
 

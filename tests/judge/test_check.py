@@ -18,7 +18,7 @@ from rosettaformer.judge import runner
 from rosettaformer.judge.case import DTYPES
 from rosettaformer.judge.expectation.components import is_layout
 from rosettaformer.judge.expectation.expectation_store import Store, digest
-from rosettaformer.judge.ports import process
+from rosettaformer.judge.ports import process, session
 from rosettaformer.judge.suite import all_cases, of_components
 
 pytestmark = pytest.mark.product
@@ -105,7 +105,7 @@ def test_equal_programs_compile_once_in_a_new_folder_or_the_user_s(tmp_path: Pat
         monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
     (tmp_path / "compiling.py").write_text(COMPILING)
     case = next(case for case in CORE if case.component == "softmax")
-    with contextlib.closing(runner.open_worker(str(tmp_path / "compiling.py"), 1)) as worker:
+    with contextlib.closing(session.open_worker(str(tmp_path / "compiling.py"), 1)) as worker:
         answers = [worker.ask(case, 60)[1] for _ in range(3)]
         folder = Path(bytes(answers[0]["folder"]).decode())
         assert [int(answer["hits"]) for answer in answers] == [0, 1, 2]
@@ -118,7 +118,7 @@ def test_equal_programs_compile_once_in_a_new_folder_or_the_user_s(tmp_path: Pat
 def test_an_xla_that_does_not_know_the_quick_flags_compiles_as_always(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("jax")
     monkeypatch.setattr(process, "QUICK_XLA", "--xla_no_such_flag=true")
-    with contextlib.closing(runner.open_worker("jax", 1, quick_compile=True)) as worker:
+    with contextlib.closing(session.open_worker("jax", 1, quick_compile=True)) as worker:
         assert worker.greeting[0] == "ready"
 
 

@@ -16,6 +16,7 @@ from kinds import conformance
 
 from rosettaformer.files.checkpoints.hugging_face import FAMILIES, new
 from rosettaformer.judge import runner
+from rosettaformer.judge.ports import session
 from rosettaformer.judge.result import Result
 from rosettaformer.judge.suite.like_folders import cases_of
 
@@ -35,11 +36,11 @@ CONFORMING = {
 def asked(
     port: str, like: str, folder: Path, names: tuple[str, ...] = (), start: object = InProcess, dtype: str = "float32"
 ) -> list[Result]:
-    """The results of a port on a family's new folder, or on a folder, without what it does not cover. start: as `runner.open_worker`."""
+    """The results of a port on a family's new folder, or on a folder, without what it does not cover. start: as `session.open_worker`."""
     cases = [case for case in cases_of(like, folder, [dtype]) if not names or case.name in names]
     with pytest.MonkeyPatch.context() as patch:
         if start:
-            patch.setattr(runner, "open_worker", start)
+            patch.setattr(session, "open_worker", start)
         results = runner.run(cases, [port], [dtype])
     return [result for result in results if result.status != "not covered"]
 

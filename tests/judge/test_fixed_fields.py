@@ -7,8 +7,9 @@ from kinds import every
 
 from reference_numpy import preset
 from rosettaformer.judge.suite import all_cases, decoders, decoding, single_stack
+from rosettaformer.judge.suite.asked import Suite, asked
 from rosettaformer.judge.suite.build import Builder, excluded
-from rosettaformer.judge.suite.limits import Hidden
+from rosettaformer.judge.suite.hidden import Hidden
 
 MODULES = (decoding, single_stack, decoders)
 GENERATION, CHOICES = ("greedy_search", "sample", "beam_search", "decode_in_steps"), ("penalise", "truncate", "draw")
@@ -52,3 +53,13 @@ def test_fields_that_make_no_config_are_refused() -> None:
     """Although some cases read no config."""
     with pytest.raises(ValueError, match="key_size"):
         all_cases({"positions": "rotary", "key_size": 3})
+
+
+def test_a_gradient_that_a_port_cannot_be_asked_is_excluded_with_the_reason() -> None:
+    """Those of what reads an encoder that the port does not have."""
+    fixed = {"encoder_layers": 0}
+    cases = [case for case in all_cases(grad=True) if case.component == "decoder_vjp"]
+    lost = {case.id for case in cases} - {case.id for case in all_cases(fixed, grad=True)}
+    found = asked(Suite(cases), {"config": fixed}).cases
+    assert [case.id for case in found] == [case.id for case in cases]
+    assert lost and all(case.excluded for case in found if case.id in lost)

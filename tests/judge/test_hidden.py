@@ -1,5 +1,6 @@
 """A config that hides what cases are about: what passes shows nothing, and is said not to."""
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -8,9 +9,10 @@ from expectations import suite
 from kinds import conformance, every
 
 from rosettaformer.judge import runner
-from rosettaformer.judge.single import Single
-from rosettaformer.judge.suite import fitted
-from rosettaformer.judge.suite.limits import Hidden
+from rosettaformer.judge.expectation.expectation_store import Store
+from rosettaformer.judge.ports.session import Session
+from rosettaformer.judge.suite.asked import Suite, fitted
+from rosettaformer.judge.suite.hidden import Hidden
 from rosettaformer.judge.summary import Summary
 
 OFFSET = """
@@ -64,11 +66,8 @@ def test_what_fails_fails_although_the_config_hides_things(tmp_path: Path) -> No
 
 @pytest.mark.conformance
 def test_one_case_is_judged_alike(tmp_path: Path) -> None:
-    single = Single(port(tmp_path, {"epsilon": 1e30}))
-    try:
-        assert single.result("layer_norm/plain", "float32", "", 60).status == "not shown"
-    finally:
-        single.close()
+    with contextlib.closing(Session(port(tmp_path, {"epsilon": 1e30}), Suite(), threads=1)) as session:
+        assert runner.run_alone(session, session.question("layer_norm/plain", "float32"), 60, Store()).status == "not shown"
 
 
 @pytest.mark.parametrize("config", every(2, [{"epsilon": 1e30}, {"model_width": 1}]))

@@ -13,9 +13,9 @@ from browser import brightness, names_nothing_outside, offline, opened, prefer, 
 from rosettaformer.judge.compare import HIGHEST, Comparison
 from rosettaformer.judge.diagnosis import Finding
 from rosettaformer.judge.diagnosis.divergence import Divergence, Row
-from rosettaformer.judge.ports.port import undefined
 from rosettaformer.judge.report import html
 from rosettaformer.judge.result import Result
+from rosettaformer.judge.status import undefined
 from rosettaformer.judge.summary import Summary
 
 pytestmark = pytest.mark.product

@@ -6,9 +6,9 @@ from xml.etree import ElementTree
 from messages import mentions
 
 from rosettaformer.judge.case import SUITE_RELEASE
-from rosettaformer.judge.ports.port import undefined
 from rosettaformer.judge.report import junit
 from rosettaformer.judge.result import Result
+from rosettaformer.judge.status import undefined
 from rosettaformer.judge.summary import Summary
 
 

@@ -22,7 +22,8 @@ from rosettaformer.judge.ports.adapters.call_mapping import CallTable, derived
 from rosettaformer.judge.ports.adapters.submodules import found, submodules
 from rosettaformer.judge.ports.names import Names
 from rosettaformer.judge.ports.port import NotCovered, Port
-from rosettaformer.judge.suite import all_cases, attention, fitted, layers
+from rosettaformer.judge.suite import all_cases, attention, layers
+from rosettaformer.judge.suite.asked import fitted
 from rosettaformer.judge.suite.build import Builder
 from rosettaformer.judge.suite.gradients import gradients
 from rosettaformer.judge.vectors import golden

@@ -18,8 +18,8 @@ from rosettaformer.files.checkpoints import load
 from rosettaformer.files.checkpoints.hugging_face import FAMILIES, new, save
 from rosettaformer.judge import runner
 from rosettaformer.judge.case import DTYPES
-from rosettaformer.judge.ports.port import undefined
 from rosettaformer.judge.result import Result
+from rosettaformer.judge.status import undefined
 from rosettaformer.judge.suite.like_folders import cases_of
 
 

@@ -12,7 +12,7 @@ from kinds import conformance, every
 from messages import mentions
 from whole_models import PLAIN, in_this_process, quick, written
 
-import rosettaformer.judge.single  # noqa: F401 - NumPy cannot be loaded again after the run in this process
+import rosettaformer.judge.runner  # noqa: F401 - NumPy cannot be loaded again after the run in this process
 from rosettaformer.commands import diagnose
 from rosettaformer.files.checkpoints import load
 from rosettaformer.files.checkpoints.hugging_face import new
@@ -244,7 +244,7 @@ def test_diagnose_names_a_constant_of_a_model_with_norms_in_float32_within_its_l
 
 
 SUITE = """
-import rosettaformer.judge.single  # noqa: F401 - NumPy cannot be loaded again after the run in this process
+import rosettaformer.judge.runner  # noqa: F401 - NumPy cannot be loaded again after the run in this process
 from rosettaformer.pytest_plugin import parametrize_with_cases
 
 @parametrize_with_cases("a_whole_port.py", like="qwen3", dtypes=["float32"], components=["transformer"], core=True)

@@ -14,11 +14,11 @@ from rich.console import Console
 from rosettaformer.commands.list import _components
 from rosettaformer.commands.progress import Checking
 from rosettaformer.comparison.report import comparison_text
-from rosettaformer.judge.ports.port import ON_ONE_DEVICE, _filled, undefined, without
+from rosettaformer.judge.ports.port import _filled
 from rosettaformer.judge.report import matrix
 from rosettaformer.judge.report.grouping import Reason, reasons
 from rosettaformer.judge.result import Result
-from rosettaformer.judge.status import UNLOADED, UNSTARTED, Status
+from rosettaformer.judge.status import ON_ONE_DEVICE, UNLOADED, UNSTARTED, Status, undefined, without
 from rosettaformer.judge.suite import expression
 from rosettaformer.judge.summary import Summary
 

@@ -25,10 +25,11 @@ from rosettaformer.judge import runner, stored
 from rosettaformer.judge.case import Case
 from rosettaformer.judge.expectation import orders, tolerance, trace
 from rosettaformer.judge.expectation.expectation_store import digest
-from rosettaformer.judge.ports import messages
+from rosettaformer.judge.ports import messages, session
 from rosettaformer.judge.status import Status
 from rosettaformer.judge.stored import Stored
 from rosettaformer.judge.suite import fitting
+from rosettaformer.judge.suite.asked import Suite, asked
 from rosettaformer.judge.suite.like_folders import cases_of
 from rosettaformer.judge.summary import Summary
 
@@ -156,13 +157,12 @@ def test_cases_that_do_not_fit_are_left_out_counted_and_never_passed(folder: Pat
     large = {(case.id, dtype) for case in cases.values() for dtype in case.too_large}
     assert ("transformer/far", "float64") not in large and {("transformer/long", "float64"), ("transformer_vjp/short", "float64")} <= large
     assert ("transformer/short", "float32") not in large
-    about = {"components": ["transformer", "transformer_vjp"], "dtypes": ["float64", "float32"]}
-    statuses = {pair: runner.unable(cases[pair[0]], pair[1], "cpu", about) for pair in large if pair[0].startswith("transformer/")}
-    assert {status for status, _ in statuses.values()} == {Status.TOO_LARGE}
+    port = {"components": ["transformer", "transformer_vjp"], "dtypes": ["float64", "float32"], "config": {}, "modes": ["eager"]}
+    found = asked(Suite([*cases.values()]), port)
+    questions = [found.question(cases[case], dtype) for case, dtype in large if case.startswith("transformer/")]
+    assert {question.status for question in questions} == {Status.TOO_LARGE}
     rows = [
-        runner.Result(case, "transformer", "p", dtype, "cpu", "eager", status, why)
-        for (case, dtype), (status, why) in statuses.items()
-        if status
+        runner.Result(**question.row("p"), status=question.status, message=question.reason) for question in questions if question.status
     ]
     summary = Summary([*rows, runner.Result("transformer/short", "transformer", "p", "float32", "cpu", "eager", Status.PASS)])
     assert len(summary.left) == len(rows) and len(summary.passed) == 1 and str(len(rows)) in summary.verdict
@@ -184,7 +184,7 @@ def test_a_model_that_does_not_fit_is_refused_before_anything_starts(
     monkeypatch: pytest.MonkeyPatch, folder: Path, tmp_path: Path, command: str
 ) -> None:
     monkeypatch.setattr(fitting, "available_memory", lambda: 1000)
-    monkeypatch.setattr(runner, "open_worker", lambda *_, **__: pytest.fail("a port was started"))
+    monkeypatch.setattr(session, "open_worker", lambda *_, **__: pytest.fail("a port was started"))
     (tmp_path / "port.py").write_text("def load(folder):\n    raise SystemExit\n")
     ended = invoke(command, tmp_path / "port.py", "--like", folder)
     assert ended.code == 2 and "Traceback" not in ended.err and "GB" in ended.err

@@ -27,14 +27,13 @@ from rosettaformer.judge.case import Case
 from rosettaformer.judge.diagnosis import on_mesh
 from rosettaformer.judge.expectation import components
 from rosettaformer.judge.expectation.components import DIFFERENTIABLE, OWN, VJP, forward_of, model_of
-from rosettaformer.judge.ports import messages
+from rosettaformer.judge.ports import messages, session
 from rosettaformer.judge.ports.adapters import whole_model
 from rosettaformer.judge.ports.adapters.meshes import answer, by_processes, gathered
 from rosettaformer.judge.report import html, junit
 from rosettaformer.judge.result import Result
-from rosettaformer.judge.runner import unable
 from rosettaformer.judge.status import Status
-from rosettaformer.judge.suite import fitted
+from rosettaformer.judge.suite.asked import Suite, asked, fitted
 from rosettaformer.judge.suite.expression import choose
 from rosettaformer.judge.suite.meshes import mesh_cases
 from rosettaformer.judge.summary import Summary
@@ -48,8 +47,7 @@ LOSS = [CASES[f"training_loss{end}/sharded_llama"] for end in ("", VJP)]
 @pytest.fixture(autouse=True)
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs ports in the process of the tests."""
-    monkeypatch.setattr(runner, "open_worker", InProcess)
-    monkeypatch.setattr(on_mesh, "open_worker", InProcess)
+    monkeypatch.setattr(session, "open_worker", InProcess)
     monkeypatch.setattr(on_mesh, "Store", store)
 
 
@@ -177,7 +175,7 @@ def test_config_fields_that_a_port_fixes_are_those_of_the_cases() -> None:
     assert [case.mesh for case in found] == [case.mesh for case in mesh_cases(meshes)]
     some = [case for case in found if case.id == "transformer/sharded_paper"]
     assert [case.config.epsilon for case in some] == [1e-2, 1e-2] and [case.config.heads for case in some] == [6, 6]
-    assert not some[0].excluded and "heads … model=" in some[1].excluded
+    assert not some[0].excluded and mentions(some[1].excluded, "heads … model=")
 
 
 def test_tensors_that_are_sharded_are_gathered() -> None:
@@ -201,12 +199,14 @@ def test_a_port_with_torch_or_that_says_so_has_a_process_for_each_device(monkeyp
 
 
 def test_too_few_devices_of_a_kind_are_said() -> None:
-    about = {"on_mesh": True, "components": (), "dtypes": ["float32"], "devices": ["cpu", "cuda: one"]}
+    devices = {"on_mesh": True, "devices": ["cpu", "cuda: one"]}
+    about = {"config": {}, "components": (), "modes": ["eager"], "dtypes": ["float32"]} | devices
     case = dataclasses.replace(CASES["embedding/sharded_table"], mesh=Mesh(data=2, model=2))
-    assert unable(case, "float32", "cpu", about) == (None, "")
-    status, why = unable(case, "float32", "cuda", about)
-    assert status == Status.SKIPPED and mentions(why, "data=2,model=2 … 4 cuda … 1")
-    assert unable(dataclasses.replace(case, mesh=Mesh()), "float32", "cuda", about) == (None, "")
+    found = asked(Suite([case]), about, case.mesh)
+    assert found.question(case, "float32").status is None
+    question = found.question(case, "float32", "cuda")
+    assert question.status == Status.SKIPPED and mentions(question.reason, "data=2,model=2 … 4 cuda … 1")
+    assert found.question(dataclasses.replace(case, mesh=Mesh()), "float32", "cuda").status is None
 
 
 @pytest.mark.parametrize(("words", "said"), [

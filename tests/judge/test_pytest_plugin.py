@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-import rosettaformer.judge.single  # noqa: F401 - NumPy cannot be loaded again after the run in this process
+import rosettaformer.judge.runner  # noqa: F401 - NumPy cannot be loaded again after the run in this process
 from rosettaformer.pytest_plugin import parametrize_with_cases
 
 pytestmark = pytest.mark.product
@@ -27,7 +27,7 @@ def layer_norm(case):
     return y.astype(case.inputs["x_btd"].dtype)
 """
 SUITE = """
-import rosettaformer.judge.single  # noqa: F401 - NumPy cannot be loaded again after the run in this process
+import rosettaformer.judge.runner  # noqa: F401 - NumPy cannot be loaded again after the run in this process
 from rosettaformer.pytest_plugin import parametrize_with_cases
 
 @parametrize_with_cases("norm.py", {options})

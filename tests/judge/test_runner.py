@@ -13,6 +13,7 @@ from messages import each_mentions, mentions
 from rosettaformer.judge import runner
 from rosettaformer.judge.case import DTYPES, Case
 from rosettaformer.judge.compare import heat_map
+from rosettaformer.judge.ports import session
 from rosettaformer.judge.summary import Summary
 
 pytestmark = pytest.mark.product
@@ -236,7 +237,7 @@ def test_a_file_that_is_not_there_or_hides_a_module_is_one_row(tmp_path: Path) -
 
 def test_a_worker_answers_again_after_a_crash_and_calls_other_methods(misbehaving: str) -> None:
     crash, good = _cases("crash", "good")
-    with contextlib.closing(runner.open_worker(misbehaving, 1)) as worker:
+    with contextlib.closing(session.open_worker(misbehaving, 1)) as worker:
         assert worker.greeting[1]["components"] == ("layer_norm",)
         assert worker.ask(crash, 60)[0] == "crash"
         assert worker.ask(good, 60)[0] == "outputs"

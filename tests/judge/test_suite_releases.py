@@ -10,7 +10,7 @@ from rosettaformer.judge import runner
 from rosettaformer.judge.case import SUITE_RELEASE
 from rosettaformer.judge.ports.port import Port
 from rosettaformer.judge.report import grouping
-from rosettaformer.judge.suite.limits import fitted_to
+from rosettaformer.judge.suite.asked import Suite, asked
 from rosettaformer.judge.summary import Summary
 
 OLD = all_by_id()["softmax/large_masked"]
@@ -41,6 +41,6 @@ def test_a_release_that_there_is_not_is_refused(tmp_path: Path, suite: object) -
 
 
 def test_a_command_pins_a_release_as_a_file_does() -> None:
-    about = {"config": {}, "suite": SUITE_RELEASE}
-    assert [bool(case.excluded) for case in fitted_to(about, [OLD, NEW])] == [False, True]
-    assert [bool(case.excluded) for case in fitted_to({"config": {}}, [OLD, NEW])] == [False, False]
+    suite, free = Suite([OLD, NEW]), {"config": {}}
+    assert [bool(case.excluded) for case in asked(suite, free | {"suite": SUITE_RELEASE}).cases] == [False, True]
+    assert [bool(case.excluded) for case in asked(suite, free).cases] == [False, False]

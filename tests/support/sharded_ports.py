@@ -18,7 +18,7 @@ from rosettaformer.files.checkpoints.hugging_face import new
 from rosettaformer.judge.case import Case
 from rosettaformer.judge.diagnosis.sharding import Reply, Said, said
 from rosettaformer.judge.ports.process import QUICK_XLA
-from rosettaformer.judge.runner import open_worker
+from rosettaformer.judge.ports.session import open_worker
 from rosettaformer.judge.status import Kind
 from rosettaformer.judge.suite.like import like_cases
 from rosettaformer.judge.suite.meshes import mesh_cases

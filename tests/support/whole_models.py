@@ -14,9 +14,9 @@ from expectations import store
 from rosettaformer.common.processes import Answer
 from rosettaformer.judge import runner
 from rosettaformer.judge.case import DTYPES, Case
-from rosettaformer.judge.diagnosis import examined_port
 from rosettaformer.judge.expectation.expectation_store import Store
 from rosettaformer.judge.expectation.tolerance import Expectation
+from rosettaformer.judge.ports import session
 from rosettaformer.judge.result import Result
 from rosettaformer.judge.suite.like_folders import cases_of
 
@@ -64,9 +64,8 @@ class _Locked(Store):
 
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs ports in the process of the tests, while nothing that is expected is computed."""
-    monkeypatch.setattr(runner, "open_worker", _InProcess)
+    monkeypatch.setattr(session, "open_worker", _InProcess)
     monkeypatch.setattr(runner, "Store", _Locked)
-    monkeypatch.setattr(examined_port, "open_worker", _InProcess)
 
 
 @functools.cache

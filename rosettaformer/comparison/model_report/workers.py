@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from ...common.processes import Answer, Child, thread_share
-from ...judge import runner
 from ...judge.ports.process import Worker
+from ...judge.ports.session import open_worker
 
 Ask = Callable[..., Answer]
 
@@ -24,7 +24,7 @@ def opened(ports: Mapping[str, str], limit: float) -> Iterator[dict[str, Worker]
     """Starts the processes of ports, by name, and ends them after the block; a greeting says which of them cannot be asked."""
     threads = thread_share(len(ports))
     with contextlib.ExitStack() as stack, ThreadPoolExecutor(max(1, len(ports))) as pool:
-        started = pool.map(lambda port: runner.open_worker(port, threads, limit), ports.values())
+        started = pool.map(lambda port: open_worker(port, threads, limit), ports.values())
         yield {name: stack.enter_context(contextlib.closing(worker)) for name, worker in zip(ports, started, strict=True)}
 
 

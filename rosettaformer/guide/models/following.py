@@ -11,7 +11,7 @@ from ...common.backends import PORTS
 from ...judge.case import Case
 from ...judge.diagnosis.divergence.findings import Findings
 from ...judge.diagnosis.divergence.teacher import Teacher
-from ...judge.runner import open_worker
+from ...judge.ports.session import open_worker
 from ...judge.suite import all_cases
 
 DTYPE = "float32"

@@ -144,7 +144,7 @@ class _Examiner(Inquiry):
             if stale(entry, results):
                 text = f"every case of {entry.case} passes, and is declared to fail: remove the entry"
                 self.record.add(About(entry.case.partition("/")[0], dtype), Verdict.PASSES, text)
-        if not self.record.findings and (short := self.checked.shortage(subject.fixed)):
+        if not self.record.findings and (short := self.checked.shortage(subject.hidden)):
             reason = self.checked.reason or subject.excluded
             text = ": ".join(filter(None, (short, reason)))
             self.record.add(About("", dtype), Verdict.NOT_COMPARED, text)

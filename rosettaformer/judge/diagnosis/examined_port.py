@@ -3,23 +3,22 @@
 Its results are kept as `check` has them: a diagnosis never ends with less.
 """
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
-from reference_numpy.suggestions import known
-
-from ...common.extras import MissingBackend
 from ..case import DTYPES, Case
 from ..catalogue import all_defects
 from ..expectation.components import DIFFERENTIABLE, FORWARD
+from ..ports.session import Session
 from ..result import Expected, Result, judge, of_pair
-from ..runner import Question, open_worker
 from ..status import FAILURES, LEFT, Kind, Status
 from ..suite import all_cases
+from ..suite.asked import Question, Suite
 from ..suite.expression import choose
 from ..suite.fitting import fits
-from ..suite.limits import Hidden, fitted_to, for_port
+from ..suite.hidden import Hidden
 from ..summary import Summary
 from . import stability
 from .altered import Outputs
@@ -44,33 +43,27 @@ class Subject:
         cases: Sequence[Case] | None = None, expression: str | None = None,
     ) -> None:  # fmt: skip
         self.port, self._limit, self._mode, self._declared, self._deadline = port, limit, mode, declared, deadline
-        self.worker = open_worker(port, threads=2)
-        kind, about = self.worker.greeting
-        if kind != Kind.READY:
-            self.close()
-            if kind == Kind.MISSING:
-                raise MissingBackend(about)
-            raise ValueError(f"the port {port} must start; got {kind}: {about}")
-        if mode not in ("", *about["modes"]):
-            self.close()
-            known("the mode of this port", [mode], about["modes"])
-        self.covered: Collection[str] = about["components"]
-        self.framework: str = about.get("loaded", "")
-        self.dtypes = [dtype for dtype in DTYPES if dtype in about["dtypes"]]
         self.whole = cases is not None
-        shown = about.get("findings", {})  # what an artefact shows without being run
-        self.said: dict[str, str] = {place: text for place, (status, text) in shown.items() if status in FAILURES}
-        self._about = about
+        if expression is not None:
+            cases = choose(all_cases(grad=True) if cases is None else cases, expression)
+        self._session = Session(port, Suite(cases), threads=2)
         try:
-            own = for_port(fitted_to(about, cases), about)
-            own = own if expression is None else choose(own, expression)
-        except ValueError:
+            self._session.require(mode)
+            found = self._session.asked
+        except BaseException:
             self.close()
             raise
-        asked = [case for case in own if not case.excluded]
-        self.all_cases = [dataclasses.replace(case, dtypes=dtypes) for case in asked if not case.outside and (dtypes := fits(case))]
-        self.outside = [case for case in asked if case.outside]
-        self.excluded = next((case.excluded for case in own if case.excluded), "")
+        self.worker, self._about = self._session.worker, found.about
+        self.covered: Collection[str] = found.about["components"]
+        self.framework: str = found.about.get("loaded", "")
+        self.dtypes = [dtype for dtype in DTYPES if dtype in found.about["dtypes"]]
+        shown = found.about.get("findings", {})  # what an artefact shows without being run
+        self.said: dict[str, str] = {place: text for place, (status, text) in shown.items() if status in FAILURES}
+        self.hidden = found.hidden
+        left = [case for case in found.cases if not case.excluded]
+        self.all_cases = [dataclasses.replace(case, dtypes=dtypes) for case in left if not case.outside and (dtypes := fits(case))]
+        self.outside = [case for case in left if case.outside]
+        self.excluded = next((case.excluded for case in found.cases if case.excluded), "")
 
     @property
     def limit(self) -> float:
@@ -78,18 +71,13 @@ class Subject:
         self._deadline.check()
         return self._limit
 
-    @property
-    def fixed(self) -> list[Case]:
-        """The suite's cases, if they have a config or shared kernels that the port fixes."""
-        return self.all_cases if not self.whole and (self._about["config"] or self._about.get("shared")) else []
-
     def promised(self, case: Case) -> str:
         """What an artefact's manifest says becomes of the id out of range that a case has."""
         return str(self._about.get("ids", {}).get(case.outside, ""))
 
     def close(self) -> None:
         """Ends the port's process."""
-        self.worker.close()
+        self._session.close()
 
     def dtypes_of(self, component: str) -> list[str]:
         """The port's dtypes in the order in which the component is asked: first that of the most cases, which of searches is float32."""
@@ -138,13 +126,10 @@ class Subject:
 
     def first(self, case: Case) -> Outputs | None:
         """The answer to the case of another process of the port, which is asked nothing before it; None where it has none."""
-        worker = open_worker(self.port, threads=2)
-        try:
-            if worker.greeting[0] != Kind.READY:
+        with contextlib.closing(Session(self.port, Suite(()), threads=2)) as other:
+            if not other.ready:
                 return None
-            ((kind, answer),) = worker.answers([dataclasses.replace(case, twice=False)], self.limit)
-        finally:
-            worker.close()
+            ((kind, answer),) = other.worker.answers([dataclasses.replace(case, twice=False)], self.limit)
         return answer if kind == Kind.OUTPUTS else None
 
     def random(self, cases: Iterable[Case]) -> list[int]:
@@ -176,7 +161,7 @@ class Checked:
 
     def row(self, case: Case) -> dict[str, Any]:
         """The fields of a result that say which case it is of."""
-        return Question(case, Hidden((), ()), case.dtype, case.device, case.mode).row(self._port)
+        return Question(case, case.dtype, case.device, case.mode).row(self._port)
 
     def put(self, case: Case, result: Result) -> None:
         """Adds a result."""
@@ -198,16 +183,11 @@ class Checked:
         left = (result.message for _, result in self._results.values() if result.status not in (Status.PASS, *FAILURES))
         return next(filter(None, left), "")
 
-    def shortage(self, fixed: list[Case]) -> str:
-        """What `check` says if too little was shown; empty if enough was.
-
-        fixed: the cases with the config that the port fixes, which may hide what they are about; none if it fixes nothing.
-        """
-        hidden = Hidden(fixed, all_cases(grad=True) if fixed else ())
-        own = {case.id: case for case in fixed}
+    def shortage(self, hidden: Hidden) -> str:
+        """What `check` says if too little was shown; empty if enough was. hidden: what the port's config hides of its cases."""
         found = []
         for case, result in self._results.values():
-            reason = hidden.reason(own[case.id]) if result.status == Status.PASS and case.id in own else ""
+            reason = hidden.reason(case) if result.status == Status.PASS else ""
             found.append(dataclasses.replace(result, status=Status.NOT_SHOWN, message=reason) if reason else result)
         return Summary(found).shortage
 

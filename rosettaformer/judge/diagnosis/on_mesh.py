@@ -8,17 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from reference_numpy.sharding import Mesh
-
-from ...common.extras import MissingBackend
 from ...common.processes import thread_share
 from ..case import DTYPES, Case
 from ..expectation.expectation_store import Store
-from ..ports.process import Worker
+from ..ports.session import Session
 from ..result import Result, judge
-from ..runner import Question, open_worker, unable
 from ..status import FAILURES, Kind, Status
-from ..suite.limits import Hidden, for_port
+from ..suite.asked import Question, Suite
 from ..summary import Summary
 from . import explanation
 from .examined_port import Progress
@@ -41,16 +37,16 @@ def diagnose(
     that gives every answer, or what the answers show. Arguments and errors as `examination.diagnose`.
     """
     deadline, store = Deadline(limit), Store()
-    asked = [case for case in cases if case.mesh and (not components or case.component in components)]
-    asked = [case for case in asked if not {(case.id, dtype) for dtype in case.dtypes} <= {*declared}]
+    wanted = [case for case in cases if case.mesh and (not components or case.component in components)]
+    wanted = [case for case in wanted if not {(case.id, dtype) for dtype in case.dtypes} <= {*declared}]
     findings: list[Finding] = []
     stopped = ""
     try:
-        for mesh in dict.fromkeys(case.mesh for case in asked):
-            own = [case for case in asked if case.mesh == mesh]
-            with contextlib.closing(open_worker(port, thread_share(), mesh=mesh)) as worker:
-                examiner = _Examiner(worker, mesh, mode, deadline, answer_limit, progress, store)
-                for finding in itertools.chain(examiner.findings(own), examiner.shortage(own)):
+        for mesh in dict.fromkeys(case.mesh for case in wanted):
+            own = [case for case in wanted if case.mesh == mesh]
+            with contextlib.closing(Session(port, Suite(own), thread_share(), mesh=mesh)) as session:
+                examiner = _Examiner(session, mode, deadline, answer_limit, progress, store)
+                for finding in itertools.chain(examiner.findings(), examiner.shortage()):
                     findings.append(finding)
                     say(finding.text)
     except TimeIsUp as error:
@@ -82,8 +78,7 @@ def _tokens(case: Case) -> int:
 class _Examiner:
     """Examines a port on one mesh. unasked: the component of each case that has no answer in the dtype that is examined."""
 
-    worker: Worker
-    mesh: Mesh | None
+    session: Session
     mode: str
     deadline: Deadline
     limit: float
@@ -92,60 +87,57 @@ class _Examiner:
     unasked: Sequence[str] = ()
     results: list[Result] = field(default_factory=list)
 
-    def shortage(self, cases: Sequence[Case]) -> Iterator[Finding]:
+    def shortage(self) -> Iterator[Finding]:
         """Yields the finding that too little was compared on this mesh, if nothing fails there."""
         if any(result.status in FAILURES for result in self.results):
             return
         if shortage := Summary(self.results).shortage:
-            left = next((result.message for result in self.results if result.message), "") or self._reason(cases)
-            text = f"on {self.mesh}: {shortage}" + f": {left}" * bool(left)
+            left = next((result.message for result in self.results if result.message), "") or self._reason()
+            text = f"on {self.session.mesh}: {shortage}" + f": {left}" * bool(left)
             yield Finding("", "", Verdict.NOT_COMPARED, (), text)
 
-    def _reason(self, cases: Sequence[Case]) -> str:
+    def _reason(self) -> str:
         """Why the first case that the port is not asked is none."""
-        about = self.worker.greeting[1]
-        asked = ((case, dtype) for case in cases for dtype in case.dtypes)
-        return next((why for case, dtype in asked if (why := unable(case, dtype, "cpu", about)[1])), "")
+        asked = self.session.asked
+        questions = (asked.question(case, dtype) for case in asked.cases for dtype in case.dtypes)
+        return next((question.reason for question in questions if question.status), "")
 
-    def findings(self, cases: Sequence[Case]) -> Iterator[Finding]:
+    def findings(self) -> Iterator[Finding]:
         """Yields what is found: of each component in the first dtype in which it fails. Raises ValueError if the port does not start,
         MissingBackend without its framework, and TimeIsUp.
         """
-        kind, about = self.worker.greeting
-        if kind == Kind.MISSING:
-            raise MissingBackend(about)
-        if kind != Kind.READY:
-            raise ValueError(f"the port {self.worker.port} must start on the mesh {self.mesh}; got {kind}: {about}")
-        left = list(for_port(cases, about))
+        self.session.require(self.mode)
+        asked, about = self.session.asked, self.session.about
+        left = list(asked.cases)
         for dtype in (dtype for dtype in DTYPES if dtype in about["dtypes"]):
-            asked = sorted((case for case in left if dtype in case.dtypes and not unable(case, dtype, "cpu", about)[0]), key=_tokens)
+            every = (asked.question(case, dtype, mode=self.mode) for case in left if dtype in case.dtypes)
+            questions = sorted((question for question in every if not question.status), key=lambda question: _tokens(question.case))
             answers: list[_Answer] = []
             late: TimeIsUp | None = None
             try:
-                for case in asked:
-                    if _tokens(case) > FEW and any(answer.result.status in FAILURES for answer in answers):
+                for question in questions:
+                    if _tokens(question.case) > FEW and any(answer.result.status in FAILURES for answer in answers):
                         break
-                    self.progress(f"{case.component} on {self.mesh}", len(answers) / len(asked))
-                    answers.append(self._answer(case, dtype, about))
+                    self.progress(f"{question.case.component} on {self.session.mesh}", len(answers) / len(questions))
+                    answers.append(self._answer(question))
             except TimeIsUp as error:
                 late = error
             failed = {answer.result.component for answer in answers if answer.result.status in FAILURES}
-            self.unasked = [case.component for case in asked[len(answers) :]]
+            self.unasked = [question.case.component for question in questions[len(answers) :]]
             yield from self._found(answers, dtype, about.get("loaded", ""))
             if late:
                 raise late
             left = [case for case in left if case.component not in failed]
 
-    def _answer(self, case: Case, dtype: str, about: dict[str, Any]) -> _Answer:
-        """The answer to a case, and what the comparison says of it. Raises TimeIsUp."""
+    def _answer(self, question: Question) -> _Answer:
+        """The answer to a question, and what the comparison says of it. Raises TimeIsUp."""
         self.deadline.check()
-        asked = case.at(dtype, mode=self.mode or about["modes"][0])
-        kind, answer = self.worker.ask(asked, self.limit)
-        each: Sequence[Any] = getattr(self.worker, "apart", ()) if kind == Kind.DIFFERS else ()
-        row = Question(case, Hidden((), ()), dtype, "cpu", asked.mode).row(self.worker.port)
-        expected = self.store.expect(asked) if kind == Kind.OUTPUTS or each else {}
-        reply = Reply(asked, expected, each[0] if each else answer) if expected else None
-        self.results.append(judge(row, kind, answer, expected))
+        posed = question.posed
+        kind, answer = self.session.worker.ask(posed, self.limit)
+        each: Sequence[Any] = getattr(self.session.worker, "apart", ()) if kind == Kind.DIFFERS else ()
+        expected = self.store.expect(posed) if kind == Kind.OUTPUTS or each else {}
+        reply = Reply(posed, expected, each[0] if each else answer) if expected else None
+        self.results.append(judge(question.row(self.session.port), kind, answer, expected))
         return _Answer(self.results[-1], reply, answer if each else "")
 
     def _found(self, answers: Sequence[_Answer], dtype: str, framework: str) -> Iterator[Finding]:
@@ -161,7 +153,7 @@ class _Examiner:
                 continue
             result = next(answer.result for answer in own if answer.result.status in FAILURES)
             verdict = Verdict.UNEXPLAINED if result.status == Status.DIFFERS else Verdict.ERROR
-            text = f"{component} on {self.mesh}: {result.case} {result.status}: {result.message}"
+            text = f"{component} on {self.session.mesh}: {result.case} {result.status}: {result.message}"
             yield Finding(component, dtype, verdict, (), text)
 
     def _said(self, answers: Sequence[_Answer], framework: str) -> Said | None:
@@ -177,6 +169,6 @@ class _Examiner:
         shown = ", ".join(components[:SHOWN]) + f" and {len(components) - SHOWN} more" * (len(components) > SHOWN)
         unasked = sum(component in components for component in self.unasked)
         others = f"; {unasked} more case{'s' * (unasked > 1)} had not been asked" if unasked else ""
-        lines = [f"{shown} on {self.mesh}: {found.text}{others}", *([apart] if apart else []), *found.lines]
+        lines = [f"{shown} on {self.session.mesh}: {found.text}{others}", *([apart] if apart else []), *found.lines]
         explanations = tuple((id_,) for id_ in found.ids)
         return Finding(", ".join(components), dtype, found.verdict, explanations, "\n  ".join(lines))

@@ -22,13 +22,13 @@ from ...common.reading import read_bytes
 from ...files.artefacts.kinds import kind_of
 from ..case import DTYPES, Case, pinned
 from ..expectation.components import COMPONENTS, forward_of
+from ..status import undefined
 from .signature import nothing
 
 SKIP = "skip_padding"  # an argument of whole models that few ports have
 ENTRY_POINTS = "rosettaformer.ports"  # the group in which an installed package names its ports
 STRATEGY = "strategy."  # how the names of a strategy's fields begin in a case
 FRAMEWORKS = tuple(PORTS)  # what a port may name as its `framework`
-ON_ONE_DEVICE = "the port answers on one device; `on_mesh(case)` in its file, or `load(folder, mesh)`, answers on a mesh"
 
 
 class Unsupported(Exception):
@@ -41,16 +41,6 @@ class NotCovered(Exception):
 
 class NotShown(Exception):
     """An artefact has no input, or no room, for the case; the message says which."""
-
-
-def undefined(component: str) -> str:
-    """Returns why a port that does not define the component does not cover its cases."""
-    return f"the port does not define {component}"
-
-
-def without(dtype: str) -> str:
-    """Returns why a port that does not compute in the dtype does not cover its cases."""
-    return f"the port does not support {dtype}"
 
 
 class NotLoaded(Exception):

@@ -5,9 +5,8 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ..ports.port import ON_ONE_DEVICE, undefined, without
 from ..result import Result
-from ..status import Status
+from ..status import ON_ONE_DEVICE, Status, undefined, without
 from ..summary import Summary
 
 SHORT = {"float64": "f64", "float32": "f32", "bfloat16": "bf16", "float16": "f16"}

@@ -3,7 +3,6 @@
 Sizes all differ; every parameter is random and large enough to show.
 """
 
-import dataclasses
 import importlib
 import pkgutil
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -13,7 +12,6 @@ from ..case import Case
 from ..expectation.components import COMPONENTS, forward_of
 from .build import Builder, excluded, reads_config
 from .gradients import gradients
-from .meshes import mesh_cases
 
 # modules whose cases come after the plain ones of their components
 AFTER = ("decoders", "single_stack", "training_mode")
@@ -53,25 +51,3 @@ def of_components(cases: Iterable[Case], components: Collection[str], grad: bool
         return grad and (not components or forward in components) if forward else not components
 
     return [case for case in cases if belongs(case.component)]
-
-
-def fitted(cases: Sequence[Case], fixed: Mapping[str, Any], shared: Sequence[str] = ()) -> list[Case]:
-    """Returns the same cases for a port that fixes some config fields, or that has kernels which all heads share: made anew if they are the
-    suite's own; cases of a checkpoint are excluded if they differ. Each keeps the dtypes in which it is run.
-    """
-    if not fixed and not shared:
-        return list(cases)
-    if (meshes := list(dict.fromkeys(case.mesh for case in cases if case.mesh))) and not any(case.folder for case in cases):
-        of_mesh = {(case.id, case.mesh): case for case in mesh_cases(meshes, fixed, shared)}
-        return [dataclasses.replace(of_mesh[case.id, case.mesh], dtypes=case.dtypes) for case in cases]
-    own = {case.id: case for case in all_cases(fixed, any(forward_of(case.component) for case in cases), shared)}
-    return [
-        dataclasses.replace(own[case.id], dtypes=case.dtypes) if case.id in own else _of_checkpoint(case, fixed, shared) for case in cases
-    ]
-
-
-def _of_checkpoint(case: Case, fixed: Mapping[str, Any], shared: Sequence[str]) -> Case:
-    """Returns a case of a checkpoint, with the reason if it does not fit the fixed fields or kernels that all heads share."""
-    if kernels := [name for name in case.parameters if f".{name}".endswith(tuple(f".{end}" for end in shared))]:
-        return dataclasses.replace(case, excluded=f"all heads of the port share {kernels[0]}, and the checkpoint has a kernel of each")
-    return excluded(case, fixed, "the checkpoint has")

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from ...case import Case, numpy_dtype
-from ..port import ON_ONE_DEVICE, NotCovered
+from ...status import ON_ONE_DEVICE
+from ..port import NotCovered
 
 
 def answer(module: ModuleType, case: Case) -> Any:
