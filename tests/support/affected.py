@@ -27,10 +27,10 @@ AFFECTS = {
     "house backends",
     "rosettaformer/common/meshes": "training inference comparison checkpoints",
     "rosettaformer/common/modules": "comparison judge artefacts proposals impl_jax impl_torch diagnosis commands inference guide "
-    "checkpoints benchmarks",
+    "checkpoints benchmarks house",
     "rosettaformer/common/pages": "guide comparison inference judge checkpoints benchmarks",
     "rosettaformer/common/processes": f"judge comparison training {_EVERY}",
-    "rosettaformer/comparison": "comparison checkpoints judge commands",
+    "rosettaformer/comparison": "comparison checkpoints judge commands house benchmarks diagnosis",
     "rosettaformer/comparison/model_report": "comparison inference checkpoints commands",
     "rosettaformer/comparison/timing": "comparison benchmarks inference checkpoints judge commands",
     "rosettaformer/files/artefacts": "artefacts inference commands comparison judge backends guide house proposals benchmarks diagnosis "
