@@ -32,7 +32,7 @@ OF_ARTEFACTS = ("inputs", "outputs", "function", "allow_code", "expect")
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """What is chosen among the cases; by default the suite's are, without gradients.
+    """Which cases are chosen: by default those of the suite, without gradients.
 
     components: only these. expression: names of cases joined by and, or, not, as in pytest. dtypes: only these. grad: gradients, too;
     full: every case with its gradients. like: judge the whole model, of a new random folder of a family, or of a folder; seed: of the
