@@ -117,6 +117,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason="no CUDA device"))
 
 
+@pytest.fixture(scope="module")
+def driver() -> Iterator[Any]:
+    """A browser that has no network."""
+    with browser.offline() as driver:
+        yield driver
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
     """Says at the end if pages could not be read in a browser. Nothing is collected after it: the process ends."""

@@ -11,7 +11,7 @@ from typing import Any
 import flat
 import numpy as np
 import pytest
-from browser import names_nothing_outside, offline, opened, wide
+from browser import names_nothing_outside, opened, wide
 from checkpoint_models import CONFIG, random_parameters
 from invoke import invoke, refused
 from messages import mentions
@@ -443,12 +443,6 @@ def test_the_likeliest_tokens_of_each_mask_are_shown_and_a_folder_that_transform
         np.testing.assert_allclose([one.found["transformers"] for one in place.candidates], likeliest.values, rtol=1e-4)
     without = made(folder, broken, sections=("predictions",))
     assert without.present == ["numpy"] and "config" in without.missing["transformers"]
-
-
-@pytest.fixture(scope="module")
-def driver() -> Iterator[Any]:
-    with offline() as driver:
-        yield driver
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import brightness, offline, prefer, violations, visited, wide
+from browser import brightness, prefer, violations, visited, wide
 from invoke import refused
 from kinds import conformance
 from selenium.webdriver.common.keys import Keys
@@ -40,12 +40,6 @@ QUICK = ("index.html", "components/layer_norm.html", "defects/MHA11.html")
 PLACES = [(1440, "light"), (390, "dark")]  # widths and schemes
 OTHERS = [(1440, "dark"), (768, "light"), (768, "dark"), (390, "light")]
 pytestmark = pytest.mark.xdist_group("guide")  # measured and built once
-
-
-@pytest.fixture(scope="module")
-def driver() -> Iterator[Any]:
-    with offline() as browser:
-        yield browser
 
 
 def test_it_is_whole_and_small_and_loads_nothing_from_elsewhere(guide: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from browser import names_nothing_outside, offline, opened, prefer, wide
+from browser import names_nothing_outside, opened, prefer, wide
 from messages import naming
 
 from reference_numpy import parameters, preset
@@ -69,12 +69,6 @@ def test_twelve_layers_of_128_tokens_are_a_small_file() -> None:
 
 def test_the_page_is_one_file_that_names_nothing_outside() -> None:
     assert names_nothing_outside(re.sub(r'<a class="head".*?>', "", page()))
-
-
-@pytest.fixture(scope="module")
-def driver() -> Iterator[Any]:
-    with offline() as driver:
-        yield driver
 
 
 @pytest.fixture

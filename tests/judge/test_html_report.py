@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import brightness, names_nothing_outside, offline, opened, prefer, wide
+from browser import brightness, names_nothing_outside, opened, prefer, wide
 
 from rosettaformer.judge.compare import HIGHEST, Comparison
 from rosettaformer.judge.diagnosis import Finding
@@ -72,12 +72,6 @@ def test_the_page_is_one_file_whose_diagnosis_stands_first() -> None:
     assert names_nothing_outside(page())
     text = page()
     assert 0 < text.index('id="diagnosis"') < text.index('id="divergence"') < text.index('id="matrix"') < text.index('id="failures"')
-
-
-@pytest.fixture(scope="module")
-def driver() -> Iterator[Any]:
-    with offline() as driver:
-        yield driver
 
 
 @pytest.fixture

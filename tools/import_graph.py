@@ -8,7 +8,7 @@ from pathlib import Path
 
 __all__ = ["HOUSE", "PACKAGES", "PORTS", "arrows", "circle", "files", "imported_packages", "imports", "reduced", "rooms", "tree_of"]
 
-HOUSE = Path(__file__).resolve().parents[2]
+HOUSE = Path(__file__).resolve().parent.parent
 PORTS = ("impl_torch", "impl_tf", "impl_jax")
 PACKAGES = ("reference_numpy", *PORTS)
 
