@@ -1,4 +1,4 @@
-"""Times first answers: of a process that finds no compiled programs on the disk, and of a second one, which finds those of the first."""
+"""Times the first answer of a new process: cold, without compiled programs on disk, and warm, with those of the cold one."""
 
 import contextlib
 import dataclasses

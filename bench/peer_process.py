@@ -1,4 +1,4 @@
-"""The processes of the rows, and how they are asked."""
+"""Starts the processes of the rows and asks them."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence

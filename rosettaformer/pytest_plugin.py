@@ -12,7 +12,6 @@ pytest loads this module in every run on a machine that has rosettaformer; there
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -49,11 +48,9 @@ class _Asked(NamedTuple):
 
 def _like_cases(asked: _Asked, closing: ExitStack) -> list[Case]:
     """The cases of a whole model, whose folders are removed when `closing` is closed."""
-    from .judge.case import DTYPES
-    from .judge.suite.like_folders import cases_of
+    from .judge.selection import Selection, cases_for
 
-    root = closing.enter_context(tempfile.TemporaryDirectory(prefix="rosettaformer-like-"))
-    return cases_of(asked.like, Path(root), DTYPES, asked.seed)
+    return closing.enter_context(cases_for((), Selection(like=asked.like, seed=asked.seed)))
 
 
 class _Ports:

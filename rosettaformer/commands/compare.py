@@ -45,7 +45,7 @@ TIMED = click.option("--time", type=Choice([*comparing.TIMES]), default="none", 
 )
 @section(
     "Inputs",
-    click.option("--inputs", "file", type=click.Path(path_type=Path), help="A .npz file, its names those of the arguments."),
+    click.option("--inputs", "file", type=click.Path(path_type=Path), help="A .npz file with an array for each argument, by name."),
     click.option("--input", "inputs", multiple=True, metavar="DECLARATION", help=RANDOM),
     click.option("--left-axes", multiple=True, metavar="AXES", help="The order of an input's axes on the left: 'image: b c h w'."),
     click.option("--right-axes", multiple=True, metavar="AXES", help="The same on the right."),

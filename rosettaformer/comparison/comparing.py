@@ -30,14 +30,16 @@ def compare(
     seed: int = 0,
     limit: float = 300.0,
 ) -> dict[str, Any]:
-    """Compares two models on the same weights and inputs: the report that the command writes with --json, as a mapping.
+    """Compares two models on the same weights and inputs and returns the report that `compare --json` writes.
 
-    Its `verdict` is one of a few words, `sentences` say what differs, `outputs`, `layers`, `variables` and others have the numbers.
-    left, right: "FILE.py:NAME", "MODULE:NAME", "CHECKPOINT@BACKEND", "transformers:DIR", "keras-hub:DIR", an ONNX file, or a port with
-    component. settings: arguments of both classes. weights: random, left, right, own, or a file. rename: a table of the names of both.
-    inputs: such as "tokens: b=2 t=7 int64 <100". limit: seconds for one answer. Raises ValueError on bad input, MissingBackend.
+    `verdict` is a word or two, `sentences` say what differs; `outputs`, `layers` and `variables` have the numbers. left, right:
+    "FILE.py:NAME", "MODULE:NAME", "CHECKPOINT@BACKEND", "transformers:DIR", "keras-hub:DIR", an ONNX file, or a port with component.
+    settings: arguments of both classes. weights: random, left, right, own, or a file. rename: a table of the names of both. inputs: such
+    as "tokens: b=2 t=7 int64 <100". limit: seconds for one answer. Raises ValueError on bad input, MissingBackend.
     """
     named = sides_of(left, right, settings or {}, component)
+    if named[0].kind == "report":
+        raise ValueError(f"two models can be compared; got the reports {left} and {right}, which `rosettaformer compare` reads")
     return between(
         named, weights, rename, inputs, gradients=gradients, step=step, dtype=dtype, seed=seed, limit=limit,
     )  # fmt: skip

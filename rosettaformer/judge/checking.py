@@ -35,14 +35,14 @@ def check(
     limit: float = LIMIT,
     min_cases: int = 1,
 ) -> Summary:
-    """Runs ports against the reference: a Summary, whose `conforms` is the verdict, and whose `results` are those of each case.
+    """Checks ports against the reference and returns a `Summary`: `conforms` is the verdict, `results` has one for each case and dtype.
 
-    ports: as the command takes them, such as "my_port.py", "torch" or "model.onnx"; the three of this project if none is given. like: a
-    family, or a folder of Hugging Face, as the whole model that they are judged on; checkpoint: its weights for ports of parts, and for
-    exported files. components, expression, dtypes, meshes ("data=2,model=2"), gradients, full: which cases are run; by default the suite's,
-    of our ports the core. seed: of the random weights of a family. memory: GB for the cases of a model. limit: seconds for one case.
-    min_cases: how many must be compared. Raises ValueError on what cannot be read or contradicts itself. A port that does not start, or
-    whose framework is missing, is a result.
+    ports: as the command takes them, such as "my_port.py", "torch" or "model.onnx"; by default the three ports of this project. like: the
+    whole model to judge them by, a family such as "qwen3" or a Hugging Face folder. checkpoint: weights for the whole model; for exported
+    files, those they were made from. components, expression, dtypes, meshes (such as "data=2,model=2"), gradients, full: which cases run;
+    by default all without gradients, and for this project's ports only the core. seed: of a family's random weights. memory: for the cases
+    of a model, in GB. limit: seconds for one case. min_cases: how many outputs must be compared.
+    Raises ValueError on bad input. If a port does not start or its framework is missing, a result says so.
     """
     selection = Selection(
         components=components, expression=expression, dtypes=dtypes, grad=gradients, full=full, like=str(like), seed=seed, memory=memory,

@@ -33,13 +33,12 @@ def diagnose(
     limit: float | None = None,
     answer_limit: float = 60.0,
 ) -> Diagnosis:
-    """Says what is wrong with a port: a Diagnosis, whose `findings` are none if everything that is asked conforms.
+    """Explains what is wrong with a port and returns a `Diagnosis`, which has no `findings` if everything that was asked conforms.
 
-    port: as the command takes it. like, checkpoint, components, expression, meshes, seed, memory: what it is asked, see
-    `rosettaformer.check`. mode: eager or compiled; by default the port's own. pairs: search also for two mistakes together. gradients:
-    where outputs are right, judge gradients too. limit: processor seconds of the search, 120 by default for a whole model; answer_limit:
-    seconds for one answer of the port. Raises ValueError on what cannot be read or contradicts itself, and if the port does not start;
-    MissingBackend if its framework is not installed.
+    port: as the command takes it. like, checkpoint, components, expression, meshes, seed, memory: which cases it is asked, see
+    `rosettaformer.check`. mode: eager or compiled; by default the port's own. pairs: also look for two mistakes at once. gradients: where
+    outputs are right, judge gradients too. limit: processor seconds of the search, by default 120 for a whole model. answer_limit: seconds
+    for one answer of the port. Raises ValueError on bad input and if the port does not start, MissingBackend if its framework is missing.
     """
     selection = Selection(
         components=components, like=str(like), seed=seed, memory=memory, checkpoint=None if checkpoint is None else Path(checkpoint),

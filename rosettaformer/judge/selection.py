@@ -34,11 +34,11 @@ OF_ARTEFACTS = ("inputs", "outputs", "function", "allow_code", "expect")
 class Selection:
     """Which cases are chosen: by default those of the suite, without gradients.
 
-    components: only these. expression: names of cases joined by and, or, not, as in pytest. dtypes: only these. grad: gradients, too;
-    full: every case with its gradients. like: judge the whole model, of a new random folder of a family, or of a folder; seed: of the
-    random weights. memory: GB for the cases of a model. checkpoint: judge the whole model on these weights; leave_out: heads to do
-    without; ignore: tensors and entries to take for absent. meshes: judge on these. inputs, outputs: what those of an exported file are,
-    as NAME=MEANING; function: which of its functions is the model; allow_code: open compiled code; expect: a lower precision that it has.
+    components, dtypes: only these. expression: names of cases joined by and, or, not, as in pytest. grad: gradients too. full: every case
+    and its gradients. like: the whole model, a family (with random weights from seed) or a folder. memory: for the cases of a model, in GB.
+    checkpoint: weights of the whole model, without the heads leave_out, and without the tensors and entries ignore. meshes: devices to
+    judge on. Of exported files: inputs and outputs as NAME=MEANING; function: the one that is the model; allow_code: whether compiled code
+    may be opened; expect: their lower precision.
     """
 
     components: Sequence[str] = ()

@@ -63,6 +63,13 @@ def test_compare_gives_the_report_that_the_command_writes(tmp_path: Path, monkey
     assert rosettaformer.compare("one.py:model", "one.py:model", inputs=[INPUT])["verdict"] == "equal"
 
 
+def test_compare_takes_models_and_no_reports(tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / f"{name}.json").write_text("{}")
+    with pytest.raises(ValueError):
+        rosettaformer.compare(str(tmp_path / "a.json"), str(tmp_path / "b.json"))
+
+
 @pytest.mark.parametrize(
     "choice",
     [{"like": "qwen3", "checkpoint": "folder"}, {"components": ["softmx"]}, {"dtypes": ["float8"]}, {"devices": ["tpu"]}],

@@ -1,7 +1,7 @@
 """The process of one implementation that trains and is timed: `python -m rosettaformer.comparison.model_report.training_worker NAME`, or
 `transformers:DIR`, which is timed alone.
 
-It takes (method, *arguments) and returns pairs (kind, answer); the methods are those of `Server`.
+It answers (method, *arguments) with (kind, answer). The methods are those of `Server`.
 """
 
 import dataclasses

@@ -15,7 +15,7 @@ LOSS_BOUNDS = {"float32": 1e-5, "tf32": 1e-3}
 
 
 def named(result: Any) -> Mapping[str, np.ndarray]:
-    """Names what a call returned: "output", or a search's results, of a beam search those of the best hypothesis."""
+    """Returns the arrays of a result by name: `output`, or those of a search (the best hypothesis of a beam search)."""
     if not isinstance(result, Mapping):
         return {"output": np.asarray(result, np.float32)}
     found = {name: np.asarray(tensor) for name, tensor in result.items()}
