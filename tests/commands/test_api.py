@@ -63,7 +63,8 @@ def test_compare_gives_the_report_that_the_command_writes(tmp_path: Path, monkey
     assert rosettaformer.compare("one.py:model", "one.py:model", inputs=[INPUT])["verdict"] == "equal"
 
 
-def test_compare_takes_models_and_no_reports(tmp_path: Path) -> None:
+def test_compare_takes_models_and_no_reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rosettaformer.comparison.run.compare", lambda *_: {})
     for name in "ab":
         (tmp_path / f"{name}.json").write_text("{}")
     with pytest.raises(ValueError):
@@ -79,9 +80,10 @@ def test_what_contradicts_itself_or_does_not_exist_is_refused(wrong: str, choice
         rosettaformer.check(wrong, **choice)  # type: ignore[arg-type]
 
 
-def test_a_checkpoint_is_of_exported_files_where_a_port_is_diagnosed(wrong: str) -> None:
+@pytest.mark.parametrize("choice", [{"checkpoint": "folder"}, {"mode": "compiled"}])
+def test_a_checkpoint_is_of_exported_files_and_a_mode_of_the_port(wrong: str, choice: dict[str, str]) -> None:
     with pytest.raises(ValueError):
-        rosettaformer.diagnose(wrong, checkpoint="folder")
+        rosettaformer.diagnose(wrong, components=["softmax"], **choice)  # type: ignore[arg-type]
 
 
 def test_a_port_that_does_not_start_is_a_result(tmp_path: Path) -> None:
