@@ -24,6 +24,10 @@ __version__: str
 _FUNCTIONS = {"check": "judge.checking", "compare": "comparison.comparing", "diagnose": "judge.diagnosing"}
 
 
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]
+
+
 def __getattr__(name: str) -> Any:
     if name in _FUNCTIONS:
         return getattr(importlib.import_module(f"{__name__}.{_FUNCTIONS[name]}"), name)

@@ -11,7 +11,7 @@ from ..common.backends import PORTS
 from . import runner
 from .case import DTYPES, Case
 from .result import Result
-from .selection import Selection, cases_for
+from .selection import Selection, cases_for, require_lists
 from .summary import Summary
 
 DEVICES, MODES = ("cpu", "cuda", "cuda-tf32"), ("eager", "compiled")
@@ -48,6 +48,7 @@ def check(
         components=components, expression=expression, dtypes=dtypes, grad=gradients, full=full, like=str(like), seed=seed, memory=memory,
         checkpoint=None if checkpoint is None else Path(checkpoint), meshes=[Mesh.parse(mesh) for mesh in meshes],
     )  # fmt: skip
+    require_lists(modes=modes, devices=devices)
     named = ports or tuple(PORTS)
     with cases_for(ports, selection) as cases:
         core = selection.quick and {*named} <= {*PORTS}

@@ -60,6 +60,7 @@ class Selection:
     expect: str = ""
 
     def __post_init__(self) -> None:
+        require_lists(components=self.components, dtypes=self.dtypes)
         known("component", self.components, ASKED)
         known("dtype", self.dtypes, DTYPES)
 
@@ -67,6 +68,12 @@ class Selection:
     def quick(self) -> bool:
         """Whether nothing says which cases are run, so that our own ports are asked the core cases of every component."""
         return self.expression is None and not (self.components or self.full or self.checkpoint or self.like)
+
+
+def require_lists(**given: Sequence[str]) -> None:
+    """Raises ValueError if a text stands where a list of texts must, whose letters would be taken for its words."""
+    if name := next((name for name, value in given.items() if isinstance(value, str)), ""):
+        raise ValueError(f"{name} must be a list, such as [{given[name]!r}]; got {given[name]!r}")
 
 
 NAMES = tuple(field.name for field in fields(Selection))
