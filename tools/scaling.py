@@ -187,7 +187,7 @@ def main() -> None:
     plans = {model.name: _rows(model) for model in MODELS}
     ratios = [kept(step) / memory.activations(step) for _, step in steps() if step.backend == "torch" and step.mesh.devices == 1]
     lines = ["# Plans of training steps, and measured steps", "", *_result(plans), "", _uneven(plans[MODELS[0].name]), ""]
-    lines += ["`rosettaformer plan --preset NAME --devices N --rows N --length N` compares them.", ""]
+    lines += ["`rosettaformer plan PRESET --mesh N --rows N --length N` compares them.", ""]
     lines += ["## Compared with measured steps", "", *_measured(rows), ""]
     lines += [f"Eager torch on a CPU keeps {min(ratios):.2f} to {max(ratios):.2f} times the planned activations of the small models."]
     write(folder, "scaling.md", "\n".join(lines) + "\n")

@@ -3,6 +3,8 @@
 import json
 from typing import Any
 
+from ..common.outputs import versioned
+
 
 class Page:
     """The answers, each printed after those before it: the first unfinished one as it comes, the others when their turn comes.
@@ -31,7 +33,7 @@ class Page:
         if problem:
             self._turns.append((place, 0))
             self._ended.add((place, 0))
-            said = {"line": self._number + place + 1, "prompt": text, "error": problem}
+            said = versioned("generate", {"line": self._number + place + 1, "prompt": text, "error": problem})
             row = json.dumps(said, ensure_ascii=False) if self._as_json else f"{self._mark(place, 0, 1)}error: {problem}"
             self._waiting[place, 0] = f"{row}\n"
             return
@@ -59,7 +61,8 @@ class Page:
         if self._as_json:
             line, answer = self._number + found.prompt + 1, found.answer + 1
             fields = {"line": line, "answer": answer, "prompt": self._texts[found.prompt], "text": self._text[turn]}
-            self._waiting[turn] = json.dumps(fields | {"tokens": found.tokens, "score": found.score}, ensure_ascii=False)
+            fields |= {"tokens": found.tokens, "score": found.score}
+            self._waiting[turn] = json.dumps(versioned("generate", fields), ensure_ascii=False)
         self._waiting[turn] += "\n"
 
     def ready(self) -> str:

@@ -10,7 +10,7 @@ import click
 from ..common.atomic import require as writable
 from ..common.atomic import write_text
 from ..common.extras import require
-from .options import OUT, Grouped, folder_argument, model_options, open_both, section
+from .options import OUT, Grouped, folder_argument, model_options, one_or_two, open_both, section, text_option
 
 
 class Numbers(click.ParamType):
@@ -33,22 +33,22 @@ class Numbers(click.ParamType):
 @folder_argument
 @section(
     "Page",
-    click.option("--text", required=True, metavar="TEXT", help="What the model reads."),
-    click.option(
-        "--pair", metavar="TEXT", help="A second text: the second segment of an encoder-only model, the target of an encoder-decoder."
-    ),
+    text_option,
     click.option("--layers", type=Numbers(), default=(), metavar="NUMBERS", help="The layers on the page, such as 0,4-7; all by default."),
     click.option("--heads", type=Numbers(), default=(), metavar="NUMBERS", help="The heads of each layer on the page, such as 0-3."),
     click.option("--out", type=OUT, required=True, metavar="FILE", help="The page: one HTML file."),
 )
 @model_options
-def attention(folder: Path, text: str, pair: str | None, layers: Sequence[int], heads: Sequence[int], out: Path, **options: Any) -> None:
+def attention(folder: Path, texts: tuple[str, ...], layers: Sequence[int], heads: Sequence[int], out: Path, **options: Any) -> None:
     """Show what every head of every layer of the model in DIR attends to, as a page to open in a browser.
 
     DIR is a Hugging Face folder of a BERT, or of a decoder such as GPT-2 or Llama. Every head is a picture, which enlarges; a token shows
     only its own weights. The heads of a layer can be seen over each other, and of a pair each text's attention to itself and to the other.
     The weights are those that transformers gives with output_attentions=True.
     """
+    text, pair = one_or_two(texts)
+    if text is None:
+        raise click.UsageError("--text says what the model reads; got none")
     writable(out)
     require("the page", {"report": ("jinja2",)})
     found, model = open_both(folder, "attend", **options)
@@ -57,7 +57,7 @@ def attention(folder: Path, text: str, pair: str | None, layers: Sequence[int], 
 
     shown = chosen(attend(model, found.tokenizer, text, pair), layers, heads)
     facts = {"backend": f"{options['backend']}, {options['dtype']}", "tokens": _lengths(shown, model.config.max_positions)}
-    page = render("/".join(folder.resolve().parts[-2:]), [text, *([] if pair is None else [pair])], facts, shown)
+    page = render("/".join(folder.resolve().parts[-2:]), list(texts), facts, shown)
     write_text(out, page)
     click.echo(f"{out}: {sum(one.weights_lhts.shape[0] * one.weights_lhts.shape[1] for one in shown)} heads, {len(page) / 1e6:.1f} MB")
 

@@ -28,28 +28,29 @@ from ..judge.summary import Summary
 from . import completion
 from .artefacts import OPTIONS, artefact_options, expect_option, words
 from .options import (
+    IN,
     OUT,
     Grouped,
     Missing,
     announced,
+    checkpoint_option,
     ignore_option,
-    leave_out_option,
-    like_options,
+    like_option,
     like_words,
     listed,
+    memory_option,
     mesh_option,
     section,
+    seed_option,
     until_the_end,
 )
 from .ports import require_ports
 from .progress import Checking
 
 Names = tuple[str, ...]
-IN = click.Path(path_type=Path, exists=True)
 # a way of running -> why it takes none of these options
 _ALONE = {
-    "results": ("--results judges outputs that exist", "device mode checkpoint like mesh"),
-    "quick": ("--quick runs core cases in float32", "results dtype full checkpoint like"),
+    "results": ("--results judges outputs that exist", "device mode mesh"),
     "artefact": (
         "an artefact has weights, a dtype and a device of its own",
         "grad full like mode device mesh dtype",
@@ -61,10 +62,15 @@ _PLURAL = {"device": "devices", "mode": "modes", "dtype": "dtypes", "mesh": "mes
 @click.command(cls=Grouped)
 @click.argument("ports", nargs=-1, metavar="[PORT]...", shell_complete=completion.words(completion.ports, "file"))
 @section(
+    "What it is judged on, if not the cases of components",
+    like_option,
+    checkpoint_option,
+    click.option("--results", type=IN, metavar="DIR", help="Judge the outputs in this folder, made elsewhere from exported vectors."),
+    one=True,
+)
+@section(
     "Which cases",
-    like_options,
     listed("component", "Only these components.", completion.components),
-    listed("dtype", f"Only these dtypes: {', '.join(DTYPES)}.", lambda: DTYPES),
     click.option(
         "-k",
         "expression",
@@ -72,9 +78,15 @@ _PLURAL = {"device": "devices", "mode": "modes", "dtype": "dtypes", "mesh": "mes
         shell_complete=completion.words(completion.cases),
         help="Only cases that EXPR is true of: words joined by and, or, not, as in pytest.",
     ),
-    click.option("--quick", is_flag=True, help="Core cases in float32 only."),
-    click.option("--full", is_flag=True, help="Every case, gradients among them, in every mode or in those of --mode."),
+    listed("dtype", f"Only these dtypes: {', '.join(DTYPES)}. [default: all; of a model float32 and its checkpoint's]", lambda: DTYPES),
     click.option("--grad", is_flag=True, help="The gradients of everything that is differentiable, too."),
+    mesh_option,
+)
+@section(
+    "How many",
+    click.option("--quick", is_flag=True, help="Core cases, in float32 unless --dtype says others."),
+    click.option("--full", is_flag=True, help="Every case, gradients among them, in every dtype and every mode, or in those of --mode."),
+    one=True,
 )
 @section(
     "How they run",
@@ -88,15 +100,15 @@ _PLURAL = {"device": "devices", "mode": "modes", "dtype": "dtypes", "mesh": "mes
     ),
     listed("device", f"On these devices: {', '.join(DEVICES)}. [default: cpu]", lambda: DEVICES),
     listed("mode", f"In these modes: {', '.join(MODES)}. [default: the port's own]", lambda: MODES),
-    mesh_option,
     click.option("--command", "commands", multiple=True, metavar="LINE", help="A port in another environment or language: this command."),
-    click.option("--results", type=IN, metavar="DIR", help="Judge the outputs in this folder, made elsewhere from exported vectors."),
+    seed_option,
+    memory_option,
 )
 @section(
     "Reports",
+    click.option("--json", "json_file", type=OUT, help="Write every result to this file; - prints it instead."),
     click.option("--html", "html_file", type=OUT, help="Write a report to read in a browser: one file, with a diagnosis of what fails."),
     click.option("--junit", "junit_file", type=OUT, help="Write the results as JUnit XML, for CI servers."),
-    click.option("--json", "json_file", type=OUT, help="Write every result to this file; - prints it instead."),
 )
 @section(
     "What passes in CI",
@@ -110,17 +122,7 @@ _PLURAL = {"device": "devices", "mode": "modes", "dtype": "dtypes", "mesh": "mes
         "shows.",
     ),
 )
-@section(
-    "A checkpoint, and files made from it",
-    click.option(
-        "--checkpoint", type=click.Path(path_type=Path),
-        help="Check the whole model on these weights: a canonical file, or a Hugging Face folder.",
-    ),
-    leave_out_option,
-    ignore_option,
-    artefact_options,
-    expect_option,
-)  # fmt: skip
+@section("A folder of Hugging Face, and exported files", ignore_option, artefact_options, expect_option)
 def check(
     ports: Names,
     commands: Names,
@@ -164,11 +166,10 @@ def check(
     else:
         require_ports(ports)
         require("check", needs_of(*ports) if named else _any_of_ours())
-    if quick:
-        _refuse_beside("quick", selection | {"results": results})
+    if quick and not selection["dtypes"]:
         selection["dtypes"] = ("float32",)
     chosen = Selection(**{name: selection[name] for name in NAMES})
-    core = quick or (not results and chosen.quick and {*named} <= {*PORTS})
+    core = (quick and not chosen.checkpoint) or (not results and chosen.quick and {*named} <= {*PORTS})
     cases = announced(until_the_end(cases_for(named, chosen)))
     cases = [case for case in cases if case.core] if core else cases
     if selection["meshes"] and commands:
@@ -186,7 +187,7 @@ def check(
     summary = Summary(deviations.apply(rows, entries), min_cases, incomplete)
     files.write(summary, json_file, junit_file)
     if str(json_file) != "-":
-        given = {name: selection[name] for name in ("checkpoint", "leave_out", "ignore", *OPTIONS)}
+        given = {name: selection[name] for name in ("checkpoint", "ignore", *OPTIONS)}
         more = words(**given) if artefacts else like_words(**{name: selection[name] for name in ("like", "seed", "meshes", "memory")})
         matrix.render(Console(), summary, seconds, None if selection["expect"] else more)
     if html_file:  # its diagnosis may take long
@@ -251,7 +252,7 @@ def _run(
     count *= (len(devices) or 1) * (len(MODES) if every else len(modes) or 1)
     with Checking(runs, count) as shown:
         if quick:
-            shown.say("--quick: core cases in float32 only")
+            shown.say(f"--quick: core cases in {', '.join(chosen.dtypes)} only")
         if chosen.like and cases:
             from ..judge.suite.like_folders import described
 

@@ -6,6 +6,7 @@ from typing import Any, BinaryIO
 
 import click
 
+from ..common.outputs import versioned
 from ..common.reading import read_texts
 from .lines import Lines, Row
 from .options import BATCH_SIZE, Grouped, folder_argument, model_options, open_both, section
@@ -54,7 +55,7 @@ def _words(row: Row, names: tuple[str, ...]) -> str:
 
 def _json(row: Row, names: tuple[str, ...]) -> str:
     first, second = row.item if isinstance(row.item, tuple) else (row.item, None)
-    said = {"line": row.number, "text": first} | ({} if second is None else {"pair": second})
+    said = versioned("classify", {"line": row.number, "text": first}) | ({} if second is None else {"pair": second})
     if row.problem:
         return json.dumps(said | {"error": row.problem}, ensure_ascii=False)
     values = {name: float(value) for name, value in zip(names, row.answer, strict=True)}

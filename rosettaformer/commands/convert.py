@@ -11,39 +11,54 @@ from rich.table import Table
 from reference_numpy import parameters
 
 from ..common.atomic import require
+from ..common.outputs import versioned
 from ..common.reading import parse_settings
 from ..files import checkpoints
 from ..files.checkpoints import CheckpointError, hugging_face, tensor_report
 from ..files.checkpoints.pickled import SUFFIXES, require_torch
 from ..files.checkpoints.strict import DTYPES, numpy_dtype
 from ..files.checkpoints.tensor_report import Line, counts
-from .options import Choice, ignore_option, leave_out_option, wide_console
+from .options import Choice, Grouped, ignore_option, section, wide_console
 from .progress import Writing
 
 FORMATS = Choice(list(checkpoints.FORMATS))
+NAMED = dict.fromkeys(("prefix", "source_embedding", "target_embedding", "logits"), str)
 
 
-@click.command()
+@click.command(cls=Grouped)
 @click.argument("source", type=click.Path(path_type=Path))
 @click.argument("destination", type=click.Path(path_type=Path))
-@click.option("--from", "from_format", type=FORMATS, help="Format of SOURCE; found by default.")
-@click.option("--to", "to_format", type=FORMATS, help="Format of DESTINATION; by default as its name ends.")
-@click.option("--dtype", type=Choice(DTYPES), help="Round every tensor to this dtype.")
-@click.option("--force", is_flag=True, help="Replace DESTINATION.")
-@click.option("--max-shard-bytes", type=click.IntRange(min=1), help="Write a folder of shards of at most this size, with an index.")
-@click.option("--preset", help="Take the choices that no shape shows from this preset.")
-@click.option("--set", "settings", multiple=True, metavar="FIELD=VALUE", help="A field of the config; repeatable.")
-@click.option("--key", metavar="NAME", help="The entry of a training checkpoint that holds the state dict, such as state_dict.")
-@click.option("--prefix", help="What stands before encoder.layers... in the state dict; found by default.")
-@click.option("--source-embedding", metavar="NAME", help="The state dict's source embedding.")
-@click.option("--target-embedding", metavar="NAME", help="The state dict's target embedding.")
-@click.option("--logits", metavar="NAME", help="The state dict's output layer.")
-@ignore_option
-@leave_out_option
-@click.option("--tokenizer", type=click.Path(path_type=Path), metavar="DIR", help="Copy a tokenizer's files from here, not from SOURCE.")
-@click.option("--fresh-embeddings", type=click.IntRange(min=0), metavar="SEED", help="Initialise the tables and output layer it lacks.")
-@click.option("--dry-run", is_flag=True, help="Say what becomes of every tensor, and write nothing.")
-@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
+@section(
+    "Formats and files",
+    click.option("--from", "from_format", type=FORMATS, help="Format of SOURCE; found by default."),
+    click.option("--to", "to_format", type=FORMATS, help="Format of DESTINATION; by default as its name ends."),
+    click.option("--dtype", type=Choice(DTYPES), help="Round every tensor to this dtype."),
+    click.option("--max-shard-bytes", type=click.IntRange(min=1), help="Write a folder of shards of at most this size, with an index."),
+    click.option("--force", is_flag=True, help="Replace DESTINATION."),
+    click.option("--dry-run", is_flag=True, help="Say what becomes of every tensor, and write nothing."),
+    click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON."),
+)
+@section(
+    "A folder of Hugging Face",
+    ignore_option,
+    click.option(
+        "--tokenizer", type=click.Path(path_type=Path), metavar="DIR", help="Copy a tokenizer's files from here, not from SOURCE."
+    ),
+)
+@section(
+    "A state dict",
+    click.option("--preset", help="Take the choices that no shape shows from this preset."),
+    click.option("--set", "settings", multiple=True, metavar="FIELD=VALUE", help="A field of the config; repeatable."),
+    click.option("--key", metavar="NAME", help="The entry of a training checkpoint that holds the state dict, such as state_dict."),
+    click.option(
+        "--name",
+        "names",
+        multiple=True,
+        metavar="PART=NAME",
+        help=f"What it calls a part: {', '.join(NAMED)}; repeatable. prefix stands before encoder.layers...; found by default.",
+    ),
+    click.option("--fresh-embeddings", type=click.IntRange(min=0), metavar="SEED", help="Initialise the tables and output layer it lacks."),
+)
 def convert(source: Path, destination: Path, from_format: str | None, to_format: str | None, **given: Any) -> None:
     """Convert the checkpoint SOURCE into DESTINATION, between the canonical file and a foreign format.
 
@@ -54,6 +69,7 @@ def convert(source: Path, destination: Path, from_format: str | None, to_format:
     Its shapes tell the sizes; tell the rest with --preset and --set, and name what stands around the nn.Transformer.
     Nothing is written when anything is wrong.
     """
+    given |= parse_settings(given.pop("names"), NAMED, "part")
     dtype, force, dry_run, as_json = (given.pop(name) for name in ("dtype", "force", "dry_run", "as_json"))
     if {source.suffix, destination.suffix} & {*SUFFIXES}:
         require_torch()
@@ -74,7 +90,7 @@ def convert(source: Path, destination: Path, from_format: str | None, to_format:
     count = parameters.count(checkpoint.config)
     summary = {"file": str(destination), "format": to_format, "dtype": kind, "parameter_count": count}
     text = "wrote {file}: {format}, {dtype}, {parameter_count:,} parameters".format(**summary)
-    click.echo(json.dumps(summary) if as_json else text)
+    click.echo(json.dumps(versioned("convert", summary)) if as_json else text)
 
 
 def _format_of(destination: Path) -> str:
@@ -124,7 +140,8 @@ def print_report(lines: Sequence[Line], problems: Sequence[str], as_json: bool) 
     """Prints every line, and the number of tensors in each state."""
     totals = counts(lines)
     if as_json:
-        click.echo(json.dumps({"tensors": [line._asdict() for line in lines], "counts": totals, "problems": list(problems)}))
+        said = {"tensors": [line._asdict() for line in lines], "counts": totals, "problems": list(problems)}
+        click.echo(json.dumps(versioned("convert", said)))
         return
     table = Table("state", "tensor", "shape", "dtype", "parameter", box=None)
     for line in lines:

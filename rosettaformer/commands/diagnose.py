@@ -1,6 +1,5 @@
 """`rosettaformer diagnose`."""
 
-import dataclasses
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,40 +22,63 @@ from ..judge.selection import Selection, cases_for, refuse_without_artefacts
 from ..judge.suite import all_cases
 from . import completion
 from .artefacts import OPTIONS, artefact_options
-from .options import OUT, Missing, announced, ignore_option, leave_out_option, like_options, listed, mesh_option, until_the_end
+from .options import (
+    IN,
+    OUT,
+    Grouped,
+    Missing,
+    announced,
+    checkpoint_option,
+    ignore_option,
+    like_option,
+    listed,
+    memory_option,
+    mesh_option,
+    section,
+    seed_option,
+    until_the_end,
+)
 from .progress import Working
 
 COLOURS = {Verdict.EXPLAINED: "green", Verdict.INDISTINGUISHABLE: "yellow", Verdict.FOLLOWS: "cyan", Verdict.DESCRIBED: "yellow"}
 
 
-@click.command()
+@click.command(cls=Grouped)
 @click.argument("port", required=False, shell_complete=completion.words(completion.ports, "file"))
-@click.option("--command", help="The port is this command, in another environment or language.")
-@listed("component", "Only these components.", completion.components)
-@click.option("--checkpoint", type=click.Path(path_type=Path), help="The weights that an artefact was made of.")
-@leave_out_option
-@ignore_option
-@artefact_options
-@like_options
-@mesh_option
-@click.option("--mode", default="", help="eager or compiled. [default: the port's own]")
-@click.option(
-    "--deviations", "declared", type=click.Path(path_type=Path, exists=True), help="Leave out the deviations that this file declares."
+@section("What it is asked, if not the cases of components", like_option, checkpoint_option, one=True)
+@section(
+    "Which cases",
+    listed("component", "Only these components.", completion.components),
+    click.option("-k", "expression", metavar="EXPR", help="Only cases that EXPR matches, as in check."),
+    mesh_option,
+    click.option("--mode", default="", help="eager or compiled. [default: the port's own]"),
+    click.option("--deviations", "declared", type=IN, metavar="FILE", help="Leave out the deviations that this file declares."),
 )
-@click.option("--pairs/--no-pairs", default=True, show_default=True, help="Search also for two mistakes together.")
-@click.option("--gradients/--no-gradients", default=True, show_default=True, help="Where outputs are right, judge gradients too.")
-@click.option("-k", "expression", metavar="EXPR", help="Only cases that EXPR matches, as in check.")
-@click.option(
-    "--limit", type=click.FloatRange(min=0.1),
-    help="Processor seconds for the search, without the port's own; then the best so far is "
-    "printed. [default: none; 120 with --like]",
-)  # fmt: skip
-@click.option("--answer-limit", type=click.FloatRange(min=0.1), default=60.0, show_default=True, help="Seconds for one answer of the port.")
-@click.option("--json", "json_file", type=OUT, help="Write the findings; - prints them instead.")
+@section(
+    "How it runs",
+    click.option(
+        "--limit",
+        type=click.FloatRange(min=0.1),
+        help="Processor seconds for the search, without the port's own; then the best so far is printed. "
+        "[default: none; 120 for a whole model]",
+    ),
+    click.option("--answer-limit", type=click.FloatRange(min=0.1), default=60.0, show_default=True, help="Seconds for an answer."),
+    click.option("--command", help="The port is this command, in another environment or language."),
+    click.option("--json", "json_file", type=OUT, help="Write the findings; - prints them instead."),
+    seed_option,
+    memory_option,
+)
+@section("A folder of Hugging Face, and exported files", ignore_option, artefact_options)
 def diagnose(
-    port: str | None, command: str | None, declared: Path | None, json_file: Path | None, limit: float | None, answer_limit: float,
-    mode: str, pairs: bool, gradients: bool, **selection: Any,
-) -> None:  # fmt: skip
+    port: str | None,
+    command: str | None,
+    declared: Path | None,
+    json_file: Path | None,
+    limit: float | None,
+    answer_limit: float,
+    mode: str,
+    **selection: Any,
+) -> None:
     """Explain what is wrong with PORT: name the known bugs that, injected into the reference, give its outputs.
 
     For every component that fails, the search tries known bugs, settings, dataflow changes and
@@ -72,11 +94,11 @@ def diagnose(
     known("component", selection["components"], ASKED if selection["meshes"] else COMPONENTS)
     files.require([json_file] if json_file else [])
     name, chosen = f"command:{command}" if command else str(port), Selection(**selection)
-    options: dict[str, Any] = {"mode": mode, "pairs": pairs, "gradients": gradients, "answer_limit": answer_limit}
+    options: dict[str, Any] = {"mode": mode, "answer_limit": answer_limit}
     if diagnosing.is_of_model(name, chosen):
         options["cases"] = announced(until_the_end(cases_for([name], chosen)))
     else:
-        refuse_without_artefacts(**{option: selection[option] for option in ("checkpoint", "leave_out", "ignore", *OPTIONS)})
+        refuse_without_artefacts(**{option: selection[option] for option in ("checkpoint", "ignore", *OPTIONS)})
         options["expression"] = chosen.expression
     require("diagnose", needs_of(name))
     entries = deviations.read(declared, [*options.get("cases", ()), *all_cases(grad=True)]) if declared else []
@@ -85,7 +107,7 @@ def diagnose(
     except MissingBackend as error:
         raise Missing(f"{name} is missing: {error}") from None
     if json_file is not None:
-        files.write_json(json_file, [dataclasses.asdict(finding) for finding in found.findings])
+        files.write_json(json_file, found.to_dict())
     if str(json_file) != "-":
         _show(found)
     sys.exit(1 if found.findings or found.stopped else 0)

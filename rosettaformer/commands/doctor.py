@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from ..common.backends import PORTS
+from ..common.outputs import versioned
 from ..judge.runner import describe_ports
 from ..judge.status import Kind
 
@@ -21,7 +22,8 @@ def doctor(as_json: bool) -> None:
     ports = describe_ports(list(PORTS))
     base = {"python": platform.python_version(), "machine": platform.machine(), "numpy": version("numpy")}
     if as_json:
-        click.echo(json.dumps({"base": base, "ports": {name: {"state": kind, "about": about} for name, (kind, about) in ports.items()}}))
+        said = {name: {"state": kind, "about": about} for name, (kind, about) in ports.items()}
+        click.echo(json.dumps(versioned("doctor", {"base": base, "ports": said})))
         return
     table = Table(title="NumPy " + base["numpy"] + ", Python " + base["python"] + " on " + base["machine"], title_justify="left")
     for column in ("port", "versions", "devices", "matmul precision", "modes"):

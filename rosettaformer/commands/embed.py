@@ -8,6 +8,7 @@ from typing import Any, BinaryIO
 import click
 import numpy as np
 
+from ..common.outputs import versioned
 from ..common.reading import read_texts
 from .lines import Lines
 from .options import BATCH_SIZE, Choice, Grouped, folder_argument, model_options, open_both, section
@@ -43,7 +44,7 @@ def embed(folder: Path, file: BinaryIO, similarity: bool, pooling: str | None, b
                 vectors.append(vector / max(float(np.linalg.norm(vector)), 1e-12))
             else:
                 said = {"error": row.problem} if row.problem else {"vector": row.answer.tolist()}
-                click.echo(json.dumps({"line": row.number, "text": row.item} | said, ensure_ascii=False))
+                click.echo(json.dumps(versioned("embed", {"line": row.number, "text": row.item}) | said, ensure_ascii=False))
     for vector in vectors:
         click.echo("  ".join(f"{vector @ other:6.3f}" for other in vectors))
     rows.end()

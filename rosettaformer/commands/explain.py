@@ -10,6 +10,7 @@ from rich.table import Column, Table
 
 from reference_numpy.suggestions import nearest
 
+from ..common.outputs import versioned
 from ..guide.planted import planted
 from ..judge.catalogue import Defect, all_defects
 from ..judge.catalogue.effect import Effect, effect
@@ -35,7 +36,7 @@ def explain(defect_id: str | None, as_json: bool) -> None:
     if defect_id is None:
         components = list(COMPONENTS)
         rows = sorted(defects.values(), key=lambda defect: components.index(defect.component))
-        _print_json([_row(defect) for defect in rows]) if as_json else _print_tables(rows, list(faults.values()))
+        _print_json({"defects": [_row(defect) for defect in rows]}) if as_json else _print_tables(rows, list(faults.values()))
         return
     if defect_id.upper() in faults:
         fault = faults[defect_id.upper()]
@@ -73,8 +74,8 @@ def _page(defect: Defect, effects: list[Effect]) -> dict[str, Any]:
     return _row(defect) | page | {"effects": rows}
 
 
-def _print_json(value: Any) -> None:
-    click.echo(json.dumps(value, allow_nan=False, indent=1))
+def _print_json(fields: dict[str, Any]) -> None:
+    click.echo(json.dumps(versioned("explain", fields), allow_nan=False, indent=1))
 
 
 def _words(fault: Fault) -> dict[str, Any]:

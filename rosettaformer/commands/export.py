@@ -8,12 +8,13 @@ from typing import Any
 
 import click
 
+from ..common.outputs import versioned
 from ..files.artefacts import export as exporting
 from ..files.artefacts import manifest
 from ..files.artefacts.kinds import KINDS
 from ..files.artefacts.manifest import Manifest
 from ..files.checkpoints.strict import DTYPES
-from .options import Choice, ignore_option, leave_out_option
+from .options import Choice, ignore_option
 
 
 @click.command()
@@ -23,7 +24,6 @@ from .options import Choice, ignore_option, leave_out_option
 @click.option("--dtype", type=Choice(DTYPES), default="float32", show_default=True, help="Of weights, keys, values and outputs.")
 @click.option("--force", is_flag=True, help="Replace files that exist.")
 @ignore_option
-@leave_out_option
 @click.option("--json", "as_json", is_flag=True, help="Print the manifest as JSON.")
 def export(checkpoint: Path, kind: str, out: Path, dtype: str, force: bool, as_json: bool, **reading: Any) -> None:
     """Write the model of CHECKPOINT, a canonical file or a Hugging Face folder, as a file that its format's runtime runs without us.
@@ -34,7 +34,7 @@ def export(checkpoint: Path, kind: str, out: Path, dtype: str, force: bool, as_j
     """
     said = exporting.export(checkpoint, kind, out, dtype, force, **reading)
     if as_json:
-        click.echo(json.dumps(asdict(said)))
+        click.echo(json.dumps(versioned("export", asdict(said))))
         return
     click.echo(f"wrote {KINDS[kind].title} in {dtype}: {', '.join(str(out.with_name(name)) for name in said.files)}")
     click.echo(f"manifest {manifest.beside(out)}")

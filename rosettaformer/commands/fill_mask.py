@@ -6,6 +6,7 @@ from typing import Any, BinaryIO
 
 import click
 
+from ..common.outputs import versioned
 from .lines import Lines, Row, batches
 from .options import BATCH_SIZE, Grouped, folder_argument, model_options, open_both, section
 
@@ -53,4 +54,4 @@ def _words(row: Row) -> str:
 
 def _json(row: Row) -> str:
     said = {"error": row.problem} if row.problem else {"masks": [[one._asdict() for one in mask] for mask in row.answer]}
-    return json.dumps({"line": row.number, "text": row.item} | said, ensure_ascii=False)
+    return json.dumps(versioned("fill-mask", {"line": row.number, "text": row.item}) | said, ensure_ascii=False)

@@ -10,31 +10,22 @@ import click
 from click.core import ParameterSource
 
 from ..common.extras import require
+from ..common.reading import parse_settings
 from ..files.artefacts import meanings
+from ..use.inference.options import GenerationOptions, listed
 from .answer_page import Page
 from .artefacts import OPTIONS as OF_ARTEFACTS
 from .artefacts import artefact_options
 from .lines import Lines, batches
 from .meshes import mesh_option, on_mesh
-from .options import BATCH_SIZE, MODEL_OPTIONS, Choice, Grouped, folder_argument, model_options, open_both, require_model, section
+from .options import BATCH_SIZE, MODEL_OPTIONS, Grouped, folder_argument, model_options, open_both, require_model, section
 
 _COUNT, _NATURAL = click.IntRange(min=1), click.IntRange(min=0)
-# option -> the option without which it has no effect
-_OF_SAMPLING, _OF_BEAMS = ("temperature", "top_k", "top_p", "min_p", "seed"), ("length_penalty", "early_stopping")
-
-
-class Ids(click.ParamType):
-    """Ids with commas between them."""
-
-    name = "ids"
-
-    def convert(self, value: Any, parameter: Any, context: Any) -> Any:
-        if isinstance(value, tuple):
-            return value
-        try:
-            return tuple(int(id_) for id_ in value.split(","))
-        except ValueError:
-            self.fail(f"ids must be integers with commas between them; got {value!r}", parameter, context)
+# options that have no effect without sampling, and without beams
+_OF_SAMPLING = ("temperature", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff", "seed")
+_OF_BEAMS = ("length_penalty", "early_stopping")
+_FLAGS = ("max_new_tokens", "num_beams", "do_sample", "temperature", "top_k", "top_p", "seed")
+_BY_NAME = [field.name for field in dataclasses.fields(GenerationOptions) if field.name not in _FLAGS]
 
 
 @click.command(cls=Grouped)
@@ -49,33 +40,22 @@ class Ids(click.ParamType):
     click.option("--json", "as_json", is_flag=True, help="Print an object an answer: line, answer, prompt, text, tokens, score."),
 )
 @section(
-    "Length",
-    click.option("--max-new-tokens", type=_COUNT, help="Tokens of an answer at most, its end token counted. [default: 20]"),
-    click.option("--min-new-tokens", type=_NATURAL, help="Tokens before the end token at least. [default: 0]"),
-    click.option("--eos-token-id", type=_NATURAL, multiple=True, help="A token that ends an answer; repeat it for several."),
-    click.option("--stop-string", "stop_strings", multiple=True, metavar="TEXT", help="A text that ends an answer; repeat it for several."),
-)
-@section(
     "Search",
+    click.option("--max-new-tokens", type=_COUNT, help="Tokens of an answer at most, its end token counted. [default: 20]"),
     click.option("--num-beams", type=_COUNT, help="Beams; 1 is greedy search, or sampling. [default: 1]"),
-    click.option("--num-return-sequences", type=_COUNT, help="Answers to a prompt, of sampling or beams. [default: 1]"),
-    click.option("--length-penalty", type=float, help="A beam of n new tokens has the score log p / n^x. [default: 1]"),
-    click.option("--early-stopping", type=Choice(["true", "false", "never"]), help="When beams end. [default: false]"),
-)
-@section(
-    "Sampling",
     click.option("--do-sample/--no-do-sample", default=None, help="Draw tokens; otherwise the likeliest. [default: no]"),
     click.option("--temperature", type=float, help="Divides the logits. [default: 1]"),
     click.option("--top-k", type=_NATURAL, help="Draw from the k likeliest tokens; 0: from all. [default: 50]"),
     click.option("--top-p", type=float, help="Draw from the likeliest tokens of that probability together. [default: 1]"),
-    click.option("--min-p", type=float, help="Draw from tokens at least this times as likely as the likeliest. [default: 0]"),
     click.option("--seed", type=_NATURAL, help="Of what is drawn. [default: 0]"),
-)
-@section(
-    "Penalties",
-    click.option("--repetition-penalty", type=float, help="Makes a token that the text holds less likely. [default: 1]"),
-    click.option("--no-repeat-ngram-size", type=_NATURAL, help="No run of this many tokens appears twice; 0: any may. [default: 0]"),
-    click.option("--bad-words-ids", type=Ids(), multiple=True, metavar="ID,ID,...", help="Ids that never follow each other; repeat it."),
+    click.option(
+        "--set",
+        "settings",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="Another option of transformers' generate, such as repetition_penalty=1.2, stop_strings=END or bad_words_ids=[[7],[8,9]]: "
+        f"{', '.join(_BY_NAME)}. Repeatable.",
+    ),
 )
 @model_options
 @section("Model", mesh_option)
@@ -111,8 +91,6 @@ def _generate(
     chosen = {name: options.pop(name) for name in list(options) if name not in (*MODEL_OPTIONS, *OF_ARTEFACTS)}
     given = _given(chosen)
     found, model = _opened(folder, artefact, **options)
-    from ..use.inference.options import GenerationOptions
-
     settings = GenerationOptions(**{**found.defaults, **given})
     _refuse_without_effect(given, settings)
     if outside := [id_ for id_ in settings.eos_token_id if id_ >= model.config.target_vocabulary]:
@@ -137,29 +115,28 @@ def _refuse_by_artefact(options: dict[str, Any]) -> None:
             raise ValueError(f"--{idle[0].removesuffix('s').replace('_', '-')} has no effect without --artefact")
         return
     source = click.get_current_context().get_parameter_source
-    if given := [name for name in ("backend", "dtype", "device", "mesh") if source(name) is ParameterSource.COMMANDLINE]:
+    if given := [name for name in ("backend", "dtype", "mesh") if source(name) is ParameterSource.COMMANDLINE]:
         raise ValueError(f"--artefact takes no --{given[0]}: a file has its own runtime and dtype, and runs on the CPU")
 
 
 def _opened(
-    folder: Path, artefact: Path | None, inputs: tuple[str, ...], outputs: tuple[str, ...], function: str, allow_code: bool, **options: Any
+    folder: Path, artefact: Path | None, tensors: tuple[str, ...], function: str, allow_code: bool, **options: Any
 ) -> tuple[Any, Any]:
     """Returns the folder and its model, or that of the artefact. Raises MissingBackend if its runtime is not installed."""
     if artefact is None:
         return open_both(folder, "generate", **options)
     from ..use.inference.artefact_model import open_with_artefact
 
-    tables = meanings.parse(inputs, "--input"), meanings.parse(outputs, "--output")
-    reading = {name: options[name] for name in ("leave_out", "ignore")}
-    return open_with_artefact(folder, artefact, allow_code, *tables, function, **reading)
+    return open_with_artefact(folder, artefact, allow_code, meanings.parse(tensors), function, ignore=options["ignore"])
 
 
 def _given(options: dict[str, Any]) -> dict[str, Any]:
     """Returns the options that the user gave, as fields of `GenerationOptions`."""
-    given = {name: value for name, value in options.items() if value not in (None, ())}
-    if "early_stopping" in given:
-        given["early_stopping"] = {"true": True, "false": False}.get(given["early_stopping"], given["early_stopping"])
-    return given
+    given = {name: value for name, value in options.items() if name != "settings" and value is not None}
+    told = parse_settings(options["settings"], GenerationOptions, "generation option")
+    if twice := [name for name in told if name in given]:
+        raise ValueError(f"{twice[0]} is set twice: by --{twice[0].replace('_', '-')} and by --set")
+    return listed(given | told)
 
 
 def _refuse_without_effect(given: dict[str, Any], settings: Any) -> None:
@@ -169,7 +146,7 @@ def _refuse_without_effect(given: dict[str, Any], settings: Any) -> None:
     if idle:
         name = idle[0]
         needs = "--do-sample" if name in _OF_SAMPLING else "--num-beams of at least 2"
-        raise ValueError(f"--{name.replace('_', '-')} has no effect without {needs}")
+        raise ValueError(f"{name} has no effect without {needs}")
 
 
 def _answers(

@@ -7,11 +7,10 @@ import click
 
 from ..common.backends import PORTS, needs_of
 from ..common.extras import require
-from ..judge.case import DTYPES
-from .options import listed
 from .progress import Working
 
 BUILT = Path(".evidence")
+DTYPE = "float32"  # that is measured
 
 
 @click.command()
@@ -22,8 +21,7 @@ BUILT = Path(".evidence")
     metavar="DIR",
     help="Also show what make evidence has built. [default: .evidence, if there is one]",
 )
-@listed("dtype", f"Measure in these dtypes: {', '.join(DTYPES)}. [default: float32]")
-def guide(out: Path, evidence: Path | None, dtypes: tuple[str, ...]) -> None:
+def guide(out: Path, evidence: Path | None) -> None:
     """Write the porting guide: a site to open in a browser, made from the source and measured now.
 
     DIR is a new folder, or one that an earlier run wrote. Open DIR/index.html; nothing needs a network.
@@ -37,8 +35,7 @@ def guide(out: Path, evidence: Path | None, dtypes: tuple[str, ...]) -> None:
 
         site.require(out)
         evidence = evidence or (BUILT if BUILT.is_dir() else None)
-        chosen = dtypes or ("float32",)
-        working.expect(len(PORTS) * sum(dtype in case.dtypes for case in build.cases() for dtype in chosen))
-        made = build.build(out, chosen, lambda result: working.advance(), lambda room: working.at(f"pages: {room}"), evidence)
+        working.expect(len(PORTS) * sum(DTYPE in case.dtypes for case in build.cases()))
+        made = build.build(out, (DTYPE,), lambda result: working.advance(), lambda room: working.at(f"pages: {room}"), evidence)
     size = sum(file.stat().st_size for file in out.rglob("*") if file.is_file())
     click.echo(f"{out}: {len(made)} pages, {size / 1e6:.1f} MB, in {time.monotonic() - started:.0f} s")

@@ -14,6 +14,7 @@ from rich.table import Column, Table
 
 from reference_numpy import TransformerConfig, parameters
 
+from ..common.outputs import versioned
 from ..files.checkpoints import Checkpoint, CheckpointError, canonical, hugging_face, pickled, recognise
 from .options import ignore_option, wide_console
 
@@ -42,10 +43,10 @@ def inspect(context: click.Context, file: Path, key: str | None, ignore: tuple[s
     except CheckpointError as error:
         if not as_json:
             raise
-        click.echo(json.dumps({"file": str(file), "problems": error.problems}))
+        click.echo(json.dumps(versioned("inspect", {"file": str(file), "problems": error.problems})))
         context.exit(2)
     if as_json:
-        click.echo(json.dumps(description, allow_nan=False))
+        click.echo(json.dumps(versioned("inspect", description), allow_nan=False))
     else:
         _print(description, tensors)
     if description["problems"]:
@@ -91,7 +92,7 @@ def _canonical(checkpoint: Checkpoint, statistics: bool) -> dict[str, Any]:
 
 def _hugging_face(file: Path, ignore: tuple[str, ...], statistics: bool) -> dict[str, Any]:
     """Describes a Hugging Face folder without its unsupported heads, which are named."""
-    found = hugging_face.examine(file, ignore=ignore, leave_out=hugging_face.examine(file, ignore=ignore).alien)
+    found = hugging_face.examine(file, ignore=[*ignore, *hugging_face.examine(file, ignore=ignore).alien])
     family, checkpoint = found.family, found.checkpoint()
     left = [name for name, state in found.states.items() if state == "left out"]
     return {

@@ -2,12 +2,15 @@
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 from rich.console import Console
 
+from reference_numpy.recipe import Recipe
 from reference_numpy.sharding import Mesh
 from reference_numpy.suggestions import known
 
@@ -20,6 +23,7 @@ Names = tuple[str, ...]
 MOST_DEVICES = 64  # of a mesh that a port is judged on: each may be a process
 BATCH_SIZE = click.IntRange(1, 4096)
 OUT = click.Path(path_type=Path, dir_okay=False)  # a file that is written
+IN = click.Path(path_type=Path, exists=True)
 
 
 class Missing(click.ClickException):
@@ -41,11 +45,18 @@ WORDS = "rosettaformer.words"  # the words of a Grouped command in its context, 
 
 
 class Grouped(click.Command):
-    """A command whose help shows its options under the titles of their sections."""
+    """A command whose help shows its options under the titles of their sections, and of some sections takes one option alone."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.meta[WORDS] = list(args)
-        return super().parse_args(ctx, args)
+        left = super().parse_args(ctx, args)
+        given: dict[str, list[str]] = {}
+        for option in self.get_params(ctx):
+            if hasattr(option, "one") and ctx.get_parameter_source(str(option.name)) is ParameterSource.COMMANDLINE:
+                given.setdefault(option.one, []).append(option.opts[0])
+        if several := next((names for names in given.values() if len(names) > 1), []):
+            raise click.UsageError(f"{' and '.join(several)} exclude each other; give one")
+        return left
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         rows: dict[str, list[tuple[str, str]]] = {}
@@ -58,15 +69,17 @@ class Grouped(click.Command):
                 formatter.write_dl(records)
 
 
-def section(title: str, *options: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Puts the options under that title in the help of a Grouped command."""
+def section(title: str, *options: Callable[[Any], Any], one: bool = False) -> Callable[[Any], Any]:
+    """Puts the options under that title in the help of a Grouped command. one: they exclude each other."""
 
     def decorate(function: Any) -> Any:
         for option in reversed(options):
             before = len(getattr(function, "__click_params__", ()))
             function = option(function)
             for parameter in function.__click_params__[before:]:
-                parameter.section = title
+                parameter.section = f"{title} (one of these)" if one else title
+                if one:
+                    parameter.one = title
         return function
 
     return decorate
@@ -98,12 +111,30 @@ def listed(name: str, help_text: str, words: Callable[[], Iterable[str]] = tuple
     return click.option(f"--{name}", f"{name}s", multiple=True, callback=split, help=text, shell_complete=complete)
 
 
-leave_out_option = click.option(
-    "--leave-out", "leave_out", multiple=True, metavar="HEAD", help="A head of a Hugging Face model to do without; repeatable."
-)
 ignore_option = click.option(
-    "--ignore", multiple=True, metavar="NAME", help="A tensor, or an entry of config.json, to take for absent; repeatable."
+    "--ignore", multiple=True, metavar="NAME", help="A head, a tensor or an entry of config.json to take for absent; repeatable."
 )
+
+
+recipe_option = click.option(
+    "--recipe",
+    multiple=True,
+    metavar="FIELD=VALUE",
+    help=f"A field of the training recipe, such as warmup=400; repeatable: {', '.join(field.name for field in fields(Recipe))}.",
+)
+
+
+text_option = click.option(
+    "--text", "texts", multiple=True, metavar="TEXT",
+    help="What the model reads; given twice, a pair: two segments of an encoder-only model, source and target of an encoder-decoder.",
+)  # fmt: skip
+
+
+def one_or_two(texts: Sequence[str]) -> tuple[str | None, str | None]:
+    """Returns the text and the second one of a pair; None for each that is not given. Raises ValueError if there are more."""
+    if len(texts) > 2:
+        raise ValueError(f"--text is given once, or twice for a pair; got {len(texts)}")
+    return (*texts, None, None)[0], (*texts, None, None)[1]
 
 
 class _Like(click.Option):
@@ -134,15 +165,19 @@ mesh_option = click.option(
 )  # fmt: skip
 
 
-def like_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """--like and --seed: the whole model that a port is judged on."""
-    function = click.option("--seed", type=click.IntRange(0), default=0, help="Of the random weights of --like FAMILY. [default: 0]")(
-        function
-    )
-    text = "Memory for a model's cases, in GB, the port's process included. [default: 1.3, and 12 bytes a parameter]"
-    function = click.option("--memory", type=click.FloatRange(min=0.1), metavar="GB", help=text)(function)
-    complete = completion.words(completion.families, "dir")
-    return click.option("--like", metavar="FAMILY|DIR", default="", cls=_Like, shell_complete=complete)(function)
+like_option = click.option(
+    "--like", metavar="FAMILY|DIR", default="", cls=_Like, shell_complete=completion.words(completion.families, "dir")
+)
+checkpoint_option = click.option(
+    "--checkpoint",
+    type=click.Path(path_type=Path),
+    help="Judge the whole model on these weights: a canonical file, or a folder.",
+)
+seed_option = click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the random weights of --like FAMILY.")
+memory_option = click.option(
+    "--memory", type=click.FloatRange(min=0.1), metavar="GB",
+    help="For a model's cases, in GB, the port's process included. [default: 1.3, and 12 bytes a parameter]",
+)  # fmt: skip
 
 
 def until_the_end(context: AbstractContextManager[Any]) -> Any:
@@ -189,21 +224,31 @@ def wide_console(width: int, **options: Any) -> Console:
     return console
 
 
-MODEL_OPTIONS = ("backend", "dtype", "device", "leave_out", "ignore", "mesh")  # the options of a command that `open_both` takes
+MODEL_OPTIONS = ("backend", "dtype", "device", "ignore", "mesh")  # the options of a command that `open_both` takes
 
 _DTYPES = ("float64", "float32", "bfloat16", "float16", "int8")
 
 folder_argument = click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
 
 
+def backend_option(device: str | None = None, **attributes: Any) -> Callable[[Any], Any]:
+    """--backend NAME or NAME:DEVICE, which gives a command its backend and its device. device: by default."""
+
+    def split(ctx: click.Context, option: click.Parameter, value: str | None) -> str | None:
+        name, _, said = (value or "").partition(":")
+        ctx.params["device"] = said or device
+        return None if value is None else Choice(list(BACKENDS)).convert(name, option, ctx)
+
+    complete = completion.words(lambda: BACKENDS)
+    return click.option("--backend", callback=split, metavar="NAME[:DEVICE]", shell_complete=complete, **attributes)
+
+
 def model_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """--backend, --dtype, --device, --leave-out and --ignore."""
+    """--backend with its device, --dtype and --ignore."""
     return section(
         "Model",
-        click.option("--backend", type=Choice(list(BACKENDS)), default="torch", show_default=True, help="Backend that computes."),
+        backend_option("cpu", default="torch", show_default=True, help="Backend that computes, on the CPU or such as torch:cuda."),
         click.option("--dtype", type=Choice(list(_DTYPES)), default="float32", show_default=True, help="Parameters are rounded to it."),
-        click.option("--device", default="cpu", show_default=True, help="cpu, or what the backend calls another."),
-        leave_out_option,
         ignore_option,
     )(function)
 

@@ -24,7 +24,7 @@ from ..comparison.model_report.workers import IMPLEMENTATIONS
 from ..judge.case import DTYPES
 from ..judge.report import files
 from ..judge.report.matrix import duration
-from .options import OUT, Choice, Grouped, Missing, ignore_option, leave_out_option, listed, section
+from .options import OUT, Choice, Grouped, Missing, ignore_option, listed, section
 
 
 @click.command(cls=Grouped)
@@ -32,7 +32,6 @@ from .options import OUT, Choice, Grouped, Missing, ignore_option, leave_out_opt
     "Model",
     click.option("--checkpoint", type=click.Path(path_type=Path), required=True, metavar="DIR",
                  help="A Hugging Face folder, a run of `train`, or a canonical file."),
-    leave_out_option,
     ignore_option,
     click.option("--text", metavar="TEXT", help="What the model reads. [default: random tokens]"),
     click.option("--pair", metavar="TEXT", help="A second text: a second segment, or beside an encoder what is decoded."),
@@ -57,7 +56,7 @@ from .options import OUT, Choice, Grouped, Missing, ignore_option, leave_out_opt
     click.option("--json", "json_file", type=OUT, metavar="FILE", help="Every number."),
 )
 def report(
-    checkpoint: Path, text: str | None, pair: str | None, seed: int, leave_out: tuple[str, ...], ignore: tuple[str, ...],
+    checkpoint: Path, text: str | None, pair: str | None, seed: int, ignore: tuple[str, ...],
     onlys: tuple[str, ...], out: Path, figures: Path | None, json_file: Path | None, **choices: Any,
 ) -> None:  # fmt: skip
     """Write one page about one model in five implementations: NumPy, PyTorch, TensorFlow, JAX, and transformers for its folders.
@@ -68,11 +67,11 @@ def report(
 
     Exit codes: 0 conforms, 1 differs, 2 wrong usage or bad input, 3 backend missing.
     """
-    options = _options(onlys, **choices) | {"seed": seed, "leave_out": leave_out, "ignore": ignore}
+    options = _options(onlys, **choices) | {"seed": seed, "ignore": ignore}
     _require(out, figures, json_file, choices["backends"])
     if text is not None and checkpoint.is_dir():
         require("--text", {"inference": ("transformers",)})
-    subject = open_subject(checkpoint, text, pair, seed, leave_out, ignore)
+    subject = open_subject(checkpoint, text, pair, seed, ignore)
     asked = Options(**options)
     saying = _Saying([*asked.parts, *(["figures"] if figures else [])])
     found = make(subject, asked, saying.say)

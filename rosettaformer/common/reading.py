@@ -7,12 +7,12 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from reference_numpy import TransformerConfig
-from reference_numpy.recipe import Recipe
+from reference_numpy.fields import Fields
 from reference_numpy.suggestions import nearest
 
 LARGEST = 1 << 24  # bytes of a file that is read as a whole
@@ -93,25 +93,28 @@ def _integer(digits: str) -> int:
     return int(digits)
 
 
-def parse_settings(settings: Iterable[str], kind: type[TransformerConfig] | type[Recipe] = TransformerConfig) -> dict[str, Any]:
-    """Returns the mapping that FIELD=VALUE texts declare; values are numbers, true, false, none, or names. kind: the class that has the
-    fields.
+def parse_settings(
+    settings: Iterable[str], kind: type[Fields] | Mapping[str, Any] = TransformerConfig, what: str = ""
+) -> dict[str, Any]:  # fmt: skip
+    """Returns the mapping that FIELD=VALUE texts declare; values are numbers, true, false, none, lists as in JSON, or names. kind: the
+    class that has the fields, or their types; a text of a field whose type is text stays one. what: the word for a field in messages.
 
     Raises ValueError listing every text without a field, unknown field and field set twice.
     """
-    fields = [field.name for field in dataclasses.fields(kind)]
+    fields = kind if isinstance(kind, Mapping) else {field.name: field.type for field in dataclasses.fields(kind)}
+    what = what or f"{kind.KIND if isinstance(kind, type) else 'data'} field"
     result: dict[str, Any] = {}
-    what, problems = "recipe" if kind is Recipe else "config", []
+    problems = []
     for text in settings:
         field, equals, value = (part.strip() for part in text.partition("="))
         if not equals:
             problems.append(f"a setting must be FIELD=VALUE; got {text!r}")
         elif field not in fields:
-            problems.append(f"unknown {what} field {field!r}{nearest(field, fields)}")
+            problems.append(f"unknown {what} {field!r}{nearest(field, fields)}")
         elif field in result:
             problems.append(f"{field} is set twice")
         else:
-            result[field] = _value(value)
+            result[field] = value if fields[field] in (str, str | None) else _value(value)
     if problems:
         raise ValueError("; ".join(problems))
     return result
@@ -123,7 +126,7 @@ def _value(text: str) -> Any:
         value = parse_json(word)
     except ValueError:
         return text
-    return value if value is None or isinstance(value, (bool, int, float)) else text
+    return value if value is None or isinstance(value, (bool, int, float, list)) else text
 
 
 def read_lines(file: BinaryIO) -> Iterator[bytes]:

@@ -27,7 +27,7 @@ from .suite.fitting import GIGA, fitting
 from .suite.gradients import gradients
 from .suite.meshes import mesh_cases
 
-OF_ARTEFACTS = ("inputs", "outputs", "function", "allow_code", "expect")
+OF_ARTEFACTS = ("tensors", "function", "allow_code", "expect")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,8 +36,8 @@ class Selection:
 
     components, dtypes: only these. expression: names of cases joined by and, or, not, as in pytest. grad: gradients too. full: every case
     and its gradients. like: the whole model, a family (with random weights from seed) or a folder. memory: for the cases of a model, in GB.
-    checkpoint: weights of the whole model, without the heads leave_out, and without the tensors and entries ignore. meshes: devices to
-    judge on. Of exported files: inputs and outputs as NAME=MEANING; function: the one that is the model; allow_code: whether compiled code
+    checkpoint: weights of the whole model, without the heads, tensors and entries ignore. meshes: devices to
+    judge on. Of exported files: tensors as NAME=MEANING; function: the one that is the model; allow_code: whether compiled code
     may be opened; expect: their lower precision.
     """
 
@@ -50,11 +50,9 @@ class Selection:
     seed: int = 0
     memory: float | None = None
     checkpoint: Path | None = None
-    leave_out: Sequence[str] = ()
     ignore: Sequence[str] = ()
     meshes: Sequence[Mesh] = ()
-    inputs: Sequence[str] = ()
-    outputs: Sequence[str] = ()
+    tensors: Sequence[str] = ()
     function: str = ""
     allow_code: bool = False
     expect: str = ""
@@ -105,9 +103,8 @@ def _found(one: Selection, ports: int, stack: contextlib.ExitStack) -> tuple[lis
         raise ValueError("--mesh has cases of its own; it takes no --checkpoint")
     if one.like and one.checkpoint:
         raise ValueError("--checkpoint and --like each say on which weights a port is judged; give one")
-    for option, names in (("--leave-out", one.leave_out), ("--ignore", one.ignore)):
-        if names and not one.checkpoint:
-            raise ValueError(f"{option} {names[0]} is of a --checkpoint; got none")
+    if one.ignore and not one.checkpoint:
+        raise ValueError(f"--ignore {one.ignore[0]} is of a --checkpoint; got none")
     if one.like:
         from .suite.like_folders import cases_of  # which imports every family
 
@@ -117,7 +114,7 @@ def _found(one: Selection, ports: int, stack: contextlib.ExitStack) -> tuple[lis
         return mesh_cases(one.meshes), True
     if not one.checkpoint:
         return all_cases(grad=True), one.grad or one.full
-    found = checkpoint_cases(one.checkpoint, one.leave_out, one.ignore)
+    found = checkpoint_cases(one.checkpoint, one.ignore)
     if one.grad or one.full or any(map(forward_of, one.components)):
         found += gradients(found)  # which run the model once for each
     return fitting(found, memory, sent=ports), one.grad or one.full
@@ -129,17 +126,15 @@ def _of_artefacts(artefacts: Sequence[str], one: Selection, stack: contextlib.Ex
         wanted = "--checkpoint says which they are, a canonical file or a Hugging Face folder"
         raise ValueError(f"{artefacts[0]} is {_kind(artefacts[0]).title}, with weights of its own: {wanted}")
     form = checkpoints.own_format(one.checkpoint)
-    found = checkpoints.view(one.checkpoint, form, leave_out=tuple(one.leave_out), ignore=tuple(one.ignore))
+    found = checkpoints.view(one.checkpoint, form, ignore=tuple(one.ignore))
     settings = Settings(
         found.config.to_dict(),
         read_object(file) if (file := one.checkpoint / "config.json").is_file() else {},
-        meanings.parse(one.inputs, "--input"),
-        meanings.parse(one.outputs, "--output"),
+        meanings.parse(one.tensors),
         one.function,
         one.allow_code,
         one.expect,
         str(one.checkpoint),
-        tuple(one.leave_out),
         tuple(one.ignore),
     )
     stack.enter_context(told(settings))

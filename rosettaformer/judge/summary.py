@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
+from ..common.outputs import versioned
 from .case import SUITE_RELEASE
 from .result import Result
 from .status import FAILURES, UNANSWERED, Status
@@ -175,7 +176,7 @@ class Summary:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the results and totals as JSON can hold them; numbers that JSON lacks are null."""
-        return {
+        fields = {
             "rosettaformer": version("rosettaformer"),
             "suite": SUITE_RELEASE,
             "verdict": self.verdict,
@@ -190,6 +191,7 @@ class Summary:
             ],
             "results": [jsonable(dataclasses.asdict(result)) for result in self.results],
         }
+        return versioned("check", fields)
 
 
 def _count(number: int, what: str) -> str:

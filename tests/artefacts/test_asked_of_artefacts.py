@@ -134,10 +134,10 @@ IDS, LOGITS = Tensor("input_ids", "int64", (1, 1)), Tensor("logits", "float32", 
 def test_which_function_is_the_whole_model_must_be_said_if_none_is_called_so() -> None:
     two = Functions(*(Entry(name, (IDS,), (LOGITS,)) for name in ("prefill_128", "decode")))
     with pytest.raises(ValueError, match=r"prefill_128.*--function"):
-        Calls(two, GPT2, {}, {})
+        Calls(two, GPT2, {})
     with pytest.raises(ValueError, match="has no decod; it has"):
-        Calls(two, GPT2, {}, {}, "decod")
-    assert Calls(two, GPT2, {}, {}, "decode").entry.name == "decode"
+        Calls(two, GPT2, {}, "decod")
+    assert Calls(two, GPT2, {}, "decode").entry.name == "decode"
 
 
 def test_a_cache_has_the_room_that_each_of_its_tensors_has() -> None:
@@ -147,9 +147,7 @@ def test_a_cache_has_the_room_that_each_of_its_tensors_has() -> None:
         ]
 
     ids = Tensor("input_ids", "int64", ("b", "t"))
-    static = Calls(
-        Functions(Entry("forward", (ids, *caches("past_key_values", 64, 16)), (LOGITS, *caches("present", 64, 16)))), GPT2, {}, {}
-    )
+    static = Calls(Functions(Entry("forward", (ids, *caches("past_key_values", 64, 16)), (LOGITS, *caches("present", 64, 16)))), GPT2, {})
     assert static.room == 64 and static.fixed == {"room": 64}
     assert {name: array.shape for name, array in static._empty("forward", 3).items()} == {
         f"{part}.{layer}": (3, 2, size, 4) for layer, size in enumerate((64, 16)) for part in ("key", "value")
@@ -157,7 +155,7 @@ def test_a_cache_has_the_room_that_each_of_its_tensors_has() -> None:
     with pytest.raises(NotShownByCalls, match="room for 64 tokens, not for 65"):
         static.forward(target=np.ones((1, 65), int))
     for other in ("p+t", 65):  # it grows; it is of one length alone
-        growing = Calls(Functions(Entry("forward", (ids, *caches("past", 64)), (LOGITS, *caches("present", other)))), GPT2, {}, {})
+        growing = Calls(Functions(Entry("forward", (ids, *caches("past", 64)), (LOGITS, *caches("present", other)))), GPT2, {})
         assert growing.room is None
     scalar = calls._fitting(Tensor("logits_to_keep", "int64", ()), np.zeros((), np.int64))
     assert (scalar.shape, scalar.flags.c_contiguous) == ((), True)

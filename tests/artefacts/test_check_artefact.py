@@ -112,8 +112,8 @@ def test_an_output_that_nothing_judges_is_accepted_by_name(gpt2, tmp_path: Path)
     more = edited(file, "more.onnx", giving_more)
     asked = ("check", more, "--checkpoint", checkpoint, "-k", "one_token")
     assert run(*asked)[0] == 1
-    assert run(*asked, "--output", "twice=ignored")[0] == 0
-    assert run(*asked, "--output", "tw*=ignored")[0] == 0
+    assert run(*asked, "--tensor", "twice=ignored")[0] == 0
+    assert run(*asked, "--tensor", "tw*=ignored")[0] == 0
     assert run(*asked, "--allow-incomplete")[0] == 0
     code, said = run("diagnose", edited(file, "training.onnx", dropping), "--checkpoint", checkpoint)
     assert (code, "graph/randomness" in said) == (1, True)
@@ -146,7 +146,7 @@ def test_the_mean_of_a_text_is_judged(counted: str, code: int, tmp_path: Path) -
 
     asked = ("check", edited(file, "pooling.onnx", pooling), "--checkpoint", checkpoint, "-k", "batch or right_padding or empty_row")
     assert rows_of(tmp_path, *asked)[1]["outputs/forward"]["status"] == "not shown"
-    found, rows = rows_of(tmp_path, *asked, "--output", "sentence_embedding=mean")
+    found, rows = rows_of(tmp_path, *asked, "--tensor", "sentence_embedding=mean")
     assert (found, rows["mean/right_padding"]["status"]) == (code, "differs" if code else "pass")
     assert rows["mean/batch"]["status"] == rows["token_encoder/right_padding"]["status"] == "pass"
 
@@ -200,9 +200,9 @@ def test_a_table_says_what_inputs_are(gpt2) -> None:
 
     asked = ("check", edited(file, "renamed.onnx", renamed), "--checkpoint", checkpoint, "-k", "short")
     assert run(*asked)[0] == 1
-    assert run(*asked, "--input", "attention_mask=target", "--input", "input_ids=target_mask")[0] == 0
-    assert "it has no b" in refused(*asked, "--input", "b=target")
-    assert "nearest: target" in refused(*asked, "--input", "input_ids=targt")
+    assert run(*asked, "--tensor", "attention_mask=target", "--tensor", "input_ids=target_mask")[0] == 0
+    assert "it has no b" in refused(*asked, "--tensor", "b=target")
+    assert "nearest: target" in refused(*asked, "--tensor", "input_ids=targt")
 
 
 @pytest.mark.conformance

@@ -208,8 +208,8 @@ SENTENCE, BERT = Tensor("sentence_embedding", "float32", ("b", 8)), MODELS["bert
 
 
 def left(config, asked: set[str], *entries: Entry, function: str = "", **outputs: str) -> list[str]:
-    table = meanings.parse([f"{name}={meaning}" for name, meaning in outputs.items()], "--output")
-    calls = Calls(Functions(*entries), config, {}, table, function)
+    table = meanings.parse([f"{name}={meaning}" for name, meaning in outputs.items()])
+    calls = Calls(Functions(*entries), config, table, function)
     return [place for place, _ in unjudged(calls, asked, bool(function))]
 
 
@@ -243,4 +243,4 @@ def test_the_vector_of_a_text_is_no_pooled_vector_unless_a_table_says_so() -> No
     with pytest.raises(ValueError, match="sentence_embedding"):
         meanings.of_outputs(Entry("forward", (IDS,), (SENTENCE,)), BERT, {})
     with pytest.raises(ValueError, match="ignored"):
-        meanings.parse(["x=ignored"], "--input")
+        meanings.parse(["x=ignored"], "--tensor")

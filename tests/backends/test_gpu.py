@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from expectations import suite
-from training_runs import TINY, log, process, train
+from training_runs import TINY, log, over, process, train
 
 from bench.workloads import WORKLOADS
 from reference_numpy import preset
@@ -118,9 +118,9 @@ def test_a_run_on_cuda_has_the_losses_of_the_references_is_resumed(port: str, tm
     """A run of many steps with the device's own generator, determinism and memory, and files that it wrote."""
     need(port)
     folder, reference = tmp_path / port, tmp_path / "numpy"
-    still = ("--dropout", 0, "--save-every", 2)
+    still = ("--set", "dropout_rate=0", "--loop", "save_every=2")
     train(reference, *still, "--steps", 6)
-    done("train", "--out", folder, *TINY, *still, "--backend", port, "--device", DEVICE, "--steps", 4)
+    done("train", "--out", folder, *over(TINY, *still), "--backend", f"{port}:{DEVICE}", "--steps", 4)
     done("train", "--out", folder, "--resume", "--steps", 6)
     steps, expected = log(folder), log(reference)
     assert [entry["step"] for entry in steps] == [entry["step"] for entry in expected] == [*range(1, 7)]

@@ -30,7 +30,7 @@ def test_convert_there_and_back_with_options_of_the_config(tmp_path: Path) -> No
     assert loaded.config == CONFIG.replace(**changes)
     assert_same_bits(loaded.parameters, original)
     back = (tmp_path / "a.safetensors", tmp_path / "back.safetensors", "--from", "canonical", "--to", "torch-transformer")
-    succeeded("convert", *back, *FLAGS, "--prefix", "model.")
+    succeeded("convert", *back, *FLAGS, "--name", "prefix=model.")
     assert set(container.read(tmp_path / "back.safetensors").tensors) == {
         key.replace("transformer.", "model.") for key in container.read(tmp_path / "state.safetensors").tensors
     }

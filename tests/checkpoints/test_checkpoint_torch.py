@@ -207,10 +207,10 @@ def test_layouts_that_cannot_be_expressed() -> None:
 def test_names_around_the_transformer() -> None:
     state = state_of(torch_model())
     text = import_problems(state, source_embedding="sauce", ignore=["pe", "pes"])
-    assert "--source-embedding sauce: no such tensor" in text and "--ignore pes: no such tensor (nearest: pe)" in text
+    assert "source_embedding=sauce: no such tensor" in text and "--ignore pes: no such tensor (nearest: pe)" in text
     assert mentions(import_problems(state, ignore=()), "pe … nn.Transformer")
     text = import_problems(state, source_embedding=None)
-    assert mentions(text, "--source-embedding … nn.Transformer: source.weight")
+    assert mentions(text, "source_embedding … nn.Transformer: source.weight")
     text = import_problems(state, logits=None)
     assert "missing logits.weight (name it with --logits) of shape (31, 12)" in text and "unexpected generator.weight" in text
     text = import_problems(state, target_embedding="source")

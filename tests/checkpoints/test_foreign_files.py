@@ -216,7 +216,7 @@ def test_a_lightning_checkpoint(tmp_path: Path) -> None:
     torch.save(lightning(model.state_dict()), path)
     what = "a Lightning checkpoint, with tensors in state_dict"
     assert_told(path, what, "--key state_dict; its names begin with model., which --prefix", (ALONE[0], CONVERT))
-    names = "--source-embedding model.source --target-embedding model.target --logits model.generator --ignore model.pe"
+    names = "--name source_embedding=model.source --name target_embedding=model.target --name logits=model.generator --ignore model.pe"
     command = f"{CONVERT} {names} --key state_dict"
     converted = invoke(*line_of(command, path))
     assert converted.code == 0, converted

@@ -131,10 +131,10 @@ def test_other_heads_are_refused_by_their_names_and_can_be_left_out(tmp_path: Pa
         getattr(library, library.base_model_prefix).save_pretrained(base)
         several: tuple[dict[str, Any], ...] = ({}, {"architectures": ...})
         for entries in several:
-            with pytest.raises(CheckpointError, match=rf"{head}.*--leave-out {head}"):
+            with pytest.raises(CheckpointError, match=rf"{head}.*--ignore {head}"):
                 checkpoints.load(edit(folder, **entries))
-            assert checkpoints.load(folder, leave_out=[head]).config == checkpoints.load(base).config
-        assert_same_bits(checkpoints.load(folder, leave_out=[head]).parameters, checkpoints.load(base).parameters)
+            assert checkpoints.load(folder, ignore=[head]).config == checkpoints.load(base).config
+        assert_same_bits(checkpoints.load(folder, ignore=[head]).parameters, checkpoints.load(base).parameters)
 
 
 # --- the same in other words

@@ -151,12 +151,12 @@ def test_a_folder_as_that_of_bert_tiny(tmp_path: Path) -> None:
     kept = {name: said[name] for name in (*sizes, "max_position_embeddings", "hidden_act", "type_vocab_size", "hidden_dropout_prob")}
     (folder / "config.json").write_text(json.dumps(kept))
     for words in (("convert", folder, tmp_path / "b"), ("convert", folder / "pytorch_model.bin", tmp_path / "b")):
-        assert "--leave-out next_sentence_head" in refused(*words)
+        assert "--ignore next_sentence_head" in refused(*words)
     assert "heads masked_language_head, pooler" in " ".join(invoke("inspect", folder).out.split())
-    checkpoint = checkpoints.load(folder, leave_out=["next_sentence_head", "pooler"])
+    checkpoint = checkpoints.load(folder, ignore=["next_sentence_head", "pooler"])
     given = tokens(31, "right", 2)
     assert_close(ours(checkpoint, "BertForMaskedLM", given), theirs(library, given), given["mask"])
-    assert invoke("convert", folder, tmp_path / "b", "--leave-out", "next_sentence_head").code == 0
+    assert invoke("convert", folder, tmp_path / "b", "--ignore", "next_sentence_head").code == 0
     assert json.loads((tmp_path / "b" / "config.json").read_text())["model_type"] == "bert"
 
 

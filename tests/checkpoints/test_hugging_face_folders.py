@@ -69,7 +69,7 @@ def test_all_problems_of_a_folder_at_once(tmp_path: Path) -> None:
     assert each_mentions(
         problems_of(folder),
         [
-            "cls.seq_relationship.weight … next_sentence_head … --leave-out next_sentence_head",
+            "cls.seq_relationship.weight … next_sentence_head … --ignore next_sentence_head",
             "cls.predictions.decoder.weight … bert.embeddings.word_embeddings.weight … tie_word_embeddings",
             *(
                 f"missing bert.encoder.layer.{name}.bias … (12,) … bert.encoder.layer.2.output.dense.biass"
@@ -140,12 +140,12 @@ def test_the_tensors_of_a_fine_tuned_head(
     altered(folder, lambda tensors: tensors.update({name: np.ones(shape, np.float32) for name, shape in extra.items()}))
     edit(folder, architectures=[architecture])
     (problem,) = problems_of(folder)
-    assert f"--leave-out {head} (leave_out in Python)" in problem
-    loaded = checkpoints.load(folder, leave_out=[head])
+    assert f"--ignore {head} (ignore in Python)" in problem
+    loaded = checkpoints.load(folder, ignore=[head])
     assert loaded.config == CONFIGS[kind]
     assert_same_bits(loaded.parameters, random_parameters(CONFIGS[kind]))
     with pytest.raises(CheckpointError, match="poler"):
-        checkpoints.load(folder, leave_out=[head, "poler"])
+        checkpoints.load(folder, ignore=[head, "poler"])
 
 
 @pytest.mark.parametrize(
@@ -174,11 +174,11 @@ def test_a_classifier_whose_class_is_not_named(
     if head is None:
         assert checkpoints.load(folder).config == CONFIGS["classifier"].replace(classes=shape[0])
         return
-    advice = f"--leave-out {head} (leave_out"
+    advice = f"--ignore {head} (ignore"
     tells = f"{head} … {advice}"
     (problem,) = problems_of(folder)
     assert mentions(problem, f"classifier.bias … {tells}")
-    read = checkpoints.load(folder, leave_out=[head]).config
+    read = checkpoints.load(folder, ignore=[head]).config
     assert read == CONFIGS["classifier"].replace(classes=0, pooler=pooled)
 
 
@@ -192,7 +192,7 @@ def test_a_head_that_is_not_there(tmp_path: Path) -> None:
     edit(folder, architectures=["BertForSequenceClassification"])
     found = problems_of(folder)
     assert [problem.partition(",")[0] for problem in found] == ["lacks the pooler of its class", "lacks the classifier of its class"]
-    assert checkpoints.load(folder, leave_out=["pooler", "classifier"]).config == CONFIGS["bert"]
+    assert checkpoints.load(folder, ignore=["pooler", "classifier"]).config == CONFIGS["bert"]
 
 
 # --- old folders

@@ -32,7 +32,7 @@ NEEDS: list[tuple[str, dict[str, Any], list[str]]] = [
 COMMANDS = (
     "inspect DIR", "convert DIR new.safetensors", "check --checkpoint DIR", "check port.py --like DIR", "diagnose port.py --like DIR",
     "generate DIR --prompt x", "classify DIR texts", "embed DIR texts", "fill-mask DIR --text x", "attention DIR --text x --out a.html",
-    "report --checkpoint DIR --out a.html", "compare DIR@numpy DIR@torch", "plan --checkpoint DIR --rows 1 --length 8 --mesh model=2",
+    "report --checkpoint DIR --out a.html", "compare DIR@numpy DIR@torch", "plan DIR --rows 1 --length 8 --mesh model=2",
     "export DIR --to onnx --out a.onnx",
 )  # fmt: skip
 OF_NAMES = ("new-checkpoint mixtral --out new", "new-port like mixtral", "check port.py --like mixtral", "diagnose port.py --like mixtral")

@@ -45,11 +45,18 @@ def test_help_names_every_command_and_the_exit_codes() -> None:
 def test_the_help_of_train_has_sections_and_the_default_of_every_option() -> None:
     text = invoke("train", "--help").out
     sections = re.findall(r"^(\w.*):$", text, re.MULTILINE)
-    assert sections == ["Run", "Task", "Model", "Data", "Recipe", "End of the run", "Validation and checkpoints", "Other options"]
+    assert sections == ["Run", "Task", "Model", "End of the run", "Other options"]
     options = {part.split()[0]: " ".join(part.split()) for part in re.split(r"\n  (?=-)", text)[1:]}
-    assert [name for name, words in options.items() if "[default: " not in words] == ["--out", "--resume", "--task", "-h,"]
+    assert [name for name, words in options.items() if "[default: " not in words] == [
+        "--out",
+        "--resume",
+        "--task",
+        "--data",
+        "--recipe",
+        "-h,",
+    ]
     assert "[default: 100000; number-words: 800; copy, reverse: 3000]" in options["--steps"]
-    assert options["--from"].endswith("[default: es]")
+    assert "from_language=es" in options["--data"] and "held_out=500" in options["--data"]
 
 
 def test_check_prints_the_matrix_and_writes_json(tmp_path: Path) -> None:

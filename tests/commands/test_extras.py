@@ -17,7 +17,9 @@ from rosettaformer.files.checkpoints import save
 
 EXTRAS = PROJECT["optional-dependencies"]
 SMALL = "--set model_width=12 --set heads=3 --set key_value_heads=3 --set key_size=4 --set value_size=4 --set feed_forward_width=20"
-TRAIN = f"rosettaformer train --out run --backend numpy --steps 2 --validate-every 1 --held-out 20 --batch-tokens 200 {SMALL}"
+TRAIN = (
+    f"rosettaformer train --out run --backend numpy --steps 2 --loop validate_every=1 --data held_out=20 --data batch_tokens=200 {SMALL}"
+)
 CHECK = "--component layer_norm --component cross_entropy --dtype float32"
 HERE = f"--rootdir={HOUSE} -c {HOUSE / 'pyproject.toml'} -p no:cacheprovider {HOUSE / 'tests'}"
 PEERS = ("transformers Marian", "CTranslate2 Marian")

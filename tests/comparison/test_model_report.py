@@ -228,7 +228,7 @@ def test_a_run_shows_what_it_recorded(tmp_path: Path) -> None:
     assert recorded["training"] == pytest.approx([entry["loss"] for entry in log(run)])
     assert [loss for loss in recorded["validation"] if loss] == pytest.approx([entry["loss"] for entry in log(run, "validation")])
     assert (tmp_path / "figures" / "recorded.png").is_file()
-    refusal = refused("report", "--checkpoint", run, "--leave-out", "pooler", "--out", tmp_path / "report.html")
+    refusal = refused("report", "--checkpoint", run, "--ignore", "pooler", "--out", tmp_path / "report.html")
     assert "run" in refusal
 
 

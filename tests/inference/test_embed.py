@@ -105,10 +105,10 @@ def test_a_model_without_the_pooler_of_its_class_is_read(folder: Path) -> None:
     model = transformers.BertModel.from_pretrained(folder, add_pooling_layer=False)
     model.save_pretrained(folder)
     np.testing.assert_array_equal(vectors(folder), wanted)
-    assert "--leave-out pooler" in refused("convert", folder, folder.parent / "canonical.safetensors")
+    assert "--ignore pooler" in refused("convert", folder, folder.parent / "canonical.safetensors")
     file = folder.parent / "canonical.safetensors"
-    assert invoke("convert", folder, file, "--leave-out", "pooler").code == 0
-    assert "takes no leave_out" in refused("check", "--checkpoint", file, "--leave-out", "pooler", "torch")
+    assert invoke("convert", folder, file, "--ignore", "pooler").code == 0
+    assert "takes no leave_out" in refused("check", "--checkpoint", file, "--ignore", "pooler", "torch")
 
 
 @pytest.mark.evidence

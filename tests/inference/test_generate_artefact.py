@@ -26,9 +26,9 @@ from rosettaformer.use.inference.tokenizer import Tokenizer
 
 PROMPTS = ("--prompt", "the quick", "--prompt", "née", "--prompt", "a")
 SEARCHES = {
-    "greedy": ("--repetition-penalty", 1.5),
-    "sampling": ("--do-sample", "--num-return-sequences", 2, "--seed", 3, "--temperature", 2),
-    "beams": ("--num-beams", 3, "--num-return-sequences", 2, "--no-repeat-ngram-size", 2),
+    "greedy": ("--set", "repetition_penalty=1.5"),
+    "sampling": ("--do-sample", "--set", "num_return_sequences=2", "--seed", 3, "--temperature", 2),
+    "beams": ("--num-beams", 3, "--set", "num_return_sequences=2", "--set", "no_repeat_ngram_size=2"),
 }
 IN_STEPS, WHOLE = ("forward", "step"), ("forward",)
 Arrays = Mapping[str, np.ndarray]
@@ -193,7 +193,7 @@ def test_what_a_runtime_raises_is_one_message(folders: tuple[Path, Path], stubbe
         (("--artefact", "m", "--backend", "numpy"), "--artefact … --backend"),
         (("--artefact", "m", "--mesh", "data=2"), "--artefact takes no --mesh"),
         (("--allow-code",), "--allow-code has no effect without --artefact"),
-        (("--artefact", "m", "--output", "a=b"), "the meaning of --output a must be"),
+        (("--artefact", "m", "--tensor", "a=b"), "the meaning of --tensor a must be"),
         (("--artefact", "none.onnx"), "there is no file none.onnx"),
         (("--artefact", __file__), "must be an ONNX model, a program of torch.export"),
     ],

@@ -56,7 +56,7 @@ def test_an_answer_ends_where_that_of_transformers_completes_a_stop_string(model
     tokenizer, ended = transformers.AutoTokenizer.from_pretrained(model[0]), 0
     for prompt in ("the quick", "Zoë 😀"):
         options = {"max_new_tokens": 14, "num_beams": beams, "early_stopping": True}
-        words = ("--max-new-tokens", 14, "--num-beams", beams, *(("--early-stopping", "true") if beams > 1 else ()))
+        words = ("--max-new-tokens", 14, "--num-beams", beams, *(("--set", "early_stopping=true") if beams > 1 else ()))
         whole = continued(model, prompt, **options)
         answer = whole[len(prompt) :]
         for start in range(0, len(answer) - 4, 3):
@@ -64,7 +64,7 @@ def test_an_answer_ends_where_that_of_transformers_completes_a_stop_string(model
             if "\ufffd" in stops[0]:
                 continue
             wanted = continued(model, prompt, **options, stop_strings=stops, tokenizer=tokenizer)
-            found = generate(model[0], "--prompt", prompt, *words, *(word for stop in stops for word in ("--stop-string", stop)))
+            found = generate(model[0], "--prompt", prompt, *words, "--set", f"stop_strings={json.dumps(stops)}")
             assert found == wanted + "\n", stops
             ended += wanted != whole
     assert ended > 1
@@ -77,12 +77,12 @@ def test_several_answers_are_numbered_and_lines_are_prompts(model: tuple[Path, A
     (tmp_path / "lines.txt").write_text(lines)
     assert generate(model[0], tmp_path / "lines.txt", "--batch-size", 3) == text
     assert "got both" in refused("generate", model[0], tmp_path / "lines.txt", "--prompt", "b")
-    several = generate(model[0], "--prompt", "a", "--do-sample", "--num-return-sequences", 3, "--seed", 4)
+    several = generate(model[0], "--prompt", "a", "--do-sample", "--set", "num_return_sequences=3", "--seed", 4)
     assert [mark for mark in ("[1.1] a", "[1.2] a", "[1.3] a") if mark not in several] == []
 
 
 def test_json_holds_texts_tokens_and_scores(model: tuple[Path, Any]) -> None:
-    arguments = ("--prompt", "the", "--num-beams", 3, "--num-return-sequences", 3, "--json")
+    arguments = ("--prompt", "the", "--num-beams", 3, "--set", "num_return_sequences=3", "--json")
     rows = [json.loads(line) for line in generate(model[0], *arguments).splitlines()]
     assert [(row["line"], row["answer"], row["prompt"]) for row in rows] == [(1, 1, "the"), (1, 2, "the"), (1, 3, "the")]
     assert rows[0]["score"] >= rows[1]["score"] >= rows[2]["score"]
@@ -117,11 +117,11 @@ def test_tokens_are_printed_as_they_come(model: tuple[Path, Any]) -> None:
     ("arguments", "message"),
     [
         (("--prompt", "a " * 70, "--prompt", "b", "--prompt", "c " * 80), "prompt 3 … 64"),
-        (("--prompt", "a", "--top-k", 4), "--top-k has no effect without --do-sample"),
-        (("--prompt", "a", "--length-penalty", 2), "--length-penalty has no effect without --num-beams of at least 2"),
-        (("--prompt", "a", "--bad-words-ids", "3,x"), "3,x"),
-        (("--prompt", "a", "--eos-token-id", 1000), "eos_token_id must lie in 0 .. 299; got 1000"),
-        (("--prompt", "a", "--early-stopping", "nevr"), "nevr"),
+        (("--prompt", "a", "--top-k", 4), "top_k has no effect without --do-sample"),
+        (("--prompt", "a", "--set", "length_penalty=2"), "length_penalty has no effect without --num-beams of at least 2"),
+        (("--prompt", "a", "--set", 'bad_words_ids=[[3,"x"]]'), "bad_words_ids must be"),
+        (("--prompt", "a", "--set", "eos_token_id=1000"), "eos_token_id must lie in 0 .. 299; got 1000"),
+        (("--prompt", "a", "--set", "early_stopping=nevr"), "nevr"),
         (("--prompt", "a", "--batch-size", 10**9), "1000000000 is not in the range 1<=x<=4096"),
     ],
 )

@@ -123,7 +123,7 @@ def test_a_port_of_a_whole_model_needs_to_be_told_of_which(tmp_path: Path, comma
     (("check", "--like", "qwen3", "--checkpoint", "model.safetensors"), "--checkpoint and --like"),
     (("check", "--like", "qwen3", "--quick"), "--quick runs"),
     (("check", "--like", "qwen3", "--results", "."), "--results"),
-    (("check", "--like", "qwen3", "--leave-out", "classifier"), "--leave-out classifier is of a --checkpoint; got none"),
+    (("check", "--like", "qwen3", "--ignore", "classifier"), "--ignore classifier is of a --checkpoint; got none"),
     (("check", "--like", "."), "config.json"),
     (("check", "--like", "qwen3", "--seed", "-1"), "-1"),
     (("check", "--like", "qwen3", "-k", "nothing_like_this"), "nothing_like_this"),

@@ -7,12 +7,13 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rosettaformer.cli import main
+from rosettaformer.common.outputs import declared
 
 __all__ = ["Command", "Outcome", "heed_interrupts", "invoke", "marked", "refused", "succeeded"]
 
@@ -43,7 +44,44 @@ def invoke(*arguments: object, folder: Path | None = None, stdin: str | bytes = 
             command([os.fspath(word) if isinstance(word, Path) else str(word) for word in arguments])
         except SystemExit as ended:
             code = int(ended.code or 0)
-    return Outcome(code, out.getvalue(), err.getvalue())
+    found = Outcome(code, out.getvalue(), err.getvalue())
+    if command is main and arguments[0] in declared():
+        _require_declared(str(arguments[0]), [*arguments[1:]], folder or Path.cwd(), found)
+    return found
+
+
+TYPES = {"text": str, "number": int | float, "flag": bool, "list": list, "object": dict, "any": object}
+
+
+def _require_declared(command: str, words: list[object], folder: Path, found: Outcome) -> None:
+    """Holds the JSON that a command has written, to a file or to standard output, against its declaration."""
+    told = words[words.index("--json") + 1 :] if "--json" in words else []
+    file = folder / str(told[0]) if told and str(told[0]).endswith(".json") else None
+    texts = [file.read_text()] if file and file.is_file() else []
+    if "--json" in words and not file and found.out.startswith("{"):
+        texts = [found.out] if found.out.startswith("{\n") or found.out.count("\n") < 2 else found.out.splitlines()
+    for value in map(json.loads, texts):
+        fields = declared()[command]
+        assert value.pop("version") == fields["version"]
+        assert [*_undeclared(value, "", fields)] == []
+
+
+def _undeclared(value: Any, path: str, fields: Mapping[str, Any]) -> Iterator[str]:
+    """What of a value no declaration has, or declares as another type."""
+    type_, _, _ = str(fields.get(path, "")).partition(":")
+    if type_:
+        good = value is None if type_.endswith("?") and value is None else isinstance(value, TYPES[type_.removesuffix("?")])
+        if not good:
+            yield f"{path}: {type_}, got {value!r:.60}"
+    elif isinstance(value, dict):
+        for name, part in value.items():
+            own = f"{path}.{name}" if path else name
+            yield from _undeclared(part, own if any(key == own or key.startswith((f"{own}.", f"{own}[")) for key in fields) else f"{path}.*", fields)
+    elif isinstance(value, list):
+        for part in value:
+            yield from _undeclared(part, f"{path}[]", fields)
+    else:
+        yield f"{path} is not declared"
 
 
 def succeeded(*arguments: object, folder: Path | None = None, stdin: str | bytes = b"") -> Outcome:

@@ -119,7 +119,7 @@ def _of_translator(export: Callable[[Any, dict[str, Any], Path], None]) -> Calla
 
         model, weights = _translator(), checkpoint.with_name("weights.pt")
         torch.save(model.state_dict(), weights)
-        names = ("--source-embedding", "source", "--target-embedding", "target", "--logits", "generator")
+        names = ("--name", "source_embedding=source", "--name", "target_embedding=target", "--name", "logits=generator")
         words = ("--from", "torch-transformer", "--to", "canonical", "--preset", "nn_transformer", "--set", "heads=3", *names)
         succeeded("convert", weights, checkpoint, *words, "--ignore", "pe")
         sides = {"src": ROWS * (LENGTH + 1), "tgt": ROWS * LENGTH}

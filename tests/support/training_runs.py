@@ -1,9 +1,10 @@
 """Runs small enough to be trained within a test."""
 
+import itertools
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,22 @@ from rosettaformer.use.training import schema
 
 SIZES = {"model_width": 16, "heads": 2, "feed_forward_width": 32, "encoder_layers": 1, "decoder_layers": 1}
 MODEL = tuple(word for field, value in SIZES.items() for word in ("--set", f"{field}={value}"))
-DATA = ("--task", "reverse", "--length", "4", "--alphabet", "abcdefgh", "--size", "80", "--held-out", "8", "--batch-tokens", "64")
-TINY = (*DATA, *MODEL, "--backend", "numpy", "--warmup", "40", "--dropout", "0.1", "--buckets", "2")
+FIELDS = {"length": 4, "alphabet": "abcdefgh", "size": 80, "held_out": 8, "batch_tokens": 64}
+DATA = ("--task", "reverse", *(word for field, value in FIELDS.items() for word in ("--data", f"{field}={value}")))
+TINY = (*DATA, *MODEL, "--backend", "numpy", "--recipe", "warmup=40", "--set", "dropout_rate=0.1", "--data", "buckets=2")
+
+
+def over(begun: Sequence[str], *arguments: object) -> list[object]:
+    """The words of a run and more, without the fields of the first that the second set."""
+    said = [(option, str(value).partition("=")[0]) for option, value in itertools.pairwise(arguments)]
+    pairs = zip(begun[::2], begun[1::2], strict=True)
+    return [word for pair in pairs if (pair[0], pair[1].partition("=")[0]) not in said for word in pair] + list(arguments)
 
 
 def train(folder: Path, *arguments: object) -> Outcome:
     """Trains in this process; the arguments come after those of the tiny run, which a resumed one does not repeat."""
     begun = () if "--resume" in arguments else TINY
-    return succeeded("train", "--out", folder, *begun, *arguments)
+    return succeeded("train", "--out", folder, *over(begun, *arguments))
 
 
 def process(*arguments: object, module: str = "rosettaformer", **options: Any) -> subprocess.Popen[str]:

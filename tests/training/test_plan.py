@@ -143,28 +143,28 @@ OF_A_STEP = ("--rows", 4, "--length", 16)
 
 
 def test_the_command_prints_a_plan_and_compares_strategies(tmp_path: Path) -> None:
-    given = ("plan", "--preset", "tiny", "--set", "source_vocabulary=104", "--set", "target_vocabulary=104", *OF_A_STEP)
+    given = ("plan", "tiny", "--set", "source_vocabulary=104", "--set", "target_vocabulary=104", *OF_A_STEP)
     (found,) = succeeded(*given, "--mesh", "data=2,model=2", "--source-length", 8, "--json").rows
     assert found["memory_total"] == sum(found["memory"].values())
     assert found["traffic_total"] == traffic.total(step(SEQUENCES, "data=2,model=2"))
     table = succeeded(*given, "--mesh", "data=2,model=2", "--memory", 0.0001).out
     assert "does not fit 0.0001 GiB" in table and "activations, backward" in table
-    (all_found,) = succeeded(*given, "--devices", 8, "--json").rows
+    (all_found,) = succeeded(*given, "--mesh", 8, "--json").rows
     assert {name: row.get("mesh") for name, row in all_found.items()} == {
         "data parallel": "data=8,model=1,replicate", "fully sharded": "data=8,model=1", "tensor parallel": None, "both": "data=2,model=4"
     }  # fmt: skip
-    assert "heads must be" in succeeded(*given, "--devices", 8).out
+    assert "heads must be" in succeeded(*given, "--mesh", 8).out
     file = tmp_path / "model.safetensors"
     weights = parameters.initialise(SEQUENCES, 0, np.float32)
     canonical.save(file, Checkpoint(SEQUENCES, weights).config, weights)
-    of_file = succeeded("plan", "--checkpoint", file, *OF_A_STEP, "--mesh", "data=2,model=2", "--source-length", 8, "--json")
+    of_file = succeeded("plan", file, *OF_A_STEP, "--mesh", "data=2,model=2", "--source-length", 8, "--json")
     assert json.loads(of_file.out) == found
 
 
-def test_the_command_refuses_what_is_no_plan() -> None:
-    assert "give one" in refused("plan", "--preset", "tiny", *OF_A_STEP)
-    assert "give one" in refused("plan", *OF_A_STEP, "--devices", 2)
-    assert "--set changes a --preset" in refused("plan", "--checkpoint", "x", "--set", "heads=2", *OF_A_STEP, "--devices", 2)
-    assert "a mesh is data=N" in refused("plan", "--preset", "tiny", *OF_A_STEP, "--mesh", "pipeline=2")
-    assert "needs classes" in refused("plan", "--preset", "bert_base", *OF_A_STEP, "--mesh", "model=3")
-    assert "got h=4, model=3" in refused("plan", "--preset", "tiny", *OF_A_STEP, "--mesh", "model=3")
+def test_the_command_refuses_what_is_no_plan(tmp_path: Path) -> None:
+    assert "--mesh" in refused("plan", "tiny", *OF_A_STEP)
+    assert "nearest: tiny" in refused("plan", "tinny", *OF_A_STEP, "--mesh", 2)
+    assert "--set changes a preset" in refused("plan", tmp_path, "--set", "heads=2", *OF_A_STEP, "--mesh", 2)
+    assert "a mesh is data=N" in refused("plan", "tiny", *OF_A_STEP, "--mesh", "pipeline=2")
+    assert "needs classes" in refused("plan", "bert_base", *OF_A_STEP, "--mesh", "model=3")
+    assert "got h=4, model=3" in refused("plan", "tiny", *OF_A_STEP, "--mesh", "model=3")

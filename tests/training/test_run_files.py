@@ -55,8 +55,8 @@ HANGS: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     ),
     "max_length": (lambda fields: fields["fixed"].update(max_length=10**7), "fixed.max_length … 1 … 32768"),
     "length": (lambda fields: fields["task"].update(length=10**7), "must be at most 20000000 letters"),
-    "microbatches": (lambda fields: fields["fixed"].update(microbatches=10**7), "--microbatches … 80"),
-    "number-words": (lambda fields: fields.update(task={"name": "number-words", "limit": 10**9}), "--limit … 1000000"),
+    "microbatches": (lambda fields: fields["fixed"].update(microbatches=10**7), "microbatches … 80"),
+    "number-words": (lambda fields: fields.update(task={"name": "number-words", "limit": 10**9}), "limit … 1000000"),
     "task type": (lambda fields: fields["task"].update(length="a"), "task.length"),
     "task name": (lambda fields: fields["task"].update(name=["copy"]), "task.name must be one of"),
     "epsilon": (lambda fields: fields["config"].update(epsilon=10**400), "epsilon must be a finite number"),
@@ -210,7 +210,7 @@ def test_a_new_run_follows_no_link_and_writes_nothing_before_it_is_sure(tmp_path
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "log.jsonl").symlink_to(tmp_path / "victim")
     assert mentions(refused(tmp_path, "train", "--out", tmp_path / "run", *TINY), "file … own")
-    refused(tmp_path, "train", "--out", tmp_path / "new", *TINY, "--device", "cuda")
+    refused(tmp_path, "train", "--out", tmp_path / "new", *TINY, "--backend", "numpy:cuda")
 
 
 def test_the_folder_itself_may_be_a_link(run: Path, tmp_path: Path) -> None:
@@ -232,7 +232,9 @@ LONG = {
 @pytest.mark.parametrize("name", LONG)
 def test_a_long_line_of_pairs_is_refused_at_once(tmp_path: Path, name: str) -> None:
     (tmp_path / "a.tsv").write_bytes(LONG[name])
-    errors = refused(tmp_path, "train", "--out", tmp_path / "run", "--task", "files", "--tsv", tmp_path / "a.tsv", "--held-out", 1)
+    errors = refused(
+        tmp_path, "train", "--out", tmp_path / "run", "--task", "files", "--data", f"tsv={tmp_path / 'a.tsv'}", "--data", "held_out=1"
+    )
     assert len(errors) < 3000 and ("must be" in errors or mentions(errors, "validation … set"))
 
 

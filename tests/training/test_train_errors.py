@@ -116,7 +116,20 @@ def test_a_disk_that_fills_within_the_log(run: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_every_choice_that_the_run_made_otherwise_is_named(run: Path) -> None:
-    arguments = ("--length", 5, "--warmup", 41, "--set", "model_width=32", "--set", "heads=2", "--batch-tokens", 64, "--seed", 3)
+    arguments = (
+        "--data",
+        "length=5",
+        "--recipe",
+        "warmup=41",
+        "--set",
+        "model_width=32",
+        "--set",
+        "heads=2",
+        "--data",
+        "batch_tokens=64",
+        "--seed",
+        3,
+    )
     errors = refused("train", "--out", run, "--resume", *arguments, "--steps", 5)
     assert mentions(errors, "differs … asked")
     for line in ("task length: the run has 4; got 5", "warmup: the run has 40; got 41", "model_width: the run has 16; got 32"):
@@ -124,7 +137,7 @@ def test_every_choice_that_the_run_made_otherwise_is_named(run: Path) -> None:
     assert "seed: the run has 0; got 3" in errors
     assert "heads" not in errors and "batch_tokens" not in errors
     assert "task: the run has reverse; got copy" in refused("train", "--out", run, "--resume", "--task", "copy")
-    assert mentions(refused("train", "--out", run, "--resume", "--limit", 3), "limit … task")
+    assert mentions(refused("train", "--out", run, "--resume", "--data", "limit=3"), "limit … task")
     assert newest(run) == 4
 
 
@@ -135,7 +148,7 @@ def test_the_same_choices_may_be_given_again(run: Path) -> None:
 
 def test_checkpoints_of_another_config(run: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
-    train(other, "--set", "epsilon=1e-5", "--steps", 4, "--save-every", 2, "--sample", 1)
+    train(other, "--set", "epsilon=1e-5", "--steps", 4, "--loop", "save_every=2", "--loop", "sample=1")
     shutil.rmtree(run / "checkpoints")
     shutil.copytree(other / "checkpoints", run / "checkpoints")
     errors = refused("train", "--out", run, "--resume", "--steps", 8)
@@ -154,8 +167,22 @@ def test_tokens_of_another_run(run: Path) -> None:
 def test_data_that_have_changed(tmp_path: Path) -> None:
     tsv, run = tmp_path / "pairs.tsv", tmp_path / "run"
     tsv.write_text("".join(f"source {index}\ttarget {index}\n" for index in range(20)))
-    arguments = ("--task", "files", "--tsv", tsv, "--held-out", 2, *MODEL, "--backend", "numpy", "--vocabulary", 0, "--steps", 2)
-    succeeded("train", "--out", run, *arguments, "--sample", 1)
+    arguments = (
+        "--task",
+        "files",
+        "--data",
+        f"tsv={tsv}",
+        "--data",
+        "held_out=2",
+        *MODEL,
+        "--backend",
+        "numpy",
+        "--data",
+        "vocabulary=0",
+        "--steps",
+        2,
+    )
+    succeeded("train", "--out", run, *arguments, "--loop", "sample=1")
     tsv.write_text(tsv.read_text().replace("target 3", "another"))
     assert mentions(refused("train", "--out", run, "--resume", "--steps", 4), "data … task")
 
@@ -187,10 +214,10 @@ def test_divergence_is_an_error_and_is_not_saved(run: Path, monkeypatch: pytest.
         (("--set", "key_value_heads=3"), "key … h=2 … g=3"),
         (("--set", "width=5"), "unknown config field 'width'"),
         (("--set", "source_vocabulary=5"), "source_vocabulary cannot be set: the tokens decide"),
-        (("--clip", "0"), "clip_norm must be greater than 0, or None; got 0.0"),
-        (("--average", "6"), "--average … --keep … 6 … 5"),
-        (("--max-length", "1"), "training … set"),
-        (("--device", "cuda"), "device must be cpu"),
+        (("--recipe", "clip_norm=0"), "clip_norm must be greater than 0, or None; got 0"),
+        (("--loop", "average=6"), "average … keep … 6 … 5"),
+        (("--data", "max_length=1"), "training … set"),
+        (("--backend", "numpy:cuda"), "device must be cpu"),
     ],
 )
 def test_bad_choices(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:

@@ -34,7 +34,18 @@ def test_two_processes_train_the_run_that_the_reference_trains_and_it_goes_on_th
     """Two processes of torch, then the reference; beside the reference alone."""
     pytest.importorskip("torch")
     folder, alone = tmp_path / "run", tmp_path / "alone"
-    arguments = ("--dropout", 0, "--save-every", 2, "--validate-every", 3, "--sample", 1, "--microbatches", 2)
+    arguments = (
+        "--set",
+        "dropout_rate=0",
+        "--loop",
+        "save_every=2",
+        "--loop",
+        "validate_every=3",
+        "--loop",
+        "sample=1",
+        "--recipe",
+        "microbatches=2",
+    )
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)}
     train(folder, "--backend", "torch", "--mesh", "data=2", "--recompute", *arguments, "--steps", 3)
     assert {number: signal.getsignal(number) for number in before} == before
@@ -75,7 +86,7 @@ def test_devices_that_are_missing(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     if torch.cuda.device_count() > 63:
         pytest.skip("there are 64 devices")
-    errors = refused("train", "--out", tmp_path / "run", *TORCH, "--device", "cuda", "--mesh", "data=64")
+    errors = refused("train", "--out", tmp_path / "run", *TORCH, "--backend", "torch:cuda", "--mesh", "data=64")
     assert f"the mesh data=64,model=1 needs 64 devices; torch sees {torch.cuda.device_count()} of CUDA" in errors
     assert not (tmp_path / "run").exists()
 

@@ -33,7 +33,7 @@ from rosettaformer.use.training.tokens import PADDING
 
 KILLS = 10  # of the reference's run; of a framework's, as many as --kills says
 STEPS = 60
-EVERY = ("--steps", STEPS, "--save-every", 4, "--validate-every", 15, "--sample", 4)
+EVERY = ("--steps", STEPS, "--loop", "save_every=4", "--loop", "validate_every=15", "--loop", "sample=4")
 
 
 def assert_readable(folder: Path) -> None:
@@ -103,14 +103,29 @@ def test_killed_while_it_puts_a_checkpoint_on_the_disk(tmp_path: Path, call: int
         "from rosettaformer.cli import main; main()"
     )
     folder = tmp_path / "run"
-    line = [sys.executable, "-c", script, str(call), "train", "--out", folder, *TINY, "--steps", 2, "--save-every", 1, "--sample", 1]
+    line = [
+        sys.executable,
+        "-c",
+        script,
+        str(call),
+        "train",
+        "--out",
+        folder,
+        *TINY,
+        "--steps",
+        2,
+        "--loop",
+        "save_every=1",
+        "--loop",
+        "sample=1",
+    ]
     ended = subprocess.run([*map(str, line)], capture_output=True, timeout=60)
     assert ended.returncode == -signal.SIGKILL
     assert_readable(folder)
     if Manifest.exists(folder):
         train(folder, "--resume")
     else:
-        train(folder, "--steps", 2, "--save-every", 1, "--sample", 1)
+        train(folder, "--steps", 2, "--loop", "save_every=1", "--loop", "sample=1")
     assert [entry["step"] for entry in log(folder)] == [1, 2]
     assert_readable(folder)
     assert not [*folder.glob(".*.tmp"), *folder.glob("checkpoints/.*.tmp")]
@@ -147,7 +162,7 @@ def test_a_run_goes_on_in_another_backend(tmp_path: Path, backend: str) -> None:
     framework = pytest.importorskip(FOUR_NEEDS[backend])
     folder, alone = tmp_path / "run", tmp_path / "alone"
     for path in (folder, alone):
-        train(path, "--dropout", 0, "--steps", 10, "--sample", 1)
+        train(path, "--set", "dropout_rate=0", "--steps", 10, "--loop", "sample=1")
     with framework.compiler.set_stance("force_eager") if backend == "torch" else contextlib.nullcontext():  # no graph is compiled
         train(folder, "--resume", "--backend", backend, "--steps", 20)
     train(alone, "--resume", "--steps", 20)
@@ -160,7 +175,7 @@ def test_a_run_goes_on_in_another_backend(tmp_path: Path, backend: str) -> None:
 
 def test_only_the_last_checkpoints_stay_and_their_mean_is_the_average(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    train(folder, "--steps", 12, "--save-every", 2, "--keep", 3, "--average", 2, "--sample", 1)
+    train(folder, "--steps", 12, "--loop", "save_every=2", "--loop", "keep=3", "--loop", "average=2", "--loop", "sample=1")
     store = Store(folder)
     assert [path.name for path in store.paths()] == ["step-00000008", "step-00000010", "step-00000012"]
     last_two = [canonical.load(path).parameters for path in store.models()[-2:]]
@@ -171,7 +186,22 @@ def test_only_the_last_checkpoints_stay_and_their_mean_is_the_average(tmp_path: 
 
 def test_patience_ends_the_run_and_best_is_the_model_of_the_lowest_loss(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    arguments = ("--warmup", 1, "--steps", 400, "--validate-every", 5, "--save-every", 5, "--patience", 2, "--sample", 1, "--keep", 100)
+    arguments = (
+        "--recipe",
+        "warmup=1",
+        "--steps",
+        400,
+        "--loop",
+        "validate_every=5",
+        "--loop",
+        "save_every=5",
+        "--loop",
+        "patience=2",
+        "--loop",
+        "sample=1",
+        "--loop",
+        "keep=100",
+    )
     train(folder, *arguments)
     losses = [entry["loss"] for entry in log(folder, "validation")]
     assert len(losses) < 80
@@ -183,7 +213,7 @@ def test_patience_ends_the_run_and_best_is_the_model_of_the_lowest_loss(tmp_path
 def test_a_run_is_trained_once_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, said = tmp_path / "run", []
     at_step(monkeypatch, 2, lambda: said.append(refused("train", "--out", folder, "--resume")))
-    train(folder, "--steps", 2, "--sample", 1)
+    train(folder, "--steps", 2, "--loop", "sample=1")
     assert mentions(said[0], "another … process")
 
 
@@ -192,7 +222,7 @@ def test_every_step_takes_the_next_batch_and_a_checkpoint_remembers_it(tmp_path:
     that are not padding.
     """
     folder = tmp_path / "run"
-    said = train(folder, "--steps", 20, "--save-every", 1, "--keep", 20, "--sample", 1).err
+    said = train(folder, "--steps", 20, "--loop", "save_every=1", "--loop", "keep=20", "--loop", "sample=1").err
     saved = [json.loads((path / "progress.json").read_text()) for path in Store(folder).paths()]
     assert [found["steps"] for found in saved] == list(range(1, 21))
     count = next(found["steps"] for found in saved if found["position"]["epoch"])

@@ -314,7 +314,7 @@ def test_the_command_writes_the_curves_and_says_who_leaves(tmp_path: Path) -> No
     pytest.importorskip("matplotlib")
     mistake = write(tmp_path, "not_a_number", MISTAKES["not_a_number"][0].replace("== 3", "== 2"))
     numbers, picture = tmp_path / "numbers.json", tmp_path / "curves.svg"
-    arguments = (*SMALL, "--microbatches", 2, "--recipe", "warmup=10", "--json", numbers, "--picture", picture)
+    arguments = (*SMALL, "--recipe", "microbatches=2", "--recipe", "warmup=10", "--json", numbers, "--picture", picture)
     result = invoke("compare-training", "--backend", f"numpy,{mistake}", *arguments)
     assert result.code == 1, result
     assert "numpy stays together for 2 steps" in result.out
@@ -364,7 +364,7 @@ def test_a_missing_framework_is_missing_and_not_together(tmp_path: Path, monkeyp
         (("--set", "dropout=0.2"), "unknown config field 'dropout'"),
         (("--recipe", "warm_up=3"), "unknown recipe field 'warm_up' (nearest: warmup)"),
         (("--recipe", "warmup"), "a setting must be FIELD=VALUE; got 'warmup'"),
-        (("--preset", "one_encoder_layer"), "encoder-only … classes=0 … masked_language_head=False"),
+        (("one_encoder_layer",), "encoder-only … classes=0 … masked_language_head=False"),
         (("--picture", "curves.txt"), ".png … .svg … .pdf … curves.txt"),
         (("--json", "nowhere/x.json"), "the folder nowhere does not exist"),
         (("no_such_file.safetensors",), "no_such_file.safetensors"),

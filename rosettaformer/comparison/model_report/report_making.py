@@ -59,7 +59,6 @@ class Options:
     rounds: int = 5
     compiled: bool = True
     seed: int = 0
-    leave_out: Sequence[str] = ()
     ignore: Sequence[str] = ()
     limit: float = 600.0
 
@@ -156,7 +155,7 @@ def _evaluate(report: Report, progress: Progress) -> None:
 
 
 def _matrix(report: Report, progress: Progress) -> Summary:
-    cases = checkpoint_cases(report.subject.file, report.options.leave_out, report.options.ignore)
+    cases = checkpoint_cases(report.subject.file, report.options.ignore)
     cases = fitting(cases, required=False, sent=len(report.present))
     names = {report.ports[name]: name for name in report.present}
     asked: dict[str, int] = {}

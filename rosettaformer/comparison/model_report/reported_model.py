@@ -70,9 +70,7 @@ class Subject:
         return str(next(iter(self.parameters.values())).dtype)
 
 
-def open_subject(
-    path: Path, text: str | None = None, pair: str | None = None, seed: int = 0, leave_out: Sequence[str] = (), ignore: Sequence[str] = ()
-) -> Subject:
+def open_subject(path: Path, text: str | None = None, pair: str | None = None, seed: int = 0, ignore: Sequence[str] = ()) -> Subject:
     """Opens the model of a canonical file, a Hugging Face folder or a run of `rosettaformer train`, and the tokens of the texts: the first
     ones if there are many, random ones of that seed if there is no text.
 
@@ -83,10 +81,9 @@ def open_subject(
     if not path.exists():
         raise ValueError(f"{path} does not exist")
     opened = _run if path.is_dir() and Manifest.exists(path) else _checkpoint
-    for option, names in (("--leave-out", leave_out), ("--ignore", ignore)):
-        if opened is _run and names:
-            raise ValueError(f"a run has nothing to leave out or to ignore; got {option} {names[0]}")
-    subject = opened(path, text, pair, leave_out=leave_out, ignore=ignore)
+    if opened is _run and ignore:
+        raise ValueError(f"a run has nothing to ignore; got --ignore {ignore[0]}")
+    subject = opened(path, text, pair, ignore=ignore)
     if text is None:
         subject = _with_random(subject, seed)
     subject = _limited(subject)

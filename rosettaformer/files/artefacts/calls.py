@@ -28,13 +28,11 @@ class NotShown(Exception):
 class Calls:
     """The functions of an artefact of that config.
 
-    inputs, outputs: what names mean that do not say it, see `meanings`. function: that of the whole model; empty if the file has one alone,
-    or calls one forward. Raises ValueError if this or an input's meaning is not known.
+    tensors: what names of inputs and outputs mean that do not say it, see `meanings`. function: that of the whole model; empty if the file
+    has one alone, or calls one forward. Raises ValueError if this or an input's meaning is not known.
     """
 
-    def __init__(
-        self, bundle: Bundle, config: TransformerConfig, inputs: Mapping[str, str], outputs: Mapping[str, str], function: str = ""
-    ) -> None:
+    def __init__(self, bundle: Bundle, config: TransformerConfig, tensors: Mapping[str, str], function: str = "") -> None:
         self.bundle, self.config = bundle, config
         self.forward_name = function or (bundle.names[0] if len(bundle.names) == 1 else "forward")
         if self.forward_name not in bundle.names:
@@ -43,11 +41,11 @@ class Calls:
         self._inputs, self._outputs = {}, {}
         for name in bundle.names:
             if name in (self.forward_name, "encode", "step"):
-                self._inputs[name] = meanings.of_inputs(bundle.entry(name), config, inputs)
-                self._outputs[name] = meanings.of_outputs(bundle.entry(name), config, outputs)
+                self._inputs[name] = meanings.of_inputs(bundle.entry(name), config, tensors)
+                self._outputs[name] = meanings.of_outputs(bundle.entry(name), config, tensors)
         entries = map(bundle.entry, self._inputs)
         known = [tensor.name for entry in entries for tensor in (*entry.inputs, *entry.outputs)]
-        if unknown := [name for name in (*inputs, *outputs) if not fnmatch.filter(known, name) and name not in known]:
+        if unknown := [name for name in tensors if not fnmatch.filter(known, name) and name not in known]:
             raise ValueError(f"the file must have the inputs and outputs that a table names; it has no {', '.join(unknown)}")
 
     @property
@@ -254,7 +252,7 @@ def unjudged(calls: Calls, asked: Collection[str], chosen: bool) -> Iterator[tup
         judged = {IGNORED, *_read_by_steps(calls, function), *(asked if function == calls.forward_name else ())}
         left = [tensor for tensor in calls.bundle.entry(function).outputs if outputs.get(tensor.name) not in judged]
         if left:
-            options = f"--output NAME=MEANING says what an output is, NAME={IGNORED} accepts it"
+            options = f"--tensor NAME=MEANING says what an output is, NAME={IGNORED} accepts it"
             yield f"outputs/{function}", f"{_listed(left)}: not judged; {options}"
     body = calls.entry.body
     others = [name for name in calls.bundle.names if name not in calls.meanings and not (body and calls.bundle.entry(name).body == body)]

@@ -49,17 +49,17 @@ _OF_TEXT = re.compile(r"sentence|embed|mean|average")  # in the name of an outpu
 _CACHE = re.compile(r"(past_key_values|present|past|past_key_value)[._](\d+)[._](?:(decoder|encoder)[._])?(key|value|0|1)s?")
 
 
-def parse(declarations: Iterable[str], option: str) -> dict[str, str]:
+def parse(declarations: Iterable[str]) -> dict[str, str]:
     """Returns the table that texts NAME=MEANING declare. Raises ValueError on other texts and unknown meanings."""
     found = {}
     for text in declarations:
         name, equals, meaning = text.rpartition("=")
         if not equals or not name:
-            raise ValueError(f"{option} must be NAME=MEANING; got {text!r}")
-        known = (*MEANINGS, IGNORED) if option == "--output" else MEANINGS
+            raise ValueError(f"--tensor must be NAME=MEANING; got {text!r}")
+        known = (*MEANINGS, IGNORED)
         if meaning not in known and not re.fullmatch(rf"({'|'.join(_LAYERS)})\.\d+", meaning):
             words = f"{', '.join(known)}, or key.N and so on"
-            raise ValueError(f"the meaning of {option} {name} must be {words}; got {meaning!r}{nearest(meaning, known)}")
+            raise ValueError(f"the meaning of --tensor {name} must be {words}; got {meaning!r}{nearest(meaning, known)}")
         found[name] = meaning
     return found
 
@@ -67,9 +67,11 @@ def parse(declarations: Iterable[str], option: str) -> dict[str, str]:
 def of_inputs(entry: Entry, config: TransformerConfig, table: Mapping[str, str]) -> dict[str, str]:
     """Returns the meaning of every input by its name.
 
-    Raises ValueError if one has none, or two have the same.
+    Raises ValueError if one has none or is ignored, or two have the same.
     """
     found = {tensor.name: meaning for tensor in entry.inputs if (meaning := _named(tensor.name, config, table))}
+    if ignored := [name for name, meaning in found.items() if meaning == IGNORED]:
+        raise ValueError(f"the input {ignored[0]} must be given a value; outputs alone are {IGNORED}")
     left = [tensor for tensor in entry.inputs if tensor.name not in found]
     tokens = [side for side in _sides(config, entry) if side not in found.values()]
     flat = [tensor for tensor in left if len(tensor.shape) in (0, 2)]
@@ -155,12 +157,12 @@ def _unknown(what: str, left: Sequence[Tensor], found: Mapping[str, str], every:
     known = ", ".join(f"{name} is {meaning}" for name, meaning in found.items())
     return (
         f"the {what} {left[0]} is none whose meaning its name, dtype and axes say{f' ({known})' if known else ''}; "
-        f"--{what} {left[0].name}=MEANING says it, as {examples}"
+        f"--tensor {left[0].name}=MEANING says it, as {examples}"
     )
 
 
 def _single(what: str, found: dict[str, str]) -> dict[str, str]:
     for name, meaning in found.items():
         if same := [other for other in found if other != name and found[other] == meaning]:
-            raise ValueError(f"the {what}s {name} and {same[0]} both seem to be {meaning}; --{what} NAME=MEANING says which they are")
+            raise ValueError(f"the {what}s {name} and {same[0]} both seem to be {meaning}; --tensor NAME=MEANING says which they are")
     return found

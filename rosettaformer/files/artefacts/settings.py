@@ -16,20 +16,18 @@ VARIABLE = "ROSETTAFORMER_ARTEFACT"
 
 @dataclass(frozen=True)
 class Settings:
-    """config: of the checkpoint, as a mapping. declared: its config.json, if it has one. inputs, outputs: see `meanings`. function: see
-    `Calls`. allow_code: compiled code is loaded. expect: the precision by which its error is judged; empty for that of its outputs.
+    """config: of the checkpoint, as a mapping. declared: its config.json, if it has one. tensors: see `meanings`. function: see `Calls`.
+    allow_code: compiled code is loaded. expect: the precision by which its error is judged; empty for that of its outputs.
     checkpoint: its path; and what of it is not read, see `checkpoints.load`.
     """
 
     config: Mapping[str, Any]
     declared: Mapping[str, Any] = field(default_factory=dict)
-    inputs: Mapping[str, str] = field(default_factory=dict)
-    outputs: Mapping[str, str] = field(default_factory=dict)
+    tensors: Mapping[str, str] = field(default_factory=dict)
     function: str = ""
     allow_code: bool = False
     expect: str = ""
     checkpoint: str = ""
-    leave_out: Sequence[str] = ()
     ignore: Sequence[str] = ()
 
     @property

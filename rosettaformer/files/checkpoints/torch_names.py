@@ -44,7 +44,7 @@ class Names:
             if key in rest:
                 keys[native] = key
             elif given and not native.endswith(".bias"):
-                problems.append(f"{_option(native)} {given}: no such tensor{nearest(key, rest)}")
+                problems.append(f"--name {_part(native)}={given}: no such tensor{nearest(key, rest)}")
         outer = set(keys.values())
         for key in rest:
             if key not in outer and key.startswith((f"{prefix}encoder.", f"{prefix}decoder.")):
@@ -107,7 +107,7 @@ class Found:
             result["source_vocabulary"] = source
         elif not fresh:
             unused = ", ".join(self.unused[:20]) or "none"
-            why = f"name it with --source-embedding (tensors outside of the nn.Transformer: {unused})"
+            why = f"name it with --name source_embedding=NAME (tensors outside of the nn.Transformer: {unused})"
             alone = "for an nn.Transformer alone, --fresh-embeddings SEED initialises tables and output layer"
             raise CheckpointError(self.name, [*self.problems, f"no source embedding: {why}; {alone}"])
         target = _vocabulary(shapes, ("target_embedding.weight", "logits.weight", "logits.bias"), width)
@@ -134,11 +134,11 @@ class Found:
         return problems
 
     def _missing(self, native: str) -> str:
-        return f"{native} (name it with {_option(native)})" if native in torch_layout.OUTER else self.prefix + native
+        return f"{native} (--name {_part(native)}=NAME names it)" if native in torch_layout.OUTER else self.prefix + native
 
 
-def _option(native: str) -> str:
-    return "--" + native.partition(".")[0].replace("_", "-")
+def _part(native: str) -> str:
+    return native.partition(".")[0]
 
 
 def _find_prefix(name: str, state: State) -> str:

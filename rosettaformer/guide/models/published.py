@@ -77,7 +77,7 @@ MODELS = (
             "`torch.nn.Transformer` is this model without its embeddings, its positions and its logits.",
             "Query, key and value are one tensor, `in_proj_weight`. PyTorch's linear layers hold `out in`, so every kernel is transposed.",
             "Embeddings and logits stand around the module under names of your own. `rosettaformer convert` takes these names as "
-            "`--source-embedding`, `--target-embedding` and `--logits`.",
+            "`--name PART=NAME`.",
         ),
     ),
     Model(

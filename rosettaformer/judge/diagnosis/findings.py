@@ -5,9 +5,11 @@ What it has found until then, or until it is interrupted, is kept.
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
+from typing import Any
 
+from ...common.outputs import versioned
 from .divergence import Backward, Divergence
 
 
@@ -79,3 +81,8 @@ class Diagnosis:
     gradients: list[Backward]
     stopped: str = ""
     next_steps: Sequence[str] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the findings as JSON can hold them."""
+        findings = [asdict(finding) for finding in self.findings]
+        return versioned("diagnose", {"findings": findings, "stopped": self.stopped, "next_steps": list(self.next_steps)})

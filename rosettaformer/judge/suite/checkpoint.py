@@ -22,16 +22,16 @@ SINGLE = ("float64", "float32")  # dtypes of the longer ones, as in the other ca
 Inputs = dict[str, Any]
 
 
-def checkpoint_cases(path: Path, leave_out: Sequence[str] = (), ignore: Sequence[str] = ()) -> list[Case]:
+def checkpoint_cases(path: Path, ignore: Sequence[str] = ()) -> list[Case]:
     """Returns cases of the whole model on the weights of a checkpoint: a canonical file, or a Hugging Face folder.
 
     They ask an encoder-only model for the output of each head, other models for the logits; a model of one stack also for the states, and a
     decoder-only model for decoding in steps and a search. Rows are full; padded on the right and on the left, if the model is given masks;
     of two segments, if it has them; and as long as typical texts. The inputs are the same for every checkpoint of the same vocabularies and
     lengths.
-    leave_out, ignore: see `hugging_face.view`. Raises ValueError listing everything that is wrong with the file.
+    ignore: see `hugging_face.view`. Raises ValueError listing everything that is wrong with the file.
     """
-    checkpoint = view(path, own_format(path), leave_out=leave_out, ignore=ignore)
+    checkpoint = view(path, own_format(path), ignore=ignore)
     config, stored = checkpoint.config, Stored.of(checkpoint)
     of = _of_both if config.cross_attention else _of_encoder if config.encoder_layers else _of_decoder
     return [dataclasses.replace(case, parameters=stored) for case in of(config)]

@@ -22,14 +22,12 @@ class ArtefactModel(Model):
     Raises ValueError if it is not known what an input means, and if the file cannot continue texts of this config.
     """
 
-    def __init__(
-        self, bundle: Bundle, config: TransformerConfig, inputs: Mapping[str, str], outputs: Mapping[str, str], function: str = ""
-    ) -> None:
-        self.config, self._calls, self._has_run = config, Calls(bundle, config, inputs, outputs, function), False
+    def __init__(self, bundle: Bundle, config: TransformerConfig, tensors: Mapping[str, str], function: str = "") -> None:
+        self.config, self._calls, self._has_run = config, Calls(bundle, config, tensors, function), False
         gives, length = self._calls.gives, self._calls.fixed.get("target")
         if "logits" not in gives:
             given = ", ".join(map(str, gives.values()))
-            raise ValueError(f"the file must give logits; its outputs are {given}: --output NAME=logits says which they are")
+            raise ValueError(f"the file must give logits; its outputs are {given}: --tensor NAME=logits says which they are")
         self._check_vocabulary((gives["logits"].shape or ("",))[-1])
         if length is not None and not self._calls.step_name:
             raise ValueError(f"the file takes {length} tokens alone, and no cache; to continue a text it must take more of them each time")
@@ -83,13 +81,7 @@ class _Texts:
 
 
 def open_with_artefact(
-    folder: Path,
-    file: Path,
-    allow_code: bool,
-    inputs: Mapping[str, str],
-    outputs: Mapping[str, str],
-    function: str = "",
-    **reading: Any,
+    folder: Path, file: Path, allow_code: bool, tensors: Mapping[str, str], function: str = "", **reading: Any
 ) -> tuple[Folder, ArtefactModel]:
     """Returns a folder, for its tokenizer and its generation options, and the model in a file, whose config is that of its manifest, or
     else of the folder.
@@ -100,4 +92,4 @@ def open_with_artefact(
         bundle = Bundle(file, allow_code)
     config = TransformerConfig.from_dict(dict(bundle.manifest.config)) if bundle.manifest else None
     found = open_folder(folder, "generate", weights=False, config=config, **reading)
-    return found, ArtefactModel(bundle, found.checkpoint.config, inputs, outputs, function)
+    return found, ArtefactModel(bundle, found.checkpoint.config, tensors, function)

@@ -34,12 +34,9 @@ class Folder:
     labels: Labels
 
 
-def open_folder(
-    path: Path, use: str, leave_out: Sequence[str] = (), ignore: Sequence[str] = (), weights: bool = True,
-    config: TransformerConfig | None = None,
-) -> Folder:  # fmt: skip
+def open_folder(path: Path, use: str, ignore: Sequence[str] = (), weights: bool = True, config: TransformerConfig | None = None) -> Folder:
     """Opens the folder for a use: "generate" needs a decoder-only model, "classify" a classification head, "fill" a masked language head,
-    "encode" an encoder-only model; "attend" takes any. leave_out, ignore: see `hugging_face.view`; an unused pooler may be absent.
+    "encode" an encoder-only model; "attend" takes any. ignore: see `hugging_face.view`; an unused pooler may be absent.
     weights: whether the model's are in the folder; otherwise the checkpoint has no parameters, and is of the config of an artefact, which
     config.json must not contradict, or, if it says none, of that of config.json.
 
@@ -56,7 +53,7 @@ def open_folder(
     if not path.is_dir():
         raise ValueError(f"{path} must be a folder with a model and its tokenizer")
     read = (_checkpoint, use) if weights else (_described, config)
-    checkpoint = tried(read[0], path, read[1], leave_out, ignore)
+    checkpoint = tried(read[0], path, read[1], ignore)
     config = checkpoint and checkpoint.config
     vocabulary = None if config is None else config.source_vocabulary if config.encoder_layers else config.target_vocabulary
     if config and (problem := _unfit(config, use)):
@@ -68,18 +65,18 @@ def open_folder(
     return Folder(path, checkpoint, tokenizer, given, labels)
 
 
-def _checkpoint(path: Path, use: str, leave_out: Sequence[str], ignore: Sequence[str]) -> Checkpoint:
+def _checkpoint(path: Path, use: str, ignore: Sequence[str]) -> Checkpoint:
     format = checkpoints.recognised(path)
     spare = ("pooler",) if format == "hugging-face" and use != "classify" else ()
-    return checkpoints.view(path, format, leave_out=leave_out, ignore=ignore, spare=spare)
+    return checkpoints.view(path, format, ignore=ignore, spare=spare)
 
 
-def _described(path: Path, config: TransformerConfig | None, leave_out: Sequence[str], ignore: Sequence[str]) -> Checkpoint:
+def _described(path: Path, config: TransformerConfig | None, ignore: Sequence[str]) -> Checkpoint:
     """Returns what a folder says of a model whose weights lie elsewhere."""
     if config and not (path / CONFIG).exists():
         said = {GENERATION: read_object(path / GENERATION)} if (path / GENERATION).exists() else {}
         return Checkpoint(config, {}, said)
-    found = described(path, leave_out=leave_out, ignore=ignore)
+    found = described(path, ignore=ignore)
     if config is None:
         return found
     own, other = essential(config), essential(found.config)

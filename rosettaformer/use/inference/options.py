@@ -156,8 +156,13 @@ def defaults(foreign: Mapping[str, Any]) -> dict[str, Any]:
         raise ValueError(f"{GENERATION} has what is not supported, and is read without what --ignore names: {', '.join(refused)}")
     if is_integer(result.get("pad_token_id")) and result["pad_token_id"] < 0:  # as folders write that there is none
         del result["pad_token_id"]
-    lists = {name: result[name] for name in ("eos_token_id", "stop_strings", "bad_words_ids") if name in result}
-    return result | {name: _tuples(value if isinstance(value, list) else [value]) for name, value in lists.items()}
+    return listed(result)
+
+
+def listed(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the options with those that are lists as tuples; a single value stands for a list of it."""
+    lists = {name: options[name] for name in ("eos_token_id", "stop_strings", "bad_words_ids") if name in options}
+    return {**options} | {name: _tuples(value if isinstance(value, list) else [value]) for name, value in lists.items()}
 
 
 def _tuples(value: Any) -> Any:

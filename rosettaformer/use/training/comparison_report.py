@@ -13,10 +13,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from ...common import pictures
+from ...common.outputs import versioned
 from ...judge.summary import jsonable
 from .comparison import Experiment, Gap, Run
 
-VERSION = 2  # version of the JSON
 REFERENCE = "reference"
 SEVERAL = "*"
 
@@ -83,8 +83,7 @@ def _numbers(gap: Gap) -> tuple[str, str]:
 
 def to_dict(experiment: Experiment, losses: Sequence[float], runs: Sequence[Run]) -> dict[str, Any]:
     """Returns every number in a form that JSON can hold: non-finite numbers become None."""
-    return {
-        "version": VERSION,
+    fields = {
         "config": experiment.config.to_dict(),
         "recipe": experiment.recipe.to_dict(),
         "dtype": str(next(iter(experiment.values.values())).dtype),
@@ -94,6 +93,7 @@ def to_dict(experiment: Experiment, losses: Sequence[float], runs: Sequence[Run]
         "reference": {"loss": list(losses)},
         "backends": [jsonable(dataclasses.asdict(run) | {"verdict": verdict(run), "divergence": _divergence(run)}) for run in runs],
     }
+    return versioned("compare-training", fields)
 
 
 def _divergence(run: Run) -> dict[str, Any] | None:

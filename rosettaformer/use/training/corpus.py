@@ -111,9 +111,9 @@ class Corpus:
         self._pairs: Sequence[Pair] = data.epoch(0)
         self.first_epoch = self._encode(self._pairs)
         if not self.first_epoch:
-            raise ValueError(f"the training set is empty: no pair has at most {max_length} tokens on each side (--max-length)")
+            raise ValueError(f"the training set is empty: no pair has at most {max_length} tokens on each side (--data max_length)")
         if microbatches > len(self.first_epoch):
-            raise ValueError(f"--microbatches must be at most the pairs, {len(self.first_epoch)}; got {microbatches}")
+            raise ValueError(f"microbatches must be at most the pairs, {len(self.first_epoch)}; got {microbatches}")
         self.buckets = Buckets(self.first_epoch, batch_tokens, microbatches, buckets)
         self.longest = longest = self.buckets.shapes[-1]
         self.validation = [example for example in self._encode(data.validation) if longest.fits(example)]

@@ -1,5 +1,6 @@
 """The options of a run, and the model's config and recipe that follow from them."""
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -46,10 +47,14 @@ _FIXED: dict[str, tuple[Any, Check]] = {
     "dropout": (None, optional(number())),
     "smoothing": (PAPER.smoothing, number()),
     "warmup": (PAPER.warmup, integer(1)),
-    "clip": (PAPER.clip_norm, optional(number())),
+    "beta_1": (PAPER.beta_1, number()),
+    "beta_2": (PAPER.beta_2, number()),
+    "epsilon": (PAPER.epsilon, number()),
+    "clip_norm": (PAPER.clip_norm, optional(number())),
     "weight_decay": (PAPER.weight_decay, number()),
     "microbatches": (PAPER.microbatches, integer(1)),
 }
+OF_DATA = {"vocabulary": int, "max_length": int, "batch_tokens": int, "buckets": int}  # fixed options that say how data are read
 # Options that every call may change; a call that does not keeps the last call's.
 _FREE: dict[str, tuple[Any, Check]] = {
     "backend": ("torch", choice(*BACKENDS)),
@@ -65,6 +70,7 @@ _FREE: dict[str, tuple[Any, Check]] = {
     "patience": (None, optional(integer(1))),
     "sample": (200, integer(1)),
 }
+OF_LOOP = dict.fromkeys(("validate_every", "save_every", "sample", "keep", "average", "patience"), int)
 FIXED, FREE = ({name: default for name, (default, _) in table.items()} for table in (_FIXED, _FREE))
 FIXED_FIELDS, FREE_FIELDS = ({name: check for name, (_, check) in table.items()} for table in (_FIXED, _FREE))
 SMALL = {"model_width": 128, "heads": 4, "feed_forward_width": 512, "encoder_layers": 2, "decoder_layers": 2}
@@ -78,7 +84,7 @@ def config(fixed: Mapping[str, Any], vocabulary: int) -> TransformerConfig:
     """
     told = parse_settings(fixed["settings"])
     if idle := [name for name in _OF_TOKENS if name in told]:
-        raise ValueError(f"{', '.join(idle)} cannot be set: the tokens decide (--vocabulary)")
+        raise ValueError(f"{', '.join(idle)} cannot be set: the tokens decide (--data vocabulary=N)")
     base = preset(fixed["preset"]) if fixed["preset"] else preset("paper_base", **_with_heads(preset("paper_base"), SMALL))
     told = _with_heads(base, told)
     if fixed["dropout"] is not None:
@@ -91,7 +97,7 @@ def config(fixed: Mapping[str, Any], vocabulary: int) -> TransformerConfig:
 
 def recipe(fixed: Mapping[str, Any]) -> Recipe:
     """Returns the paper's recipe, changed by the options."""
-    return PAPER.replace(clip_norm=fixed["clip"], **{name: fixed[name] for name in ("smoothing", "warmup", "weight_decay", "microbatches")})
+    return PAPER.replace(**{field.name: fixed[field.name] for field in dataclasses.fields(Recipe)})
 
 
 def _with_heads(base: TransformerConfig, told: Mapping[str, Any]) -> dict[str, Any]:

@@ -111,7 +111,7 @@ def _check(free: Options, config: TransformerConfig) -> None:
     """Raises ValueError on free options that do not fit each other or the model."""
     schema.refuse(schema.problems(free, options.FREE_FIELDS))
     if free["average"] > free["keep"]:
-        raise ValueError(f"--average must be at most --keep, which are kept; got {free['average']} and {free['keep']}")
+        raise ValueError(f"average must be at most keep, the checkpoints that are kept; got {free['average']} and {free['keep']}")
     if mesh := options.mesh(free):
         sharding.check(config, mesh)
         if free["backend"] == "numpy" and mesh.devices > 1:

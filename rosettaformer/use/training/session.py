@@ -177,7 +177,7 @@ class _Loop:
         with self.interruption.held():
             loss = float(self.trainer.train_step(source, target))
         if not math.isfinite(loss):
-            raise ValueError(f"training has diverged: the loss of step {number} is {loss} (a longer --warmup, or --clip 1?)")
+            raise ValueError(f"training has diverged: the loss of step {number} is {loss} (--recipe warmup=N, or clip_norm=1?)")
         taken, real = self._seconds() - before, _real_tokens(source, target)
         rate = float(schedule.noam(number, self.run.manifest.config.model_width, self.run.manifest.recipe.warmup))
         self.progress = replace(

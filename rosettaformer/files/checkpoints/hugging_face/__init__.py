@@ -9,5 +9,5 @@ from .writing import companions, save
 
 __all__ = ["FAMILIES", "LOAD_OPTIONS", "SAVE_OPTIONS", "Examination", "companions", "examine", "family_of", "save", "view"]
 
-LOAD_OPTIONS = ("ignore", "leave_out", "spare")
+LOAD_OPTIONS = ("ignore", "spare")
 SAVE_OPTIONS = ("max_shard_bytes", "tokenizer")

@@ -5,8 +5,6 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from reference_numpy.suggestions import nearest
-
 from .entries import labels
 from .family import Family, Head
 
@@ -24,7 +22,7 @@ class Heads:
 
 
 def advice(head: str) -> str:
-    return f"leave it out with --leave-out {head} (leave_out in Python)"
+    return f"leave it out with --ignore {head} (ignore in Python)"
 
 
 def belonging(heads: Iterable[Head], names: Iterable[str]) -> list[str]:
@@ -33,18 +31,20 @@ def belonging(heads: Iterable[Head], names: Iterable[str]) -> list[str]:
     return [name for name in names if any(re.fullmatch(pattern, name) for pattern in patterns)]
 
 
-def select(family: Family, entries: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], leave_out: Sequence[str]) -> Heads:
-    """Selects the heads of a model with these entries of config.json and tensors of these shapes, by native name."""
+def select(family: Family, entries: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], ignore: Sequence[str]) -> Heads:
+    """Selects the heads of a model with these entries of config.json and tensors of these shapes, by native name.
+
+    ignore: names that are no heads, too, which mean nothing here.
+    """
     result, known = Heads(), {head.name: head for head in family.heads}
-    result.problems += [f"{name} is no head of a {family.name}{nearest(name, known)}" for name in leave_out if name not in known]
     said, named = entries.get("architectures"), None  # the heads of the class that it names
     if isinstance(said, list) and len(said) == 1 and isinstance(said[0], str):
         named = family.classes.get(said[0])
     if named is None and said not in (None, []):
         wanted = f"architectures must name one class of {', '.join(family.classes)}"
         result.problems.append(f"config.json: {wanted}; got {json.dumps(said):.200}")
-    result.left = [known[name] for name in leave_out if name in known]
-    result.chosen = {*(named or ())} - {*leave_out}
+    result.left = [known[name] for name in ignore if name in known]
+    result.chosen = {*(named or ())} - {*ignore}
     left = {*belonging(result.left, shapes)}
     rest = {name: shape for name, shape in shapes.items() if name not in left}
     for alike in _others(family, result.chosen, rest):

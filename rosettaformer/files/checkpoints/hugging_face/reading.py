@@ -52,21 +52,18 @@ class Examination:
         return Checkpoint(self.config, {name: found[name] for name in parameters.axes(self.config)}, self.foreign)
 
 
-def view(path: str | Path, *, ignore: Sequence[str] = (), leave_out: Sequence[str] = (), spare: Sequence[str] = ()) -> Checkpoint:
+def view(path: str | Path, *, ignore: Sequence[str] = (), spare: Sequence[str] = ()) -> Checkpoint:
     """Returns the checkpoint in a folder, or in a file or an index within it, with parameters that are views of its files.
 
-    ignore: tensors, and entries of config.json and generation_config.json, that are treated as absent. leave_out: heads that are not read,
-    whether present or not: pooler, masked_language_head, classifier, and unsupported ones such as next_sentence_head. spare: heads that are
-    optional.
+    ignore: what is treated as absent: tensors, entries of config.json and generation_config.json, and heads, whether they are there or not:
+    pooler, masked_language_head, classifier, and unsupported ones such as next_sentence_head. spare: heads that are optional.
     Raises ValueError listing every problem: shards; unsupported entries; missing, unexpected and misshapen tensors; those of other heads,
     with how to leave them out; ties that contradict config.json; dtypes; values that are not finite.
     """
-    return examine(path, ignore=ignore, leave_out=leave_out, spare=spare).checkpoint()
+    return examine(path, ignore=ignore, spare=spare).checkpoint()
 
 
-def examine(
-    path: str | Path, *, ignore: Sequence[str] = (), leave_out: Sequence[str] = (), spare: Sequence[str] = ()
-) -> Examination:  # fmt: skip
+def examine(path: str | Path, *, ignore: Sequence[str] = (), spare: Sequence[str] = ()) -> Examination:
     """Like `view`, but returns the problems, and the state of every tensor.
 
     Raises ValueError if there is no config.json of a supported family, or no tensors; the result holds every other problem. If files are
@@ -82,11 +79,10 @@ def examine(
     found = Examination(path, family, foreign, dict(source.tensors), problems=list(source.problems or empty))
     if found.problems:
         return found
-    given = [*source.tensors, *(name for entries in files.values() for name in entries)]
-    found.problems += [f"there is no tensor and no entry {name} to ignore{nearest(name, given)}" for name in ignore if name not in given]
+    found.problems += _unknown(ignore, family, [*source.tensors, *(name for entries in files.values() for name in entries)])
     keys = _keys(found, ignore)
     absent = [head.name for head in family.heads if head.name in spare and not belonging([head], keys)]
-    heads = select(family, said, {name: found.tensors[key].shape for name, key in keys.items()}, [*leave_out, *absent])
+    heads = select(family, said, {name: found.tensors[key].shape for name, key in keys.items()}, [*ignore, *absent])
     found.alien = [head.name for head in heads.alien]
     for part, state in ((heads.left, "left out"), (heads.alien, "unexpected")):
         found.states |= {keys.pop(name): state for name in belonging(part, list(keys))}
@@ -126,21 +122,26 @@ def _lacking(found: Examination, said: Mapping[str, Any], keys: Mapping[str, str
     return [f"{first} and {len(missing) - 3} more" if len(missing) > 3 else first] if missing else []
 
 
-def described(path: Path, *, ignore: Sequence[str] = (), leave_out: Sequence[str] = ()) -> Checkpoint:
+def described(path: Path, *, ignore: Sequence[str] = ()) -> Checkpoint:
     """Returns what the files of a folder say of its model, whose tensors are not read: a checkpoint without parameters.
 
-    ignore: entries that are treated as absent; leave_out: see `view`. Raises ValueError listing every problem.
+    ignore: entries and heads that are treated as absent. Raises ValueError listing every problem.
     """
     files = _files(path)
     family, foreign = _told(path, files, ignore, ())
-    given = [name for entries in files.values() for name in entries]
-    problems = [f"there is no entry {name} to ignore{nearest(name, given)}" for name in ignore if name not in given]
-    heads = select(family, foreign[CONFIG], {}, leave_out)
+    problems = _unknown(ignore, family, [name for entries in files.values() for name in entries])
+    heads = select(family, foreign[CONFIG], {}, ignore)
     config, wrong = entries.config_of(family, foreign[CONFIG], heads.chosen)
     problems += heads.problems + [f"{CONFIG}: {problem}" for problem in wrong]
     if problems or config is None:
         raise CheckpointError(path, problems)
     return Checkpoint(config, {}, foreign)
+
+
+def _unknown(ignore: Sequence[str], family: Family, given: Sequence[str]) -> list[str]:
+    """Returns a problem for each name to ignore that is neither given nor a head of the family."""
+    known = [*given, *(head.name for head in family.heads)]
+    return [f"there is no head, tensor or entry {name} to ignore{nearest(name, known)}" for name in ignore if name not in known]
 
 
 def _files(folder: Path) -> dict[str, dict[str, Any]]:

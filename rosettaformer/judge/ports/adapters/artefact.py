@@ -77,13 +77,13 @@ class Adapter:
         self._settings = heard()
         self.config = self._settings.model
         bundle = Bundle(path, self._settings.allow_code)
-        self._calls = Calls(bundle, self.config, self._settings.inputs, self._settings.outputs, self._settings.function)
+        self._calls = Calls(bundle, self.config, self._settings.tensors, self._settings.function)
         gives = self._calls.gives
         own = OF_DECODERS if self.config.decoder_layers else OF_ENCODERS
         self.components = tuple(name for name, meaning in own.items() if meaning in gives)
         if not self.components:
             wanted, outputs = " or ".join(dict.fromkeys(own.values())), ", ".join(map(str, self._calls.entry.outputs))
-            raise ValueError(f"the file must give {wanted}; its outputs are {outputs}: --output NAME=MEANING says what they are")
+            raise ValueError(f"the file must give {wanted}; its outputs are {outputs}: --tensor NAME=MEANING says what they are")
         self._dtype = "float32" if self._settings.expect else gives[own[self.components[0]]].dtype or self._of_an_answer()
         if self._dtype not in DTYPES:
             raise ValueError(f"the file must give numbers of {', '.join(DTYPES)}; it gives {self._dtype}")
@@ -99,7 +99,7 @@ class Adapter:
         settings, path = self._settings, self._settings.checkpoint
         if settings.expect:
             return {}
-        read = checkpoints.view(path, checkpoints.own_format(path), leave_out=settings.leave_out, ignore=settings.ignore)
+        read = checkpoints.view(path, checkpoints.own_format(path), ignore=settings.ignore)
         return read.parameters
 
     def _of_an_answer(self) -> str:

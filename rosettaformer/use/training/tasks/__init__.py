@@ -67,7 +67,7 @@ class Task(abc.ABC):
         table = {field.name: _FIELDS[field.type] for field in dataclasses.fields(self)}
         schema.refuse(schema.problems({name: getattr(self, name) for name in table}, table, "task"))
         if self.held_out < 1:
-            raise ValueError(f"--held-out must be at least 1, or the validation set is empty; got {self.held_out}")
+            raise ValueError(f"held_out must be at least 1, or the validation set is empty; got {self.held_out}")
 
     @abc.abstractmethod
     def data(self) -> Data:
@@ -81,9 +81,8 @@ class Task(abc.ABC):
 def create(name: str, given: Mapping[str, Any]) -> Task:
     """Returns the task of that name with these options; raises ValueError on an unknown name, unknown options and bad values."""
     found = kind(name)
-    if idle := [option for option in given if option not in options(name)]:
-        flags, taken = (", ".join(map(_flag, names)) for names in (idle, options(name)))
-        raise ValueError(f"{flags} means nothing to the task {name}, which takes {taken}")
+    if idle := [option for option in given if option not in (*fields(name), "seed")]:
+        raise ValueError(f"{', '.join(idle)} means nothing to the task {name}, which takes {', '.join(fields(name))}")
     return found(**given)
 
 
@@ -94,13 +93,9 @@ def kind(name: str) -> type[Task]:
     return getattr(importlib.import_module(f".{module}", __package__), cls)
 
 
-def options(name: str) -> tuple[str, ...]:
-    """Returns the names of the options that a task takes."""
-    return tuple(field.name for field in dataclasses.fields(kind(name)))
-
-
-def _flag(option: str) -> str:
-    return "--" + option.removesuffix("_language").replace("_", "-")
+def fields(name: str) -> dict[str, Any]:
+    """Returns the options of a task that a user may set, with their types."""
+    return {field.name: field.type for field in dataclasses.fields(kind(name)) if field.name != "seed"}
 
 
 def split(pairs: Sequence[Pair], held_out: int, seed: int, notes: Sequence[str] = ()) -> Data:
@@ -114,7 +109,7 @@ def split(pairs: Sequence[Pair], held_out: int, seed: int, notes: Sequence[str] 
     if len(groups) < 2 * held_out + 1:
         raise ValueError(
             f"the validation set would be empty, or nothing left to train on: {held_out} pairs for validation and {held_out} for test "
-            f"need more than {2 * held_out} different sources; got {len(groups)} (a smaller --held-out?)"
+            f"need more than {2 * held_out} different sources; got {len(groups)} (a smaller held_out?)"
         )
     order = np.random.default_rng(seed).permutation(len(groups))
     shuffled = [list(groups.values())[index] for index in order]

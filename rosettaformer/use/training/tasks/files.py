@@ -29,8 +29,8 @@ class Files(Task):
     def __post_init__(self) -> None:
         super().__post_init__()
         if (self.source is None) != (self.target is None) or (self.source is None) == (self.tsv is None):
-            given = [f"--{name}" for name in ("source", "target", "tsv") if getattr(self, name)]
-            raise ValueError(f"the task files needs --source and --target, or --tsv alone; got {', '.join(given) or 'none of them'}")
+            given = [name for name in ("source", "target", "tsv") if getattr(self, name)]
+            raise ValueError(f"the task files needs source and target, or tsv alone; got {', '.join(given) or 'none of them'}")
 
     def data(self) -> Data:
         pairs: list[Pair] = []
@@ -79,4 +79,4 @@ def _lines(path: Path) -> Iterator[bytes]:
 
 def _message(shown: list[str], count: int) -> str:
     more = [f"and {count - len(shown)} more"] if count > len(shown) else []
-    return f"{count} damaged lines (--skip-damaged leaves them out):\n  " + "\n  ".join(shown + more)
+    return f"{count} damaged lines (--data skip_damaged=true leaves them out):\n  " + "\n  ".join(shown + more)

@@ -30,9 +30,9 @@ class NumberWords(Task):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.limit < 0:
-            raise ValueError(f"--limit must be at least 0; got {self.limit}")
+            raise ValueError(f"limit must be at least 0; got {self.limit}")
         if self.limit > MOST_NUMBERS:
-            raise ValueError(f"--limit must be at most {MOST_NUMBERS}; got {self.limit}")
+            raise ValueError(f"limit must be at most {MOST_NUMBERS}; got {self.limit}")
 
     def data(self) -> Data:
         spelled = (_spell(language, self.limit) for language in (self.from_language, self.to_language))
@@ -57,7 +57,7 @@ class Strings(Task):
     """
 
     defaults: ClassVar[Mapping[str, Any]] = {
-        "vocabulary": 0, "warmup": 2000, "batch_tokens": 1024, "steps": 3000, "dropout": 0.0, "smoothing": 0.0, "clip": 1.0,
+        "vocabulary": 0, "warmup": 2000, "batch_tokens": 1024, "steps": 3000, "dropout": 0.0, "smoothing": 0.0, "clip_norm": 1.0,
     }  # fmt: skip
     length: int = 10
     alphabet: str = "abcdefghijklmnopqrstuvwxyz0123456789"
@@ -68,17 +68,15 @@ class Strings(Task):
         super().__post_init__()
         for option, value in (("length", self.length), ("size", self.size)):
             if value < 1:
-                raise ValueError(f"--{option} must be at least 1; got {value}")
+                raise ValueError(f"{option} must be at least 1; got {value}")
         if (letters := self.length * (2 * self.held_out + self.size)) > MOST_LETTERS:
-            raise ValueError(
-                f"--length times the strings of --size and twice --held-out must be at most {MOST_LETTERS} letters; got {letters}"
-            )
+            raise ValueError(f"length times the strings of size and twice held_out must be at most {MOST_LETTERS} letters; got {letters}")
         if not self.alphabet or len(set(self.alphabet)) != len(self.alphabet) or not self.alphabet.isprintable():
-            raise ValueError(f"--alphabet must be different printable characters; got {self.alphabet!r}")
+            raise ValueError(f"alphabet must be different printable characters; got {self.alphabet!r}")
         needed = 2 * (2 * self.held_out + self.size)  # so that most draws are new
         if len(self.alphabet) ** self.length < needed:
             raise ValueError(
-                f"--alphabet and --length must allow {needed} strings for --size and --held-out; "
+                f"alphabet and length must allow {needed} strings for size and held_out; "
                 f"got {len(self.alphabet)} characters and length {self.length}"
             )
 
