@@ -34,11 +34,11 @@ OF_ARTEFACTS = ("tensors", "function", "allow_code", "expect")
 class Selection:
     """Which cases are chosen: by default those of the suite, without gradients.
 
-    components, dtypes: only these. expression: names of cases joined by and, or, not, as in pytest. grad: gradients too. full: every case
-    and its gradients. like: the whole model, a family (with random weights from seed) or a folder. memory: for the cases of a model, in GB.
-    checkpoint: weights of the whole model, without the heads, tensors and entries ignore. meshes: devices to
-    judge on. Of exported files: tensors as NAME=MEANING; function: the one that is the model; allow_code: whether compiled code
-    may be opened; expect: their lower precision.
+    components, dtypes: only these; by default all, but of a whole model float32 and its checkpoint's dtype. expression: names of cases
+    joined by and, or, not, as in pytest. grad: gradients too. full: every case and its gradients, in every dtype. like: the whole model, a
+    family (with random weights from seed) or a folder. memory: for the cases of a model, in GB. checkpoint: weights of the whole model,
+    without the heads, tensors and entries ignore. meshes: devices to judge on. Of exported files: tensors as NAME=MEANING; function: that of
+    the model; allow_code: whether compiled code may be opened; expect: their lower precision.
     """
 
     components: Sequence[str] = ()
@@ -109,12 +109,12 @@ def _found(one: Selection, ports: int, stack: contextlib.ExitStack) -> tuple[lis
         from .suite.like_folders import cases_of  # which imports every family
 
         root = stack.enter_context(tempfile.TemporaryDirectory(prefix="rosettaformer-like-"))
-        return cases_of(one.like, Path(root), one.dtypes or DTYPES, one.seed, one.meshes, memory), True
+        return cases_of(one.like, Path(root), one.dtypes or DTYPES * one.full, one.seed, one.meshes, memory), True
     if one.meshes:
         return mesh_cases(one.meshes), True
     if not one.checkpoint:
         return all_cases(grad=True), one.grad or one.full
-    found = checkpoint_cases(one.checkpoint, one.ignore)
+    found = checkpoint_cases(one.checkpoint, one.ignore, one.dtypes or DTYPES * one.full)
     if one.grad or one.full or any(map(forward_of, one.components)):
         found += gradients(found)  # which run the model once for each
     return fitting(found, memory, sent=ports), one.grad or one.full

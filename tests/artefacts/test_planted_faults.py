@@ -106,5 +106,5 @@ def test_a_fault_is_caught_and_named(name: str, folder: Path) -> None:
     if "/" in named:
         assert named in wrong
     elif named:
-        found = invoke("diagnose", file, "--checkpoint", path, "--limit", "600", "--no-pairs")
+        found = invoke("diagnose", file, "--checkpoint", path, "--limit", "600")
         assert found.code == 1 and named in found.out, found.out

@@ -1,6 +1,5 @@
 """The functions of the package: what the commands do, as data for notebooks and CI."""
 
-import dataclasses
 import json
 import subprocess
 import sys
@@ -49,8 +48,8 @@ def test_check_gives_the_results_that_the_command_writes(wrong: str) -> None:
 
 def test_diagnose_gives_the_findings_that_the_command_writes(wrong: str) -> None:
     found = invoke("diagnose", wrong, "--component", "softmax", "--json", "-")
-    findings = rosettaformer.diagnose(wrong, components=["softmax"]).findings
-    assert findings and json.loads(json.dumps([dataclasses.asdict(one) for one in findings])) == json.loads(found.out)
+    diagnosis = rosettaformer.diagnose(wrong, components=["softmax"])
+    assert diagnosis.findings and json.loads(json.dumps(diagnosis.to_dict())) == json.loads(found.out)
 
 
 def test_compare_gives_the_report_that_the_command_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

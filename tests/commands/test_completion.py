@@ -47,5 +47,7 @@ def test_the_options_of_check_are_in_groups_the_common_ones_first() -> None:
     help_ = invoke("check", "--help").out
     titles = re.findall(r"^(\w.*):$", help_, re.MULTILINE)
     assert len(titles) >= 5 and "Options" not in titles
-    places = [help_.index(f"  {option} ") for option in ("--like", "--component", "--limit", "--html", "--min-cases", "--checkpoint")]
+    places = [
+        help_.index(f"  {option} ") for option in ("--like", "--checkpoint", "--component", "--quick", "--limit", "--html", "--min-cases")
+    ]
     assert places == sorted(places)

@@ -667,7 +667,7 @@ def test_the_command_prints_and_writes_the_findings_and_says_that_it_was_stopped
     assert found.code == 1, found
     assert not found.err  # nothing is said again there
     assert not found.out.splitlines()[-1].endswith("(float64)")  # behind the fix
-    (finding,) = json.loads((tmp_path / "findings.json").read_text())
+    (finding,) = json.loads((tmp_path / "findings.json").read_text())["findings"]
     assert finding["explanations"] == [["epsilon=outside the root"]]
     assert invoke("diagnose", TESTS / "ports" / "numpy_function.py").code == 0
     found = invoke("diagnose", TESTS / "ports" / "numpy_wrong_norm.py", "--limit", "0.1")

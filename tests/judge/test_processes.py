@@ -155,7 +155,7 @@ def feed_forward(case):
     pathlib.Path("asked").touch()
     time.sleep(600)
 """)
-    command = [sys.executable, "-m", "rosettaformer", "diagnose", "port.py", "--no-gradients", "--json", "findings.json"]
+    command = [sys.executable, "-m", "rosettaformer", "diagnose", "port.py", "--json", "findings.json"]
     command += ["--answer-limit", "600"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     place = {"cwd": tmp_path, "env": {**os.environ, "PYTHONPATH": str(HOUSE), "PYTHONDONTWRITEBYTECODE": "1"}}
@@ -172,7 +172,7 @@ def feed_forward(case):
     assert " softmax: " in out, out  # what is known of it, whatever the search had come to
     assert "stopped: interrupted" in out.splitlines()[-1]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["asked", "findings.json", "port.py"]
-    assert [finding["component"] for finding in json.loads((tmp_path / "findings.json").read_text())] == ["softmax"]
+    assert [finding["component"] for finding in json.loads((tmp_path / "findings.json").read_text())["findings"]] == ["softmax"]
     assert not marked(mark)
 
 

@@ -76,7 +76,8 @@ def _undeclared(value: Any, path: str, fields: Mapping[str, Any]) -> Iterator[st
     elif isinstance(value, dict):
         for name, part in value.items():
             own = f"{path}.{name}" if path else name
-            yield from _undeclared(part, own if any(key == own or key.startswith((f"{own}.", f"{own}[")) for key in fields) else f"{path}.*", fields)
+            known = any(key == own or key.startswith((f"{own}.", f"{own}[")) for key in fields)
+            yield from _undeclared(part, own if known else f"{path}.*", fields)
     elif isinstance(value, list):
         for part in value:
             yield from _undeclared(part, f"{path}[]", fields)

@@ -22,19 +22,28 @@ SINGLE = ("float64", "float32")  # dtypes of the longer ones, as in the other ca
 Inputs = dict[str, Any]
 
 
-def checkpoint_cases(path: Path, ignore: Sequence[str] = ()) -> list[Case]:
+def checkpoint_cases(path: Path, ignore: Sequence[str] = (), dtypes: Sequence[str] = ()) -> list[Case]:
     """Returns cases of the whole model on the weights of a checkpoint: a canonical file, or a Hugging Face folder.
 
     They ask an encoder-only model for the output of each head, other models for the logits; a model of one stack also for the states, and a
     decoder-only model for decoding in steps and a search. Rows are full; padded on the right and on the left, if the model is given masks;
     of two segments, if it has them; and as long as typical texts. The inputs are the same for every checkpoint of the same vocabularies and
     lengths.
-    ignore: see `hugging_face.view`. Raises ValueError listing everything that is wrong with the file.
+    ignore: see `hugging_face.view`. dtypes: by default the `usual` ones. Raises ValueError listing everything that is wrong with the file.
     """
     checkpoint = view(path, own_format(path), ignore=ignore)
     config, stored = checkpoint.config, Stored.of(checkpoint)
     of = _of_both if config.cross_attention else _of_encoder if config.encoder_layers else _of_decoder
-    return [dataclasses.replace(case, parameters=stored) for case in of(config)]
+    asked = dtypes or usual(str(next(iter(checkpoint.parameters.values())).dtype))
+    cases = (
+        dataclasses.replace(case, parameters=stored, dtypes=tuple(dtype for dtype in case.dtypes if dtype in asked)) for case in of(config)
+    )
+    return [case for case in cases if case.dtypes]
+
+
+def usual(dtype: str) -> tuple[str, ...]:
+    """Returns the dtypes in which a whole model is judged if none are named: float32, and that of its checkpoint."""
+    return tuple(each for each in DTYPES if each in ("float32", dtype))
 
 
 def _of_both(config: TransformerConfig) -> Iterator[Case]:

@@ -9,9 +9,10 @@ from reference_numpy.config import LayerKind
 from reference_numpy.sharding import Mesh
 from reference_numpy.suggestions import nearest
 
-from ...files.checkpoints import unsupported, view
+from ...files.checkpoints import Checkpoint, unsupported, view
 from ...files.checkpoints.hugging_face import new, save
 from ..case import Case, numpy_dtype
+from .checkpoint import usual
 from .fitting import fits
 from .like import like_cases
 
@@ -22,15 +23,17 @@ def cases_of(
     """Returns the cases of a new random model, or of the model in a folder, which is written into `root` in each dtype.
 
     like: a name of `new.names`, or a folder of Hugging Face. Of a folder the port is given the folder itself in the dtype that it has.
+    dtypes: by default the `usual` ones.
     meshes, memory: see `like_cases`. Raises ValueError if it is neither, and listing everything that is wrong with a folder.
     """
     if Path(like).is_dir():
         own = Path(like).resolve()
+        dtypes = dtypes or usual(_dtype(view(own, "hugging-face")))
         cases = like_cases(root, meshes, own, dtypes, memory)
         _copied(own, root, [dtype for dtype in dtypes if any(dtype in fits(case) for case in cases)])
         return cases
     if like in new.names():
-        for dtype in dtypes:
+        for dtype in dtypes or usual("float32"):
             new.write(like, root / dtype, seed=seed, dtype=dtype)
     else:
         unsupported.refuse(like)
@@ -57,9 +60,13 @@ def _attention(config: TransformerConfig, kind: LayerKind) -> str:
     return text + (f", a window of {kind.window} tokens" if kind.window else "")
 
 
+def _dtype(checkpoint: Checkpoint) -> str:
+    return str(next(iter(checkpoint.parameters.values())).dtype)
+
+
 def _copied(folder: Path, root: Path, dtypes: Sequence[str]) -> None:
     checkpoint = view(folder, "hugging-face")
-    own = str(next(iter(checkpoint.parameters.values())).dtype)
+    own = _dtype(checkpoint)
     size = sum(array.size for array in checkpoint.parameters.values())
     others = [dtype for dtype in dtypes if dtype != own]
     needed, free = size * sum(numpy_dtype(dtype).itemsize for dtype in others), shutil.disk_usage(root).free
