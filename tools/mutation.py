@@ -24,10 +24,10 @@ from rosettaformer.judge.case import DTYPES, Case
 from rosettaformer.judge.catalogue import Alteration, all_defects, injected
 from rosettaformer.judge.catalogue.settings import all_settings
 from rosettaformer.judge.diagnosis.altered import Combination, differ, draws
-from rosettaformer.judge.diagnosis.beginning import alike
+from rosettaformer.judge.diagnosis.evidence import Evidence, Search
+from rosettaformer.judge.diagnosis.evidence.crashes import alike
+from rosettaformer.judge.diagnosis.evidence.randomness import DRAWS, random_defects
 from rosettaformer.judge.diagnosis.hypotheses import Hypotheses, candidates
-from rosettaformer.judge.diagnosis.search import Search
-from rosettaformer.judge.diagnosis.stability import DRAWS, random_defects
 from rosettaformer.judge.expectation import components, tolerance
 from rosettaformer.judge.expectation.components import DECODING, TRAINING, forward_of
 
@@ -131,16 +131,17 @@ def name(component: str, combination: Combination, pairs: bool = False) -> Namin
         probes = nothing_wrong(component, dtype).probes
         answers = as_port(combination, probes)
         failed = [probe for probe, answer in zip(probes, answers, strict=True) if answer is None]
-        if not failed and not Search(nothing_wrong(component, dtype), answers).failing:
+        if not failed and not Evidence(nothing_wrong(component, dtype), answers).failing:
             continue
         if random := _draws(combination, component, dtype):
             return Naming(_ids(combination), list(map(_ids, random_defects(hypotheses(component, dtype), random))), dtype)
         answered = [probe for probe, answer in zip(probes, answers, strict=True) if answer is not None]
         known = _hypotheses(answered) if failed else hypotheses(component, dtype)
         start = time.perf_counter()
-        search = Search(known, [answer for answer in answers if answer])
-        named = (search.explain() or search.imprecise() or (search.pairs() if pairs else [])) if search.failing else []
-        both = alike(candidates(failed, observable()), failed, search, *named[:1]) if failed else []
+        evidence = Evidence(known, [answer for answer in answers if answer])
+        search = Search(evidence)
+        named = (search.explain() or search.imprecise() or (search.pairs() if pairs else [])) if evidence.failing else []
+        both = alike(candidates(failed, observable()), failed, evidence, *named[:1]) if failed else []
         return Naming(_ids(combination), list(map(_ids, both or named)), dtype, time.perf_counter() - start)
     return Naming(_ids(combination), [], "")
 
@@ -158,7 +159,7 @@ def random_pairs(count: int) -> Iterator[Combination]:
     """Pairs of defects of different components, each of which shows in the logits in float64 by more than rounding, the same every time."""
     model = nothing_wrong("transformer", "float64")
     of_logits = [defect for defect in observable() if whole(defect) == "transformer" and not (defect.rounding or defect.random)]
-    visible = [defect for defect in of_logits if Search(model, as_port((defect,), model.probes)).failing]
+    visible = [defect for defect in of_logits if Evidence(model, as_port((defect,), model.probes)).failing]
     rng = np.random.default_rng(0)
     seen: set[frozenset[str]] = set()
     while len(seen) < count:
@@ -198,7 +199,7 @@ def false_alarms(count: int) -> list[int]:
     alarms = []
     for seed in range(count):
         case = random_case(seed).at(DTYPES[seed % 2])
-        if Search(Hypotheses([case], []), as_port((), [case])).failing:
+        if Evidence(Hypotheses([case], []), as_port((), [case])).failing:
             alarms.append(seed)
     return alarms
 

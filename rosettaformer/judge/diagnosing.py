@@ -10,7 +10,7 @@ from reference_numpy.sharding import Mesh
 from . import diagnosis
 from .case import Case
 from .deviations import Deviation
-from .diagnosis import Diagnosis, on_mesh
+from .diagnosis import Diagnosis, mesh_diagnosis
 from .selection import Selection, artefacts_in, cases_for, refuse_without_artefacts
 from .suite.fitting import count, fits
 
@@ -75,7 +75,7 @@ def run(
     told: dict[str, Any] = {"declared": declared, "progress": progress, "say": say}
     if any(case.mesh for case in options.get("cases") or ()):
         given = {name: options[name] for name in ("cases", "mode", "limit", "answer_limit") if name in options}
-        return on_mesh.diagnose(port, components=components, **told, **given)
+        return mesh_diagnosis.diagnose(port, components=components, **told, **given)
     told["entries"] = [entry for entry in entries if entry.port == port]
     *first, last = stages(options.pop("cases", None))
     started, limit = time.thread_time(), options.pop("limit", None)

@@ -16,8 +16,8 @@ from reference_numpy.parameters import flatten, nest
 from rosettaformer.judge.case import Case
 from rosettaformer.judge.catalogue import all_defects
 from rosettaformer.judge.catalogue.settings import all_settings
+from rosettaformer.judge.diagnosis.evidence import Evidence, Search
 from rosettaformer.judge.diagnosis.hypotheses import Hypotheses, candidates
-from rosettaformer.judge.diagnosis.search import Search
 from rosettaformer.judge.expectation import components
 
 ALTERATIONS = [
@@ -27,19 +27,20 @@ ALTERATIONS = [
 Plain = Callable[[Case], Any]
 
 
-def _search(component: str, plain: Plain, names: tuple[str, ...], dtype: str) -> Search:
+def _evidence(component: str, plain: Plain, names: tuple[str, ...], dtype: str) -> Evidence:
     every = [case for case in all_by_id().values() if case.component == component and dtype in case.dtypes]
     cases = [case.at(dtype) for case in every if not names or case.name in names]
     with np.errstate(all="ignore"):
         answers = [components.named_outputs(plain(case)) for case in cases]
-    return Search(Hypotheses(cases, *(candidates(cases, kind) for kind in ALTERATIONS)), answers)
+    return Evidence(Hypotheses(cases, *(candidates(cases, kind) for kind in ALTERATIONS)), answers)
 
 
 def _named(component: str, plain: Plain, names: tuple[str, ...] = (), dtype: str = "float64") -> set[str]:
     """What explains the answers of a plain function: alterations, and where there are none constants; nothing where all are right."""
-    search = _search(component, plain, names, dtype)
-    if not search.failing:
+    evidence = _evidence(component, plain, names, dtype)
+    if not evidence.failing:
         return set()
+    search = Search(evidence)
     return {one.id for combination in search.explain() or search.constants() for one in combination}
 
 

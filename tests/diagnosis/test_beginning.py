@@ -16,9 +16,9 @@ from rosettaformer.judge.case import Case
 from rosettaformer.judge.catalogue import all_defects
 from rosettaformer.judge.catalogue.alteration import on_arguments
 from rosettaformer.judge.catalogue.settings import all_settings, readings
-from rosettaformer.judge.diagnosis.beginning import beginning, shapes
+from rosettaformer.judge.diagnosis.evidence import Evidence, Search
+from rosettaformer.judge.diagnosis.evidence.first_wrong import beginning, shapes
 from rosettaformer.judge.diagnosis.hypotheses import Hypotheses, candidates
-from rosettaformer.judge.diagnosis.search import Search
 from rosettaformer.judge.diagnosis.symptoms import only_at
 from rosettaformer.judge.expectation import components
 from rosettaformer.judge.expectation.patching import patched
@@ -33,12 +33,12 @@ def _cases(family: str, component: str = "transformer", names: Sequence[str] = N
     return [case.at(dtype) for case in models(family) if case.component == component and case.name in names and dtype in case.dtypes]
 
 
-def _search(cases: Sequence[Case], change: Change) -> Search:
+def _evidence(cases: Sequence[Case], change: Change) -> Evidence:
     answers = []
     for case in cases:
         ((name, right),) = components.answer(case).items()
         answers.append(case.part({name: change(case, right.copy())}))
-    return Search(Hypotheses(cases, [], [], store=store()), answers)
+    return Evidence(Hypotheses(cases, [], [], store=store()), answers)
 
 
 def _scaled(where: Callable[[Case, np.ndarray], Any]) -> Change:
@@ -79,7 +79,7 @@ BEGIN: dict[str, Change] = {
 @pytest.mark.parametrize("words", BEGIN)
 @pytest.mark.parametrize("family", ["qwen3", conformance("bert")])
 def test_it_is_said_where_an_error_begins(words: str, family: str) -> None:
-    found = beginning(_search(_cases(family), BEGIN[words]), "float32")
+    found = beginning(_evidence(_cases(family), BEGIN[words]), "float32")
     assert mentions(found, words) and bool(found) == bool(words)
 
 
@@ -96,22 +96,21 @@ SHAPES: dict[str, Change] = {
 
 @pytest.mark.parametrize("sentence", SHAPES)
 def test_of_logits_of_another_shape_that_is_said(sentence: str) -> None:
-    found = shapes(_search(_cases("qwen3"), SHAPES[sentence]))
+    found = shapes(_evidence(_cases("qwen3"), SHAPES[sentence]))
     assert mentions(found, sentence) and bool(found) == bool(sentence)
 
 
 def test_positions_are_counted_from_the_first_real_token() -> None:
     words = "up to position 2"
-    search = _search(_cases("qwen3", names=["left_padding_alone"]), BEGIN[words])
-    assert words in beginning(search, "float32")
-    probes = search.hypotheses.probes
-    assert only_at(probes, search.answers, search.clean) == "every position but the first 3"
+    evidence = _evidence(_cases("qwen3", names=["left_padding_alone"]), BEGIN[words])
+    assert words in beginning(evidence, "float32")
+    assert only_at(evidence.probes, evidence.answers, evidence.clean) == "every position but the first 3"
 
 
 def test_the_dtypes_that_conform_are_named() -> None:
-    search = _search(_cases("qwen3", dtype="bfloat16"), BEGIN["equal at position 0"])
+    evidence = _evidence(_cases("qwen3", dtype="bfloat16"), BEGIN["equal at position 0"])
     for right in (["float32"], ["float64", "float32"]):
-        assert mentions(beginning(search, "bfloat16", right), " … ".join(["bfloat16", *right, "equal at position 0"]))
+        assert mentions(beginning(evidence, "bfloat16", right), " … ".join(["bfloat16", *right, "equal at position 0"]))
 
 
 @pytest.mark.parametrize("component", ["states", "decode_in_steps"])
@@ -119,14 +118,14 @@ def test_states_and_steps_have_positions_too(component: str) -> None:
     cases = _cases("qwen3", component, (*NAMES, "steps"))
     assert len(cases) == {"states": 2, "decode_in_steps": 1}[component]
     words = "up to position 2"
-    assert words in beginning(_search(cases, BEGIN[words]), "float32")
+    assert words in beginning(_evidence(cases, BEGIN[words]), "float32")
 
 
 def test_nothing_is_said_of_the_cases_of_components_and_of_an_output_that_has_no_positions() -> None:
     cases = [all_by_id()[f"transformer/{name}"].at("float32") for name in ("llama", "left_padding")]
-    assert beginning(_search(cases, lambda case, y: 2 * y), "float32") == ""
-    search = _search(_cases("qwen3", names=("short", "left_padding")), lambda case, y: y[:, :, :-1])
-    assert beginning(search, "float32") == ""
+    assert beginning(_evidence(cases, lambda case, y: 2 * y), "float32") == ""
+    evidence = _evidence(_cases("qwen3", names=("short", "left_padding")), lambda case, y: y[:, :, :-1])
+    assert beginning(evidence, "float32") == ""
 
 
 def _named(family: str, replaces: Mapping[str, Any], *names: str, constants: bool = False, dtype: str = "float64") -> set[str]:
@@ -136,9 +135,9 @@ def _named(family: str, replaces: Mapping[str, Any], *names: str, constants: boo
         answers = [components.answer(case) for case in cases]
     defects = [one for one in all_defects().values() if not one.unobservable]
     kinds = [[], []] if constants else [candidates(cases, some) for some in (defects, all_settings().values())]
-    search = Search(Hypotheses(cases, *kinds, store=store()), answers)
-    assert search.failing
-    found = search.constants() if constants else search.explain(located=False)
+    evidence = Evidence(Hypotheses(cases, *kinds, store=store()), answers)
+    assert evidence.failing
+    found = Search(evidence).constants() if constants else Search(evidence).explain(located=False)
     return {one.id for combination in found for one in combination}
 
 
@@ -202,6 +201,6 @@ def test_kernels_that_are_permuted_wrongly_are_found(tmp_path: Path, title: str)
     with patched(one.replaces):
         answers = [components.answer(case) for case in cases]
     defects = candidates(cases, [each for each in all_defects().values() if not each.unobservable])
-    search = Search(Hypotheses(cases, defects, store=store()), answers)
-    assert search.failing
-    assert {(each.id, each.title) for combination in search.explain(located=False) for each in combination} == {("ROT1", title)}
+    evidence = Evidence(Hypotheses(cases, defects, store=store()), answers)
+    assert evidence.failing
+    assert {(each.id, each.title) for combination in Search(evidence).explain(located=False) for each in combination} == {("ROT1", title)}

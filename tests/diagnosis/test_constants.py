@@ -13,8 +13,8 @@ from messages import mentions
 
 from rosettaformer.judge.case import Case
 from rosettaformer.judge.catalogue.alteration import on_arguments, on_call, on_result
+from rosettaformer.judge.diagnosis.evidence import Evidence, Search
 from rosettaformer.judge.diagnosis.hypotheses import Hypotheses
-from rosettaformer.judge.diagnosis.search import Search
 from rosettaformer.judge.expectation import components
 from rosettaformer.judge.expectation.patching import Replaces, patched
 
@@ -72,7 +72,7 @@ def _search(cases: Sequence[Case], replaces: Replaces, noise: float = 0.0) -> Se
         answers = [components.answer(case) for case in cases]
     for answer in answers if noise else ():
         answer |= {name: y + noise * rng.standard_normal(y.shape) for name, y in answer.items()}
-    return Search(Hypotheses(cases, []), answers)
+    return Search(Evidence(Hypotheses(cases, []), answers))
 
 
 def _cases(component: str) -> list[Case]:

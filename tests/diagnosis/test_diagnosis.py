@@ -19,8 +19,8 @@ from kinds import conformance, every
 from messages import mentions
 
 from rosettaformer.judge.case import DTYPES
-from rosettaformer.judge.diagnosis import diagnose, examination, parts
-from rosettaformer.judge.diagnosis.examined_port import Subject
+from rosettaformer.judge.diagnosis import diagnose, port_diagnosis
+from rosettaformer.judge.diagnosis.asked_port import AskedPort
 from rosettaformer.judge.diagnosis.findings import Deadline, TimeIsUp, Verdict
 from rosettaformer.judge.expectation import components, orders, tolerance
 from rosettaformer.judge.expectation.expectation_store import Store
@@ -381,7 +381,7 @@ def layer_norm(case):
 def test_a_search_is_asked_first_in_the_dtype_of_its_cases(port: Write) -> None:
     cases = asked(Suite(), {"config": CLASSIC}).cases
     every = [case for case in cases if case.component == "greedy_search" and not case.excluded]
-    with contextlib.closing(Subject(port(SEARCH), "", 60.0, (), Deadline())) as examined_port:
+    with contextlib.closing(AskedPort(port(SEARCH), "", 60.0, (), Deadline())) as examined_port:
         assert examined_port.dtypes_of("greedy_search")[:2] == ["float32", "float64"]
         assert examined_port.dtypes_of("layer_norm")[:2] == ["float64", "float32"]
         assert [case.id for case in examined_port.cases("greedy_search", "float32")] == [case.id for case in every]
@@ -566,14 +566,14 @@ def _at_last(error: BaseException) -> mock.Mock:
 
 def test_at_the_limit_the_best_so_far_is_returned(port: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong, said = port(ONE_FINDING["what nothing explains is unexplained"][-1]), []
-    monkeypatch.setattr(examination.Deadline, "check", _at_last(TimeIsUp("the limit of 1 seconds had passed")))
+    monkeypatch.setattr(port_diagnosis.Deadline, "check", _at_last(TimeIsUp("the limit of 1 seconds had passed")))
     found = diagnose(wrong, limit=1.0, say=said.append)
     assert found.stopped == "the limit of 1 seconds had passed"
     assert found.findings[-1].verdict in (Verdict.STOPPED, Verdict.DESCRIBED)
     assert found.next_steps == ["--limit 4 searches longer"]
     assert "first seen: layer_norm/" in found.findings[-1].text
     assert said[0].startswith("layer_norm fails in float64: layer_norm/")
-    monkeypatch.setattr(examination.Deadline, "check", _at_last(KeyboardInterrupt()))
+    monkeypatch.setattr(port_diagnosis.Deadline, "check", _at_last(KeyboardInterrupt()))
     assert diagnose(wrong).stopped == "interrupted"
 
 
@@ -614,7 +614,7 @@ def test_the_first_sentence_waits_for_the_expectation_of_one_case(written: Write
             raise KeyboardInterrupt
 
     said: list[tuple[str, int]] = []
-    monkeypatch.setattr(parts, "Store", Store)
+    monkeypatch.setattr(port_diagnosis, "Store", Store)
     monkeypatch.setattr(module, component, counted)
     found = diagnose(written(f"{WRONG[component]}dtypes = ('float32',)"), (component,), say=say)
     assert found.stopped == "interrupted"

@@ -16,13 +16,12 @@ from rosettaformer.judge.case import DTYPES, Case
 from rosettaformer.judge.catalogue import Defect, all_defects
 from rosettaformer.judge.catalogue.settings import all_settings
 from rosettaformer.judge.compare import compare
-from rosettaformer.judge.diagnosis import altered, explanation
-from rosettaformer.judge.diagnosis.common import common
-from rosettaformer.judge.diagnosis.conditions import condition
-from rosettaformer.judge.diagnosis.digits import nearly
+from rosettaformer.judge.diagnosis import altered, sentences
+from rosettaformer.judge.diagnosis.evidence import Evidence, Search
+from rosettaformer.judge.diagnosis.evidence.invariances import broken_invariances
+from rosettaformer.judge.diagnosis.evidence.near_matches import nearly
 from rosettaformer.judge.diagnosis.hypotheses import Hypotheses
-from rosettaformer.judge.diagnosis.search import Search
-from rosettaformer.judge.diagnosis.stability import broken_invariances
+from rosettaformer.judge.diagnosis.symptoms.conditions import condition
 from rosettaformer.judge.expectation import components, tolerance
 
 DEFECTS, SETTINGS = all_defects(), all_settings()
@@ -65,9 +64,9 @@ def _equalled(combination: altered.Combination, probes: list[Case]) -> list[str]
     hypotheses = Hypotheses(probes, [])
     for size in _sizes(altered.expected(combination, probes[0])):
         for answers in zip(*(list(_wrong(probe, size)) for probe in probes), strict=True):
-            search = Search(hypotheses, answers)
-            found += [f"{probes[index].id} {size}" for index in search.explained(combination) if index in search.failing]
-            found += [f"all, {size}"] * bool(search.failing and search.explains(combination))
+            evidence = Evidence(hypotheses, answers)
+            found += [f"{probes[index].id} {size}" for index in evidence.explained(combination) if index in evidence.failing]
+            found += [f"all, {size}"] * bool(evidence.failing and evidence.explains(combination))
     return found
 
 
@@ -135,29 +134,29 @@ def test_a_tolerance_wider_than_the_error_supports_nothing_and_is_said() -> None
     """The constant rows of a layer norm without mean: NRM1 makes of them what rounding makes of zero."""
     probes = [case.at("float32") for case in _of("layer_norm")]
     answers = _with("NRM1", probes)
-    search = Search(Hypotheses(probes, [DEFECTS["NRM1"]]), answers)
-    assert search.explain() == [(DEFECTS["NRM1"],)]
-    assert [probes[index].name for index in search.silent((DEFECTS["NRM1"],))] == ["constant_rows"]
-    words = explanation.where(search, (DEFECTS["NRM1"],))
+    evidence = Evidence(Hypotheses(probes, [DEFECTS["NRM1"]]), answers)
+    assert Search(evidence).explain() == [(DEFECTS["NRM1"],)]
+    assert [probes[index].name for index in evidence.silent((DEFECTS["NRM1"],))] == ["constant_rows"]
+    words = sentences.where(evidence, (DEFECTS["NRM1"],))
     assert mentions(words, f"{len(probes) - 1} of {len(probes)} … layer_norm/constant_rows")
     alone = [index for index, probe in enumerate(probes) if probe.name == "constant_rows"]
-    search = Search(Hypotheses([probes[index] for index in alone], [DEFECTS["NRM1"]]), [answers[index] for index in alone])
-    assert search.explain() == []
+    evidence = Evidence(Hypotheses([probes[index] for index in alone], [DEFECTS["NRM1"]]), [answers[index] for index in alone])
+    assert Search(evidence).explain() == []
 
 
 def test_an_alteration_is_named_by_its_digits_and_only_where_it_is_needed() -> None:
     known = mutation.hypotheses("layer_norm", "float64")
     answers = _with("NRM4", known.probes)
-    search = Search(known, answers)
-    assert search.explain() == []
-    assert search.imprecise() == [(DEFECTS["NRM4"],)]
+    evidence = Evidence(known, answers)
+    assert Search(evidence).explain() == []
+    assert Search(evidence).imprecise() == [(DEFECTS["NRM4"],)]
     shifted = [_shifted(answer, lambda value: 1e-9) for answer in answers]
-    assert Search(known, shifted).imprecise() == []
+    assert Search(Evidence(known, shifted)).imprecise() == []
     probes = [case.at("float32") for case in _of("layer_norm")]
     answers = _with("NRM1", probes)
-    search = Search(Hypotheses(probes, OBSERVABLE), answers)
+    evidence = Evidence(Hypotheses(probes, OBSERVABLE), answers)
     for other in ("NRM7", "PRC1"):
-        assert not search.explains((DEFECTS["NRM1"], DEFECTS[other]))
+        assert not evidence.explains((DEFECTS["NRM1"], DEFECTS[other]))
 
 
 def test_a_name_but_for_its_digits_leaves_next_to_nothing_of_the_error() -> None:
@@ -169,7 +168,7 @@ def test_a_name_but_for_its_digits_leaves_next_to_nothing_of_the_error() -> None
             for one in mutation.as_port(combination, known.probes)
             if one
         ]
-        near = nearly(Search(known, answers))
+        near = nearly(Evidence(known, answers))
         return near.found if near else []
 
     assert found((DEFECTS["NRM2"],), 1e-8) == [(DEFECTS["NRM2"],)]
@@ -230,24 +229,24 @@ def test_where_a_port_fails_is_a_property_of_all_its_failures_and_of_nothing_els
 def test_a_loss_which_is_of_all_rows_is_not_said_to_depend_on_them() -> None:
     probes = [case.at("float64") for case in _of("cross_entropy")][:2]
     answers = [_shifted(components.answer(probe), lambda value: 0.3) for probe in probes]
-    search = Search(Hypotheses(probes, []), answers)
-    assert search.failing
-    assert broken_invariances(search, lambda cases: [(case, "outputs", answers[0]) for case in cases]) == []
+    evidence = Evidence(Hypotheses(probes, []), answers)
+    assert evidence.failing
+    assert broken_invariances(evidence, lambda cases: [(case, "outputs", answers[0]) for case in cases]) == []
 
 
 def test_hypotheses_are_listed_only_where_little_of_the_error_is_left() -> None:
     known = mutation.hypotheses("layer_norm", "float64")
-    search = Search(known, [_shifted(components.answer(probe), lambda value: 1e3) for probe in known.probes])
-    assert search.nearest() == []
-    assert "100%" not in explanation.unexplained(search, False, ())
+    evidence = Evidence(known, [_shifted(components.answer(probe), lambda value: 1e3) for probe in known.probes])
+    assert evidence.nearest() == []
+    assert "100%" not in sentences.unexplained(evidence, False, ())
     infinite = [_shifted(components.answer(probe), lambda value: np.nan) for probe in known.probes]
-    assert Search(known, infinite).nearest() == []
+    assert Evidence(known, infinite).nearest() == []
     known, rng = mutation.hypotheses("layer_norm", "float64"), np.random.default_rng(0)
     answers = _with("NRM23", known.probes)
 
     def said(size: float) -> str:
         noisy = [_shifted(answer, lambda value: size * rng.standard_normal(value.shape)) for answer in answers]
-        return explanation.unexplained(Search(known, noisy), False, ())
+        return sentences.unexplained(Evidence(known, noisy), False, ())
 
     assert "; the nearest: NRM23 (" in said(1e-3)
     assert "nearest" not in said(3.0)
@@ -260,28 +259,22 @@ def test_what_is_explained_in_part_is_said_with_what_explains_the_same() -> None
     other, right = names.index("plain"), names.index("square")
     answers[other] = _shifted(answers[other], lambda value: 0.3)
     answers[right] = components.answer(known.probes[right])
-    text = explanation.partly([(DEFECTS["NRM23"],)], [(DEFECTS["NRM23"],)], Search(known, answers))
+    text = sentences.partly([(DEFECTS["NRM23"],)], [(DEFECTS["NRM23"],)], Evidence(known, answers))
     assert "layer_norm/plain" in text and "layer_norm/square" in text
     # Fills of -1e4 and -1e9 in all answers but one, which is wrong otherwise
     known = Hypotheses([case.at("float64") for case in _of("multi_head_attention")][:8], [DEFECTS["ATT12"], DEFECTS["ATT13"]])
     answers = _with("ATT13", known.probes)
-    search = Search(known, answers)
-    wrong = min(search.right())
+    evidence = Evidence(known, answers)
+    wrong = min(evidence.right())
     answers[wrong] = _shifted(answers[wrong], lambda value: 0.3)
-    search = Search(known, answers)
-    base = search.cover()
-    names = [base, *search.alike(base)]
+    evidence = Evidence(known, answers)
+    base = Search(evidence).cover()
+    names = [base, *Search(evidence).alike(base)]
     assert {one.id for (one,) in names} == {"ATT12", "ATT13"}
-    text = explanation.partly(names, [base], search)
-    assert f"with {explanation.alternatives(names)} on " in text
+    text = sentences.partly(names, [base], evidence)
+    assert f"with {sentences.alternatives(names)} on " in text
 
 
-def test_losses_of_digits_that_allow_the_same_errors_are_all_named_and_no_factor_of_what_is_not_finite() -> None:
+def test_losses_of_digits_that_allow_the_same_errors_are_all_named() -> None:
     both = [(DEFECTS["NRM4"],), (DEFECTS["PRC4"],)]
-    assert mentions(explanation.imprecise(both, "float64"), f"{DEFECTS['NRM4'].name} … {DEFECTS['PRC4'].name} … float64")
-    # Cut logits, of which the reference's are minus infinity, and the port's another number
-    probes = [case.at("float64") for case in _of("truncate")][:4]
-    clean = [{name: tolerance.expectation(value, [value]) for name, value in components.answer(probe).items()} for probe in probes]
-    answers = [{name: np.where(np.isinf(value := one.reference), 0.0, value) for name, one in each.items()} for each in clean]
-    found = common(list(zip(probes, clean, answers, strict=True)), [])
-    assert not any("times" in one.sentence for one in found)
+    assert mentions(sentences.imprecise(both, "float64"), f"{DEFECTS['NRM4'].name} … {DEFECTS['PRC4'].name} … float64")

@@ -10,7 +10,7 @@ from messages import mentions
 
 from rosettaformer.judge.case import Case
 from rosettaformer.judge.compare import compare
-from rosettaformer.judge.diagnosis.common import common
+from rosettaformer.judge.diagnosis.symptoms.common import common
 from rosettaformer.judge.expectation import components, tolerance
 
 Outputs = dict[str, np.ndarray]
@@ -45,7 +45,6 @@ COMMON: dict[str, tuple[str, Callable[[Case, Outputs], Outputs], list[str]]] = {
         lambda case, right: _plus(right, case.inputs.get("smoothing", 0.0)),
         ["only where smoothing is given"],
     ),
-    "half": ("cross_entropy", lambda case, right: {"output": np.asarray(right["output"] / 2)}, ["times 0.5"]),
     "decay": (
         "adam",
         lambda case, right: _plus(right, case.inputs["weight_decay"], "parameters", "kernel"),

@@ -11,8 +11,8 @@ from rosettaformer.judge.case import Case
 from rosettaformer.judge.catalogue import Alteration, all_defects
 from rosettaformer.judge.catalogue.alteration import Place, Site, places, sites
 from rosettaformer.judge.diagnosis import altered
+from rosettaformer.judge.diagnosis.evidence import Evidence, Search
 from rosettaformer.judge.diagnosis.hypotheses import Hypotheses
-from rosettaformer.judge.diagnosis.search import Search
 from rosettaformer.judge.expectation import trace
 
 DEFECTS = all_defects()
@@ -66,8 +66,8 @@ def test_places_tell_calls_of_functions_and_sublayers_apart_and_leave_the_refere
     assert layers.residual_out is before
 
 
-def _search(cases: list[Case], alterations: list[Alteration], *planted: Alteration) -> Search:
-    return Search(Hypotheses(cases, alterations), [altered.answer(planted, case) or {} for case in cases])
+def _evidence(cases: list[Case], alterations: list[Alteration], *planted: Alteration) -> Evidence:
+    return Evidence(Hypotheses(cases, alterations), [altered.answer(planted, case) or {} for case in cases])
 
 
 def test_a_place_is_no_narrower_than_the_answers_that_fail_show() -> None:
@@ -76,7 +76,8 @@ def test_a_place_is_no_narrower_than_the_answers_that_fail_show() -> None:
     cases = [all_by_id()[f"transformer/{name}"].at("float64") for name in names]
     assert {case.config.decoder_layers for case in cases} == {1, 2}
     one = replace(DEFECTS["ATT27"], variants={})
-    ((found,),) = _search(cases, [one], replace(one, place=Place("decoder.layers.*.self_attention"))).explain((one,))
+    evidence = _evidence(cases, [one], replace(one, place=Place("decoder.layers.*.self_attention")))
+    ((found,),) = Search(evidence).explain((one,))
     assert "last" not in str(found.place)
     assert found.place is not None
     assert found.place.holds(Site("decoder.layers.0.self_attention", (("decoder", 2),)))
@@ -86,6 +87,6 @@ def test_a_place_is_no_narrower_than_the_answers_that_fail_show() -> None:
 def test_a_mistake_everywhere_is_named_with_one_that_is_at_one_place() -> None:
     cases = [all_by_id()["encoder/grouped_heads_gelu_no_bias"].at("float64")]
     planted = DEFECTS["NRM1"], replace(DEFECTS["FFN1"], place=Place("layers.0"))
-    search = _search(cases, list(DEFECTS.values()), *planted)
-    assert search.explain() == []
-    assert [[one.name for one in pair] for pair in search.with_nearest()] == [[one.name for one in planted]]
+    evidence = _evidence(cases, list(DEFECTS.values()), *planted)
+    assert Search(evidence).explain() == []
+    assert [[one.name for one in pair] for pair in Search(evidence).with_nearest()] == [[one.name for one in planted]]

@@ -7,9 +7,11 @@ import pytest
 from expectations import all_by_id, store
 
 from rosettaformer.judge.catalogue import all_defects
-from rosettaformer.judge.diagnosis.altered import answer, ignored, reversed_rows
+from rosettaformer.judge.diagnosis.altered import answer
+from rosettaformer.judge.diagnosis.evidence import Evidence, Search
+from rosettaformer.judge.diagnosis.evidence.distinguishing import plainest
 from rosettaformer.judge.diagnosis.hypotheses import Hypotheses
-from rosettaformer.judge.diagnosis.search import Search
+from rosettaformer.judge.diagnosis.hypotheses.inputs import ignored, reversed_rows
 
 DEFECTS = all_defects()
 
@@ -20,27 +22,27 @@ def _first_row_is_full(case):
 
 
 @pytest.fixture(scope="module")
-def search() -> Search:
+def evidence() -> Evidence:
     """A multi-head attention that ignores its mask, on cases whose first row has no padding."""
     cases = [case for case in all_by_id().values() if case.component == "multi_head_attention"]
     probes = [case.at("float64") for case in cases if _first_row_is_full(case)][:2]
-    (one,) = (one for one in ignored(probes) if "mask_bhts" in one.id)
+    one = ignored(probes)["mask_bhts"]
     answers = [answer((one,), probe) for probe in probes]
-    return Search(Hypotheses(probes, [DEFECTS["ATT36"], DEFECTS["ATT7"]], store=store()), answers)
+    return Evidence(Hypotheses(probes, [DEFECTS["ATT36"], DEFECTS["ATT7"]], store=store()), answers)
 
 
-def test_an_ignored_mask_is_called_ignored_before_what_gives_the_same(search: Search) -> None:
-    found = search.explain()
+def test_an_ignored_mask_is_called_ignored_before_what_gives_the_same(evidence: Evidence) -> None:
+    found = Search(evidence).explain()
     assert [[one.id for one in combination] for combination in found] == [["ATT36"]]
-    said = search.plainest(found, lambda one: search.explains(one, one))
+    said = plainest(found, evidence, lambda one: evidence.explains(one, one))
     assert [combination[0].id for combination in said] == ["multi_head_attention.mask_bhts=ignored", "ATT36"]
 
 
-def test_rows_in_reverse_order_tell_the_first_rows_mask_from_none(search: Search) -> None:
-    case = search.hypotheses.probes[0]
+def test_rows_in_reverse_order_tell_the_first_rows_mask_from_none(evidence: Evidence) -> None:
+    case = evidence.probes[0]
     other = reversed_rows(case)
     assert np.array_equal(other.inputs["mask_bhts"][::-1], case.inputs["mask_bhts"])
-    (one,) = (one for one in ignored([case]) if "mask_bhts" in one.id)
+    one = ignored([case])["mask_bhts"]
     first, second = (answer((each,), other)["output"] for each in (one, DEFECTS["ATT36"]))
     assert not np.allclose(first, second)
 

@@ -16,10 +16,11 @@ from reference_numpy import normalization
 from rosettaformer.judge.case import DTYPES, Case
 from rosettaformer.judge.catalogue import Alteration, all_defects
 from rosettaformer.judge.catalogue.settings import all_settings
-from rosettaformer.judge.diagnosis import altered, explanation
+from rosettaformer.judge.diagnosis import altered, sentences
 from rosettaformer.judge.diagnosis.altered import separates
+from rosettaformer.judge.diagnosis.evidence import Evidence, Search
+from rosettaformer.judge.diagnosis.evidence.search import ordered_pairs
 from rosettaformer.judge.diagnosis.hypotheses import Hypotheses
-from rosettaformer.judge.diagnosis.search import Search, ordered_pairs
 from rosettaformer.judge.expectation import components
 
 DEFECTS = all_defects()
@@ -45,7 +46,7 @@ def test_pairs_in_different_components_are_named_from_logits() -> None:
     assert sum(naming.among for naming in namings) >= 2
 
 
-def _under_a_condition(mistake: Any) -> Search:
+def _under_a_condition(mistake: Any) -> Evidence:
     """A decoder layer that has a mistake where it is post-norm, and is right where it is pre-norm."""
     cases = [case for case in mutation.nothing_wrong("decoder_layer", "float64").probes if "keep" not in case.name][:8]
     with mutation.injected(mistake):
@@ -54,18 +55,18 @@ def _under_a_condition(mistake: Any) -> Search:
     post = [case.config.norm_placement == "post" for case in cases]
     assert any(post) and not all(post)
     answers: list[Any] = [one if meant else other for meant, one, other in zip(post, wrong, right, strict=True)]
-    return Search(Hypotheses(cases, DEFECTS.values(), SETTINGS.values()), answers)
+    return Evidence(Hypotheses(cases, DEFECTS.values(), SETTINGS.values()), answers)
 
 
 @pytest.mark.conformance
 def test_what_goes_wrong_under_a_condition_is_named_and_what_no_alteration_does_is_not() -> None:
     named = _under_a_condition(DEFECTS["FFN5"])
-    assert named.explain() == []
+    assert Search(named).explain() == []
     assert "norm_placement is post" in named.condition
-    assert [[one.id for one in found] for found in named.where_failing()] == [["FFN5"]]
+    assert [[one.id for one in found] for found in Search(named).where_failing()] == [["FFN5"]]
     places = ("feed_forward.feed_forward", "normalization.layer_norm", "attention.multi_head_attention")
     for place, factor in zip(places, (1.013, 0.97, 1.021), strict=True):
-        assert _under_a_condition(mutation.larger(place, factor)).where_failing() == []
+        assert Search(_under_a_condition(mutation.larger(place, factor))).where_failing() == []
 
 
 @pytest.mark.conformance
@@ -79,12 +80,12 @@ def test_correct_configurations_get_no_name() -> None:
     assert mutation.false_alarms(mutation.CONFIGURATIONS) == []
 
 
-def searched(setting: Alteration, component: str) -> Search:
+def searched(setting: Alteration, component: str) -> Evidence:
     candidates = mutation.hypotheses(component, "float64")
     answers = mutation.as_port((setting,), candidates.probes)
     if None in answers:  # a case that the setting ends, such as one whose keep masks have another length
         candidates = Hypotheses([case for case, answer in zip(candidates.probes, answers, strict=True) if answer], [], [setting])
-    return Search(candidates, [answer for answer in answers if answer])
+    return Evidence(candidates, [answer for answer in answers if answer])
 
 
 @pytest.mark.parametrize("id_", every(48, SETTINGS))
@@ -93,9 +94,9 @@ def test_every_setting_alters_some_case_and_is_found_where_no_defect_is_the_same
 ) -> None:
     setting = SETTINGS[id_]
     searches = (searched(setting, component) for component in (setting.component, *mutation.MODELS))  # some show in whole models only
-    search = next((search for search in searches if search.failing), None)
-    assert search, "the setting alters no case"
-    named = {one.id for (one,) in search.explain()}
+    evidence = next((evidence for evidence in searches if evidence.failing), None)
+    assert evidence, "the setting alters no case"
+    named = {one.id for (one,) in Search(evidence).explain()}
     assert id_ in named or (named and named <= DEFECTS.keys())
     record_property("mutants named", 1)
 
@@ -103,13 +104,13 @@ def test_every_setting_alters_some_case_and_is_found_where_no_defect_is_the_same
 @pytest.mark.conformance
 def test_several_that_cannot_be_told_apart_are_all_named_with_what_would_separate_them() -> None:
     candidates = mutation.hypotheses("transformer", "float64")
-    search = Search(candidates, mutation.as_port((DEFECTS["ATT13"],), candidates.probes))
-    found = search.explain()
+    evidence = Evidence(candidates, mutation.as_port((DEFECTS["ATT13"],), candidates.probes))
+    found = Search(evidence).explain()
     assert {one.id for (one,) in found} >= {"ATT12", "ATT13"}
     softmax = all_by_id()["softmax/large_masked"].at("float64")
     assert separates(softmax, (DEFECTS["ATT12"],), (DEFECTS["ATT13"],))
     assert not separates(softmax, (DEFECTS["ATT13"],), (DEFECTS["ATT13"],))
-    text = explanation.explained([(DEFECTS["ATT13"],), (DEFECTS["ATT12"],)], "all 17 cases", [case.at("float64") for case in suite()])
+    text = sentences.explained([(DEFECTS["ATT13"],), (DEFECTS["ATT12"],)], "all 17 cases", [case.at("float64") for case in suite()])
     first, *others = text.splitlines()
     names = f"{DEFECTS['ATT13'].name} or {DEFECTS['ATT12'].name}"
     assert mentions(first, f"{names} … all 17 cases")
@@ -131,16 +132,16 @@ def test_what_two_alterations_answer_alike_is_seen_without_an_expectation() -> N
 def test_pairs_are_tried_and_named_in_one_order_and_never_of_one_number() -> None:
     cases = [case.at("float64") for case in suite() if case.id.startswith("layer_norm/") and case.config.norm_offset]
     pair = mutation.larger("normalization.layer_norm", 1.5), mutation.larger("normalization.layer_norm", 1.25)
-    search = Search(Hypotheses(cases, pair), mutation.as_port(pair, cases))
-    assert all(search.explains(each) for each in (pair, pair[::-1]))
-    assert search.pairs() == [pair]
+    evidence = Evidence(Hypotheses(cases, pair), mutation.as_port(pair, cases))
+    assert all(evidence.explains(each) for each in (pair, pair[::-1]))
+    assert Search(evidence).pairs() == [pair]
     pair = DEFECTS["LOS1"], mutation.larger("embedding.logits", 1.25)
     losses = [case.at("float64") for case in suite() if case.id in ("training_loss/separate_tables", "training_loss/feed_forward_dropout")]
     for cases, named in ((losses, [pair]), (losses[:1], [])):
-        search = Search(Hypotheses(cases, pair), mutation.as_port(pair, cases))
-        assert search.explains(pair)
-        assert search.pairs() == named
-        assert bool(search.nearest()) == bool(named)
+        evidence = Evidence(Hypotheses(cases, pair), mutation.as_port(pair, cases))
+        assert evidence.explains(pair)
+        assert Search(evidence).pairs() == named
+        assert bool(evidence.nearest()) == bool(named)
     pairs = {(first.id, second.id) for first, second in ordered_pairs([DEFECTS["NRM1"], DEFECTS["NRM2"], DEFECTS["EMB1"]])}
     assert pairs == {("NRM1", "NRM2"), ("NRM2", "NRM1"), ("NRM1", "EMB1"), ("NRM2", "EMB1")}
 
@@ -152,11 +153,11 @@ def _one_case(id_: str) -> Hypotheses:
 
 def test_a_defect_is_preferred_to_an_equal_setting_and_what_alters_nothing_left_out() -> None:
     candidates = _one_case("activation/gelu_erf")
-    search = Search(candidates, mutation.as_port((SETTINGS["activation=gelu_tanh"],), candidates.probes))
-    assert search.explain() == [(DEFECTS["FFN1"],)]
+    evidence = Evidence(candidates, mutation.as_port((SETTINGS["activation=gelu_tanh"],), candidates.probes))
+    assert Search(evidence).explain() == [(DEFECTS["FFN1"],)]
     candidates = _one_case("encoder_layer/gelu")
-    search = Search(candidates, mutation.as_port((DEFECTS["NRM2"], DEFECTS["FFN1"]), candidates.probes))
-    found = [{one.id for one in pair} for pair in search.pairs()]
+    evidence = Evidence(candidates, mutation.as_port((DEFECTS["NRM2"], DEFECTS["FFN1"]), candidates.probes))
+    found = [{one.id for one in pair} for pair in Search(evidence).pairs()]
     assert {"NRM2", "FFN1"} in found
     assert not {one for pair in found for one in pair} & SETTINGS.keys()
     case = all_by_id()["layer_norm/plain"].at(DTYPES[0])
@@ -185,16 +186,16 @@ def _without_epsilon(case: Case, constant: float, error: float = 0.0) -> np.ndar
 @pytest.mark.parametrize("constant", [np.nan, np.inf, 0.7])
 def test_a_norm_without_epsilon_is_named_whatever_it_makes_of_a_constant_row(constant: float, dtype: str) -> None:
     cases = [case.at(dtype) for case in LAYER_NORM]
-    search = Search(Hypotheses(cases, DEFECTS.values()), [{"output": _without_epsilon(case, constant)} for case in cases])
-    (found,) = search.explain()
+    evidence = Evidence(Hypotheses(cases, DEFECTS.values()), [{"output": _without_epsilon(case, constant)} for case in cases])
+    (found,) = Search(evidence).explain()
     assert ["no epsilon" in one.title for one in found] == [True]
-    assert "layer_norm/constant_rows" in [cases[index].id for index in search.silent(found)]
+    assert "layer_norm/constant_rows" in [cases[index].id for index in evidence.silent(found)]
 
 
 def test_rows_left_to_rounding_say_nothing_and_wrong_ones_do() -> None:
     cases = [case.at("float64") for case in LAYER_NORM]
-    search = Search(Hypotheses(cases, DEFECTS.values()), [{"output": _without_epsilon(case, np.nan, 1e-9)} for case in cases])
-    assert search.explain() == []
+    evidence = Evidence(Hypotheses(cases, DEFECTS.values()), [{"output": _without_epsilon(case, np.nan, 1e-9)} for case in cases])
+    assert Search(evidence).explain() == []
     case = all_by_id()["layer_norm/constant_rows"].at("float64")
     clean = expect(case)
     for one in (each for defect in DEFECTS.values() for each in defect.hypotheses if each.component == "layer_norm"):
@@ -220,6 +221,6 @@ def test_a_norm_that_changes_its_input_in_place_is_named(change: str) -> None:
         own = dataclasses.replace(case, inputs=dict(case.inputs) | {"x_btd": case.inputs["x_btd"].copy()})
         with mock.patch.object(normalization, "layer_norm", in_place):
             answers.append(components.answer(own))
-    found = Search(Hypotheses(cases, DEFECTS.values(), SETTINGS.values()), answers).explain()
+    found = Search(Evidence(Hypotheses(cases, DEFECTS.values(), SETTINGS.values()), answers)).explain()
     wanted = "centres" if change == "centred" else "standardises"
     assert [one.title for (one,) in found][:1] == [next(title for title in DEFECTS["RES3"].variants if wanted in title)]

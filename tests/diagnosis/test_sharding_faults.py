@@ -18,8 +18,8 @@ from rosettaformer.judge.case import REAL, Case
 from rosettaformer.judge.catalogue import all_defects, injected
 from rosettaformer.judge.catalogue.sharded import Fault, all_faults, at, over_data
 from rosettaformer.judge.diagnosis.findings import TimeIsUp, Verdict
-from rosettaformer.judge.diagnosis.sharding import Reply, Said, fingerprint, said
-from rosettaformer.judge.diagnosis.sharding.search import explanations, predicted
+from rosettaformer.judge.diagnosis.sharding import Reply, Said, said
+from rosettaformer.judge.diagnosis.sharding.fault_search import explanations, predicted
 from rosettaformer.judge.expectation import components
 from rosettaformer.judge.expectation.mesh import OPERATIONS, answer
 from rosettaformer.judge.expectation.orders import order, shuffled
@@ -235,13 +235,6 @@ def test_where_time_is_up_the_facts_remain() -> None:
     found = said(replies, check=None)
     assert found is not None and not any("without --mesh" in line for line in found.lines)
     assert found.verdict == Verdict.STOPPED and "0.5 times" in found.text
-
-
-def test_one_answer_has_a_fingerprint() -> None:
-    case = _cases(MESH)["transformer_vjp/sharded_olmo2"]
-    given = answer(case, all_faults()["SHD18"].operations)
-    assert "SHD18" in fingerprint(case, store().expect(case), given)
-    assert fingerprint(case, store().expect(case), answer(case)) == ""
 
 
 @pytest.mark.conformance

@@ -13,7 +13,7 @@ from messages import mentions
 from reference_numpy.sharding import Mesh
 from rosettaformer.judge.case import Case
 from rosettaformer.judge.catalogue.sharded import all_faults
-from rosettaformer.judge.diagnosis import on_mesh
+from rosettaformer.judge.diagnosis import mesh_diagnosis
 from rosettaformer.judge.diagnosis.findings import Diagnosis, Verdict
 from rosettaformer.judge.expectation import components
 from rosettaformer.judge.expectation.mesh import answer
@@ -51,11 +51,11 @@ class Worker:
 
 @pytest.fixture
 def diagnosed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Diagnosis]]:
-    monkeypatch.setattr(on_mesh, "Store", store)
+    monkeypatch.setattr(mesh_diagnosis, "Store", store)
 
     def run(gives: Callable[[Case], Answer], apart: Callable[[Case], Sequence[Any]] = lambda case: (), **options: Any) -> Diagnosis:
         monkeypatch.setattr(session, "open_worker", lambda *_, **__: Worker(gives, apart))
-        return on_mesh.diagnose("a port", CASES, **options)
+        return mesh_diagnosis.diagnose("a port", CASES, **options)
 
     yield run
 
@@ -74,7 +74,7 @@ def test_one_fault_of_several_components_is_one_finding_with_the_fix_of_the_fram
 def test_cases_that_are_not_asked_are_said(diagnosed: Callable[..., Diagnosis], monkeypatch: pytest.MonkeyPatch) -> None:
     (one,) = (case for case in CASES if case.component == "transformer")
     asked = [dataclasses.replace(one, name=name) for name in ("first", "second", "third")]
-    monkeypatch.setattr(on_mesh, "FEW", 0)
+    monkeypatch.setattr(mesh_diagnosis, "FEW", 0)
     monkeypatch.setattr(sys.modules[__name__], "CASES", asked)
     (found,) = diagnosed(lambda case: (Kind.OUTPUTS, _with("SHD5")(case))).findings
     assert "2 more cases" in found.text.splitlines()[0]
@@ -103,15 +103,15 @@ def test_what_fails_otherwise_is_said_as_it_is(diagnosed: Callable[..., Diagnosi
 
 
 def test_the_facts_remain_when_time_is_up(diagnosed: Callable[..., Diagnosis], monkeypatch: pytest.MonkeyPatch) -> None:
-    class Deadline(on_mesh.Deadline):
+    class Deadline(mesh_diagnosis.Deadline):
         left = 4
 
         def check(self) -> None:
             type(self).left -= 1
             if self.left < 0:
-                raise on_mesh.TimeIsUp("the limit had passed")
+                raise mesh_diagnosis.TimeIsUp("the limit had passed")
 
-    monkeypatch.setattr(on_mesh, "Deadline", Deadline)
+    monkeypatch.setattr(mesh_diagnosis, "Deadline", Deadline)
     found = diagnosed(lambda case: (Kind.OUTPUTS, _with("SHD18")(case)), limit=1.0)
     (one,) = found.findings
     assert one.verdict == Verdict.STOPPED and "0.5 times" in one.text

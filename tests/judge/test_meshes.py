@@ -24,7 +24,7 @@ from reference_numpy.sharding import Mesh, chunks
 from reference_numpy.training import Trainer
 from rosettaformer.judge import runner, selection
 from rosettaformer.judge.case import Case
-from rosettaformer.judge.diagnosis import on_mesh
+from rosettaformer.judge.diagnosis import mesh_diagnosis
 from rosettaformer.judge.expectation import components
 from rosettaformer.judge.expectation.components import DIFFERENTIABLE, OWN, VJP, forward_of, model_of
 from rosettaformer.judge.ports import messages, session
@@ -48,7 +48,7 @@ LOSS = [CASES[f"training_loss{end}/sharded_llama"] for end in ("", VJP)]
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs ports in the process of the tests."""
     monkeypatch.setattr(session, "open_worker", InProcess)
-    monkeypatch.setattr(on_mesh, "Store", store)
+    monkeypatch.setattr(mesh_diagnosis, "Store", store)
 
 
 def _run(cases: list[Case], port: Path | str = PORTS / "mesh_numpy.py", dtype: str = "float64") -> list[Result]:

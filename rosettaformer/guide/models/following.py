@@ -9,7 +9,7 @@ import numpy as np
 
 from ...common.backends import PORTS
 from ...judge.case import Case
-from ...judge.diagnosis.divergence.findings import Findings
+from ...judge.diagnosis.divergence.component_tree import TracedRuns
 from ...judge.diagnosis.divergence.teacher import Teacher
 from ...judge.ports.session import open_worker
 from ...judge.suite import all_cases
@@ -72,7 +72,7 @@ def _errors(port: str, teachers: Mapping[str, Teacher]) -> dict[str, dict[str, f
             if kind != "outputs":
                 found[identity] = f"{kind}: {answer}"
                 continue
-            rows = Findings(teacher, answer[0]).result(port, identity, DTYPE).rows
+            rows = TracedRuns(teacher, answer[0]).result(port, identity, DTYPE).rows
             found[identity] = {row.path: row.free.ratio for row in rows if row.free is not None}
         return found
 

@@ -1,6 +1,6 @@
 """Where a model first diverges from the reference, forward and backward."""
 
-from .findings import Divergence, Failure, Row
+from .component_tree import Divergence, Failure, Row
 from .forward import divergence
 from .gradients import Backward, backward
 

@@ -13,7 +13,7 @@ from ...case import Case
 from ...ports.adapters.recorder import Force
 from ...ports.process import RESTARTS, Worker
 from ...status import Kind
-from .findings import Activations, Divergence, Findings
+from .component_tree import Activations, Divergence, TracedRuns
 from .teacher import Teacher
 
 CHUNK = 8  # forced runs in one question to the port, which builds and loads the model once for it
@@ -41,18 +41,18 @@ def divergence(
     if kind != Kind.OUTPUTS or "refused" in answer[0].get("", ()):
         problem = f"{kind}: {answer}" if kind != Kind.OUTPUTS else answer[0][""]["refused"]
         return Divergence(worker.port, case.id, dtype, f"{case.component} could not be traced: {problem}", problem=problem)
-    findings = Findings(teacher, answer[0])
-    for done, paths in enumerate(chunks(findings.paths)):
-        progress(done * CHUNK / len(findings.paths))
+    traced = TracedRuns(teacher, answer[0])
+    for done, paths in enumerate(chunks(traced.paths)):
+        progress(done * CHUNK / len(traced.paths))
         for path, reply in run_forced(worker, teacher.case, [Force(path, teacher.arrays(path)) for path in paths], limit):
-            findings.add(path, *reply)
-        if findings.deaths > RESTARTS:
-            findings.problem = f"the port's process had ended {findings.deaths} times; what follows is unknown"
+            traced.add(path, *reply)
+        if traced.deaths > RESTARTS:
+            traced.problem = f"the port's process had ended {traced.deaths} times; what follows is unknown"
             break
-    return findings.result(worker.port, case.id, dtype)
+    return traced.result(worker.port, case.id, dtype)
 
 
-def _until_death(worker: Worker, teacher: Teacher, limit: float, problem: str) -> Findings:
+def _until_death(worker: Worker, teacher: Teacher, limit: float, problem: str) -> TracedRuns:
     """What can be known of a port whose process ends in the free run: a run ends with the component that is forced, and before it is free.
 
     The first component to finish whose run ends the process is the one that does so, or something between it and the one before.
@@ -70,10 +70,10 @@ def _until_death(worker: Worker, teacher: Teacher, limit: float, problem: str) -
     for path, run in runs.items():
         free |= {name: call for name, call in run.items() if name and not f"{name}.".startswith(f"{path}.")}
     free |= {name: {"inputs": [], "error": problem} for name in ("", dead)}
-    findings = Findings(teacher, free, problem=problem)
+    traced = TracedRuns(teacher, free, problem=problem)
     for path in (*runs, dead):
-        findings.add(path, Kind.OUTPUTS, runs.get(path, free))
-    return findings
+        traced.add(path, Kind.OUTPUTS, runs.get(path, free))
+    return traced
 
 
 def chunks(paths: list[str]) -> Iterator[list[str]]:

@@ -23,7 +23,7 @@ from ...ports.adapters.submodules import transposed
 from ...ports.process import Worker
 from ...status import Kind
 from ...suite.gradients import with_cotangent
-from .findings import Divergence, size
+from .component_tree import Divergence, size
 from .forward import chunks, run_forced
 
 

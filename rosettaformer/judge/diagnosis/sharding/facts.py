@@ -14,6 +14,7 @@ from ...compare import compare
 from ...expectation.components import forward_of, model_of
 from ...expectation.tolerance import Expectation
 from ..symptoms.answered import Answered, Run
+from ..words import SHOWN, listed
 
 PARAMETERS = "parameters."
 
@@ -72,7 +73,6 @@ class Reply:
         return self.outputs[PARAMETERS + name]
 
 
-SHOWN = 4
 SAME = 1e-6  # of a factor: how far those of two gradients may lie apart
 
 
@@ -179,8 +179,7 @@ def _first(order: Sequence[str], wrong: Sequence[str], right: Sequence[str]) -> 
 
 def _listed(case: Case, names: Sequence[str]) -> str:
     """The names, those of the backward pass's begin first, each with its split."""
-    shown = [f"{name} ({said_split(case, name)})" for name in names[::-1][:SHOWN]]
-    return ", ".join(shown) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
+    return listed([f"{name} ({_split(case, name)})" for name in names[::-1]])
 
 
 def _factor(replies: Sequence[Reply], name: str) -> float | None:
@@ -201,7 +200,7 @@ def _ratio(replies: Sequence[Reply], name: str, factor: float | None) -> str:
     return f"no multiple of the right one; its norm is {_range(norms)} times as large"
 
 
-def said_split(case: Case, name: str) -> str:
+def _split(case: Case, name: str) -> str:
     """What the axes of a parameter are split over: `h over model, d over data`; whole if nothing is."""
     if case.mesh is None:
         return "whole"

@@ -13,7 +13,8 @@ from ...case import Case
 from ...compare import compare
 from ...expectation.tolerance import Expectation
 from ...expectation.trace import TracedCall, record
-from .run_values import Step, Value, last_steps, values
+from ..hypotheses.numbers import named_numbers
+from .run_values import Value, values
 
 ULPS = {8: 4096, 4: 32, 2: 2}  # ulps of the largest value within which two values are equal, by the dtype's bytes
 APART = 10  # times that distance, from which an element is wrong
@@ -42,9 +43,9 @@ class Run:
         return {value.words: value.array for value in self.values}
 
     @functools.cached_property
-    def steps(self) -> Mapping[str, list[Step]]:
-        """The last steps to each output, by its name."""
-        return last_steps(self._wide, self.calls)
+    def numbers(self) -> Mapping[str, float]:
+        """The numbers that a factor may be, by name."""
+        return named_numbers(self.case)
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,12 +159,13 @@ Predicted = np.ndarray | tuple[np.ndarray, np.ndarray] | None  # the output, or 
 class Symptom:
     """What a port's output is in terms of the reference and the inputs: a sentence that was verified on the cases.
 
-    kind: the family. specificity: how much the sentence says.
+    kind: the family. specificity: how much the sentence says. ignored: the input that it says is ignored; empty if it says no such thing.
     """
 
     kind: str
     sentence: str
     specificity: int
+    ignored: str = ""
 
     @property
     def complete(self) -> bool:
@@ -175,10 +177,18 @@ class Symptom:
 class Prediction:
     """A symptom that is yet to be verified: from a case it predicts the port's output.
 
-    sentence: its identity; `{output}` stands for the output's name, `your output`. predict: None if it says nothing of a case.
+    sentence: its identity; `{output}` stands for the output's name, `your output`. predict: None if it says nothing of a case. ignored: as
+    in `Symptom`.
     """
 
     kind: str
     sentence: str
     specificity: int
     predict: Callable[[Answered], Predicted]
+    ignored: str = ""
+
+
+def of_reference(kind: str, words: str, specificity: int, function: Callable[[np.ndarray], np.ndarray]) -> Prediction:
+    """The prediction of a function of the reference's output. words: with {} for the reference."""
+    sentence = f"{{output}} is {words.format('the reference')}"
+    return Prediction(kind, sentence, specificity, lambda answered: function(answered.reference))

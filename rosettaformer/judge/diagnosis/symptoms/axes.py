@@ -7,9 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .answered import Answered
-from .change import Change, own
-from .run_values import Step
+from .answered import Answered, Prediction, of_reference
 
 WORDS = {"b": "batch", "t": "positions", "s": "keys", "h": "heads", "d": "features", "e": "features", "k": "features", "f": "features",
          "r": "features", "v": "vocabulary", "c": "classes", "l": "layers"}  # fmt: skip
@@ -37,11 +35,11 @@ def words(axes: str, axis: int, ndim: int) -> str:
     return WORDS[axes[axis]] if len(axes) == ndim and axes[axis] in WORDS else f"axis {axis}"
 
 
-def orders(answered: Answered, step: Step, target: np.ndarray | None) -> Iterator[Change]:
+def orders(answered: Answered) -> Iterator[Prediction]:
     """Proposes elements at other places: axes exchanged, reversed or shifted, heads merged untransposed, features in another order."""
-    given, axes = step.given, letters(answered) if step.words == "{}" else step.axes
-    yield from _transposed(given, axes, given.shape if target is None else target.shape)
-    if target is not None and target.shape != given.shape:
+    given, target, axes = answered.reference, answered.got, letters(answered)
+    yield from _transposed(given, axes, target.shape)
+    if target.shape != given.shape:
         yield from _reduced(given, axes)
         return
     for axis in (axis for axis in range(given.ndim) if given.shape[axis] > 1):
@@ -52,13 +50,13 @@ def orders(answered: Answered, step: Step, target: np.ndarray | None) -> Iterato
         yield from (_moved(f"{{}} shifted by {n} along its {name}, the last one repeated", _shift(axis, n), 83) for n in (1, -1))
         yield _moved(f"{{}} with index 0 of its {name} everywhere", _spread(axis), 83)
         yield _moved(f"{{}} sorted along its {name}", partial(np.sort, axis=axis), 78)
-        if target is not None and (order := _order(answered, target, axis)):
+        if order := _order(answered, target, axis):
             yield _moved(f"{{}} with its {name} in the order {order}", _take(axis, order), 80)
     name = words(axes, given.ndim - 1, given.ndim)
     yield from (_moved(f"{{}} with {text.format(name)}", function, 82) for text, function in FEATURES.items())
 
 
-def _reduced(given: np.ndarray, axes: str) -> Iterator[Change]:
+def _reduced(given: np.ndarray, axes: str) -> Iterator[Prediction]:
     """Removes an axis: takes its first or last index, its mean, its sum."""
     for axis in range(given.ndim):
         name = words(axes, axis, given.ndim)
@@ -69,11 +67,11 @@ def _reduced(given: np.ndarray, axes: str) -> Iterator[Change]:
         yield _moved(f"the sum over the {name} of {{}}", partial(np.sum, axis=axis), 86)
 
 
-def _moved(text: str, function: Callable[..., Any], rank: int) -> Change:
-    return Change("axes", text, rank, own(function))
+def _moved(text: str, function: Callable[..., Any], rank: int) -> Prediction:
+    return of_reference("axes", text, rank, function)
 
 
-def _transposed(given: np.ndarray, axes: str, shape: tuple[int, ...]) -> Iterator[Change]:
+def _transposed(given: np.ndarray, axes: str, shape: tuple[int, ...]) -> Iterator[Prediction]:
     """Permutes the axes, with their new shape or read in the old one."""
     names = [words(axes, axis, given.ndim) for axis in range(given.ndim)]
     for order in itertools.permutations(range(given.ndim)):
@@ -85,7 +83,7 @@ def _transposed(given: np.ndarray, axes: str, shape: tuple[int, ...]) -> Iterato
         listed = ", ".join(names[axis] for axis in order)
         exchanged = f"with {names[moved[0]]} and {names[moved[1]]} exchanged" if len(moved) == 2 else f"with its axes in the order {listed}"
         if tuple(given.shape[axis] for axis in order) == shape:
-            yield _moved(f"{{}} {exchanged}", _transpose(order), 86)
+            yield _moved(f"{{}} {exchanged}", partial(np.transpose, axes=order), 86)
         if given.size == np.prod(shape):
             text = (
                 f"{{}} laid out in the order {listed}, and read as if it were {', '.join(names)}: an axis is reshaped without a transpose"
@@ -94,16 +92,8 @@ def _transposed(given: np.ndarray, axes: str, shape: tuple[int, ...]) -> Iterato
             yield _moved(text if same else f"{{}} {exchanged} and reshaped", _reshape(order, None if same else shape), 85)
 
 
-def _transpose(order: tuple[int, ...]) -> Function:
-    return lambda value: value.transpose(order) if value.ndim == len(order) else value
-
-
 def _reshape(order: tuple[int, ...], shape: tuple[int, ...] | None) -> Function:
-    def function(value: np.ndarray) -> np.ndarray:
-        wanted = value.shape if shape is None else shape
-        return value.transpose(order).reshape(wanted) if value.ndim == len(order) and value.size == np.prod(wanted) else value
-
-    return function
+    return lambda value: value.transpose(order).reshape(shape or value.shape)
 
 
 def _shift(axis: int, count: int) -> Function:

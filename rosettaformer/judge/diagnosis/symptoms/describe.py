@@ -2,32 +2,30 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ...case import Case
-from ...expectation import tolerance
+from ...expectation import components, tolerance
 from ...expectation.components import FORWARD
-from ..conditions import condition
+from ..hypotheses.inputs import OtherInput, other_inputs
 from .answered import Answered, Predicted, Prediction, Run, Symptom
 from .axes import orders
-from .change import Change
-from .other_inputs import other_inputs
+from .conditions import condition
 from .partial import missing, partial, restricted
 from .properties import normalised, rounded, spanned
-from .run_values import Step
-from .sums import differences, equalities, factors, replaced
+from .sums import differences, equalities, factors
 
 Clean = Sequence[Mapping[str, tolerance.Expectation]]
 FAILURES = (ValueError, IndexError, KeyError)  # what some changes raise
-DEEP, EXPLAINED = 4, 5  # by how much a change of an early step says less, and one whose meaning is known more
 PROPOSING = 4  # failing cases that propose
 ENOUGH = 6  # wrong elements that a prediction explains
 
 
-def describe(cases: Sequence[Case], answers: Sequence[Mapping[str, Any]], framework: str = "", clean: Clean | None = None) -> list[Symptom]:
+def describe(cases: Sequence[Case], answers: Sequence[Mapping[str, Any]], clean: Clean | None = None) -> list[Symptom]:
     """The symptoms that hold, the most specific first; none if no case fails.
 
     cases: of one component, in the dtype in which a port gave the answers. clean: the reference's expectations, if they are known.
@@ -35,20 +33,23 @@ def describe(cases: Sequence[Case], answers: Sequence[Mapping[str, Any]], framew
     if not cases or cases[0].component not in FORWARD:
         return []
     clean = [tolerance.expect(case) for case in cases] if clean is None else clean
-    runs = [Run(case) for case in cases]
-    found: list[Symptom] = []
     with np.errstate(all="ignore"):
-        for name in dict.fromkeys(name for expectations in clean for name in expectations):
-            found += _of_output(name, list(_answered(name, runs, clean, answers)))
-    return merged(found)[:SAID]
+        said = {name: _of_output(answered) for name, answered in _by_output(cases, answers, clean).items()}
+    repeated = [one.sentence for one in said.get("output", ())]
+    found = [_worded(one, name) for name, own in said.items() for one in own if name != "weights" or one.sentence not in repeated]
+    return sorted(found, key=lambda symptom: -symptom.specificity)[:SAID]
 
 
 def rounding(cases: Sequence[Case], answers: Sequence[Mapping[str, Any]], clean: Clean) -> list[Symptom]:
     """Of the symptoms that hold those that say that the answers are rounded to a smaller dtype."""
-    runs, found = [Run(case) for case in cases], list[Symptom]()
-    for name in dict.fromkeys(name for expectations in clean for name in expectations):
-        found += chosen([*rounded([one for one in _answered(name, runs, clean, answers) if one.fails])], name)
-    return found
+    outputs = _by_output(cases, answers, clean).items()
+    return [_worded(one, name) for name, answered in outputs for one in rounded([each for each in answered if each.fails])]
+
+
+def _by_output(cases: Sequence[Case], answers: Sequence[Mapping[str, Any]], clean: Clean) -> dict[str, list[Answered]]:
+    """What was answered, by the names of the outputs."""
+    runs = [Run(case) for case in cases]
+    return {name: list(_answered(name, runs, clean, answers)) for name in dict.fromkeys(itertools.chain(*clean))}
 
 
 def _answered(name: str, runs: Iterable[Run], clean: Clean, answers: Iterable[Mapping[str, Any]]) -> Iterator[Answered]:
@@ -57,7 +58,8 @@ def _answered(name: str, runs: Iterable[Run], clean: Clean, answers: Iterable[Ma
             yield Answered(run, name, expectations[name], got)
 
 
-def _of_output(name: str, answered: list[Answered]) -> list[Symptom]:
+def _of_output(answered: list[Answered]) -> list[Symptom]:
+    """The symptoms of an output that are reported; `{output}` stands for its name."""
     failing = [one for one in answered if one.fails]
     if not failing:
         return []
@@ -68,7 +70,7 @@ def _of_output(name: str, answered: list[Answered]) -> list[Symptom]:
         found += _partial(failing) or _cases(answered, failing)
         if failing[0].expectation.dtype.itemsize > 2:  # what is as near as half precision asks for is near by chance
             found += [*normalised(failing), *spanned(failing)]
-    return chosen(found, name)
+    return best(found)[:SAID]
 
 
 def _exact(answered: Sequence[Answered], failing: Sequence[Answered]) -> list[Symptom]:
@@ -79,8 +81,8 @@ def _exact(answered: Sequence[Answered], failing: Sequence[Answered]) -> list[Sy
     for one in dict.fromkeys(by_size[len(failing) * place // PROPOSING] for place in reversed(range(PROPOSING))):
         if any(symptom.complete for symptom in found.values()):
             break
-        for proposal in (*_altered(one), *other_inputs(one)):
-            if proposal.sentence not in tried and _holds(proposal.predict(one), one):
+        for proposal in _proposals(one):
+            if proposal.sentence not in tried and _holds(_predicted(proposal, one), one):
                 tried.add(proposal.sentence)
                 if symptom := _verified(proposal, answered, failing):
                     found[proposal.sentence] = symptom
@@ -101,52 +103,28 @@ def _partial(failing: Sequence[Answered]) -> list[Symptom]:
     for symptom, words in partial(failing):
         inner = restricted(failing, words)
         there = [one for one in best(_exact(inner, inner)) if one.complete]
-        sentence, rank = (f"{symptom.sentence}; there {there[0].sentence}", 78) if there else (symptom.sentence, symptom.specificity)
-        found.append(Symptom(symptom.kind, sentence, rank))
+        if there:
+            sentence = f"{symptom.sentence}; there {there[0].sentence}"
+            symptom = dataclasses.replace(there[0], kind=symptom.kind, sentence=sentence, specificity=78)
+        found.append(symptom)
     return found
 
 
-FAMILIES: tuple[Callable[[Answered, Step, np.ndarray | None], Iterator[Change]], ...] = (
-    equalities, differences, replaced, factors, orders,
-)  # fmt: skip
+def _proposals(answered: Answered) -> Iterator[Prediction]:
+    """What the output of a failing case may be."""
+    for family in (equalities, differences, factors, orders):
+        yield from family(answered)
+    yield from map(_of_input, other_inputs(answered.case))
 
 
-def _altered(answered: Answered) -> Iterator[Prediction]:
-    """The predictions of an altered value, at the output or at one of the last steps, proposed by a case."""
-    for depth, step in enumerate(answered.run.steps[answered.name]):
-        for family in FAMILIES:
-            for change in family(answered, step, None if depth else answered.got):
-                sentence, predict = _sentence(change, step, depth), _predict(change, step.words)
-                rank = change.specificity - min(depth, DEEP) + EXPLAINED * bool(change.meaning)
-                yield Prediction(change.kind, sentence, rank, predict)
+def _of_input(other: OtherInput) -> Prediction:
+    """The prediction of what the reference gives with another input."""
 
-
-def _predict(change: Change, words: str) -> Callable[[Answered], Predicted]:
     def predict(answered: Answered) -> Predicted:
-        with contextlib.suppress(*FAILURES):
-            return _onward(answered)
-        return None
+        case = other.change(answered.case.at("float64"))
+        return answered.reference if case is None else components.answer(case)[answered.name].astype(np.float64)
 
-    def _onward(answered: Answered) -> Predicted:
-        step = next((step for step in answered.run.steps[answered.name] if step.words == words), None)
-        if step is None or (altered := change.alter(answered, step.given)) is None:
-            return None
-        if altered.shape != step.given.shape and words != "{}":
-            return None
-        return step.onward(altered)
-
-    return predict
-
-
-def _sentence(change: Change, step: Step, depth: int) -> str:
-    meaning = f": {change.meaning}" if change.meaning else ""
-    if depth:
-        given = "it" if step.sublayer else "what the reference gives it"
-        return f"{{output}} is {step.words.format(change.words.format(given))}{meaning}"
-    if change.kind == "difference":
-        sign, _, other = change.words.removeprefix("{} ").partition(" ")
-        return f"{{output}} minus the reference is {'minus ' if sign == 'minus' else ''}{other}{meaning}"
-    return f"{{output}} is {change.words.format('the reference')}{meaning}"
+    return Prediction("inputs", f"{{output}} is what the reference gives {other.words}", 87, predict, other.ignored)
 
 
 def _holds(predicted: Predicted, answered: Answered) -> bool:
@@ -156,11 +134,17 @@ def _holds(predicted: Predicted, answered: Answered) -> bool:
     return answered.near(array, where)
 
 
+def _predicted(prediction: Prediction, answered: Answered) -> Predicted:
+    with contextlib.suppress(*FAILURES):
+        return prediction.predict(answered)
+    return None
+
+
 def _verified(prediction: Prediction, answered: Sequence[Answered], failing: Sequence[Answered]) -> Symptom | None:
     """The symptom, if the prediction gives the answers of all failing cases, or of those that a condition separates from the others."""
     holding, others, support = [], [], 0
     for one in answered:
-        predicted = prediction.predict(one)
+        predicted = _predicted(prediction, one)
         if predicted is None and not one.fails:
             continue  # it says nothing of a case that has no such value
         if not _holds(predicted, one):
@@ -173,21 +157,20 @@ def _verified(prediction: Prediction, answered: Sequence[Answered], failing: Seq
     if support < ENOUGH:
         return None
     if not others:
-        return Symptom(prediction.kind, prediction.sentence, prediction.specificity)
+        return Symptom(prediction.kind, prediction.sentence, prediction.specificity, prediction.ignored)
     where = condition([one.case for one in holding], [one.case for one in others])
     if not where or len(holding) < 2:
         return None
-    less = 8 if len(holding) == len(failing) else 35
-    counted = "on all cases that fail" if len(holding) == len(failing) else f"on {len(holding)} of the {len(failing)} cases that fail"
-    counted = f"{counted}, {where}, "
-    return Symptom(prediction.kind, f"{counted}{prediction.sentence}", prediction.specificity - less)
+    all_ = len(holding) == len(failing)
+    counted = "all cases that fail" if all_ else f"{len(holding)} of the {len(failing)} cases that fail"
+    rank = prediction.specificity - (8 if all_ else 35)
+    return Symptom(prediction.kind, f"on {counted}, {where}, {prediction.sentence}", rank, prediction.ignored)
 
 
 def only_at(cases: Sequence[Case], answers: Sequence[Mapping[str, Any]], clean: Clean) -> str:
     """The part of the output that holds all errors, in words; empty if there is none."""
-    if not cases or cases[0].component not in FORWARD:
-        return ""
-    failing = [one for one in _answered("output", map(Run, cases), clean, answers) if one.fails]
+    shown = cases and cases[0].component in FORWARD
+    failing = [one for one in _answered("output", map(Run, cases), clean, answers) if one.fails] if shown else []
     return next((words for _, words in partial(failing)), "") if failing else ""
 
 
@@ -204,26 +187,9 @@ def best(found: list[Symptom]) -> list[Symptom]:
     return strong or list(found_by_kind.values())
 
 
-def chosen(found: list[Symptom], name: str) -> list[Symptom]:
-    """The symptoms that are reported, in sentences about the output of that name."""
-    title = f"your {name}"
-    return [dataclasses.replace(one, sentence=_grammatical(one.sentence.replace("{output}", title))) for one in best(found)[:SAID]]
-
-
-def _grammatical(sentence: str) -> str:
+def _worded(symptom: Symptom, name: str) -> Symptom:
+    """The symptom in a sentence about the output of that name."""
+    sentence = symptom.sentence.replace("{output}", f"your {name}")
     for one, many in PLURAL.items():
         sentence = sentence.replace(f"your weights {one}", f"your weights {many}")
-    return sentence
-
-
-def merged(found: list[Symptom]) -> list[Symptom]:
-    """The most specific first, without those of the weights that repeat one of the output."""
-    said = {symptom.sentence for symptom in found}
-    others = [one for one in found if _of_output_too(one.sentence) not in said - {one.sentence}]
-    return sorted(others, key=lambda symptom: -symptom.specificity)
-
-
-def _of_output_too(sentence: str) -> str:
-    for one, many in PLURAL.items():
-        sentence = sentence.replace(f"your weights {many}", f"your output {one}")
-    return sentence
+    return dataclasses.replace(symptom, sentence=sentence)

@@ -1,4 +1,4 @@
-"""Wirings: other values that a component of a model may be given, or may give.
+"""Changes of the dataflow: other values that a component of a model may be given, or may give.
 
 They are made from the reference's own runs: a value of the same shape within the same part of the model for another one, another
 component's parameters, a component that is left out, or applied twice, a residual that is taken from elsewhere, a mask that is not given.
@@ -6,7 +6,7 @@ No catalogue lists them.
 """
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,8 @@ from ...catalogue import Alteration
 from ...catalogue.alteration import FRAMEWORKS, Site
 from ...expectation import components
 from ...expectation.paths import Paths, joined
-from .observed_values import Values, alike, arrays_of, defaults, first_of, general, observed, passed_on, relative, summing
+from .dataflow_values import Values, alike, arrays_of, first_of, general, observed, passed_on, relative, summing
+from .inputs import defaults
 
 OUTPUT, RESIDUAL, TREE = "output", "residual", "parameters"
 AGAIN, NOTHING, NORMED = "applied twice", "nothing", "normed by "
@@ -36,7 +37,7 @@ CHANGES: dict[str, Callable[[np.ndarray], np.ndarray]] = {  # of what a componen
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Wiring(Alteration):
+class DataflowChange(Alteration):
     """A component that is given, or gives, another value than the reference's.
 
     parent: the component within which it stands. child: its path within that one, with `*` for any layer. argument: what is replaced;
@@ -153,28 +154,22 @@ def _calls(case: Case) -> list[_Call]:
     return calls
 
 
-def wirings(cases: Iterable[Case]) -> dict[Alteration, list[list[Site]]]:
-    """The other wirings of these float64 cases, most likely first, and the sites of each, case by case."""
+def dataflow_changes(cases: Sequence[Case]) -> dict[Alteration, list[list[Site]]]:
+    """The changes of the dataflow of these float64 cases, most likely first, and the sites of each, case by case."""
     found: dict[tuple[str, str, str, str], tuple[Alteration, list[list[Site]]]] = {}
-    count = 0
     for index, case in enumerate(cases):
-        count = index + 1
         for call in _calls(case):
             for child in dict.fromkeys((general(call.child), call.child)):
                 for argument, value, title, fix in _rewired(call):
                     key = (call.parent, child, argument, value)
                     if key not in found:
-                        found[key] = _wiring(*key, title.format(child=child), fix.format(child=child)), []
-                    sites = found[key][1]
-                    sites += [[] for _ in range(count - len(sites))]
-                    sites[index].append(call.site)
-    for _, sites in found.values():
-        sites += [[] for _ in range(count - len(sites))]
+                        found[key] = _change(*key, title.format(child=child), fix.format(child=child)), [[] for _ in cases]
+                    found[key][1][index].append(call.site)
     return dict(found.values())
 
 
-def _wiring(parent: str, child: str, argument: str, value: str, title: str, fix: str) -> Wiring:
-    return Wiring(
+def _change(parent: str, child: str, argument: str, value: str, title: str, fix: str) -> DataflowChange:
+    return DataflowChange(
         id=f"{parent}.{general(child)}.{argument}={value}", title=title, component=parent, fix=dict.fromkeys(FRAMEWORKS, fix),
         replaces={}, parent=parent, child=child, argument=argument, value=value,
     )  # fmt: skip
@@ -237,7 +232,7 @@ def _norms(call: _Call, own: np.ndarray) -> Iterator[str]:
 
 
 def _given(call: _Call, argument: str, label: str, right: str) -> str:
-    """The title of a wiring that gives a component the value of this label."""
+    """The title of a change that gives a component the value of this label."""
     if argument == RESIDUAL:
         return f"the residual around {{child}} is {label}, instead of {right}"
     sublayer = call.child.removesuffix("_norm")

@@ -1,4 +1,8 @@
-"""The hypotheses: which defects and settings a port may have, and the altered reference's answers to some cases."""
+"""The one list of what a port may have done otherwise, likeliest first, and the altered references' answers to some cases.
+
+Its kinds are the catalogue's defects and settings, changes of the dataflow, each of them at one place, and ignored inputs. Constants have
+no list: their values are fitted to answers.
+"""
 
 import dataclasses
 import functools
@@ -6,15 +10,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from ..case import Case
-from ..catalogue import Alteration
-from ..catalogue.alteration import Site, places, sites
-from ..expectation.components import DECODING, FORWARD, TRAINING, forward_of
-from ..expectation.expectation_store import Store
-from . import altered
-from .altered import Combination, ignored
-from .findings import Deadline
-from .wiring import wirings
+from ...case import Case
+from ...catalogue import Alteration
+from ...catalogue.alteration import Site, places, sites
+from ...expectation.components import DECODING, FORWARD, TRAINING, forward_of
+from ...expectation.expectation_store import Store
+from .. import altered
+from ..altered import Combination
+from ..findings import Deadline
+from .dataflow import dataflow_changes
+from .inputs import ignored
 
 
 def candidates(probes: Iterable[Case], alterations: Iterable[Alteration]) -> list[Alteration]:
@@ -65,8 +70,8 @@ class Hypotheses:
         return [defect for defect in self._defects if defect.id == id_ and not defect.variant]
 
     @functools.cached_property
-    def ignored(self) -> list[Alteration]:
-        """The alterations that ignore an input of the probes."""
+    def ignored(self) -> dict[str, Alteration]:
+        """The alterations that ignore an input of the probes, by its name."""
         return ignored(self.probes)
 
     @functools.cached_property
@@ -80,26 +85,39 @@ class Hypotheses:
         return [setting for setting in self._settings if self._alters(setting)]
 
     def tiers(self, located: bool = True) -> Iterator[Sequence[Alteration]]:
-        """All hypotheses, most likely first: defects, settings, wirings, and each of them at one place.
+        """All hypotheses, most likely first: defects, settings, changes of the dataflow, and each of them at one place.
 
         The first two tiers hold whatever replaces a function that a probe calls, altering or not: an alteration without effect explains no
         failure, which one probe shows, while all probes must be run to know that it has no effect.
         """
         yield self._called(self._defects)
         yield self._called(self._settings)
-        yield list(self.wirings)
+        yield list(self.dataflow)
         if located:
             yield self.located
 
     @functools.cached_property
-    def wirings(self) -> Mapping[Alteration, list[list[Site]]]:
-        """How the parts of the model could be wired otherwise, and at which sites, probe by probe."""
-        return wirings(self._doubles) if self._forward else {}
+    def dataflow(self) -> Mapping[Alteration, list[list[Site]]]:
+        """How values could flow otherwise through the parts of the model, and at which sites, probe by probe."""
+        return dataflow_changes(self._doubles) if self._forward else {}
 
     @functools.cached_property
     def located(self) -> list[Alteration]:
-        """Defects, settings and wirings at one place of the model."""
-        return self.at_places((*self.defects, *self.settings, *self.wirings))
+        """Defects, settings and changes of the dataflow at one place of the model.
+
+        A change of the dataflow of `layers.*.feed_forward` at `layers.0` is that of `layers.0.feed_forward`: such a one is left out.
+        """
+        seen = {self._identity(one) for one in self.dataflow}
+        found = self.at_places((*self.defects, *self.settings))
+        for one in self.at_places(self.dataflow):
+            if (identity := self._identity(one)) not in seen:
+                seen.add(identity)
+                found.append(one)
+        return found
+
+    def _identity(self, change: Alteration) -> tuple[str, tuple[frozenset[Site], ...]]:
+        """What a change of the dataflow does, and where it does it in each probe."""
+        return change.id, tuple(map(frozenset, self.where(change)))
 
     def at_places(self, alterations: Iterable[Alteration]) -> list[Alteration]:
         """Each of these at every place within the model."""
@@ -113,7 +131,7 @@ class Hypotheses:
     def where(self, one: Alteration) -> list[list[Site]]:
         """The sites at which an alteration is, probe by probe."""
         every = self._everywhere.get(one, one)
-        runs = self.wirings.get(every) or self.sites_of(every)
+        runs = self.dataflow.get(every) or self.sites_of(every)
         return [[site for site in run if one.place is None or one.place.holds(site)] for run in runs]
 
     def sites_of(self, one: Alteration) -> list[list[Site]]:

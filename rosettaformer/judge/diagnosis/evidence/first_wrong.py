@@ -1,74 +1,20 @@
-"""What is said first: of cases without an answer, of a whole model's shapes, of where its error begins.
-begins.
+"""What is said first of a whole model: how its shapes differ, and where its error begins.
 
-A failure without an answer equals nothing, another failure neither; the answers alone are searched. Where
-no shape is the reference's, no number needs to be searched. An error begins at a position, or with padding,
-in a batch, in some dtypes alone: that is said whether a cause is found or not, since it halves the search.
+Where no shape is the reference's, no number needs to be searched. An error begins at a position, or with padding, in a batch, in some
+dtypes alone: that is said whether a cause is found or not, since it halves the search.
 """
 
 import itertools
-import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ..case import Case
-from ..catalogue import Alteration
-from ..compare import relative_error
-from ..expectation import tolerance
-from . import altered
-from .altered import Combination, Outputs
-from .conditions import condition
-from .search import Search
-
-LISTED = 3  # different errors that are listed
-
-Failed = Sequence[tuple[Case, str]]  # the cases that have no answer, and the error of each
-
-
-def sentence(failed: Failed, answered: Sequence[Case]) -> str:
-    """On how many cases the port fails, with which errors, and where."""
-    if not answered:
-        return f"fails on every case: {_errors(failed)}"
-    where = condition([case for case, _ in failed], answered)
-    return f"fails on {len(failed)} of {len(failed) + len(answered)} cases: {_errors(failed)}" + (f"; {where}" if where else "")
-
-
-def alike(defects: Iterable[Alteration], failed: Sequence[Case], search: Search, found: Combination = ()) -> list[Combination]:
-    """The defects, alone or with what was found in the answers, with which the reference fails on exactly these cases, too, and equals the
-    answers to all others.
-
-    search: of the cases that have answers; there must be one.
-    """
-    if not search.answers:
-        return []
-    raising = [one for one in defects if all(altered.answer((one,), case) is None for case in failed)]
-    for base in ((), found)[: 1 + bool(found)]:
-        combinations = [(*base, one) for one in raising if one not in base]
-        if same := [each for each in combinations if (search.explains(each, each) if search.failing else search.equals(each))]:
-            return same
-    return []
-
-
-def _errors(failed: Failed) -> str:
-    """The errors, the commonest first; errors that differ only in numbers are one."""
-    kinds = Counter(kind(error) for _, error in failed)
-    first = {kind(error): error for _, error in reversed(failed)}
-    listed = [_line(first[each]) + (f" (on {count})" if len(kinds) > 1 else "") for each, count in kinds.most_common(LISTED)]
-    return ", ".join(listed) + (f", and {len(kinds) - LISTED} other errors" if len(kinds) > LISTED else "")
-
-
-def _line(error: str) -> str:
-    """The first line of an error."""
-    line, *rest = error.splitlines() or [""]
-    return f"{line} (and {len(rest)} more lines)" if rest else line
-
-
-def kind(error: str) -> str:
-    """The error without its numbers, but for that of the line; bfloat16 is float16."""
-    return re.sub(r"\d+(?!\d*\)$)", "0", error.replace("bfloat16", "float16"))
-
+from ...case import Case
+from ...compare import relative_error
+from ...expectation import tolerance
+from ..altered import Outputs
+from ..symptoms.conditions import condition
+from .evidence import Evidence
 
 AXES = "btv"
 Shape = tuple[int, ...]
@@ -90,13 +36,13 @@ _RELATIONS: tuple[tuple[str, Callable[[Shape, Shape], bool]], ...] = (
 )
 
 
-def shapes(search: Search) -> str:
+def shapes(evidence: Evidence) -> str:
     """How the shapes of the answers that fail differ from the reference's, as a sentence; empty where one is the same."""
     pairs = [
-        (tuple(search.answers[index][name].shape), expectation.reference.shape)
-        for index in search.failing
-        for name, expectation in search.clean[index].items()
-        if hasattr(search.answers[index].get(name), "shape")
+        (tuple(evidence.answers[index][name].shape), expectation.reference.shape)
+        for index in evidence.failing
+        for name, expectation in evidence.clean[index].items()
+        if hasattr(evidence.answers[index].get(name), "shape")
     ]
     if not pairs or any(got == wanted or len(wanted) != len(AXES) for got, wanted in pairs):
         return ""
@@ -112,18 +58,18 @@ COUNTED = " (positions are counted without padding)"
 LARGE = 0.5  # of the largest error: where the root mean square alone is wrong
 
 
-def beginning(search: Search, dtype: str, right: Sequence[str] = ()) -> str:
+def beginning(evidence: Evidence, dtype: str, right: Sequence[str] = ()) -> str:
     """Returns it in words; empty for cases that are not of a whole model's folder. right: the dtypes in which the component conforms."""
-    probes = search.hypotheses.probes
-    failing = [index for index in search.failing if probes[index].folder]
+    probes = evidence.probes
+    failing = [index for index in evidence.failing if probes[index].folder]
     if not failing:
         return ""
     wrong = [probes[index] for index in failing]
-    only = [words for words in (_only(wrong, [probes[index] for index in search.right()]),) if words]
+    only = [words for words in (_only(wrong, [probes[index] for index in evidence.right()]),) if words]
     only += [f"only in {dtype} ({' and '.join(right)} {'conforms' if len(right) == 1 else 'conform'})"] if right else []
-    places = [_first(probes[index], search.clean[index], search.answers[index]) for index in failing]
+    places = [_first(probes[index], evidence.clean[index], evidence.answers[index]) for index in failing]
     found = [place for place in places if place is not None]
-    where = condition(wrong, [probes[index] for index in search.right()]) if not only and len(failing) > 1 else ""
+    where = condition(wrong, [probes[index] for index in evidence.right()]) if not only and len(failing) > 1 else ""
     only += [where] if "above" in where else []
     counted = COUNTED * any(map(_left, wrong))
     return ", ".join([*only, *([_from(min(found)) + counted] if found else [])])

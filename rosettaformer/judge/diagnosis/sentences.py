@@ -5,34 +5,33 @@ from collections.abc import Sequence
 from ..case import Case
 from ..catalogue import Alteration
 from .altered import Combination, separates
-from .beginning import Failed
-from .digits import ROUNDING, Nearly
+from .evidence import Evidence
+from .evidence.crashes import Failed
+from .evidence.near_matches import ROUNDING, Nearly
 from .findings import Verdict
-from .search import Search
+from .words import SHOWN, ids, listed, named
 
-SHOWN = 4
 NEAR = 0.05  # of the error: what leaves more is not near
+NOTHING_SHOWS = "the catalogue has no defect and no setting that shows here"
 
 
 def crashed(sentence: str, found: Sequence[Combination]) -> str:
     """The port has no answer to some cases, and the defects with which the reference has none to the same ones."""
-    names = " or ".join(map(_named, found))
-    return sentence + f"\n  the reference with {names} fails on the same cases and equals your output on the others" * bool(found)
+    same = f"\n  the reference with {alternatives(found, len(found))} fails on the same cases and equals your output on the others"
+    return sentence + same * bool(found)
 
 
-def where(search: Search, combination: Combination) -> str:
+def where(evidence: Evidence, combination: Combination) -> str:
     """On which cases the altered reference was seen to equal the port's answers."""
-    silent = [search.hypotheses.probes[index].id for index in search.silent(combination)]
+    silent, count = [evidence.probes[index].id for index in evidence.silent(combination)], len(evidence.answers)
+    if not silent and count == 1:
+        return "the one case" + " that has an answer" * bool(evidence.failed)
+    equal = f"{count - len(silent)} of {count} {_cases(evidence)}"
     if not silent:
-        return (
-            f"{len(search.answers)} of {len(search.answers)} {_cases(search)}"
-            if len(search.answers) > 1
-            else "the one case" + " that has an answer" * bool(search.failed)
-        )
+        return equal
     noise = any(one.undetermined for one in combination)
     reason = "its own answer is rounding alone, or hidden by it," if noise else "it rounds more than you err"
-    rest = ", ".join(silent[:SHOWN]) + (f" and {len(silent) - SHOWN} more" if len(silent) > SHOWN else "")
-    return f"{len(search.answers) - len(silent)} of {len(search.answers)} {_cases(search)}; {reason} on {rest}"
+    return f"{equal}; {reason} on {listed(silent)}"
 
 
 def explained(found: Sequence[Combination], place: str, cases: Sequence[Case], only: str = "") -> str:
@@ -42,23 +41,22 @@ def explained(found: Sequence[Combination], place: str, cases: Sequence[Case], o
     """
     if len(found) == 1:
         return _matches(found[0], place)
-    same = f"matches {alternatives(found)} on {place}"
-    common = _common(found) + f"; your output differs only at {only}" * bool(only)
+    common = "; ".join(filter(None, (_common(found), f"your output differs only at {only}" * bool(only))))
+    same = f"matches {alternatives(found)} on {place}, which do not tell them apart"
     others = [f"  {_separated(found[0], other, cases)}" for other in found[1:SHOWN]]
-    return "\n".join([": ".join(filter(None, (common.removeprefix("; "), f"{same}, which do not tell them apart"))), *others])
+    return "\n".join([": ".join(filter(None, (common, same))), *others])
 
 
 def _matches(combination: Combination, place: str) -> str:
     """The ids of what was injected, on which cases the answers are equal, and the titles."""
     known = f"known bug{'s' * (len(combination) > 1)} " * all(one.id.isalnum() and one.id.isupper() for one in combination)
     titles = "; ".join(one.title + f", in {one.place} alone" * bool(one.place) for one in combination)
-    return f"matches {known}{' and '.join(one.id for one in combination)} on {place}: {titles}"
+    return f"matches {known}{ids(combination)} on {place}: {titles}"
 
 
-def alternatives(found: Sequence[Combination]) -> str:
+def alternatives(found: Sequence[Combination], shown: int = SHOWN) -> str:
     """The names of combinations of which one is meant."""
-    names = " or ".join(map(_named, found[:SHOWN]))
-    return names + f" or {len(found) - SHOWN} more" * (len(found) > SHOWN)
+    return " or ".join(map(named, found[:shown])) + f" or {len(found) - shown} more" * (len(found) > shown)
 
 
 def _common(found: Sequence[Combination]) -> str:
@@ -68,33 +66,34 @@ def _common(found: Sequence[Combination]) -> str:
     return families.pop() if len(families) == 1 and all(len(combination) == 1 for combination in differing) else ""
 
 
-def conditional(found: Sequence[Combination], search: Search) -> tuple[Verdict, str]:
+def _separated(first: Combination, second: Combination, cases: Sequence[Case]) -> str:
+    case = next((case for case in cases if separates(case, first, second)), None)
+    return f"{case.id if case else 'no case of the suite'} {'would tell' if case else 'tells'} {ids(first)} from {ids(second)}"
+
+
+def conditional(found: Sequence[Combination], evidence: Evidence) -> tuple[Verdict, str]:
     """The verdict and the text where the answers that fail, and no others, equal an altered reference."""
-    count, right = len(search.failing), len(search.answers) - len(search.failing)
+    count, right = len(evidence.failing), len(evidence.answers) - len(evidence.failing)
     those = f"all {count} of these cases" if count > 1 else "the one such case"
-    text = f"{search.condition}: your output equals the reference with {alternatives(found)}, on {those}"
+    text = f"{evidence.condition}: your output equals the reference with {alternatives(found)}, on {those}"
     return Verdict.EXPLAINED if len(found) == 1 else Verdict.INDISTINGUISHABLE, f"{text}; it is right on the other {right}"
 
 
-def partly(names: Sequence[Combination], rest: Sequence[Combination], search: Search, symptoms: Sequence[str] = ()) -> str:
+def partly(names: Sequence[Combination], rest: Sequence[Combination], evidence: Evidence, symptoms: Sequence[str] = ()) -> str:
     """Some answers equal the reference with some alterations, one of these, the others do not: different paths of the port do different
     things."""
-    base, probes = names[0], search.hypotheses.probes
-    explained = search.explained(base)
-    failing, right = ([index for index in range(len(probes)) if index not in explained and (index in search.failing) is value]
-                      for value in (True, False))  # fmt: skip
-    others = ", ".join(probes[index].id for index in (*failing, *right))
+    base, count = names[0], len(evidence.answers)
+    explained = evidence.explained(base)
+    left = [index for index in range(count) if index not in explained]
+    failing, right = ([evidence.probes[index].id for index in left if (index in evidence.failing) is value] for value in (True, False))
     altered = f"the reference with {alternatives(names)}" if base else "the reference"
-    same = f"your output equals {altered} on {len(explained)} of {len(probes)} {_cases(search)}"
-    lines = [f"  on {others} it equals the reference with {_named(combination)}" for combination in rest[:SHOWN]]
+    same = f"your output equals {altered} on {len(explained)} of {count} {_cases(evidence)}"
+    others = ", ".join((*failing, *right))
+    lines = [f"on {others} it equals the reference with {named(combination)}" for combination in rest[:SHOWN]]
     if rest == [base]:
-        lines = [f"  unexplained remain {_listed(failing, search)}, which your port fails"] * bool(failing)
-        lines += [f"  your port is right on {_listed(right, search)}, where that would fail"] * bool(right)
-    return "\n".join([same, *lines, *_indented(symptoms)])
-
-
-def _listed(indices: Sequence[int], search: Search) -> str:
-    return ", ".join(search.hypotheses.probes[index].id for index in indices)
+        lines = [f"unexplained remain {', '.join(failing)}, which your port fails"] * bool(failing)
+        lines += [f"your port is right on {', '.join(right)}, where that would fail"] * bool(right)
+    return _lines(same, *lines, *symptoms)
 
 
 def imprecise(found: Sequence[Combination], dtype: str) -> str:
@@ -104,25 +103,23 @@ def imprecise(found: Sequence[Combination], dtype: str) -> str:
 
 def follows(found: Sequence[Combination]) -> str:
     """The component fails because of a finding on its parts."""
-    names = " or ".join(" and ".join(one.id for one in combination) for combination in found)
-    return f"follows from {names}: your output equals the reference with that alone"
+    return f"follows from {' or '.join(map(ids, found))}: your output equals the reference with that alone"
 
 
-def first(component: str, dtype: str, search: Search, failed: Failed, beyond: int = 0) -> str:
+def first(component: str, dtype: str, evidence: Evidence, failed: Failed, beyond: int = 0) -> str:
     """On how many cases a component fails, and how the first one does. beyond: the number of cases in dtypes that the port has not."""
-    count = len(search.failing) + len(failed)
-    seen = search.complaint() if search.failing else failed[0][1].partition("\n")[0]
+    count = len(evidence.failing) + len(failed)
+    seen = evidence.complaint() if evidence.failing else failed[0][1].partition("\n")[0]
     more = f" ({beyond} more are asked in other dtypes than it has)" * bool(beyond)
-    return f"{component} fails on {count} of {len(search.answers) + len(failed)} cases in {dtype}{more}; the first: {seen}"
+    return f"{component} fails on {count} of {len(evidence.answers) + len(failed)} cases in {dtype}{more}; the first: {seen}"
 
 
-def nearly(found: Nearly, search: Search) -> str:
+def nearly(found: Nearly, evidence: Evidence) -> str:
     """The output but for its last digits."""
     text = f"your output is the reference with {alternatives(found.found)} but for at most {found.left:.0e} of the error"
     where = f"{found.where}: " * bool(found.where)
-    others = ", ".join(found.others[:SHOWN]) + f" and {len(found.others) - SHOWN} more" * (len(found.others) > SHOWN)
-    lines = [f"{where}{text}, on {found.on} of the {len(search.failing)} cases that fail", f"  {_digits(found.rest)}"]
-    return "\n".join([*lines, *([f"  it differs besides on {others}"] if found.others else [])])
+    besides = [f"it differs besides on {listed(found.others)}"] * bool(found.others)
+    return _lines(f"{where}{text}, on {found.on} of the {len(evidence.failing)} cases that fail", _digits(found.rest), *besides)
 
 
 def wide(cases: str, dtype: str, got: str, wrong: bool) -> str:
@@ -130,9 +127,9 @@ def wide(cases: str, dtype: str, got: str, wrong: bool) -> str:
     return f"your output must be {dtype}; got {got}, on {cases}: " + ("the values are wrong, too" if wrong else "the values are right")
 
 
-def described(search: Search, symptoms: Sequence[str]) -> str:
+def described(evidence: Evidence, symptoms: Sequence[str]) -> str:
     """What the answers are in terms of the reference, where no alteration gives them."""
-    return "\n".join([symptoms[0], *_indented(symptoms[1:]), f"  first seen: {search.complaint()}"])
+    return _lines(*symptoms, f"first seen: {evidence.complaint()}")
 
 
 def digits(text: str, rest: float) -> str:
@@ -152,35 +149,34 @@ def _digits(rest: float, besides: str = "") -> str:
     return f"what is left, {rest:.0e} of the largest value, is rounding beyond what is allowed"
 
 
-def stopped(reason: str, search: Search, symptoms: Sequence[str]) -> str:
+def stopped(reason: str, evidence: Evidence, symptoms: Sequence[str]) -> str:
     """What was known when the search ended early: what is true of the output comes first."""
     text = f"{reason}, before the search ended"
-    if search.tried:
-        text += f"; {search.tried} alterations were tried alone, and none of them gives this output"
-    first, *rest = [*symptoms, text]
-    return "\n".join([first, *_indented(rest), f"  first seen: {search.complaint()}"])
+    if evidence.tried:
+        text += f"; {len(evidence.tried)} alterations were tried alone, and none of them gives this output"
+    return described(evidence, [*symptoms, text])
 
 
 def follows_own(parts: Sequence[str], known: Combination, count: int) -> str:
     """The component fails because of parts that nothing explains, as seen on `count` of the cases that fail."""
-    listed = ", ".join(parts[:SHOWN]) + f" and {len(parts) - SHOWN} more" * (len(parts) > SHOWN)
-    besides = f" and {_named(known)}" if known else ""
-    return f"follows from {listed}{besides}: your output equals the reference with your own parts there, on {count} of the cases that fail"
+    besides = f" and {named(known)}" * bool(known)
+    own = "your output equals the reference with your own parts there"
+    return f"follows from {listed(parts)}{besides}: {own}, on {count} of the cases that fail"
 
 
-def unexplained(search: Search, pairs: bool, besides: Sequence[str]) -> str:
+def unexplained(evidence: Evidence, pairs: bool, besides: Sequence[str]) -> str:
     """Nothing explains the answers; the hypotheses that come near, with the share of the error that they leave, and what else was seen."""
-    tried = f"none of {search.tried} alterations{', nor two together,' if pairs and search.tried > 1 else ''}"
-    text = f"{tried} gives this output" if search.tried > 1 else "the one alteration that shows here does not give this output"
-    if not search.tried:
-        text = "the catalogue has no defect and no setting that shows here"
-    if nearest := [(one, share) for one, share in search.nearest() if share <= NEAR]:
+    count = len(evidence.tried)
+    text = f"none of {count} alterations{', nor two together,' * pairs} gives this output"
+    if count < 2:
+        text = "the one alteration that shows here does not give this output" if count else NOTHING_SHOWS
+    if nearest := [(one, share) for one, share in evidence.nearest() if share <= NEAR]:
         text += "; the nearest: " + ", ".join(f"{one.name} leaves {_share(share)} of the error" for one, share in nearest)
-    return "\n".join([text, f"  first seen: {search.complaint()}", *(f"  besides: {sentence}" for sentence in besides)])
+    return _lines(text, f"first seen: {evidence.complaint()}", *(f"besides: {sentence}" for sentence in besides))
 
 
-def _indented(sentences: Sequence[str]) -> list[str]:
-    return [f"  {sentence}" for sentence in sentences]
+def _lines(first: str, *others: str) -> str:
+    return "\n  ".join([first, *others])
 
 
 def unstable(found: Sequence[Combination], part: str = "", dropping: bool = False) -> str:
@@ -190,11 +186,9 @@ def unstable(found: Sequence[Combination], part: str = "", dropping: bool = Fals
     text += f"; the first part to differ on equal inputs is {part}" * bool(part)
     if dropping:
         text += "; it is so only where a rate of dropout is not 0: dropout is active in evaluation"
-    if not found and dropping:
-        return text
-    if not found:
-        return f"{text}; no defect of the catalogue makes exactly these cases random, and by more than rounding"
-    return f"{text}, as with {' or '.join(map(_named, found))}"
+    if found:
+        return f"{text}, as with {alternatives(found, len(found))}"
+    return text if dropping else f"{text}; no defect of the catalogue makes exactly these cases random, and by more than rounding"
 
 
 def fix(one: Alteration, framework: str) -> str:
@@ -214,19 +208,9 @@ def next_steps(limit: float | None, whole: bool, states: bool) -> list[str]:
     return steps
 
 
-def _cases(search: Search) -> str:
-    return "cases that have an answer" if search.failed else "cases"
+def _cases(evidence: Evidence) -> str:
+    return "cases that have an answer" if evidence.failed else "cases"
 
 
 def _share(share: float) -> str:
     return f"{share:.0%}" if share >= 0.005 else "less than 1%"
-
-
-def _named(combination: Combination) -> str:
-    return " and ".join(one.name for one in combination)
-
-
-def _separated(first: Combination, second: Combination, cases: Sequence[Case]) -> str:
-    case = next((case for case in cases if separates(case, first, second)), None)
-    names = [" and ".join(one.id for one in combination) for combination in (first, second)]
-    return f"{case.id if case else 'no case of the suite'} {'would tell' if case else 'tells'} {names[0]} from {names[1]}"

@@ -10,8 +10,8 @@ import numpy as np
 from reference_numpy import parameters
 from reference_numpy.strategy import Strategy
 
-from ..case import Case
-from ..expectation.components import config_arguments, forward_of, model_of, signature_of
+from ...case import Case
+from ...expectation.components import config_arguments, forward_of, model_of, signature_of
 
 AXES = {"b": "batch", "t": "target length", "s": "source length", "n": "number of tokens", "d": "model_width", "h": "heads",
         "g": "key_value_heads", "k": "key_size", "e": "value_size", "f": "feed_forward_width", "v": "vocabulary",

@@ -6,56 +6,21 @@ them, or where a factor is the same size of each, its root or its reciprocal. Li
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from ..case import Case
-from ..catalogue import Alteration
-from ..catalogue.alteration import FRAMEWORKS, Place, on_call, places
-from ..catalogue.loss import BOTH
-from ..catalogue.optimizer import Rate, other_rate
-from ..expectation.tolerance import Expectation
-from . import altered
+from ...case import Case
+from ...catalogue import Alteration
+from ...catalogue.alteration import FRAMEWORKS, Place, places
+from ...expectation.tolerance import Expectation
+from .. import altered
+from ..altered import Outputs
+from .constant_table import CONSTANTS, Altered
 from .hypotheses import Hypotheses
-from .model_constants import MODEL, Altered, given, result_times, times
-from .symptoms.change import named
-
-
-def _rate(rate: Callable[[float], Rate]) -> Altered:
-    return lambda c: {"schedule.noam": other_rate(rate(c))}
-
-
-ADAM, CLIP = "optimizer.adam", "optimizer.clip_global_norm"
-# id, component, title, where the fit begins, what the reference has there, and the functions that it replaces
-FURTHER: tuple[tuple[Any, ...], ...] = (
-    ("rate.factor", "noam", "the rate is multiplied by", 1.0, "the rate as it is",
-     result_times("schedule.noam")),
-    ("rate.power", "noam", "after the warm-up the rate is that of its end times n / warmup to the power of",
-     -0.5, "the power -1/2",
-     _rate(lambda c: lambda n, d, w: d**-0.5 * np.where(n > w, w**-0.5 * (n / w) ** c, n * w**-1.5))),
-    ("rate.fall", "noam", "after the warm-up the rate falls in a line, by each step's share", 0.0,
-     "n^-1/2 after the warm-up",
-     _rate(lambda c: lambda n, d, w: d**-0.5 * np.where(n > w, w**-0.5 * (1 - c * (n - w)), n * w**-1.5))),
-    ("rate.offset", "noam", "steps are counted with an offset of", 0.0, "steps counted from 1",
-     _rate(lambda c: lambda n, d, w: d**-0.5 * np.minimum((n + c) ** -0.5, (n + c) * w**-1.5))),
-    ("adam.rate", "adam", "the update is, besides the rate, multiplied by", 1.0, "the rate as it is",
-     times(ADAM, "learning_rate")),
-    ("adam.decay", "adam", "the weight decay is multiplied by", 1.0, "the weight decay as it is",
-     times(ADAM, "weight_decay")),
-    ("adam.beta_1", "adam", "beta_1 is", 0.9, "the beta_1 that is given", given(ADAM, "beta_1")),
-    ("adam.epsilon", "adam", "Adam's epsilon is", 1e-8, "the epsilon that is given", given(ADAM, "epsilon"),
-     True),
-    ("clip.limit", "clip_global_norm", "the limit is multiplied by", 1.0, "the limit that is given",
-     times(CLIP, "limit")),
-    ("loss.factor", "cross_entropy", "the loss is multiplied by", 1.0, "the loss as it is",
-     result_times(*BOTH)),
-    ("loss.smoothing", "cross_entropy", "the smoothing is multiplied by", 1.0, "the smoothing that is given",
-     lambda c: dict.fromkeys(BOTH, on_call(lambda smoothing, **others: {"smoothing": min(max(smoothing * c, 0.0), 1.0)}))),
-)  # fmt: skip
-
+from .numbers import named_numbers
 
 RESOLVED = 1e-14  # the digits of a number that is next to 0
 FITTED = 3  # failing cases that are fitted, the smallest first
@@ -65,7 +30,6 @@ PATIENCE, NEARER = 4, 0.8  # the fit ends if after 4 steps more than 0.8 of the 
 STEP = 1e-7  # of the numerical derivative
 SAME = 1e-5  # relative: numbers that are one, and what is left of an error that is fitted, before the hypothesis is verified
 NEAR = 3e-3  # what is left of an error where rounding explains it
-Outputs = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -95,7 +59,7 @@ class _Constant:
         """The reference with the number that has this name in every case; as it is if a case has none."""
 
         def of_case(case: Case) -> Alteration:
-            return self.alteration(named(case).get(words, self.start))
+            return self.alteration(named_numbers(case).get(words, self.start))
 
         return replace(self._called(words, self.start), place=place, of_case=of_case)
 
@@ -111,7 +75,7 @@ class _Constant:
         return next((text for text, right in texts if text != right), texts[0][0])
 
 
-_CONSTANTS = tuple(_Constant(*row) for row in (*MODEL, *FURTHER))
+_CONSTANTS = tuple(_Constant(*row) for row in CONSTANTS)
 
 
 def constants(
@@ -169,7 +133,7 @@ def _same(one: float, other: float) -> bool:
 
 def _sizes(probes: Sequence[Case], values: Sequence[float]) -> list[str]:
     """The sizes of the cases, their roots and reciprocals, that are these values, by name."""
-    numbers = [named(probe) for probe in probes]
+    numbers = [named_numbers(probe) for probe in probes]
     return [
         words for words in numbers[0] if all(_same(own.get(words, math.nan), value) for own, value in zip(numbers, values, strict=True))
     ]

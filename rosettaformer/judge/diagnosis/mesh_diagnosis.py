@@ -1,4 +1,4 @@
-"""The examination of a port on meshes: what its outputs show of the sharding, for each component that fails."""
+"""The diagnosis of a port on meshes: what its outputs show of the sharding, for each component that fails."""
 
 import contextlib
 import itertools
@@ -16,10 +16,11 @@ from ..result import Result, judge
 from ..status import FAILURES, Kind, Status
 from ..suite.asked import Question, Suite
 from ..summary import Summary
-from . import explanation
-from .examined_port import Progress
+from . import sentences
 from .findings import Deadline, Diagnosis, Finding, TimeIsUp, Verdict
+from .questions import Progress
 from .sharding import Reply, Said, said
+from .words import listed
 
 
 def diagnose(
@@ -34,7 +35,7 @@ def diagnose(
     say: Callable[[str], None] = lambda sentence: None,
 ) -> Diagnosis:
     """The diagnosis of a port by cases on meshes: of what fails on a mesh, in the first dtype in which it does, the fault of the catalogue
-    that gives every answer, or what the answers show. Arguments and errors as `examination.diagnose`.
+    that gives every answer, or what the answers show. Arguments and errors as `port_diagnosis.diagnose`.
     """
     deadline, store = Deadline(limit), Store()
     wanted = [case for case in cases if case.mesh and (not components or case.component in components)]
@@ -53,7 +54,7 @@ def diagnose(
         stopped = str(error)
     except KeyboardInterrupt:
         stopped = "interrupted"
-    return Diagnosis(findings, [], [], stopped, explanation.next_steps(limit, False, False) if stopped else [])
+    return Diagnosis(findings, [], [], stopped, sentences.next_steps(limit, False, False) if stopped else [])
 
 
 SHOWN = 3  # components that a finding names
@@ -166,9 +167,8 @@ class _Examiner:
 
     def _finding(self, components: Sequence[str], dtype: str, found: Said, answers: Sequence[_Answer]) -> Finding:
         apart = next((answer.apart for answer in answers if answer.apart), "")
-        shown = ", ".join(components[:SHOWN]) + f" and {len(components) - SHOWN} more" * (len(components) > SHOWN)
         unasked = sum(component in components for component in self.unasked)
         others = f"; {unasked} more case{'s' * (unasked > 1)} had not been asked" if unasked else ""
-        lines = [f"{shown} on {self.session.mesh}: {found.text}{others}", *([apart] if apart else []), *found.lines]
+        lines = [f"{listed(components, SHOWN)} on {self.session.mesh}: {found.text}{others}", *([apart] if apart else []), *found.lines]
         explanations = tuple((id_,) for id_ in found.ids)
         return Finding(", ".join(components), dtype, found.verdict, explanations, "\n  ".join(lines))

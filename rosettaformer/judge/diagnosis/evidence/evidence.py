@@ -11,17 +11,18 @@ from typing import Any
 
 import numpy as np
 
-from ..case import Case
-from ..catalogue import Alteration
-from ..compare import compare
-from ..expectation import tolerance
-from ..expectation.components import SEARCHES
-from ..expectation.expectation_store import Store
-from ..expectation.near_ties import followed
-from ..status import LEFT, Kind
-from . import altered
-from .altered import Combination, Outputs
-from .hypotheses import Hypotheses
+from ...case import Case
+from ...catalogue import Alteration
+from ...compare import compare
+from ...expectation import tolerance
+from ...expectation.components import SEARCHES
+from ...expectation.expectation_store import Store
+from ...expectation.near_ties import followed
+from ...status import LEFT, Kind
+from .. import altered
+from ..altered import Combination, Outputs
+from ..hypotheses import Hypotheses
+from ..symptoms.conditions import condition
 
 # The float64 answer by itself rules out an alteration that lies further away than this many errors of plain arithmetic, by the dtype's
 # bytes; an alteration may have a larger error than the reference.
@@ -40,12 +41,14 @@ class Evidence:
 
     def __init__(self, hypotheses: Hypotheses, answers: Answers, failed: int = 0) -> None:
         self.hypotheses, self.answers, self.failed = hypotheses, answers, failed
-        self._support = functools.cache(self._supporting)
+        self.probes = hypotheses.probes
+        self.tried: set[Alteration] = set()  # alone
+        self._support, self.near = functools.cache(self._supporting), functools.cache(self._may_equal)
         self._settled = functools.cache(self._settle)
-        self.clean = [followed(*each) for each in zip(hypotheses.probes, hypotheses.clean, answers, strict=True)]
+        self.clean = [followed(*each) for each in zip(self.probes, hypotheses.clean, answers, strict=True)]
         self.failing = [index for index, clean in enumerate(self.clean) if not altered.equal(clean, answers[index])]
         # The cheapest probe that fails comes first, since it rejects the most.
-        self._order = sorted(range(len(answers)), key=lambda index: (index not in self.failing, _size(hypotheses.probes[index])))
+        self._order = sorted(range(len(answers)), key=lambda index: (index not in self.failing, _size(self.probes[index])))
 
     def cheapest(self) -> list[int]:
         """The probes that fail, the smallest first."""
@@ -54,6 +57,11 @@ class Evidence:
     def right(self) -> list[int]:
         """The probes that do not fail, the smallest first."""
         return [index for index in self._order if index not in self.failing]
+
+    @functools.cached_property
+    def condition(self) -> str:
+        """A property that the failing cases have and no other case has; empty if there is none."""
+        return condition([self.probes[index] for index in self.failing], [self.probes[index] for index in self.right()])
 
     @property
     def one_number(self) -> bool:
@@ -65,9 +73,14 @@ class Evidence:
 
         among: only these probes.
         """
-        near = [index for index in (self._order if among is None else among) if self._near(combination, index)]
+        near = [index for index in (self._order if among is None else among) if self.near(combination, index)]
         support = {index: self._support(combination, index) for index in near}
         return [index for index, found in support.items() if found == SUPPORT or (found == EQUAL and index not in self.failing)]
+
+    def left(self, base: Combination) -> list[int]:
+        """The probes that it does not explain, the failing ones first."""
+        explained = self.explained(base)
+        return [index for index in self._order if index not in explained]
 
     def silent(self, combination: Combination) -> list[int]:
         """The inconclusive probes: they fail, and equal the altered reference in a tolerance too wide to support it."""
@@ -76,7 +89,7 @@ class Evidence:
     def equals(self, combination: Combination) -> bool:
         """Whether the altered reference equals every answer."""
         self.hypotheses.deadline.check()
-        return all(self._near(combination, index) for index in self._order) and all(
+        return all(self.near(combination, index) for index in self._order) and all(
             self._support(combination, index) for index in self._order
         )
 
@@ -92,18 +105,18 @@ class Evidence:
         """Whether the answer to a probe supports the altered reference, only equals it, or differs from it (empty)."""
         settle = self._settled(combination, index)
         answer = settle(self.answers[index])
-        expectations = altered.expected(combination, self.hypotheses.probes[index], answer, settle)
+        expectations = altered.expected(combination, self.probes[index], answer, settle)
         if expectations is None or not altered.equal(expectations, answer):
             return ""
         return SUPPORT if altered.supports(self.clean[index], expectations, answer) else EQUAL
 
     def _settle(self, combination: Combination, index: int) -> altered.Settle:
-        return altered.settled(combination, self.hypotheses.probes[index], self.clean[index])
+        return altered.settled(combination, self.probes[index], self.clean[index])
 
     def complaint(self) -> str:
         """What is wrong with the first answer that fails, in words."""
         index = self.failing[0]
-        return _complaint(self.hypotheses.probes[index], self.clean[index], self.answers[index])
+        return _complaint(self.probes[index], self.clean[index], self.answers[index])
 
     def nearest(self, count: int = 3) -> list[tuple[Alteration, float]]:
         """The hypotheses by the share of the error that they leave unexplained, best first; those that leave all of it are dropped."""
@@ -128,9 +141,9 @@ class Evidence:
         with np.errstate(over="ignore"):
             return float(np.nan_to_num(np.sqrt(np.mean(np.square(distances))), nan=np.inf))
 
-    def _near(self, combination: Combination, index: int) -> bool:
+    def _may_equal(self, combination: Combination, index: int) -> bool:
         """Cheap pre-check in float64: false if the altered reference is clearly not the port."""
-        probe, answer = self.hypotheses.probes[index], self.answers[index]
+        probe, answer = self.probes[index], self.answers[index]
         # A half-precision dtype's search may lie near many ties, at which float64 chooses otherwise.
         if altered.rounds(combination, probe) or (probe.component in SEARCHES and probe.dtype not in ("float64", "float32")):
             return True
@@ -199,3 +212,11 @@ def _size(case: Case) -> int:
     arrays: Iterator[Any] = (value for value in case.inputs.values() if isinstance(value, np.ndarray))
     layers = case.config.encoder_layers + case.config.decoder_layers
     return sum(array.shape[0] * array.shape[1] if array.ndim > 1 else array.size for array in arrays) * layers
+
+
+def distance(first: np.ndarray, second: np.ndarray) -> float:
+    """The largest difference of numbers that are finite in both."""
+    if first.shape != second.shape:
+        return np.inf
+    finite = np.isfinite(first) & np.isfinite(second)
+    return float(np.abs(first[finite].astype(np.float64) - second[finite].astype(np.float64)).max(initial=0.0))

@@ -1,4 +1,4 @@
-"""Another wiring: what was planted by hand is found and worded, and nothing is found in noise."""
+"""Changes of the dataflow: what was planted by hand is found and worded, and nothing is found in noise."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,8 +13,8 @@ from kinds import every
 from reference_numpy import feed_forward, normalization
 from reference_numpy.parameters import nest
 from rosettaformer.judge.case import Case
+from rosettaformer.judge.diagnosis.evidence import Evidence, Search
 from rosettaformer.judge.diagnosis.hypotheses import Hypotheses
-from rosettaformer.judge.diagnosis.search import Search
 from rosettaformer.judge.expectation import components
 
 CASES = [case.at("float64") for case in all_by_id().values() if case.component == "decoder_layer" and not case.excluded]
@@ -55,24 +55,25 @@ PLANTED = {
 }
 
 
-def _search(answer: Callable[[Case], np.ndarray]) -> Search:
-    return Search(Hypotheses(PLAIN, []), [{"output": answer(case)} for case in PLAIN])
+def _evidence(answer: Callable[[Case], np.ndarray]) -> Evidence:
+    return Evidence(Hypotheses(PLAIN, []), [{"output": answer(case)} for case in PLAIN])
 
 
 @pytest.mark.parametrize("wrong", every(2, PLANTED))
-def test_a_planted_wiring_is_found(wrong: str) -> None:
-    found = _search(lambda case: _layer(case, wrong)).explain(located=False)
+def test_a_planted_change_is_found(wrong: str) -> None:
+    found = Search(_evidence(lambda case: _layer(case, wrong))).explain(located=False)
     assert f"decoder_layer.{PLANTED[wrong]}" in [one.id for (one,) in found]
 
 
-def test_a_correct_layer_fails_nowhere_and_noise_gets_no_wiring() -> None:
-    assert _search(lambda case: _layer(case, "")).failing == []
+def test_a_correct_layer_fails_nowhere_and_noise_is_no_change() -> None:
+    assert _evidence(lambda case: _layer(case, "")).failing == []
     noise = np.random.default_rng(0)
-    assert _search(lambda case: _layer(case, "") + 1e-6 * noise.standard_normal(case.inputs["x_btd"].shape)).explain() == []
+    evidence = _evidence(lambda case: _layer(case, "") + 1e-6 * noise.standard_normal(case.inputs["x_btd"].shape))
+    assert Search(evidence).explain() == []
 
 
 @pytest.mark.conformance
-def test_a_wiring_of_one_layer_is_found_at_its_place() -> None:
+def test_a_change_of_one_layer_is_found_at_its_place() -> None:
     case = all_by_id()["transformer/nn_transformer"].at("float64")
     true, calls = normalization.layer_norm, []
 
@@ -82,6 +83,6 @@ def test_a_wiring_of_one_layer_is_found_at_its_place() -> None:
 
     with mock.patch.object(normalization, "layer_norm", last_but_one):
         output = components.answer(case)["output"]
-    found = Search(Hypotheses([case], []), [{"output": output}]).explain()
+    found = Search(Evidence(Hypotheses([case], []), [{"output": output}])).explain()
     assert "encoder.layers.0" in " ".join(one.name for (one,) in found)
     assert any("feed_forward_norm is left out" in one.name for (one,) in found)

@@ -1,4 +1,4 @@
-"""Constants of a model: rows of what `constants` fits, which say what is a number there and what it does."""
+"""The constants that `constants` fits, as rows that say what is a number of the reference and what it does."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -8,9 +8,11 @@ import numpy as np
 
 from reference_numpy import arithmetic
 
-from ..catalogue.alteration import on_arguments, on_result
-from ..catalogue.fills import filled
-from ..catalogue.positional_encoding import of_base
+from ...catalogue.alteration import on_arguments, on_call, on_result
+from ...catalogue.fills import filled
+from ...catalogue.loss import BOTH
+from ...catalogue.optimizer import Rate, other_rate
+from ...catalogue.positional_encoding import of_base
 
 Altered = Callable[[float], Mapping[str, Callable]]  # of a value: the functions that it replaces
 
@@ -52,17 +54,17 @@ def _larger_sum(weights: np.ndarray, value: float) -> np.ndarray:
     return (weights / (1 + value * largest)).astype(weights.dtype, copy=False)
 
 
-def times(place: str, argument: str) -> Altered:
+def _times(place: str, argument: str) -> Altered:
     """An argument that is multiplied."""
     return lambda c: {place: on_arguments(**{argument: lambda value: _multiplied(value, c)})}
 
 
-def given(place: str, argument: str) -> Altered:
+def _given(place: str, argument: str) -> Altered:
     """An argument that is a number, whatever is given."""
     return lambda c: {place: on_arguments(**{argument: c})}
 
 
-def result_times(*places: str) -> Altered:
+def _result_times(*places: str) -> Altered:
     """A result that is multiplied; of a mapping each of its arrays."""
     return lambda c: dict.fromkeys(places, on_result(lambda result: _multiplied(result, c)))
 
@@ -74,21 +76,26 @@ def _multiplied(value: Any, c: float) -> Any:
     return (value * c).astype(value.dtype) if floats else value * c
 
 
+def _rate(rate: Callable[[float], Rate]) -> Altered:
+    return lambda c: {"schedule.noam": other_rate(rate(c))}
+
+
 ATTENTION, SOFTMAX = "attention.scaled_dot_product_attention", "softmax.softmax"
+ADAM, CLIP = "optimizer.adam", "optimizer.clip_global_norm"
 RESIDUAL, ENCODING = "layers.residual_out", "positional_encoding.positional_encoding"
 # id, component, title, where the fit begins, what the reference has, the functions that it replaces; True where its logarithm is fitted
-MODEL: tuple[tuple[Any, ...], ...] = (
+CONSTANTS: tuple[tuple[Any, ...], ...] = (
     ("attention.scale", "scaled_dot_product_attention",
      "the attention's logits are, besides the scale, multiplied by", 1.0,
-     "the scale 1 / sqrt(key_size) and no further factor", times(ATTENTION, "query_bthk")),
+     "the scale 1 / sqrt(key_size) and no further factor", _times(ATTENTION, "query_bthk")),
     ("epsilon", "layer_norm", "epsilon is", 1e-5, "the config's epsilon, or declare the model's in `config`",
-     given("normalization.layer_norm", "epsilon"), True),
+     _given("normalization.layer_norm", "epsilon"), True),
     ("rms_norm.epsilon", "rms_norm", "epsilon of the RMS norm is", 1e-5,
-     "the config's epsilon (rms_norm_eps)", given("normalization.rms_norm", "epsilon"), True),
+     "the config's epsilon (rms_norm_eps)", _given("normalization.rms_norm", "epsilon"), True),
     ("rotary.base", "rotary_embedding", "the base of the rotary frequencies is", 10000.0,
-     "the config's base (rope_theta)", given("rotary.rotary_frequencies", "base"), True),
+     "the config's base (rope_theta)", _given("rotary.rotary_frequencies", "base"), True),
     ("rotary.factor", "rotary_embedding", "positions are, before they rotate, multiplied by", 1.0,
-     "the positions as they are", times("rotary.rotation", "position_bt")),
+     "the positions as they are", _times("rotary.rotation", "position_bt")),
     ("score_cap", "scaled_dot_product_attention", "the cap of the attention's logits is", 50.0,
      "the config's attn_logit_softcapping", _where_given(ATTENTION, "cap"), True),
     ("logit_cap", "logits", "the cap of the next token's logits is", 30.0,
@@ -96,7 +103,7 @@ MODEL: tuple[tuple[Any, ...], ...] = (
     ("positions.base", "positional_encoding", "the base of the positions' wavelengths is", 10000.0,
      "the base 10000", of_base, True),
     ("positions.factor", "positional_encoding", "positions are, before they become angles, multiplied by",
-     1.0, "the positions as they are", times(ENCODING, "position_bt")),
+     1.0, "the positions as they are", _times(ENCODING, "position_bt")),
     ("gelu_tanh.root", "activation", "in the tanh form of GELU the factor of the sum, sqrt(2/pi), is",
      (2 / math.pi) ** 0.5, "sqrt(2 / pi) = 0.797885",
      _curve(lambda x, root: _gelu(x, root, 0.044715), "gelu_tanh")),
@@ -111,11 +118,34 @@ MODEL: tuple[tuple[Any, ...], ...] = (
     ("softmax.sum", "softmax", "the sum of exponentials that the softmax divides by is larger by", 0.0,
      "the sum of the exponentials", lambda c: {SOFTMAX: on_result(lambda weights: _larger_sum(weights, c))}),
     ("residual.input", "encoder_layer", "in the residual sum the sub-layer's input is multiplied by", 1.0,
-     "the sub-layer's input as it is", times(RESIDUAL, "x_btd")),
+     "the sub-layer's input as it is", _times(RESIDUAL, "x_btd")),
     ("residual.output", "encoder_layer", "in the residual sum the sub-layer's output is multiplied by", 1.0,
-     "the sub-layer's output as it is", times(RESIDUAL, "y_btd")),
+     "the sub-layer's output as it is", _times(RESIDUAL, "y_btd")),
     ("embedding.factor", "embedding", "the embedding is, besides its scale, multiplied by", 1.0,
-     "the config's scale and no further factor", result_times("embedding.embedding")),
+     "the config's scale and no further factor", _result_times("embedding.embedding")),
     ("logits.factor", "logits", "the logits are multiplied by", 1.0, "the logits as they are",
-     result_times("embedding.logits")),
+     _result_times("embedding.logits")),
+    ("rate.factor", "noam", "the rate is multiplied by", 1.0, "the rate as it is",
+     _result_times("schedule.noam")),
+    ("rate.power", "noam", "after the warm-up the rate is that of its end times n / warmup to the power of",
+     -0.5, "the power -1/2",
+     _rate(lambda c: lambda n, d, w: d**-0.5 * np.where(n > w, w**-0.5 * (n / w) ** c, n * w**-1.5))),
+    ("rate.fall", "noam", "after the warm-up the rate falls in a line, by each step's share", 0.0,
+     "n^-1/2 after the warm-up",
+     _rate(lambda c: lambda n, d, w: d**-0.5 * np.where(n > w, w**-0.5 * (1 - c * (n - w)), n * w**-1.5))),
+    ("rate.offset", "noam", "steps are counted with an offset of", 0.0, "steps counted from 1",
+     _rate(lambda c: lambda n, d, w: d**-0.5 * np.minimum((n + c) ** -0.5, (n + c) * w**-1.5))),
+    ("adam.rate", "adam", "the update is, besides the rate, multiplied by", 1.0, "the rate as it is",
+     _times(ADAM, "learning_rate")),
+    ("adam.decay", "adam", "the weight decay is multiplied by", 1.0, "the weight decay as it is",
+     _times(ADAM, "weight_decay")),
+    ("adam.beta_1", "adam", "beta_1 is", 0.9, "the beta_1 that is given", _given(ADAM, "beta_1")),
+    ("adam.epsilon", "adam", "Adam's epsilon is", 1e-8, "the epsilon that is given", _given(ADAM, "epsilon"),
+     True),
+    ("clip.limit", "clip_global_norm", "the limit is multiplied by", 1.0, "the limit that is given",
+     _times(CLIP, "limit")),
+    ("loss.factor", "cross_entropy", "the loss is multiplied by", 1.0, "the loss as it is",
+     _result_times(*BOTH)),
+    ("loss.smoothing", "cross_entropy", "the smoothing is multiplied by", 1.0, "the smoothing that is given",
+     lambda c: dict.fromkeys(BOTH, on_call(lambda smoothing, **others: {"smoothing": min(max(smoothing * c, 0.0), 1.0)}))),
 )  # fmt: skip

@@ -7,16 +7,14 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from ..catalogue import Alteration
-from ..catalogue.alteration import Site
-from ..compare import compare
-from ..expectation import tolerance
-from . import altered
-from .altered import Combination, Outputs, reversed_rows
-from .conditions import condition
-from .constants import constants
-from .evidence import Answers, Evidence
-from .hypotheses import Hypotheses
+from ...catalogue import Alteration
+from ...catalogue.alteration import Site
+from ...compare import compare
+from ...expectation import tolerance
+from .. import altered
+from ..altered import Combination, Outputs
+from ..hypotheses.constants import constants
+from .evidence import Evidence
 
 LOSS = 10  # a loss of digits that makes more than this many times the port's error is another one
 NEAR = 25  # nearest alterations whose pairs are tried first
@@ -24,13 +22,12 @@ HALF = 0.5  # an alteration that leaves more of the error is not the larger mist
 SCREENED = 6  # failing answers, the smallest, one of which a part of a cover must explain
 
 
-class Search(Evidence):
-    """Searches for the alterations that explain a port's answers. Takes the arguments of `Evidence`."""
+class Search:
+    """Searches for the alterations that explain a port's answers."""
 
-    def __init__(self, hypotheses: Hypotheses, answers: Answers, failed: int = 0) -> None:
-        super().__init__(hypotheses, answers, failed)
-        self._tried: set[Alteration] = set()
-        self._fitted = functools.cache(self._fit)
+    def __init__(self, evidence: Evidence) -> None:
+        self.evidence, self.hypotheses = evidence, evidence.hypotheses
+        self.constants = functools.cache(self._fit)
 
     def explain(self, known: Combination = (), located: bool = True) -> list[Combination]:
         """The simplest alterations that explain the answers: the known ones, a known one at one place, one alteration, the known ones and
@@ -39,40 +36,22 @@ class Search(Evidence):
         Several are those that the probes cannot tell apart; none means that nothing of this kind explains them. located: also alterations
         at one place of the model alone.
         """
-        if known and self.explains(known, known):
+        if known and self.evidence.explains(known, known):
             return [known]
-        placed: list[Combination] = [(one,) for one in self.hypotheses.at_places(known) if self.explains((one,), (one,))]
+        placed: list[Combination] = [(one,) for one in self.hypotheses.at_places(known) if self.evidence.explains((one,), (one,))]
         if placed:
             return self._different(placed)[-1:]
         for tier in self.hypotheses.tiers(located):
-            self._tried |= set(tier)
+            self.evidence.tried |= set(tier)
             for before in ((), known) if known else ((),):
                 meant = [one for one in tier if one not in before and (not before or self._combines(one))]
-                if found := [(*before, one) for one in meant if self.explains((*before, one), before)]:
+                if found := [(*before, one) for one in meant if self.evidence.explains((*before, one), before)]:
                     return self._different(found)
         return []
 
-    def plainest(self, found: list[Combination], holds: Callable[[Combination], bool]) -> list[Combination]:
-        """The explanations, the plainest first: where ignoring an input holds as well, what says that, or that itself.
-
-        An alteration says it if it equals the reference without that input on every probe, and if the rows of their batches are reversed.
-        """
-        if len(found[0]) > 1:
-            return found
-        for one in self.hypotheses.ignored:
-            if holds((one,)):
-                said = [combination for combination in found if self._same(combination, (one,))]
-                return [*(said or [(one,)]), *(combination for combination in found if combination not in said)]
-        return found
-
-    def _same(self, first: Combination, second: Combination) -> bool:
-        """Whether two altered references are the same on the probes in either order of their rows."""
-        cases = [probe.at("float64") for probe in self.hypotheses.probes]
-        return not any(altered.separates(case, first, second) for case in (*cases, *map(reversed_rows, cases)))
-
     def where_failing(self) -> list[Combination]:
         """The alterations that explain all failures of a port that fails only under a condition, such as batch size 1."""
-        if not self.condition:
+        if not self.evidence.condition:
             return []
         for tier in self.hypotheses.tiers():
             if found := [one for one in tier if self._explains_failing(one)]:
@@ -80,13 +59,7 @@ class Search(Evidence):
         return []
 
     def _explains_failing(self, one: Alteration) -> bool:
-        return all(self.explained((one,), [index]) for index in self.cheapest())
-
-    @functools.cached_property
-    def condition(self) -> str:
-        """A property that the failing cases have and no other case has; empty if there is none."""
-        probes = self.hypotheses.probes
-        return condition([probes[index] for index in self.failing], [probes[index] for index in self.right()])
+        return all(self.evidence.explained((one,), [index]) for index in self.evidence.cheapest())
 
     def _different(self, found: list[Combination]) -> list[Combination]:
         """One combination for all with the same ids: the first variant of a mistake, at its narrowest place, or at the widest of the places
@@ -101,45 +74,39 @@ class Search(Evidence):
 
     def _where(self, combination: Combination) -> list[list[list[Site]]]:
         """Where each of these is, in the answers that fail."""
-        return [[sites[index] for index in self.failing] for sites in map(self.hypotheses.where, combination)]
+        return [[sites[index] for index in self.evidence.failing] for sites in map(self.hypotheses.where, combination)]
 
     def missing(self) -> list[Combination]:
         """The alterations that give NaN exactly where the port does; none if the port gives no NaN that the reference does not give."""
-        clean = [{name: one.reference for name, one in expectations.items()} for expectations in self.clean]
-        if not any(_holes(answer, reference) for answer, reference in zip(self.answers, clean, strict=True)):
+        clean = [{name: one.reference for name, one in expectations.items()} for expectations in self.evidence.clean]
+        if not any(_holes(answer, reference) for answer, reference in zip(self.evidence.answers, clean, strict=True)):
             return []
         found: list[Combination] = []
         for one in self._combined():
-            predicted = [self.hypotheses.answer((one,), index) for index in range(len(self.answers))]
-            if all(other is not None and _nan(other) == _nan(answer) for other, answer in zip(predicted, self.answers, strict=True)):
+            predicted = [self.hypotheses.answer((one,), index) for index in range(len(self.evidence.answers))]
+            if all(
+                other is not None and _nan(other) == _nan(answer) for other, answer in zip(predicted, self.evidence.answers, strict=True)
+            ):
                 found.append((one,))
         return found
 
-    def constants(self, known: Combination = ()) -> list[Combination]:
+    def _fit(self, known: Combination = ()) -> list[Combination]:
         """The constants of the reference that have another value in the port and explain the answers, alone or with the known ones."""
-        return self._fitted(known)
-
-    def _fit(self, known: Combination) -> list[Combination]:
         for before in ((), known) if known else ((),):
             found: list[Combination] = []
-            for group in constants(self.hypotheses, self.cheapest(), self.answers, before):
-                self._tried |= set(group)
-                found += [(*before, one) for one in group if self.explains((*before, one), before)]
+            for group in constants(self.hypotheses, self.evidence.cheapest(), self.evidence.answers, before):
+                self.evidence.tried |= set(group)
+                found += [(*before, one) for one in group if self.evidence.explains((*before, one), before)]
             if found:
                 return self._different(found)
         return []
 
     def with_nearest(self) -> list[Combination]:
         """A pair of which one comes nearest, and the other is at one place, or another constant."""
-        for one, share in self.nearest():
+        for one, share in self.evidence.nearest():
             if share < HALF and (found := self.explain((one,)) or self.constants((one,))):
                 return found
         return []
-
-    @property
-    def tried(self) -> int:
-        """The number of alterations that were tried so far, alone."""
-        return len(self._tried)
 
     def imprecise(self) -> list[Combination]:
         """The defects that do nothing but lose digits, where no error is larger than they make: which digits depends on the summation
@@ -148,25 +115,25 @@ class Search(Evidence):
 
     def low_products(self) -> list[Combination]:
         """The defect that multiplies float32 as TF32, where no error is larger than that makes."""
-        low = [dataclasses.replace(probe, device="cuda-tf32") for probe in self.hypotheses.probes if probe.dtype == "float32"]
-        pairs = zip(low, self.answers, strict=True) if len(low) == len(self.answers) else ()
+        low = [dataclasses.replace(probe, device="cuda-tf32") for probe in self.evidence.probes if probe.dtype == "float32"]
+        pairs = zip(low, self.evidence.answers, strict=True) if len(low) == len(self.evidence.answers) else ()
         meant = bool(pairs) and all(altered.equal(tolerance.expect(probe), answer) for probe, answer in pairs)
         return [(defect,) for defect in self.hypotheses.called("PRC1")] if meant else []
 
     def _loses_digits(self, combination: Combination) -> bool:
         """True where the altered reference equals every answer, no answer supports it, and by itself it fails the very probes that fail, on
         none of them by errors that are more than LOSS times the port's."""
-        if not self.equals(combination) or self.silent(combination) != self.failing:
+        if not self.evidence.equals(combination) or self.evidence.silent(combination) != self.evidence.failing:
             return False
-        answers = [altered.answer(combination, probe) for probe in self.hypotheses.probes]
-        failing = [index for index, answer in enumerate(answers) if not altered.equal(self.clean[index], answer)]
-        return failing == self.failing and all(
-            self._error(answers[index], index) <= LOSS * self._error(self.answers[index], index) for index in failing
+        answers = [altered.answer(combination, probe) for probe in self.evidence.probes]
+        failing = [index for index, answer in enumerate(answers) if not altered.equal(self.evidence.clean[index], answer)]
+        return failing == self.evidence.failing and all(
+            self._error(answers[index], index) <= LOSS * self._error(self.evidence.answers[index], index) for index in failing
         )
 
     def _error(self, outputs: Outputs | None, index: int) -> float:
         """The largest error of these outputs of a probe; infinite where there are none."""
-        clean = self.clean[index]
+        clean = self.evidence.clean[index]
         return max((compare(clean[name], outputs[name]).error for name in clean), default=0.0) if outputs else np.inf
 
     def pairs(self, progress: Callable[[float], None] = lambda share: None) -> list[Combination]:
@@ -175,10 +142,10 @@ class Search(Evidence):
         Pairs with one of the alterations that come nearest alone are tried first, and the others where none of them explains; none of one
         number. progress is called with the share that is done.
         """
-        if self.one_number:
+        if self.evidence.one_number:
             return []
         candidates = [one for one in self._combined() if not one.variant]
-        near = {one for one, _ in self.nearest(NEAR)}
+        near = {one for one, _ in self.evidence.nearest(NEAR)}
         pairs = sorted(ordered_pairs(candidates), key=lambda pair: not near & set(pair))
         found: list[Combination] = []
         for count, pair in enumerate(pairs):
@@ -186,44 +153,44 @@ class Search(Evidence):
                 break
             if count % 100 == 0:
                 progress(count / len(pairs))
-            if pair[::-1] not in found and self._can(pair) and self.explains(pair):
+            if pair[::-1] not in found and self._can(pair) and self.evidence.explains(pair):
                 found.append(pair)
         settings = [sum(one in self.hypotheses.settings for one in pair) for pair in found]
         return [pair for pair, number in zip(found, settings, strict=True) if number == min(settings)]
 
     def _can(self, pair: Combination) -> bool:
         """False where a probe that fails is altered by neither, or by one of them alone, which does not come near its answer."""
-        for index in self.failing:
+        for index in self.evidence.failing:
             altering = tuple(one for one in pair if self.hypotheses.alters(one, index))
-            if len(altering) < len(pair) and not (altering and self._near(altering, index)):
+            if len(altering) < len(pair) and not (altering and self.evidence.near(altering, index)):
                 return False
         return True
 
     def cover(self, base: Combination = ()) -> Combination:
         """The alterations that, added one by one, each explain the most further answers, until none explains more; each explains one of the
         smallest that are left."""
-        left = [index for index in self._left(base) if index in self.failing][:SCREENED]
-        candidates = [candidate for candidate in self._further(base) if self.explained(candidate, left)]
-        best = max(candidates, key=lambda candidate: len(self.explained(candidate)), default=base)
-        return self.cover(best) if len(self.explained(best)) > len(self.explained(base)) else base
+        left = [index for index in self.evidence.left(base) if index in self.evidence.failing][:SCREENED]
+        candidates = [candidate for candidate in self._further(base) if self.evidence.explained(candidate, left)]
+        best = max(candidates, key=lambda candidate: len(self.evidence.explained(candidate)), default=base)
+        return self.cover(best) if len(self.evidence.explained(best)) > len(self.evidence.explained(base)) else base
 
     def partly(self, base: Combination) -> list[Combination]:
         """What explains the answers that the base leaves; the base itself, where nothing does and it explains half of those that fail."""
-        explained = set(self.explained(base)) & set(self.failing)
-        return self.remaining(base) or [base] * (bool(base) and 2 * len(explained) >= len(self.failing))
+        explained = set(self.evidence.explained(base)) & set(self.evidence.failing)
+        return self.remaining(base) or [base] * (bool(base) and 2 * len(explained) >= len(self.evidence.failing))
 
     def alike(self, base: Combination) -> list[Combination]:
         """Those that explain the same answers as the base, with another alteration in the place of its last one."""
-        meant = self.explained(base)
-        shown = [index for index in self.cheapest() if index in meant]
+        meant = self.evidence.explained(base)
+        shown = [index for index in self.evidence.cheapest() if index in meant]
         others = [(*base[:-1], one) for one in self._combined() if base and one.id not in {each.id for each in base}]
-        others = [other for other in others if all(self.explained(other, [index]) for index in shown)]
-        return self._different([other for other in others if set(self.explained(other)) == set(meant)])
+        others = [other for other in others if all(self.evidence.explained(other, [index]) for index in shown)]
+        return self._different([other for other in others if set(self.evidence.explained(other)) == set(meant)])
 
     def remaining(self, base: Combination) -> list[Combination]:
         """The alterations, besides the base, that explain every answer which the base leaves unexplained."""
-        left = self._left(base)
-        return [candidate for candidate in self._further(base) if len(self.explained(candidate, left)) == len(left)]
+        left = self.evidence.left(base)
+        return [candidate for candidate in self._further(base) if len(self.evidence.explained(candidate, left)) == len(left)]
 
     def _further(self, base: Combination) -> list[Combination]:
         return [(*base, one) for one in self._combined() if one not in base]
@@ -234,11 +201,7 @@ class Search(Evidence):
 
     def _combines(self, one: Alteration) -> bool:
         """In float64 not what loses digits: with the tolerance that it has, whatever is near is equal."""
-        return not one.rounding or all(probe.dtype != "float64" for probe in self.hypotheses.probes)
-
-    def _left(self, base: Combination) -> list[int]:
-        explained = self.explained(base)
-        return [index for index in self._order if index not in explained]
+        return not one.rounding or all(probe.dtype != "float64" for probe in self.evidence.probes)
 
 
 def _nan(outputs: Outputs) -> dict[str, bytes]:

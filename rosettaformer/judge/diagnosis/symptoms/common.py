@@ -8,13 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from ..case import Case
-from ..compare import compare, relative_error
-from ..expectation.components import forward_of
-from ..expectation.tolerance import Expectation
-from .altered import Outputs
+from ...case import Case
+from ...compare import compare, relative_error
+from ...expectation.components import forward_of
+from ...expectation.tolerance import Expectation
+from ..altered import Outputs
+from ..words import listed
+from .answered import Symptom
 from .conditions import condition
-from .symptoms import Symptom
 
 SAYS = 55  # the specificity of such a sentence: it says where, and not what
 NAMED = 3  # outputs that are listed by name
@@ -29,7 +30,7 @@ def common(failing: Sequence[Answer], right: Sequence[Case]) -> list[Symptom]:
     """What holds of every answer that fails. right: the cases of the others."""
     if not failing:
         return []
-    sentences = [*_cases([case for case, *_ in failing], right), *_outputs(failing), *_from_step(failing), *_factor(failing)]
+    sentences = [*_cases([case for case, *_ in failing], right), *_outputs(failing), *_from_step(failing)]
     return [Symptom(f"common {index}", sentence, SAYS) for index, sentence in enumerate(sentences)]
 
 
@@ -59,11 +60,11 @@ def _outputs(failing: Sequence[Answer]) -> Iterator[str]:
     of = f"of your {'gradients' if forward_of(failing[0][0].component) else 'outputs'} the"
     if not within:
         others = list(dict.fromkeys(map(_first, right)))
-        yield f"{of} {_listed(parts)} {_plural(parts, 'differs')}; the {_listed(others)} {_plural(others, 'is')} right"
+        yield f"{of} {_words(parts)} {_plural(parts, 'differs')}; the {_words(others)} {_plural(others, 'is')} right"
     elif not endings.keys() & set(map(_last, within)):
-        yield f"{of} {_listed(parts)} that end in {_listed(list(endings))} differ; the others are right"
+        yield f"{of} {_words(parts)} that end in {_words(list(endings))} differ; the others are right"
     else:
-        yield f"{of} {_listed(wrong)} {_plural(wrong, 'differs')}; the others are right"
+        yield f"{of} {_words(wrong)} {_plural(wrong, 'differs')}; the others are right"
 
 
 def _plural(names: Sequence[str], verb: str) -> str:
@@ -79,9 +80,8 @@ def _last(name: str) -> str:
     return name.rpartition(".")[2]
 
 
-def _listed(names: Sequence[str]) -> str:
-    shown = [WORDS.get(name, f"`{name}`") for name in names[:NAMED]]
-    return ", ".join(shown) + f" and {len(names) - NAMED} more" * (len(names) > NAMED)
+def _words(names: Sequence[str]) -> str:
+    return listed([WORDS.get(name, f"`{name}`") for name in names], NAMED)
 
 
 def _from_step(failing: Sequence[Answer]) -> Iterator[str]:
@@ -107,26 +107,3 @@ def _off(expectation: Expectation, got: object) -> np.ndarray | None:
     if not isinstance(got, np.ndarray) or got.shape != expectation.reference.shape or not got.ndim:
         return None
     return relative_error(expectation, got) > 1
-
-
-def _factor(failing: Sequence[Answer]) -> Iterator[str]:
-    """One number by which every answer that fails is the reference's."""
-    factors: list[float] = []
-    for _, clean, outputs in failing:
-        (name, one), *others = clean.items()
-        got = outputs.get(name)
-        if others or one.dtype.kind != "f" or not isinstance(got, np.ndarray) or got.shape != one.reference.shape:
-            return
-        if not (np.isfinite(got).all() and np.isfinite(one.reference).all()):
-            return
-        largest = np.unravel_index(int(np.abs(one.reference).argmax()), got.shape) if got.size else None
-        if largest is None or not one.reference[largest]:
-            return
-        factor = float(got[largest]) / float(one.reference[largest])
-        if not factor or np.abs(got - factor * one.reference).max() > one.bound * max(1.0, abs(factor)):
-            return
-        if factors and abs(factor - factors[0]) > 1e-5 * abs(factors[0]):
-            return
-        factors.append(factor)
-    if len(factors) > 1:
-        yield f"your output is the reference times {factors[0]:.6g}"

@@ -81,7 +81,7 @@ class Divergence:
 
 
 @dataclass
-class Findings:
+class TracedRuns:
     """What the runs have shown so far."""
 
     teacher: Teacher

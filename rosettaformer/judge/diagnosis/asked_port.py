@@ -1,7 +1,4 @@
-"""The port that is examined: its process, the cases that it is asked, and its answers.
-
-Its results are kept as `check` has them: a diagnosis never ends with less.
-"""
+"""The port that is asked: its process, the cases that it covers, and its answers."""
 
 import contextlib
 import dataclasses
@@ -10,26 +7,21 @@ from typing import Any
 
 from ..case import DTYPES, Case
 from ..catalogue import all_defects
-from ..expectation.components import DIFFERENTIABLE, FORWARD
 from ..ports.session import Session
-from ..result import Expected, Result, judge, of_pair
-from ..status import FAILURES, LEFT, Kind, Status
+from ..result import of_pair
+from ..status import FAILURES, LEFT, Kind
 from ..suite import all_cases
-from ..suite.asked import Question, Suite
+from ..suite.asked import Suite
 from ..suite.expression import choose
 from ..suite.fitting import fits
-from ..suite.hidden import Hidden
-from ..summary import Summary
-from . import stability
 from .altered import Outputs
-from .divergence import Backward, Divergence, Failure, backward, divergence
+from .evidence.randomness import DRAWS, RANDOM, twice
 from .findings import Deadline
-from .search import Search
 
 Reply = tuple[Case, str, Any]  # a case, the kind of the port's answer to it, and the answer
 
 
-class Subject:
+class AskedPort:
     """A port in its process.
 
     mode: empty for the port's own. limit: seconds for one answer. declared: the cases and dtypes that are left out. deadline: when it is
@@ -134,11 +126,11 @@ class Subject:
 
     def random(self, cases: Iterable[Case]) -> list[int]:
         """The indices of the cases to which two answers of the port differ."""
-        return [index for index, (*_, answer) in enumerate(self.ask(stability.twice(cases))) if stability.RANDOM in str(answer)]
+        return [index for index, (*_, answer) in enumerate(self.ask(twice(cases))) if RANDOM in str(answer)]
 
     def draws(self, case: Case) -> list[Outputs]:
         """Some answers to the same case."""
-        replies = self.ask([dataclasses.replace(case, twice=False)] * stability.DRAWS)
+        replies = self.ask([dataclasses.replace(case, twice=False)] * DRAWS)
         return [answer for _, kind, answer in replies if kind == Kind.OUTPUTS]
 
 
@@ -146,99 +138,3 @@ def _claims(case: Case, dtype: str) -> bool:
     """True where the case catches a defect that shows in this dtype and not in every one."""
     defects = [defect for defect in all_defects().values() if defect.id in case.catches and not defect.unobservable]
     return any(dtype in defect.dtypes and len(defect.dtypes) < len(DTYPES) for defect in defects)
-
-
-class Checked:
-    """The results of the answers of a port, as `check` has them."""
-
-    def __init__(self, port: str) -> None:
-        self._port = port
-        self._results: dict[tuple[str, str], tuple[Case, Result]] = {}
-
-    def add(self, case: Case, kind: str, answer: Any, expected: Expected) -> None:
-        """Judges the answer to a case in its dtype. expected: empty where there is no output."""
-        self.put(case, judge(self.row(case), kind, answer, expected))
-
-    def row(self, case: Case) -> dict[str, Any]:
-        """The fields of a result that say which case it is of."""
-        return Question(case, case.dtype, case.device, case.mode).row(self._port)
-
-    def put(self, case: Case, result: Result) -> None:
-        """Adds a result."""
-        self._results[case.id, case.dtype] = case, result
-
-    @property
-    def failed(self) -> list[Result]:
-        """The results that are failures."""
-        return [result for _, result in self._results.values() if result.status in FAILURES]
-
-    @property
-    def passed(self) -> list[Result]:
-        """The results that pass."""
-        return [result for _, result in self._results.values() if result.status == Status.PASS]
-
-    @property
-    def reason(self) -> str:
-        """Why the first case of which nothing was compared is none; empty if there is no such case."""
-        left = (result.message for _, result in self._results.values() if result.status not in (Status.PASS, *FAILURES))
-        return next(filter(None, left), "")
-
-    def shortage(self, hidden: Hidden) -> str:
-        """What `check` says if too little was shown; empty if enough was. hidden: what the port's config hides of its cases."""
-        found = []
-        for case, result in self._results.values():
-            reason = hidden.reason(case) if result.status == Status.PASS else ""
-            found.append(dataclasses.replace(result, status=Status.NOT_SHOWN, message=reason) if reason else result)
-        return Summary(found).shortage
-
-
-Progress = Callable[[str, float], None]
-TRACEABLE = [component for component in FORWARD if component in DIFFERENTIABLE]  # what has one output, which its parts lead to
-
-
-class Tracing:
-    """What the parts of a port's models do. divergences, gradients: what was seen so far, as of `Diagnosis`.
-
-    progress is called with what is being traced and the share of it that is done.
-    """
-
-    def __init__(self, subject: Subject, progress: Progress) -> None:
-        self.divergences: list[Divergence] = []
-        self.gradients: list[Backward] = []
-        self._subject, self._progress = subject, progress
-
-    def failures(self, dtype: str, search: Search, count: int) -> list[Failure]:
-        """The parts that fail on the reference's inputs, in the count-th case that fails; none where the port shows no parts."""
-        if len(search.failing) < count:
-            return []
-        case, subject = search.hypotheses.probes[search.failing[count - 1]], self._subject
-        if case.component not in TRACEABLE:
-            return []
-        found = divergence(subject.worker, case, dtype, limit=subject.limit, progress=self._part(f"{case.id}, its parts"))
-        if len(found.rows) < 2:
-            return []
-        if count == 1:
-            self.divergences.append(found)
-        return _parts(found.failures)
-
-    def backward(self, components: Iterable[str]) -> Backward | None:
-        """The gradients of the largest of these components, walked back from its output; None where it shows no parts."""
-        cases = self._subject.undeclared(set(components) & set(self._subject.covered) & set(TRACEABLE))
-        if not cases or not self._subject.dtypes:
-            return None
-        dtype, worker, limit = self._subject.dtypes[0], self._subject.worker, self._subject.limit
-        case = max(cases, key=lambda case: (list(FORWARD).index(case.component), case.core))
-        forward = divergence(worker, case, dtype, limit=limit)
-        if not forward.rows:
-            return None
-        self.gradients.append(backward(worker, forward, case, limit=limit, progress=self._part(f"{case.id}, gradients")))
-        return self.gradients[-1]
-
-    def _part(self, what: str) -> Callable[[float], None]:
-        return lambda share: self._progress(what, share)
-
-
-def _parts(failures: Sequence[Failure]) -> list[Failure]:
-    """The parts of the model within which no other fails: what contains them fails because of them."""
-    paths = [failure.path for failure in failures]
-    return [failure for failure in failures if failure.path and not any(path.startswith(f"{failure.path}.") for path in paths)]

@@ -2,7 +2,7 @@
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +13,6 @@ from ...catalogue.sharded.over_model import NEEDS
 from ...expectation import mesh as on_mesh
 from ...expectation.components import forward_of
 from ...expectation.mesh.run import split_axes, table
-from ...expectation.tolerance import Expectation
 from ..findings import Verdict
 from .facts import Reply, facts
 
@@ -38,6 +37,10 @@ def explanations(replies: Sequence[Reply], check: Check = lambda: None) -> tuple
     if not failing or failing[0].case.mesh is None:
         return [], []
     right = sorted((reply for reply in replies if not reply.wrong and reply.outputs), key=_cost)
+
+    def give(fault: Fault, replies: Sequence[Reply]) -> bool:
+        return all(_gives(fault, reply, check) for reply in replies)
+
     alone = list(dict.fromkeys(reply.case.component for reply in failing))
     beside = [reply for reply in right if reply.case.component in alone]
     everywhere = [one for fault in all_faults().values() if _shows(fault, failing[0].case) for one in fault.hypotheses]
@@ -46,26 +49,24 @@ def explanations(replies: Sequence[Reply], check: Check = lambda: None) -> tuple
         own = [dataclasses.replace(fault, whole=whole) for fault in everywhere if fault.laid_out or not whole]
         tried = [dataclasses.replace(fault, place=place) for fault in own for place in places if _fits(fault, place)]
         possible = [fault for fault in tried if all(_may_give(fault, reply) for reply in failing)]
-        quick = [fault for fault in possible if fault.replaces.keys() <= BACKWARD or _gives_all(fault, _forward(right), check)]
-        found = [fault for fault in quick if _gives_all(fault, failing, check) and _is_determined(fault, failing)]
-        if every := [fault for fault in found if _gives_all(fault, right, check)]:
-            return _one_of_each(every), []
-        if theirs := [fault for fault in found if _gives_all(fault, beside, check)]:
-            return _one_of_each(theirs), alone
+        quick = [fault for fault in possible if fault.replaces.keys() <= BACKWARD or give(fault, _forward(right))]
+        given = [fault for fault in quick if give(fault, failing)]
+        found = [fault for fault in given if any(reply.determined(predicted(fault, reply.case)) for reply in failing)]
+        for replies_too, only in ((right, []), (beside, alone)):
+            if every := [fault for fault in found if give(fault, replies_too)]:
+                return _one_of_each(every), only
     return [], []
 
 
 def _whole_tables(failing: Sequence[Reply]) -> list[tuple[str, ...]]:
-    """The tables of the vocabulary that devices may have whole: those of embeddings, unless they are the logits', and those of both."""
-    tables = {kind for reply in failing for name in _split(reply.case) if (kind := table(name))}
+    """The tables of the vocabulary that devices may have whole, of those that `model` splits: those of embeddings, unless they are the
+    logits', and those of both."""
+    cases = [(reply.case, reply.case.mesh) for reply in failing]
+    split = [name for case, mesh in cases if mesh and mesh.model > 1 for name in split_axes(case.config, mesh, case.component)]
+    tables = {kind for name in split if (kind := table(name))}
     if not tables:
         return []
     return [("embeddings", "logits")] if len(tables) == 1 else [("embeddings",), ("embeddings", "logits")]
-
-
-def _split(case: Case) -> Collection[str]:
-    """The parameters that `model` splits."""
-    return split_axes(case.config, case.mesh, case.component) if case.mesh and case.mesh.model > 1 else ()
 
 
 def _fits(fault: Fault, place: str) -> bool:
@@ -76,14 +77,6 @@ def _fits(fault: Fault, place: str) -> bool:
 def _forward(replies: Sequence[Reply]) -> list[Reply]:
     """The quickest answer of a forward pass, which refutes most faults of one."""
     return [reply for reply in replies if not _is_backward(reply.case)][:1]
-
-
-def _gives_all(fault: Fault, replies: Sequence[Reply], check: Check) -> bool:
-    return all(_gives(fault, reply, check) for reply in replies)
-
-
-def _is_determined(fault: Fault, failing: Sequence[Reply]) -> bool:
-    return any(reply.determined(predicted(fault, reply.case)) for reply in failing)
 
 
 def _one_of_each(found: Sequence[Fault]) -> list[Fault]:
@@ -223,15 +216,3 @@ def _fixes(fault: Fault, framework: str) -> tuple[str, ...]:
     if framework not in fault.fix:
         return (f"fix of {fault.id}: rosettaformer explain {fault.id}",)
     return (f"fix of {fault.id}:", f"  {framework}: {fault.fix[framework]}")
-
-
-def fingerprint(case: Case, expected: Mapping[str, Expectation], given: Mapping[str, np.ndarray]) -> str:
-    """A sentence on the outputs that a port gave of a case on `case.mesh` and that differ from the expected ones: the fault of the
-    catalogue that gives them, or what they show. Empty if they show nothing that is known.
-
-    It patches the reference: nothing else may run it meanwhile.
-    """
-    found = said([Reply(case, expected, given)])
-    if found is None:
-        return ""
-    return found.text if found.ids else "; ".join(facts([Reply(case, expected, given)], []))

@@ -1,7 +1,6 @@
 """The values of a run of the reference, by the part of the model within which they are, and what is called there."""
 
 import contextlib
-import functools
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -11,15 +10,9 @@ import numpy as np
 
 from reference_numpy.normalization import layer_norm
 
-from ...expectation import calls, components
+from ...expectation import calls
 from ...expectation.patching import patched
 from ...expectation.paths import Paths, watched
-
-
-@functools.cache
-def defaults(component: str) -> Mapping[str, Any]:
-    """The arguments of a component's function, and their defaults."""
-    return {name: one.default for name, one in components.signature_of(component).parameters.items()}
 
 
 def relative(path: str, parent: str) -> str:

@@ -1,0 +1,145 @@
+"""Inputs that a port may have taken otherwise: left out, exchanged, shifted, inverted; and parameters that it left out.
+
+The plainest, an optional array that is ignored, is also an alteration of the reference.
+"""
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...case import Case
+from ...catalogue import Alteration
+from ...catalogue.alteration import on_arguments, setting
+from ...expectation import components
+from ...expectation.components import FORWARD
+from ...stored import changed
+
+Change = Callable[[Case], Case | None]  # None of a case that cannot be changed so
+
+
+class OtherInput(NamedTuple):
+    """words: what the reference is given. change: of a case. ignored: the optional array that is left out; empty for another change."""
+
+    words: str
+    change: Change
+    ignored: str = ""
+
+
+@functools.cache
+def defaults(component: str) -> Mapping[str, Any]:
+    """The arguments of a component's function, and their defaults."""
+    return {name: one.default for name, one in components.signature_of(component).parameters.items()}
+
+
+def _optional(cases: Iterable[Case]) -> list[str]:
+    """The optional arrays that some of these cases of one component are given."""
+    cases = list(cases)
+    absent = [name for name, default in defaults(cases[0].component).items() if default is None]
+    return [name for name in absent if any(isinstance(case.inputs.get(name), np.ndarray) for case in cases)]
+
+
+def ignored(probes: Sequence[Case]) -> dict[str, Alteration]:
+    """The alterations that take an optional array for absent, by its name."""
+    component = probes[0].component if probes else ""
+    if component not in FORWARD or any(probe.component != component for probe in probes):
+        return {}
+    return {
+        name: setting(f"{component}.{name}=ignored", component, f"`{name}` is ignored", f"use `{name}`", on_arguments(**{name: None}))
+        for name in _optional(probes)
+    }
+
+
+def other_inputs(case: Case) -> Iterator[OtherInput]:
+    """All other inputs of a case."""
+    given = {name: value for name, value in case.inputs.items() if value is not None and not name.startswith("keep")}
+    optional = _optional([case])
+    for name, value in given.items():
+        if isinstance(value, bool | np.bool_):
+            yield OtherInput(f"with {name}={not value}", _set(name, lambda value: not value))
+        elif isinstance(value, np.ndarray):
+            if name in optional:
+                yield OtherInput(f"without `{name}`: it is ignored", _set(name, lambda value: None), ignored=name)
+            yield from (OtherInput(f"with `{name}` {words}", _set(name, function)) for words, function in _altered(value))
+    arrays = {name: value for name, value in given.items() if isinstance(value, np.ndarray)}
+    for (first, one), (second, other) in itertools.permutations(arrays.items(), 2):
+        if one.dtype.kind == other.dtype.kind and one.shape[-1] == other.shape[-1] and one.ndim == other.ndim:
+            yield OtherInput(f"with `{second}` for `{first}`, too", _replace({first: second}))
+            if first < second:
+                yield OtherInput(f"with `{first}` and `{second}` exchanged", _replace({first: second, second: first}))
+    yield from _without_parameters(case)
+
+
+def reversed_rows(case: Case) -> Case:
+    """The case with the rows of its batch in reverse order; itself if it has one row, or masks of dropout."""
+    rows = {name: value for name, value in case.inputs.items() if isinstance(value, np.ndarray) and _of_rows(name, value)}
+    if not rows or any(name.startswith("keep") for name in case.inputs):
+        return case
+    inputs = dict(case.inputs) | {name: np.ascontiguousarray(value[::-1]) for name, value in rows.items()}
+    return dataclasses.replace(case, inputs=inputs, twice=False)
+
+
+def _of_rows(name: str, value: np.ndarray) -> bool:
+    """Whether an array has a row for each of the batch: its name ends in axes that begin with b, or names none."""
+    axes = name.rpartition("_")[2] if "_" in name else "b"
+    return value.ndim > 1 and len(value) > 1 and axes.startswith("b")
+
+
+def _altered(value: np.ndarray) -> Iterator[tuple[str, Callable[[np.ndarray], Any]]]:
+    """What may have happened to an input before its use."""
+    if value.dtype.kind == "b":
+        yield "inverted", np.logical_not
+        if value.ndim == 4:
+            yield "with queries and keys exchanged", lambda mask: mask.swapaxes(2, 3)
+            yield "of the batch's first row for all rows", lambda mask: mask[:1]
+            yield "of the first head for all heads", lambda mask: mask[:, :1]
+    if value.dtype.kind in "iu":
+        yield from ((f"{'plus' if n > 0 else 'minus'} {abs(n)}", functools.partial(np.add, n)) for n in (1, -1, 2, -2))
+    if value.ndim >= 2:
+        yield "in reverse order along its second axis", lambda array: array[:, ::-1]
+        yield "shifted by one along its second axis, the first repeated", lambda array: np.concatenate([array[:, :1], array[:, :-1]], 1)
+        yield "shifted by one along its second axis, the last repeated", lambda array: np.concatenate([array[:, 1:], array[:, -1:]], 1)
+        yield "in reverse order along the batch", lambda array: array[::-1]
+        yield "of the batch's first row in all rows", lambda array: np.broadcast_to(array[:1], array.shape)
+
+
+def _set(name: str, function: Callable[[Any], Any]) -> Change:
+    def change(case: Case) -> Case | None:
+        if case.inputs.get(name) is None:
+            return None
+        return dataclasses.replace(case, inputs={**case.inputs, name: function(case.inputs[name])})
+
+    return change
+
+
+def _replace(others: Mapping[str, str]) -> Change:
+    return lambda case: dataclasses.replace(case, inputs={**case.inputs, **{name: case.inputs[other] for name, other in others.items()}})
+
+
+def _without_parameters(case: Case) -> Iterator[OtherInput]:
+    """Leaves out parameters, one by one and all of a kind."""
+    kinds = {"bias": np.zeros_like, "offset": np.zeros_like, "scale": np.ones_like}
+    for name in case.parameters:
+        if unused := kinds.get(name.rpartition(".")[2]):
+            yield OtherInput(f"without `{name}`", _unused(name, unused))
+    for kind, unused in kinds.items():
+        ending = f".{kind}"
+        for part in dict.fromkeys(
+            ".".join(name.split(".")[-2:]) for name in case.parameters if name.endswith(ending) and "layers." in name
+        ):
+            yield OtherInput(f"without any `{part}`", _unused(f".{part}", unused))
+        if sum(name.endswith(ending) for name in case.parameters) > 1:
+            yield OtherInput(f"without any {kind}", _unused(ending, unused))
+
+
+def _unused(ending: str, unused: Callable[[np.ndarray], np.ndarray]) -> Change:
+    def change(case: Case) -> Case | None:
+        if not any(name.endswith(ending) for name in case.parameters):
+            return None
+        parameters = changed(case.parameters, lambda name, value: unused(value) if name.endswith(ending) else value)
+        return dataclasses.replace(case, parameters=parameters)
+
+    return change

@@ -1,0 +1,172 @@
+"""The questions to a port: the cases of a component, further ones, and the results, kept as `check` has them."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from .. import outside
+from ..case import Case
+from ..catalogue import Alteration, all_defects
+from ..catalogue.settings import all_settings
+from ..expectation.expectation_store import Store
+from ..expectation.near_ties import followed
+from ..result import Expected, Result, judge
+from ..status import FAILURES, LEFT, Kind, Status
+from ..suite.asked import Question
+from ..suite.hidden import Hidden
+from ..summary import Summary
+from . import altered
+from .altered import Outputs
+from .asked_port import AskedPort
+from .evidence import Evidence, Search
+from .evidence.crashes import Failed
+from .evidence.evidence import complaint
+from .evidence.randomness import twice
+from .findings import Deadline
+from .hypotheses import Hypotheses, candidates
+from .words import listed
+
+TWICE = 3  # the number of cases of a component that are evaluated two times at first
+POSITIONS = ("rotary_embedding", "positional_encoding", "position_embedding")
+SHOWN = 3  # paths that a name lists
+
+Progress = Callable[[str, float], None]
+Say = Callable[[str], None]
+
+
+class About(NamedTuple):
+    """What is asked about, and what a finding is about. only_rounds: it conforms in a wider dtype, so that only rounding can be wrong."""
+
+    component: str
+    dtype: str
+    paths: Sequence[str] = ()
+    only_rounds: bool = False
+
+    @property
+    def name(self) -> str:
+        """The component, or the first of the paths."""
+        return listed(self.paths, SHOWN, ", and {} more places") or self.component
+
+
+@dataclass(frozen=True)
+class Task:
+    """What every step of a diagnosis is given. pairs: search also for two alterations together. say: is called with every sentence that
+    holds. store: keeps the expectations.
+    """
+
+    port: AskedPort
+    pairs: bool
+    deadline: Deadline
+    progress: Progress
+    say: Say
+    store: Store
+    defects: Sequence[Alteration] = dataclasses.field(
+        default_factory=lambda: [defect for defect in all_defects().values() if not defect.unobservable]
+    )
+    settings: Sequence[Alteration] = dataclasses.field(default_factory=lambda: list(all_settings().values()))
+
+    def hypotheses(self, cases: Sequence[Case], only_rounds: bool = False) -> Hypotheses:
+        """What may be wrong on these cases."""
+        possible = [one for one in self.defects if one.rounding or not only_rounds]
+        defects = candidates(cases, possible)
+        if only_rounds:  # each takes long to try: first those of positions, which show in long texts
+            defects.sort(key=lambda one: one.component not in POSITIONS)
+        settings = candidates(cases, [one for one in self.settings if one.rounding or not only_rounds])
+        return Hypotheses(cases, defects, settings, self.deadline, self.store)
+
+    def search(self, place: About, cases: Sequence[Case], answers: Sequence[Outputs], failed: int = 0) -> Search:
+        """The search among the port's answers to these cases."""
+        return Search(Evidence(self.hypotheses(cases, place.only_rounds), answers, failed))
+
+
+class Questions:
+    """Asks a port, and keeps the results. heard: the first failure of the component whose cases are being run."""
+
+    def __init__(self, task: Task) -> None:
+        self.heard: tuple[About, str] | None = None
+        self._task, self._port = task, task.port
+        self._results: dict[tuple[str, str], tuple[Case, Result]] = {}
+
+    def ask(self, place: About, every: bool = False) -> tuple[Search, Failed]:
+        """The port's answers to the component's cases in the dtype, and the cases that have none. every: also those that need not be asked
+        in another dtype than the first."""
+        self.heard = None
+        self._task.progress(f"{place.component} {place.dtype}", 0.0)
+        cases = self._port.cases(place.component, place.dtype, every)
+        replies = self._port.ask(twice(cases, TWICE), self._hear)
+        failed = [(case, answer) for case, kind, answer in replies if kind not in (Kind.OUTPUTS, *LEFT)]
+        answered = [(case, answer) for case, kind, answer in replies if kind == Kind.OUTPUTS]
+        search = self._task.search(place, [case for case, _ in answered], [answer for _, answer in answered], len(failed))
+        expected = iter(search.evidence.clean)
+        for case, kind, answer in replies:
+            self._judge(case, kind, answer, next(expected) if kind == Kind.OUTPUTS else {})
+        return search, failed
+
+    def fails_beyond(self, place: About) -> bool:
+        """Whether the port fails a case of the component in the dtype that `ask` does not ask it there."""
+        asked = {case.id for case in self._port.cases(place.component, place.dtype)}
+        rest = [case for case in self._port.cases(place.component, place.dtype, every=True) if case.id not in asked]
+        self._task.progress(f"{place.component} {place.dtype}", 0.0)
+        fails = False
+        for case, kind, answer in self._port.ask(rest):
+            expected = followed(case, self._task.store.expect(case), answer) if kind == Kind.OUTPUTS else {}
+            self._judge(case, kind, answer, expected)
+            fails = fails or kind not in (Kind.OUTPUTS, *LEFT) or (kind == Kind.OUTPUTS and not altered.equal(expected, answer))
+        return fails
+
+    def _hear(self, case: Case, kind: str, answer: Any) -> None:
+        """Says the first failure among the replies to the cases of a component, before the others are there."""
+        if self.heard is None and (wrong := complaint(case, kind, answer, self._task.store)):
+            self.heard = About(case.component, case.dtype), wrong
+            self._task.say(f"{case.component} fails in {case.dtype}: {wrong}")
+
+    def ask_declared(self) -> list[Result]:
+        """The results of the cases that are declared to fail."""
+        results = []
+        for case, kind, answer in self._port.ask(self._port.declared):
+            result = judge(self._row(case), kind, answer, self._task.store.expect(case) if kind == Kind.OUTPUTS else {})
+            self._put(case, dataclasses.replace(result, status=Status.DEVIATION) if result.status in FAILURES else result)
+            results.append(result)
+        return results
+
+    def ask_outside(self) -> None:
+        """Asks the cases whose ids are out of range, of which a file says what becomes of them."""
+        cases = [case.at(dtype) for case in self._port.outside for dtype in case.dtypes if dtype in self._port.dtypes]
+        for case, kind, answer in self._port.ask(cases):
+            expected = outside.expected(case, self._task.store) if kind == Kind.OUTPUTS else {}
+            self._put(case, outside.judge(self._row(case), case, kind, answer, expected, self._port.promised(case)))
+
+    def _judge(self, case: Case, kind: str, answer: Any, expected: Expected) -> None:
+        """Judges the answer to a case in its dtype. expected: empty where there is no output."""
+        self._put(case, judge(self._row(case), kind, answer, expected))
+
+    def _row(self, case: Case) -> dict[str, Any]:
+        """The fields of a result that say which case it is of."""
+        return Question(case, case.dtype, case.device, case.mode).row(self._port.port)
+
+    def _put(self, case: Case, result: Result) -> None:
+        self._results[case.id, case.dtype] = case, result
+
+    @property
+    def results(self) -> list[Result]:
+        """All results."""
+        return [result for _, result in self._results.values()]
+
+    @property
+    def failed(self) -> list[Result]:
+        """The results that are failures."""
+        return [result for result in self.results if result.status in FAILURES]
+
+    @property
+    def reason(self) -> str:
+        """Why the first case of which nothing was compared is none; empty if there is no such case."""
+        return next((result.message for result in self.results if result.message and result.status not in (Status.PASS, *FAILURES)), "")
+
+    def shortage(self, hidden: Hidden) -> str:
+        """What `check` says if too little was shown; empty if enough was. hidden: what the port's config hides of its cases."""
+        found = []
+        for case, result in self._results.values():
+            reason = hidden.reason(case) if result.status == Status.PASS else ""
+            found.append(dataclasses.replace(result, status=Status.NOT_SHOWN, message=reason) if reason else result)
+        return Summary(found).shortage
