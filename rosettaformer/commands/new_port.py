@@ -140,12 +140,15 @@ def _propose(
         proposal = propose(source, path.name, component, FRAMEWORKS.get(framework or "", ""), values)
     write_text(path, proposal.text)
     click.echo(f"wrote {path}: {source.partition(':')[2]} as {proposal.component}")
-    for note in proposal.notes:
-        click.echo(printable(note, 300))
+    for decision in proposal.decisions:
+        if not decision.is_open:
+            click.echo(printable(str(decision), 300))
     whole = f"The whole model: rosettaformer new-port like {proposal.family}; check {proposal.family}_port.py --like {proposal.family}"
     whole = f"\n{whole}" * bool(proposal.family)
     if proposal.left:
-        click.echo(f"left to decide, where {path} says TODO:\n" + "\n".join(f"  {one}" for one in proposal.left))
+        click.echo(f"left to decide, where {path} says TODO:")
+        for decision in proposal.left:
+            click.echo(printable(str(decision), 300))
         click.echo(f"\nThen:\n  rosettaformer check {path}{whole}")
         return 0
     code = _check(str(path), proposal.component) if check else 0

@@ -1,20 +1,14 @@
 """`new-port --from` of decoders since Llama: what is proposed conforms on the plain causal cases, and a mistake in the block is found."""
 
-import sys
 from pathlib import Path
 
 import pytest
-from expectations import suite
 from invoke import invoke
 from kinds import conformance
+from proposed_ports import MODELS, changed, forget, judged, proposed, proposed_text
 from whole_models import in_this_process
 
-from rosettaformer.judge import runner
-from rosettaformer.judge.proposals import Proposal, propose
-from rosettaformer.judge.result import Result
-
 pytest.importorskip("torch")
-MODELS = Path(__file__).parents[1] / "proposed"
 LLAMA = "transformers.models.llama.modeling_llama"
 BLOCKS = [
     ("meta_llama.py:TransformerBlock", "decoder_layer", "llama"),
@@ -31,7 +25,6 @@ BLOCKS = [
     ("nnx_llama.py:DecoderLayer", "decoder_layer", "qwen3"),
     ("keras_llama.py:DecoderLayer", "decoder_layer", "llama"),
 ]
-FRAMEWORKS = {"nnx_llama": "flax", "keras_llama": "keras", "modern": "transformers"}
 IN_FLOAT32 = ("transformers", "modern")  # in which these compute
 PLAIN = ("plain_causal", "plain_causal_long", "plain_causal_one_position")
 # a line of the block, and what is written in its place
@@ -52,58 +45,27 @@ def quickly(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def _proposed(source: str) -> Proposal:
-    """source: `file.py:CLASS` of the folder of models, or `module:CLASS`."""
-    file = source.partition(":")[0]
-    pytest.importorskip(FRAMEWORKS.get(Path(file).stem, "torch") if file.endswith(".py") else "transformers")
-    try:
-        return propose(str(MODELS / source) if (MODELS / file).is_file() else source, "my_port.py")
-    finally:
-        _forget()
-
-
-def _forget() -> None:
-    for name in ("meta_llama", "my_blocks", *FRAMEWORKS):
-        sys.modules.pop(name, None)
-
-
-def _judged(proposal: Proposal, names: tuple[str, ...] = (), dtype: str = "float64") -> dict[str, Result]:
-    Path("my_port.py").write_text(proposal.text)
-    cases = [case for case in suite() if case.component == proposal.component and (not names or case.name in names)]
-    results = {result.case.partition("/")[2]: result for result in runner.run(cases, ["my_port.py"], [dtype])}
-    _forget()
-    return results
-
-
 @pytest.mark.parametrize(("source", "component", "family"), [*BLOCKS[:2], *map(conformance, BLOCKS[2:])])
-def test_a_block_is_recognised_and_nothing_is_left_open(source: str, component: str, family: str) -> None:
-    proposal = _proposed(source)
-    assert (proposal.component, proposal.left, proposal.family) == (component, (), family), proposal.text
-
-
-@pytest.mark.conformance
-@pytest.mark.parametrize(("source", "component", "family"), BLOCKS)
-def test_a_proposed_block_conforms(source: str, component: str, family: str) -> None:
+def test_a_proposed_block_leaves_nothing_open_and_conforms(source: str, component: str, family: str) -> None:
     """On the plain causal cases, all of which it is asked; a norm and a feed-forward network on every case."""
+    proposal = proposed(source)
+    assert (proposal.component, proposal.left, proposal.family) == (component, (), family), proposal.text
     plain = PLAIN if family or "attention" in component else ()
-    results = _judged(_proposed(source), plain, "float32" if source.startswith(IN_FLOAT32) else "float64")
-    passed = {name for name, result in results.items() if result.status == "pass"}
-    assert passed and {result.status for result in results.values()} <= {"pass", "not covered"}, results
-    assert passed == {*plain} or not plain
+    found = judged(proposal, ["float32" if source.startswith(IN_FLOAT32) else "float64"], plain)
+    assert found and set().union(*found.values()) == {"pass"}, found
+    assert found.keys() == {*plain} or not plain
 
 
 @pytest.mark.conformance
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_in_the_block_is_found_by_the_port_of_the_right_one(mistake: str) -> None:
     """A proposal of the right block is the port of the wrong one: the names and arguments are the same."""
-    text, (right, wrong) = (MODELS / "meta_llama.py").read_text(), MISTAKES[mistake]
-    assert text.count(right) == 1
-    Path("meta_llama.py").write_text(text)
-    proposal = propose("meta_llama.py:TransformerBlock", "my_port.py")
-    _forget()
-    Path("meta_llama.py").write_text(text.replace(right, wrong))
-    differing = {name for name, result in _judged(proposal, PLAIN).items() if result.status == "differs"}
-    assert differing >= {"plain_causal", "plain_causal_long"}
+    text = (MODELS / "meta_llama.py").read_text()
+    proposal = proposed_text(text, "TransformerBlock", "meta_llama.py")
+    forget()
+    Path("meta_llama.py").write_text(changed(text, MISTAKES[mistake]))
+    found = judged(proposal, ["float64"], PLAIN)
+    assert {name for name, statuses in found.items() if statuses == {"differs"}} >= {"plain_causal", "plain_causal_long"}
 
 
 def test_two_classes_of_a_file_have_two_ports() -> None:
@@ -111,4 +73,4 @@ def test_two_classes_of_a_file_have_two_ports() -> None:
     for name, port in (("RMSNorm", "rms_norm_port.py"), ("FeedForward", "feed_forward_port.py")):
         found = invoke("new-port", "--from", f"my_blocks.py:{name}", "--no-check")
         assert (found.code, Path(port).is_file()) == (0, True), found
-        _forget()
+        forget()

@@ -1,77 +1,124 @@
-"""`new-port --from`: what is proposed for models of many styles, what it leaves open, and what it refuses."""
+"""`new-port --from`: what is proposed for models of many styles and divisions, what it leaves open, and what it refuses."""
 
-import re
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
-from expectations import suite
 from invoke import invoke, refused
-from kinds import every
+from kinds import conformance, every
 from messages import mentions
+from proposed_ports import MODELS, changed, config, judged, proposed, proposed_text
+from whole_models import in_this_process
 
-from rosettaformer.judge import runner
-from rosettaformer.judge.case import DTYPES
 from rosettaformer.judge.proposals import propose
-from rosettaformer.judge.proposals.shapes import layouts
+from rosettaformer.judge.proposals.tensors import layouts
 
-MODELS = Path(__file__).parents[1] / "proposed"
+WILD, NANO, HUB = "../ports/wild", "../ports/wild/second/nanogpt_torch.py", "transformers.models"
 SIZES = {"d": 12, "h": 3, "g": 3, "k": 4, "e": 4, "f": 20}
-EMPTY = {"left_padding", "shrinking_padding", "padded_columns"}  # rows without a key, to which these models give the mean of all values
+PADDED = {
+    "left_padding",
+    "shrinking_padding",
+    "padded_columns",
+}  # have rows without a key, to which these models give the mean of all values
+EMPTY = {"empty_row", *PADDED}
 QUERIES = {"ragged", "same_length", "square", "long"}  # its padding hides queries, not keys
-SLOW = pytest.mark.conformance
-# what is named, what it is found to be, and the cases in which it differs
+# what is named, what it is found to be, the cases in which it differs, one that passes, and what its file says
 STYLES = [
-    ("torch_files.py:DecoderLayer", "decoder_layer", EMPTY),
-    ("../ports/wild/second/nanogpt_torch.py:GPT", "transformer", set()),
-    ("torch_stock.py:Layer", "encoder_layer", set()),
-    ("transformers.models.bert.modeling_bert:BertForSequenceClassification", "classify", set()),
-    ("nnx_encoder.py:Encoder", "encoder", EMPTY),
-    pytest.param("transformers.models.bert.modeling_bert:BertForMaskedLM", "masked_language_logits", set(), marks=SLOW),
-    pytest.param("transformers.models.gpt2.modeling_gpt2:GPT2LMHeadModel", "transformer", set(), marks=SLOW),
-    pytest.param("../ports/wild/second/nanogpt_torch.py:Block", "decoder_layer", set(), marks=SLOW),
-    pytest.param("../ports/wild/annotated_transformer.py:make_model", "transformer", EMPTY | {"masks_beside_padding"}, marks=SLOW),
-    pytest.param("torch_stock.py:Seq2Seq", "transformer", set(), marks=SLOW),
-    pytest.param("torch.nn:TransformerDecoderLayer", "decoder_layer", set(), marks=SLOW),
-    pytest.param("transformers.models.bert.modeling_bert:BertLayer", "encoder_layer", EMPTY, marks=SLOW),
-    pytest.param("raw_parameters.py:Attn", "multi_head_attention", EMPTY, marks=SLOW),
-    pytest.param("keras_tutorial.py:MultiHeadAttention", "multi_head_attention", EMPTY, marks=SLOW),
-    pytest.param("keras_tutorial.py:DecoderLayer", "decoder_layer", EMPTY, marks=SLOW),
-    pytest.param("linen_block.py:EncoderBlock", "encoder_layer", EMPTY, marks=SLOW),
-    pytest.param("torch_files.py:Transformer", "transformer", EMPTY | QUERIES | {"padding_id_0"}, marks=SLOW),
-    pytest.param("torch_sublayers.py:EncoderLayer", "encoder_layer", EMPTY, marks=SLOW),
-    pytest.param("torch_sublayers.py:DecoderLayer", "decoder_layer", EMPTY, marks=SLOW),
-    pytest.param("../ports/wild/keras_translation.py:EncoderLayer", "encoder_layer", EMPTY, marks=SLOW),
-    pytest.param("../ports/wild/keras_translation.py:DecoderLayer", "decoder_layer", EMPTY, marks=SLOW),
-    pytest.param("keras_examples.py:TransformerEncoder", "encoder_layer", EMPTY, marks=SLOW),
-    pytest.param("keras_examples.py:TransformerDecoder", "decoder_layer", EMPTY, marks=SLOW),
+    (f"{NANO}:CausalSelfAttention", "self_attention", set(), "causal_square", ['"x": "x_btd" … "causal"']),
+    ("torch_layouts.py:MultiheadAttention", "self_attention", EMPTY, "ragged", ['"(h 0/3 k) d"', '"return_attention": "return_weights"']),
+    ("torch_sublayers.py:MultiHeadAttention", "cross_attention_sublayer", EMPTY, "ragged", ['"return" … output[0]']),
+    ("torch_sublayers.py:PositionwiseFeedForward", "feed_forward_sublayer", set(), "post", ['("feed_forward_norm", "layer_norm")']),
+    ("torch_layouts.py:CountedAttention", "multi_head_attention", set(), "ragged", ['"valid_lens": "length_b",']),
+    ("torch_layouts.py:CountedBlock", "encoder_layer", set(), "post_ragged", ['"valid_lens": "length_b",']),
+    ("torch_layouts.py:CountedEncoder", "token_encoder", set(), "post", ['"valid_lens": "source_length_b",']),
+    ("torch_layouts.py:RequiredCounts", "multi_head_attention", set(), "cross", ["lengths(inputs[", "torch.full("]),
+    ("torch_files.py:Encoder", "token_encoder", EMPTY, "post", ['"src_mask": lambda inputs: attend_source(inputs),']),
+    ("torch_files.py:Decoder", "token_decoder", EMPTY, "post", ['"enc_src": "memory_bsd",', "attend_target(inputs)"]),
+    ("torch_files.py:DecoderLayer", "decoder_layer", EMPTY, "post", []),
+    ("torch_layouts.py:SharedAttention", "multi_head_attention", EMPTY, "square", ['"k i"', "module.fc_out.bias = None"]),
+    ("torch_layouts.py:SharedBlock", "encoder_layer", EMPTY, "post", ['"value": "x_btd",', '"key": "x_btd",', '"k i"']),
+    ("torch_layouts.py:RowAttention", "self_attention", EMPTY, "causal_ragged", ['"for": "b",', "earlier(inputs)[None] if"]),
+    ("torch_layouts.py:FlatLogits", "logits", set(), "bias", ['reshape(output, (*inputs["x_btd"].shape[:2], -1))']),
+    *(
+        conformance(*row)
+        for row in (
+            (f"{WILD}/keras_translation.py:FeedForward", "feed_forward_sublayer", set(), "post", ["layer_norm"]),
+            ("torch_stock.py:Layer", "encoder_layer", set(), "post", []),
+            (f"{NANO}:GPT", "transformer", set(), "gpt2", []),
+            (f"{NANO}:Block", "decoder_layer", set(), "", []),
+            ("nnx_encoder.py:Encoder", "encoder", PADDED, "", []),
+            (f"{HUB}.gpt2.modeling_gpt2:GPT2LMHeadModel", "transformer", set(), "", []),
+            (f"{WILD}/annotated_transformer.py:make_model", "transformer", PADDED | {"masks_beside_padding"}, "", []),
+            ("torch_stock.py:Seq2Seq", "transformer", set(), "", []),
+            ("torch.nn:TransformerDecoderLayer", "decoder_layer", set(), "", []),
+            (f"{HUB}.bert.modeling_bert:BertLayer", "encoder_layer", PADDED, "", []),
+            ("raw_parameters.py:Attn", "multi_head_attention", PADDED, "", []),
+            ("keras_tutorial.py:MultiHeadAttention", "multi_head_attention", PADDED, "", []),
+            ("keras_tutorial.py:DecoderLayer", "decoder_layer", PADDED, "", []),
+            ("linen_block.py:EncoderBlock", "encoder_layer", PADDED, "", []),
+            ("torch_files.py:Transformer", "transformer", PADDED | QUERIES | {"padding_id_0"}, "", []),
+            ("torch_sublayers.py:EncoderLayer", "encoder_layer", PADDED, "", []),
+            ("torch_sublayers.py:DecoderLayer", "decoder_layer", PADDED, "", []),
+            (f"{WILD}/keras_translation.py:EncoderLayer", "encoder_layer", PADDED, "", []),
+            (f"{WILD}/keras_translation.py:DecoderLayer", "decoder_layer", PADDED, "", []),
+            ("keras_examples.py:TransformerEncoder", "encoder_layer", PADDED, "", []),
+            ("keras_examples.py:TransformerDecoder", "decoder_layer", PADDED, "", []),
+        )
+    ),
 ]
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.mark.parametrize(("source", "component", "differing"), every(6, STYLES))
-@pytest.mark.conformance
-def test_a_model_of_any_style_is_proposed_whole(source: str, component: str, differing: set[str]) -> None:
-    """Every case passes in every dtype that is proposed, but those in which the model itself is another."""
-    pytest.importorskip({"keras": "keras", "nnx": "flax", "linen": "flax"}.get(Path(source).name.partition("_")[0], "torch"))
-    named = str(MODELS / source) if ".py:" in source else source
-    proposal = propose(named, "my_port.py")
+@pytest.mark.parametrize(("source", "component", "differing", "passing", "words"), every(7, STYLES))
+def test_a_model_of_any_style_is_proposed_whole(
+    source: str, component: str, differing: set[str], passing: str, words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is left to decide; every case passes in every dtype that is proposed, but those in which the model itself is another."""
+    in_this_process(monkeypatch)
+    proposal = proposed(source)
     assert (proposal.component, proposal.left) == (component, ()), proposal.text
-    Path("my_port.py").write_text(proposal.text)
-    cases = [case for case in suite() if case.component == component]
-    results = runner.run(cases, ["my_port.py"], DTYPES)
-    found = {result.case.partition("/")[2]: result for result in results if result.status not in ("pass", "not covered")}
-    assert found.keys() <= differing, {name: result.message for name, result in found.items()}
-    assert "pass" in {result.status for result in results}
+    assert [text for text in words if not mentions(proposal.text, text)] == []
+    found = judged(proposal)
+    assert {"pass"} in ([found[passing]] if passing else found.values())
+    assert {name for name, statuses in found.items() if statuses != {"pass"}} <= differing, found
+
+
+@pytest.mark.conformance
+@pytest.mark.parametrize("name", ["Cross", "GlobalSelf", "CausalSelf"])
+def test_keras_sublayers_need_the_arguments_that_they_hand_on(name: str) -> None:
+    """What a constructor takes as `**kwargs` is given by name."""
+    pytest.importorskip("keras")
+    proposal = proposed(f"{WILD}/keras_translation.py:{name}Attention", num_heads="config.heads", key_dim="config.key_size")
+    component = f"{'cross' if name == 'Cross' else 'self'}_attention_sublayer"
+    assert (proposal.component, proposal.left) == (component, ()), proposal.text
+    assert ('"if": "causal"' in proposal.text) == (name == "CausalSelf")
+
+
+@pytest.mark.conformance
+def test_what_is_left_out_or_differs_is_a_decision() -> None:
+    proposal = proposed("torch_layouts.py:SharedAttention")
+    assert [one.value for one in proposal.decisions if (one.kind, one.name) == ("weight", "fc_out.bias")] == ["None"]
+    proposal = proposed("torch_sublayers.py:Transformer")
+    assert proposal.left == ()
+    assert [mentions(one.why, "1 / sqrt(model_width)") for one in proposal.decisions if one.kind == "output"] == [True]
+    assert mentions(proposal.text, "reference's … 1 / sqrt(model_width)")
+    # the norms stand before the layers, though they are declared after them
+    assert ("weight", "transformer.source_embedding_norm", "encoder.layer_norm") in {
+        (one.kind, one.name, one.value) for one in proposal.decisions
+    }
+    assert config(proposal).items() >= {
+        ("final_norm", "False"), ("embedding_norm", "True"), ("scale_embedding", "False"), ("share_embeddings", "True"),
+        ("tie_logits", "True"), ("epsilon", "1e-06"),
+    }  # fmt: skip
 
 
 def test_what_has_no_counterpart_is_listed_and_marked(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
     (tmp_path / "gated_layer.py").write_text(
         (MODELS / "torch_stock.py").read_text() + "\n\nclass Gated(Layer):\n"
         "    def __init__(self, embed_dim, num_heads, ff_dim):\n"
@@ -81,77 +128,65 @@ def test_what_has_no_counterpart_is_listed_and_marked(tmp_path: Path) -> None:
         "        return super().forward(x)\n"
     )
     found = invoke("new-port", "--from", "gated_layer.py:Gated", "--component", "encoder_layer", folder=tmp_path)
-    assert found.code == 0, found
-    assert "gate.weight of shape (7, 12) has no counterpart" in found.out
-    assert "the argument speaker has no counterpart" in found.out
-    assert "compared" not in found.out and "rosettaformer check gated_port.py" in found.out
+    assert found.code == 0 and mentions(found.out, "speaker … gate.weight … (7, 12) … rosettaformer check gated_port.py"), found
+    assert "compared" not in found.out
     text = (tmp_path / "gated_port.py").read_text()
     compile(text, "gated_port.py", "exec")
-    assert "# TODO: decide: which parameter is gate.weight of shape (7, 12)?" in text
-    assert '"speaker": lambda inputs: None,  # TODO: decide:' in text
+    assert mentions(text, "TODO … gate.weight … (7, 12)") and mentions(text, '"speaker": lambda inputs: None,  # TODO')
+    left = {(one.kind, one.name) for one in propose("gated_layer.py:Gated", "", "encoder_layer").left}
+    assert left >= {("call", "speaker"), ("weight", "gate.weight"), ("weight", "gate.bias")}
 
 
-def test_a_mistake_in_the_logits_leaves_nothing_open_that_can_be_tried_apart(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
+def test_each_decision_is_one_line(tmp_path: Path) -> None:
+    found = invoke("new-port", "--from", f"{MODELS}/torch_layouts.py:CountedBlock", "my_port", "--no-check", folder=tmp_path)
+    lines = found.out.splitlines()
+    for kind, name, value in (
+        ("constructor", "num_heads", "config.heads"), ("call", "valid_lens", "length_b"), ("weight", "query.kernel", "W_q.weight"),
+        ("config", "epsilon", "1e-05"),
+    ):  # fmt: skip
+        assert [line.startswith(kind) for line in lines if mentions(line, f"{name} … {value}")] == [True], (name, found.out)
+
+
+def test_a_mistake_in_the_logits_leaves_nothing_open_that_can_be_tried_apart() -> None:
     source = (MODELS / "torch_files.py").read_text()
-    _changed(tmp_path, "right_scale.py", source)
-    _changed(tmp_path, "wrong_scale.py", source, ("/ math.sqrt(q.shape[-1])", "/ math.sqrt(q.shape[-1] * self.n_head)"))
-    right, wrong = (propose(f"{name}_scale.py:DecoderLayer", "my_port.py") for name in ("right", "wrong"))
+    mistake = ("/ math.sqrt(q.shape[-1])", "/ math.sqrt(q.shape[-1] * self.n_head)")
+    right = proposed_text(source, "DecoderLayer", "right_scale.py")
+    wrong = proposed_text(changed(source, mistake), "DecoderLayer", "wrong_scale.py")
     assert wrong.left == right.left == ()
     assert wrong.text.replace("wrong_scale", "right_scale") == right.text
 
 
-GPT = (MODELS / "../ports/wild/second/nanogpt_torch.py").read_text()
-
-
-def _changed(folder: Path, name: str, source: str, *changes: tuple[str, str]) -> None:
-    for old, new in changes:
-        assert source.count(old) == 1, old
-        source = source.replace(old, new)
-    (folder / name).write_text(source)
-
-
-@SLOW
-def test_a_keras_layer_that_casts_is_proposed_in_float32(tmp_path: Path) -> None:
+@pytest.mark.conformance
+def test_a_keras_layer_that_casts_is_proposed_in_float32() -> None:
     pytest.importorskip("keras")
-    text = (MODELS / "keras_tutorial.py").read_text()
     casts = (("[-1], q.dtype", "[-1], tf.float32"), ("mask, q.dtype", "mask, tf.float32"))
-    _changed(tmp_path, "casting.py", text, *casts)
-    proposal = propose("casting.py:MultiHeadAttention", "my_port.py")
+    proposal = proposed_text(changed((MODELS / "keras_tutorial.py").read_text(), *casts), "MultiHeadAttention", "casting.py")
     assert proposal.left == () and mentions(proposal.text, 'dtypes = ("float32",)')
 
 
-@pytest.mark.conformance
-def test_rows_that_the_model_fixes_and_does_not_use_are_read_from_its_table(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    table, later = "nn.Embedding(config.block_size, ", ("torch.arange(0, t,", "torch.arange(2, t + 2,")
-    _changed(tmp_path, "fixed_rows.py", GPT, (table, "nn.Embedding(66, "), later)
-    _changed(tmp_path, "more_rows.py", GPT, (table, "nn.Embedding(config.block_size + 2, "), later)
-    _changed(tmp_path, "own_rows.py", GPT, later)
-    for name, length, passed in (("fixed", 64, "256"), ("more", 256, "config.max_positions"), ("own", 256, "config.max_positions + 2")):
-        proposal = propose(f"{name}_rows.py:GPT", "my_port.py")
-        assert proposal.left == (), proposal.text
-        assert f'"max_positions": {length},' in proposal.text
-        assert '"position_offset": 2,' in proposal.text
-        assert f"block_size={passed}, " in proposal.text
-
-
-def test_one_table_of_positions_for_source_and_target_is_marked(tmp_path: Path) -> None:
+def test_one_table_of_positions_for_source_and_target_is_marked() -> None:
     """The reference has two: nothing else is left open."""
-    pytest.importorskip("torch")
     source = (MODELS / "torch_stock.py").read_text()
     sinusoids = source.partition("    def pos(self, x):\n")[2].partition("\n\n")[0]
-    learned = (sinusoids, "        return self.position(torch.arange(x.size(1)))")
     size = "self.emb_size = emb_size\n"
-    table = (size, f"{size}        self.position = nn.Embedding(256, emb_size)\n")
-    _changed(tmp_path, "one_table.py", source, learned, table)
-    proposal = propose("one_table.py:Seq2Seq", "my_port.py")
-    *left, spare = proposal.left
-    missing = [text for text in left if "has no" in text]
-    assert [re.search(r"(\w+)_position_embedding.table", one)[1] for one in missing] == ["source", "target"]
-    assert spare == "position.weight of shape (256, 12) has no counterpart"
-    for name in ("norm_placement", "activation", "scale_embedding", "final_norm"):  # no default stands undoubted
-        assert re.search(rf'"{name}": .*# TODO: decide:', proposal.text), proposal.text
+    changes = (
+        (sinusoids, "        return self.position(torch.arange(x.size(1)))"),
+        (size, f"{size}        self.position = nn.Embedding(256, emb_size)\n"),
+    )
+    proposal = proposed_text(changed(source, *changes), "Seq2Seq", "one_table.py")
+    weights = [one.name.partition(" ")[0] for one in proposal.left if one.kind == "weight" and " of " not in one.name]
+    assert weights == [*(f"{side}_position_embedding.table" for side in ("source", "target")), "position.weight"]
+    assert {one.name for one in proposal.left} >= {"norm_placement", "activation", "scale_embedding", "final_norm"}
+
+
+@pytest.mark.parametrize("name", [conformance("BertForSequenceClassification"), conformance("BertForMaskedLM"), "CountedEncoder"])
+def test_an_encoder_only_model_is_referred_to_the_family(name: str) -> None:
+    """Its output is judged as a whole: `check --like bert`."""
+    embedding = "nn.Embedding(vocab_size, num_hiddens)\n"
+    segmented = (embedding, f"{embedding}        self.token_type = nn.Embedding(2, num_hiddens)\n")
+    Path("own_bert.py").write_text(changed((MODELS / "torch_layouts.py").read_text(), segmented))
+    with pytest.raises(ValueError, match="new-port like bert"):
+        proposed(f"{Path.cwd()}/own_bert.py:{name}" if name == "CountedEncoder" else f"{HUB}.bert.modeling_bert:{name}")
 
 
 REFUSALS = [
@@ -181,7 +216,6 @@ def test_what_cannot_be_built_is_one_message_and_writes_nothing(arguments: tuple
 
 
 def test_a_class_without_source_is_proposed(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("torch")
     module = ModuleType("sourceless_model")
     exec((MODELS / "torch_stock.py").read_text(), module.__dict__)
     monkeypatch.setitem(sys.modules, "sourceless_model", module)

@@ -1,21 +1,20 @@
 """`new-port --from`: proposes the port of a user's class from its constructor, its parameters and its arguments."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from reference_numpy.config import POSITIONS
 from reference_numpy.suggestions import known
 
 from ...files.checkpoints.hugging_face import FAMILIES
-from .component_inputs import INPUTS, has_norms
-from .draft import Choice, Draft
+from .components import COMPONENTS, has_norms
+from .decisions import Decision, decisions, undecided
+from .draft import Draft
 from .drafting import drafted
-from .failures import TooLong, failure, quiet
-from .port_text import UNPAIRED, written
-from .source import loaded
-from .trying import decide, said
+from .port_text import written
+from .trying import decide
+from .user_code import TooLong, failure, loaded, quiet
 
+__all__ = ["Decision", "Proposal", "propose"]
 _OF_FAMILIES = (
     "norm",
     "norm_placement",
@@ -28,13 +27,17 @@ _OF_FAMILIES = (
 
 @dataclass(frozen=True)
 class Proposal:
-    """A port's file: its text, what is left to be decided, remarks about it, and the family of models that it is a part of, if any."""
+    """A port's file: its text, the decisions that it makes, and the family of models that it is a part of, if any."""
 
     component: str
     text: str
-    left: tuple[str, ...]
-    notes: tuple[str, ...] = ()
+    decisions: tuple[Decision, ...]
     family: str = ""
+
+    @property
+    def left(self) -> tuple[Decision, ...]:
+        """What is left to be decided."""
+        return tuple(one for one in self.decisions if one.is_open)
 
 
 def propose(source: str, file: str, component: str = "", framework: str = "", given: Mapping[str, str] | None = None) -> Proposal:
@@ -45,23 +48,21 @@ def propose(source: str, file: str, component: str = "", framework: str = "", gi
     Raises ValueError if it cannot be loaded or built, is not a module of a framework, or is not a known component.
     """
     if component:
-        known("component", [component], INPUTS)
+        known("component", [component], COMPONENTS)
     try:
         with quiet(), loaded(source) as found:
             draft = drafted(found, component, framework, given or {})
-            if not draft.failure and not draft.missing and not draft.match.rest:
+            if not draft.failure and not draft.missing and not draft.match.left:
                 decide(draft)
-            problems = _open(draft)
-            text = written(draft, draft.selection, file, problems)
+            left = undecided(draft)
+            text = written(draft, draft.selection, file, left)
     except (ValueError, KeyboardInterrupt):
         raise
     except TooLong as error:
         raise ValueError(f"no port of {source} can be proposed: {error}") from error
     except BaseException as error:  # whatever else the user's code raises
         raise ValueError(f"no port of {source} can be proposed: {failure(error)}") from error
-    left = [*problems.values(), *(f"{leaf.path} of shape {leaf.shape} has no counterpart" for leaf in draft.match.rest)]
-    left += [f"the argument {name} has no counterpart" for name in draft.call.unknown]
-    return Proposal(draft.component, text, tuple(left), tuple(_notes(draft)), _family(draft))
+    return Proposal(draft.component, text, tuple(decisions(draft, left)), _family(draft))
 
 
 def _family(draft: Draft) -> str:
@@ -71,35 +72,3 @@ def _family(draft: Draft) -> str:
     if not draft.is_modern or not has_norms(draft.component):
         return ""
     return next((name for name, family in FAMILIES.items() if all(family.fixed.get(field, own[field]) == own[field] for field in own)), "")
-
-
-def _notes(draft: Draft) -> Iterator[str]:
-    """Yields the remarks about a proposal, even one that leaves nothing open."""
-    if draft.refused:
-        yield f"proposed in {', '.join(draft.dtypes)} alone; in float64: {draft.refused}"
-    if draft.form:
-        yield f"the output is {draft.form} the logits, by which it differs from the reference"
-    if biases := [leaf.path for leaf in draft.match.unpaired]:
-        yield f"{', '.join(biases[:3])}{', ...' * (len(biases) > 3)} {UNPAIRED}"
-
-
-def _open(draft: Draft) -> dict[str, str]:
-    """Returns what is missing or undecided, by name: in words, with the candidates."""
-    found = {"failure": f"the module does not run: {draft.failure}"} if draft.failure else {}
-    found |= {f"missing {name}": f"the module has no {name}" for name in draft.missing}
-    doubted = [one for one in draft.choices if one.name in draft.undecided and not (one.read and draft.selection.get(one.name, 0) == 0)]
-    found |= {choice.name: _candidates(draft, choice) for choice in doubted}
-    if not draft.verified:
-        found |= {name: f"{name}: {' or '.join(map(str, _either(draft.fixed[name])))}" for name in draft.shown if name in draft.fixed}
-    return found
-
-
-def _either(value: Any) -> tuple[Any, ...]:
-    """Returns a field's value, and the others that it may have."""
-    return (value, not value) if isinstance(value, bool) else (value, *(other for other in POSITIONS if other != value))
-
-
-def _candidates(draft: Draft, choice: Choice) -> str:
-    found = list(dict.fromkeys(said(draft, choice, value) for value in choice.values))
-    text = f"{choice.name}: " * (not choice.name.startswith("argument")) + " or ".join(found[:3]) + " or ..." * (len(found) > 3)
-    return text + draft.undecided[choice.name]

@@ -3,13 +3,14 @@
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from ...common.modules.arguments import training_flag
 from ..ports.adapters.call_mapping import inputs_of
-from . import rotations
-from .component_inputs import INPUTS, OF_ITSELF, OF_MEMORY, is_attention, is_model
-from .masks import candidates, lengths, side
-from .vocabulary import SEGMENTS, SOURCE, TARGET, role_of, tokens
+from .components import OF_ITSELF, inputs, is_attention, is_model, masks
+from .helpers import DIALECTS
+from .open_arguments import MaskArguments, is_length, rotations
+from .vocabulary import OF_MEMORY, SOURCE, TARGET, role_of, tokens
 
 _CONSTANTS = {"decode": "False", "need_weights": "False"}
 _OPTIONS = {
@@ -17,7 +18,6 @@ _OPTIONS = {
     "return_attention": "return_weights",
 }  # fmt: skip
 _CACHES = {"past", "cache"}  # words of an argument that takes the keys and values of earlier tokens
-_LENGTHS = {"lens", "lengths", "length", "len"}  # words of an argument that takes the number of real keys of a row
 
 
 @dataclass
@@ -31,20 +31,8 @@ class Call:
     unknown: list[str] = field(default_factory=list)
     by_row: bool = False  # whether the module takes one row without a batch axis
 
-    @property
-    def component_masks(self) -> list[str]:
-        """The arguments that take a mask, or None."""
-        return [name for name in self.sides if "mask" in name.lower()]
-
-    @property
-    def component_lengths(self) -> list[str]:
-        """The arguments that take a number for each row, or None."""
-        return [name for name in self.sides if _is_length(name)]
-
-    def text(self, choice: Mapping[str, int], filled: bool = False) -> dict[str, str]:
-        """Returns the arguments with one of the candidates for each mask."""
-        masks = self.masks | (self.filled if filled else {})
-        chosen = {name: found[choice.get(name, 0)] for name, found in masks.items()}
+    def text(self, chosen: Mapping[str, Any]) -> dict[str, str]:
+        """Returns the arguments, with the chosen text of each open one; one of which that is empty has its default."""
         return self.given | ({"for": '"b"'} if self.by_row else {}) | {name: text for name, text in chosen.items() if text}
 
 
@@ -61,43 +49,35 @@ def called(
     decoder_only: the model or the layer is a decoder without an encoder. crossed: its only mask hides parts of the encoder's output.
     by_row: it takes one row without a batch axis.
     """
-    data, masks = INPUTS[component]
-    masks = masks[::-1] if crossed else masks
+    data, hiding = inputs(component), masks(component)[:: -1 if crossed else 1]
     if decoder_only:
         data = data[-1:] if component == "transformer" else data[:1]
-        masks = masks[-1:] if is_model(component) else masks[:1]
-    call, open_, rotary = Call(by_row=by_row), [], {}
+        hiding = hiding[-1:] if is_model(component) else hiding[:1]
+    call, open_, rotary = Call(by_row=by_row), dict[str, bool](), dict[str, list[str]]()
     for name, argument in arguments.items():
-        needed = argument.default is argument.empty
-        flag = training_flag(name, False)
+        needed, flag = argument.default is argument.empty, training_flag(name, False)
         if constant := _CONSTANTS.get(name.lower(), "") if flag is None else str(flag):
             if needed or str(argument.default) != constant:
                 call.given[name] = f"lambda inputs: {constant}"
         elif name in _OPTIONS and _OPTIONS[name] in inputs_of(component):
             call.given[name] = f'"{_OPTIONS[name]}"'
-        elif rotated := is_attention(component) and rotations.candidates(name, needed, framework):
+        elif rotated := is_attention(component) and rotations(name, needed, DIALECTS[framework]):
             rotary[name] = rotated
-        elif "mask" in name.lower() or (masks and _is_length(name)):
+        elif "mask" in name.lower() or (hiding and is_length(name)):
             call.masks[name] = []
-        elif is_model(component) and component != "transformer" and set(tokens(name)) & SEGMENTS:
-            call.given[name] = "lambda inputs: segments(inputs)" if needed else '"segment_bs"'
         elif needed or not set(tokens(name)) & _CACHES:
-            open_.append((name, needed))
+            open_[name] = needed
     _give(call, component, data, open_)
-    own_causality = any(text == '"causal"' for text in call.given.values())
     names = [*call.masks]
+    hides = MaskArguments(component, hiding, names, DIALECTS[framework], '"causal"' in call.given.values(), by_row)
     for name in names:
-        asked = (component, name, masks, [one for one in names if one in call.masks], framework, own_causality, by_row)
-        find = lengths if _is_length(name) else candidates
-        call.masks[name] = find(*asked) if masks else []
-        if masks and not is_model(component):
-            call.filled[name] = find(*asked, filled=True)
-        call.sides[name] = "target" if masks and side(component, name, masks, names) in ("self_mask_bhts", "target_mask_bt") else "source"
-        if not any(call.masks[name]):
+        if texts := hides.candidates(name) if hiding else []:
+            call.masks[name] = texts
+            call.filled |= {} if is_model(component) else {name: hides.candidates(name, filled=True)}
+        else:
             del call.masks[name]
-            call.filled.pop(name, None)
-            if arguments[name].default is inspect.Parameter.empty:
-                call.given[name] = "lambda inputs: None"
+            call.given |= {name: "lambda inputs: None"} if arguments[name].default is inspect.Parameter.empty else {}
+        call.sides[name] = "target" if hiding and hides.side(name) in ("self_mask_bhts", "target_mask_bt") else "source"
     call.masks |= rotary
     call.sides |= dict.fromkeys(rotary, "attention")
     if component == "positional_encoding":  # adds to vectors, or reads only how many tokens there are
@@ -107,33 +87,28 @@ def called(
     return call
 
 
-def _is_length(name: str) -> bool:
-    return bool(set(tokens(name)) & _LENGTHS) and "max" not in tokens(name)
+def _give(call: Call, component: str, data: Sequence[str], arguments: Mapping[str, bool]) -> None:
+    """Assigns the inputs by the names of arguments, and by their order if the names do not tell.
 
-
-def _give(call: Call, component: str, data: Sequence[str], arguments: Sequence[tuple[str, bool]]) -> None:
-    """Assigns the inputs by the names of arguments, and by their order if the names do not tell."""
-    if not any(is_needed for _, is_needed in arguments):
-        arguments = [(name, index == 0) for index, (name, _) in enumerate(arguments)]
-    needed = [name for name, is_needed in arguments if is_needed]
+    arguments: whether each is needed; the first counts as needed if none is.
+    """
+    if not any(arguments.values()):
+        arguments = {name: index == 0 for index, name in enumerate(arguments)}
+    needed = [name for name, is_needed in arguments.items() if is_needed]
     wanted = list(dict.fromkeys(data))
     if len(needed) == 1 and len(wanted) > 1:
-        only = needed[0]
         if component in OF_ITSELF:
-            call.given[only] = "itself"
-        elif only in ("inputs", "x", "batch"):
-            call.given[only] = "lambda inputs: (" + ", ".join(f'inputs["{name}"]' for name in wanted) + ")"
-        else:
-            call.given[only] = f'"{wanted[0]}"'
-        if call.given[only] != f'"{wanted[0]}"':
+            call.given[needed[0]] = "itself"
             return
-    rest = []
-    for name, is_needed in arguments:
-        found = _named(component, name, wanted)
-        if found and (is_needed or f'"{found}"' not in call.given.values()):
+        if needed[0] in ("inputs", "x", "batch"):
+            call.given[needed[0]] = "lambda inputs: (" + ", ".join(f'inputs["{name}"]' for name in wanted) + ")"
+            return
+        call.given[needed[0]] = f'"{wanted[0]}"'
+    means = {name: _named(component, name, wanted) for name in arguments}
+    for name, found in means.items():
+        if found and (arguments[name] or f'"{found}"' not in call.given.values()):
             call.given[name] = f'"{found}"'
-        elif is_needed:
-            rest.append(name)
+    rest = [name for name in needed if not means[name] and name not in call.given]
     spare = [one for one in data if f'"{one}"' not in call.given.values()]
     for name in rest:
         if spare:
@@ -142,8 +117,8 @@ def _give(call: Call, component: str, data: Sequence[str], arguments: Sequence[t
             call.given[name] = '"memory_bsd"'
         else:
             call.unknown.append(name)
-    for name, is_needed in arguments:  # an argument with a default, if an input has none yet
-        if spare and not is_needed and name not in call.given and not _named(component, name, wanted) and component != "transformer":
+    for name in arguments:  # an argument with a default, if an input has none yet
+        if spare and name not in needed and name not in call.given and not means[name] and component != "transformer":
             call.given[name] = f'"{spare.pop(0)}"'
 
 
@@ -159,10 +134,8 @@ def _named(component: str, name: str, wanted: Sequence[str]) -> str:
     if wanted in (["x_btd"], ["x_bsd"]) and role in ("query", "key", "value"):
         return wanted[0]
     if component == "transformer" and len(wanted) == 2:
-        found = ["source"] * bool(words & SOURCE) + ["target"] * bool(words & TARGET)
-        if len(found) == 2:
-            found = ["target"] if words & (TARGET - {"out", "output"}) else ["source"]
-        return found[0] if found else ""
+        source, target = words & SOURCE, words & (TARGET - {"out", "output"})
+        return "target" if target or (words & TARGET and not source) else "source" if source else ""
     if component.endswith(("decoder", "decoder_layer")) and "memory_bsd" in wanted and (words & OF_MEMORY or role in ("key", "value")):
         return "memory_bsd"
     return ""

@@ -1,17 +1,31 @@
-"""Finds the component of a module by its parameters: the first whose canonical names they all have."""
+"""The components that a port is proposed for: what they take and contain, and which of them a module's parameters show."""
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from reference_numpy import parameters, preset
 
-from .component_inputs import INPUTS, OTHER_DIVISION
-from .draft import named_rows
-from .model_parts import Match, matched
-from .parameter_leaves import Leaf
-from .user_module import letters
+from ..expectation.components import model_of
+from ..ports.adapters.call_mapping import inputs_of, stands_for
+from .matching import Matching
+from .models import is_encoder_only, matched
+from .tensors import Leaf
 
-SHOWN = (
+# those that a module without tables and stacks may be, in the order in which they are tried
+_PARTS = (
+    "decoder_layer", "encoder_layer", "cross_attention_sublayer", "feed_forward_sublayer", "multi_head_attention", "feed_forward",
+    "layer_norm", "logits",
+)  # fmt: skip
+COMPONENTS = (
+    *_PARTS, "rms_norm", "embedding", "positional_encoding", "self_attention", "self_attention_sublayer", "encoder", "decoder",
+    "token_encoder", "token_decoder", "transformer",
+)  # fmt: skip
+OTHER_DIVISION = '"Another division of the model"'  # the section of docs/ports.md
+# component of queries and memory -> the same with one sequence
+OF_ITSELF = {"multi_head_attention": "self_attention", "cross_attention_sublayer": "self_attention_sublayer"}
+_DATA = ("x_", "query_", "memory_", "token", "source", "target")  # beginnings of the names of what is not a mask or an option
+_SHOWN = (
     "attention_bias",
     "output_bias",
     "norm_offset",
@@ -20,61 +34,93 @@ SHOWN = (
     "query_key_norm",
     "norm_placement",
 )  # fields that a layer's tensors show
-_SMALL = (
-    "decoder_layer", "encoder_layer", "cross_attention_sublayer", "feed_forward_sublayer", "multi_head_attention", "feed_forward",
-    "layer_norm", "logits",
-)  # fmt: skip
 
 
-def component_of(leaves: Sequence[Leaf], sizes: Mapping[str, Any]) -> str:
-    """Returns the component of the parameters. Raises ValueError if there is none."""
+@functools.cache
+def inputs(component: str) -> tuple[str, ...]:
+    """Returns the component's inputs in the usual order of arguments; keys and values of another sequence are two arguments."""
+    found = [name for name in inputs_of(component) if name.startswith(_DATA) and "mask" not in name] or [*stands_for(component)]
+    return tuple(found + ["memory_bsd"] * ("attention" in component and "memory_bsd" in found))
+
+
+@functools.cache
+def masks(component: str) -> tuple[str, ...]:
+    """Returns the component's masks in the usual order of arguments."""
+    return tuple(name for name in inputs_of(component) if "mask" in name)
+
+
+def is_model(component: str) -> bool:
+    """Whether the component is a whole model, or half of one: whether it takes token ids."""
+    return component in ("token_encoder", "token_decoder", "transformer")
+
+
+def has_norms(component: str) -> bool:
+    """Whether it contains norms."""
+    return component.endswith(("_layer", "_sublayer", "encoder", "decoder")) or is_model(component)
+
+
+def is_attention(component: str) -> bool:
+    """Whether it contains an attention."""
+    return "attention" in component or (has_norms(component) and not component.startswith("feed_forward"))
+
+
+def is_fed_forward(component: str) -> bool:
+    """Whether it contains a feed-forward network."""
+    return component.startswith("feed_forward") or (has_norms(component) and "attention" not in component)
+
+
+def letters(sizes: Mapping[str, Any]) -> dict[str, int]:
+    """Returns the size of every letter of axes; `v` and `w` of the source's and the target's vocabulary, `i` of a head's slice of the
+    width.
+    """
+    config = preset("nn_transformer", **sizes)
+    slice_ = config.model_width // config.heads
+    return {**config.sizes, "v": config.source_vocabulary, "w": config.target_vocabulary, "i": slice_}
+
+
+def component_of(name: str, leaves: Sequence[Leaf], sizes: Mapping[str, Any]) -> str:
+    """Returns the component of the parameters of a module: the first whose canonical names they all have. name: of its class.
+
+    Raises ValueError if there is none, or if it is an encoder-only model.
+    """
     if not leaves:
         raise ValueError("a module without parameters must be named with --component, such as positional_encoding")
     vocabulary = {sizes["source_vocabulary"], sizes["target_vocabulary"]}
     tables = [leaf for leaf in leaves if len(leaf.shape) == 2 and set(leaf.shape) & vocabulary]
-    if _as("encoder", leaves, sizes).shown["encoder_layers"]:
-        if tables:
-            return _model(leaves, sizes)
-        crossing = _as("decoder", leaves, sizes).root.parts
-        return "decoder" if any(crosses(layer) for layer in crossing) else "encoder"
+    stack = matched("decoder", leaves, letters(sizes))
+    if stack.shown["decoder_layers"]:
+        return _model(name, matched("transformer", leaves, letters(sizes))) if tables else "decoder" if stack.root.crosses else "encoder"
     if tables and len(leaves) == 1 and not leaves[0].first:
         return "embedding"
-    found = {component: _as(component, leaves, sizes) for component in _SMALL}
-    whole = {component: _share(component, match, sizes) for component, match in found.items() if not match.rest}
-    if whole and max(whole.values()) >= 0.5:
-        best = max(whole, key=lambda component: whole[component])
+    found = {component: matched(component, leaves, letters(sizes)) for component in _PARTS}
+    shares = {component: _share(component, work, sizes) for component, work in found.items() if not work.left}
+    best = max(shares, key=lambda component: shares[component], default="")
+    if best and shares[best] >= 0.5:
         return "rms_norm" if best == "layer_norm" and not found[best].shown.get("norm_offset", True) else best
     raise ValueError(
         "what the module is of a Transformer is not known from its parameters; name it with --component, one of "
-        f"{', '.join(INPUTS)} (docs/ports.md, {OTHER_DIVISION}); its parameters are "
+        f"{', '.join(COMPONENTS)} (docs/ports.md, {OTHER_DIVISION}); its parameters are "
         + ", ".join(f"{leaf.path} {leaf.shape}" for leaf in leaves[:8])
         + ", ..." * (len(leaves) > 8)
     )
 
 
-def _as(component: str, leaves: Sequence[Leaf], sizes: Mapping[str, Any]) -> Match:
-    return matched(component, list(leaves), letters(sizes))
+def _model(name: str, work: Matching) -> str:
+    if is_encoder_only(work):
+        raise ValueError(
+            f"{name} is an encoder-only model with BERT's tables or heads: judge the whole model by rosettaformer new-port like bert "
+            "and check bert_port.py --like bert, or name one of its layers"
+        )
+    return "token_decoder" if work.root.crosses and not work.shown["encoder_layers"] else "transformer"
 
 
-def _share(component: str, found: Match, sizes: Mapping[str, Any]) -> float:
+def _share(component: str, work: Matching, sizes: Mapping[str, Any]) -> float:
     """Returns the share of the component's canonical names that have a tensor; 0 if a name has several, or a decoder layer has no
     cross-attention.
     """
-    names = list(named_rows(found.root))
-    if len(set(names)) < len(names) or (component == "decoder_layer" and not crosses(found.root)):
+    names = [name for name, _ in work.root.named()]
+    if len(set(names)) < len(names) or (component == "decoder_layer" and not work.root.crosses):
         return 0.0
-    shown = {name: found.shown[name] for name in SHOWN if name in found.shown}
-    wanted = parameters.axes(preset("nn_transformer", **(dict(sizes) | shown)), component)
+    shown = {name: work.shown[name] for name in _SHOWN if name in work.shown}
+    wanted = parameters.axes(preset("nn_transformer", **(dict(sizes) | shown)), model_of(component))
     return len(wanted.keys() & {*names}) / len(wanted)
-
-
-def _model(leaves: Sequence[Leaf], sizes: Mapping[str, Any]) -> str:
-    shown = _as("transformer", leaves, sizes).shown
-    if "encoder_layers" not in shown:  # its layers have cross-attention, and there is no encoder
-        return "token_decoder"
-    return str(shown["model"]) or "token_encoder"
-
-
-def crosses(part: Any) -> bool:
-    """Whether a layer, or one inside it, has cross-attention."""
-    return any(child.path == "cross_attention" or crosses(child) for child in part.parts)

@@ -6,28 +6,33 @@ import dataclasses
 import functools
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 from reference_numpy import TransformerConfig, preset
 
 from .constructor_arguments import CONFIGURATIONS, expression, is_wanted, meaning_of
-from .failures import FAILURES, failure, limited
+from .user_code import FAILURES, failure, limited
+
+_FLAGS = ("bias", "batch_first", "norm_first")  # meanings of arguments that are True or False
 
 
 @dataclass(frozen=True)
 class Construction:
     """How a module is built.
 
-    meanings: of each argument that is passed. text: the expression. make: builds the module of a config. imports: lines that the expression
-    needs.
+    arguments: the expression of each argument that is passed, a configuration's fields among them. meanings: of each of these. text: the
+    expression of the module. make: builds the module of a config. given: the arguments that the user gives. imports: lines that the
+    expression needs.
     """
 
+    arguments: Mapping[str, str]
     meanings: Mapping[str, str]
     text: str
     make: Callable[[TransformerConfig], Any]
+    given: tuple[str, ...] = ()
     imports: tuple[str, ...] = ()
     width = 20  # of the feed-forward, as the constructor is given it
 
@@ -35,21 +40,30 @@ class Construction:
     def fields(self) -> set[str]:
         return set(self.meanings.values())
 
-    def replaced(self, **texts: str) -> "Construction":
+    def replaced(self, texts: Mapping[str, str]) -> "Construction":
         """Returns the same with other expressions in place of config fields: `encoder_layers="config.decoder_layers"`."""
-        text = self.text
-        for name, other in texts.items():
-            text = re.sub(rf"\bconfig\.{name}\b", other, text)
-        return dataclasses.replace(self, text=text)
+
+        def other(text: str) -> str:
+            return re.sub(r"\bconfig\.(\w+)\b", lambda found: texts.get(found[1], found[0]), text)
+
+        return dataclasses.replace(self, arguments={name: other(text) for name, text in self.arguments.items()}, text=other(self.text))
 
 
 @dataclass
 class _Arguments:
-    """The arguments of one call, as expressions; and the unknown ones."""
+    """The arguments of one call, as expressions; what they mean; and the unknown ones. given: by the user."""
 
+    given: Mapping[str, str]
     texts: dict[str, str] = field(default_factory=dict)
     meanings: dict[str, str] = field(default_factory=dict)
     unknown: list[str] = field(default_factory=list)
+
+    def take(self, name: str, meaning: str) -> None:
+        self.texts[name] = self.given.get(name, expression(meaning))
+        self.meanings[name] = self.given.get(name, meaning).removeprefix("config.")
+
+    def call(self, name: str) -> str:
+        return f"{name}({', '.join(f'{argument}={text}' for argument, text in self.texts.items())})"
 
 
 def plan(make: Callable[..., Any], name: str, module: ModuleType, given: Mapping[str, str]) -> Construction:
@@ -63,17 +77,14 @@ def plan(make: Callable[..., Any], name: str, module: ModuleType, given: Mapping
         _require_value(argument, text)
     signature = _signature(make, name)
     found = _matched(signature, given)
-    imports: list[str] = []
+    arguments, meanings, imports = dict(found.texts), dict(found.meanings), list[str]()
     for argument in [one for one in found.unknown if one in CONFIGURATIONS]:
         found.unknown.remove(argument)
         others = {name: value for name, value in found.texts.items() if "config" not in value}
-        text, line, meanings = _configuration(make, argument, signature.parameters[argument].annotation, module, given, others)
-        found.texts[argument] = text
-        found.meanings |= meanings
-        imports += [line] if line else []
-    used = " ".join(found.texts.values())
-    spare = [one for one in given if one not in found.texts and f"{one}=" not in used and f'"{one}": ' not in used]
-    if spare:
+        annotation = signature.parameters[argument].annotation
+        found.texts[argument], line, read = _configuration(make, argument, annotation, module, given, others)
+        arguments, meanings, imports = arguments | read.texts, meanings | read.meanings, imports + [line] * bool(line)
+    if spare := [one for one in given if one not in arguments]:
         raise ValueError(f"--with must name arguments of {name}; it has no {', '.join(spare)}")
     if found.unknown:
         raise ValueError(
@@ -81,11 +92,12 @@ def plan(make: Callable[..., Any], name: str, module: ModuleType, given: Mapping
             + " ".join(f"--with {one}=VALUE" for one in found.unknown)
             + ", a Python value or a field such as config.model_width"
         )
-    if "random" in found.meanings.values():
-        imports.append("from flax import nnx")
-    text = f"{name}({', '.join(f'{argument}={value}' for argument, value in found.texts.items())})"
-    names = {name: make, **_namespace(imports), "dtype": "float32"}
-    return Construction(found.meanings, text, lambda config: _evaluated(text, names | {"config": config}), tuple(imports))
+    imports += ["from flax import nnx"] * ("random" in meanings.values())
+    names: dict[str, Any] = {}
+    exec("\n".join(imports), names)
+    text, names = found.call(name), names | {name: make, "dtype": "float32"}
+    make_module = functools.partial(_evaluated, text, names)
+    return Construction(arguments, meanings, text, make_module, tuple(given), tuple(imports))
 
 
 def _signature(make: Callable[..., Any], name: str) -> inspect.Signature:
@@ -99,71 +111,63 @@ def _signature(make: Callable[..., Any], name: str) -> inspect.Signature:
 
 
 def _matched(signature: inspect.Signature, given: Mapping[str, str]) -> _Arguments:
-    found = _Arguments()
+    found, takes_others = _Arguments(given), False
     for name, argument in signature.parameters.items():
+        takes_others |= argument.kind == argument.VAR_KEYWORD
         if argument.kind in (argument.VAR_KEYWORD, argument.VAR_POSITIONAL):
             continue
         needed, meaning = argument.default is argument.empty, meaning_of(name, signature.parameters)
-        if name in given:
-            found.texts[name] = given[name]
-            found.meanings[name] = given[name].removeprefix("config.")
-        elif meaning and (needed or is_wanted(meaning, argument.default)):
-            found.texts[name] = expression(meaning)
-            found.meanings[name] = meaning
+        if name in given or (meaning and (needed or is_wanted(meaning, argument.default))):
+            found.take(name, meaning)
         elif needed:
             found.unknown.append(name)
-    if any(argument.kind == argument.VAR_KEYWORD for argument in signature.parameters.values()):  # takes any other argument
-        others = {name: text for name, text in given.items() if name not in found.texts}
-        found.texts |= others
-        found.meanings |= {name: text.removeprefix("config.") for name, text in others.items()}
+    for name in [one for one in given if takes_others and one not in found.texts]:
+        found.take(name, "")
     return found
 
 
 def _configuration(
     make: Any, argument: str, annotation: Any, module: ModuleType, given: Mapping[str, str], others: Mapping[str, str]
-) -> tuple[str, str, dict[str, str]]:
-    """Returns the expression of a configuration object, the line that imports its class, if any, and the meanings of its fields.
+) -> tuple[str, str, _Arguments]:
+    """Returns the expression of a configuration object, the line that imports its class, if any, and its fields.
 
-    others: the expressions of the constructor's other arguments that are values.
+    others: the expressions of the constructor's other arguments that are values. Raises ValueError if the meaning of one that is read is
+    unknown.
     """
-    reader = _Reader(given)
-    with contextlib.suppress(*FAILURES), limited(f"{getattr(make, '__name__', 'it')}({argument}=...)"):  # what it reads counts
-        make(**{argument: reader, **{name: ast.literal_eval(value) for name, value in others.items()}})
+    reader, name = _Reader(given), getattr(make, "__name__", "it")
+    with contextlib.suppress(*FAILURES), limited(f"{name}({argument}=...)"):  # what it reads counts
+        make(**{argument: reader, **{other: ast.literal_eval(value) for other, value in others.items()}})
+    for cls in () if reader.is_mapping else _classes(annotation, module):
+        found = _matched(inspect.signature(cls), given)
+        if not found.unknown:
+            return found.call(cls.__name__), f"from {cls.__module__} import {cls.__name__}", found
+    read = reader.read
+    if read.unknown:
+        raise ValueError(
+            f"{name} cannot be built: what {argument}.{read.unknown[0]} means is not known; give it as "
+            f"--with {read.unknown[0]}=VALUE, a Python value or a field such as config.model_width"
+        )
     if reader.is_mapping:
-        _require_known(reader, make, argument)
-        return "{" + ", ".join(f'"{name}": {value}' for name, value in reader.texts.items()) + "}", "", reader.meanings
+        return "{" + ", ".join(f'"{key}": {text}' for key, text in read.texts.items()) + "}", "", read
+    return read.call("SimpleNamespace"), "from types import SimpleNamespace", read
+
+
+def _classes(annotation: Any, module: ModuleType) -> Iterator[type]:
+    """Yields the classes that a configuration may have: the one that it is annotated with, and those of the module that are named so."""
     for cls in (annotation, *vars(module).values()):
-        if isinstance(annotation, str) and getattr(cls, "__name__", "") != annotation:
-            continue
         if not inspect.isclass(cls) or cls is inspect.Parameter.empty:
             continue
+        if isinstance(annotation, str) and cls.__name__ != annotation:
+            continue
         if cls is annotation or re.search("(Config|Args|Params)$", cls.__name__):
-            if cls is TransformerConfig:
-                return "config", "", {}
-            found = _matched(inspect.signature(cls), given)
-            if not found.unknown:
-                text = f"{cls.__name__}({', '.join(f'{name}={value}' for name, value in found.texts.items())})"
-                return text, f"from {cls.__module__} import {cls.__name__}", found.meanings
-    _require_known(reader, make, argument)
-    text = f"SimpleNamespace({', '.join(f'{name}={value}' for name, value in reader.texts.items())})"
-    return text, "from types import SimpleNamespace", reader.meanings
-
-
-def _require_known(reader: "_Reader", make: Any, argument: str) -> None:
-    """Raises ValueError if something is read whose meaning is unknown."""
-    if reader.unknown:
-        raise ValueError(
-            f"{getattr(make, '__name__', 'it')} cannot be built: what {argument}.{reader.unknown[0]} means is not known; give it as "
-            f"--with {reader.unknown[0]}=VALUE, a Python value or a field such as config.model_width"
-        )
+            yield cls
 
 
 class _Reader:
     """Stands in for a configuration object; records what is read of it, and whether by keys, as from a mapping."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
-        self.given, self.texts, self.meanings, self.unknown = given, {}, {}, []  # type: ignore[var-annotated]
-        self.is_mapping = False
+        self.read, self.is_mapping = _Arguments(given), False
 
     def __getitem__(self, name: str) -> Any:
         self.is_mapping = True
@@ -174,30 +178,24 @@ class _Reader:
 
     def __contains__(self, name: str) -> bool:
         self.is_mapping = True
-        known = name in self.given or bool(meaning_of(name, ()))
+        known = name in self.read.given or bool(meaning_of(name, ()))
         if known:  # a name that is said to exist must then exist
             self.__getattr__(name)
         return known
 
     def get(self, name: str, default: Any = None) -> Any:
         """Returns the value that is read; the default if its meaning is unknown."""
-        self.is_mapping = True
-        if name not in self:
-            return default
-        return self[name]
+        known = name in self
+        return self[name] if known else default
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
+        meaning = "" if name.startswith("__") else meaning_of(name, ())
+        if name not in self.read.given and not meaning:
+            self.read.unknown += [] if name.startswith("__") else [name]
             raise AttributeError(name)
-        meaning = meaning_of(name, ())
-        if name not in self.given and not meaning:
-            self.unknown.append(name)
-            raise AttributeError(name)
-        self.texts[name] = self.given.get(name, expression(meaning))
-        self.meanings[name] = meaning
-        flag = meaning in ("bias", "batch_first", "norm_first")
+        self.read.take(name, meaning)
         with contextlib.suppress(ValueError, SyntaxError):
-            return True if flag else ast.literal_eval(self.texts[name].replace("config.rotary_base", "10000.0"))
+            return True if meaning in _FLAGS else ast.literal_eval(self.read.texts[name].replace("config.rotary_base", "10000.0"))
         return getattr(preset("tiny"), meaning, 0) or 2
 
 
@@ -210,16 +208,10 @@ def _require_value(argument: str, text: str) -> None:
             raise ValueError(f"--with {argument} must be a Python value or a field such as config.model_width; got {text!r}") from None
 
 
-def _namespace(imports: list[str]) -> dict[str, Any]:
-    names: dict[str, Any] = {"SimpleNamespace": SimpleNamespace}
-    exec("\n".join(imports), names)
-    return names
-
-
-def _evaluated(text: str, names: dict[str, Any]) -> Any:
-    """Returns the module. Raises ValueError if the user's constructor fails."""
+def _evaluated(text: str, names: dict[str, Any], config: TransformerConfig) -> Any:
+    """Returns the module of a config. Raises ValueError if the user's constructor fails."""
     try:
         with limited(text):
-            return eval(text, names)
+            return eval(text, names | {"config": config})
     except FAILURES as error:
         raise ValueError(f"{text} cannot be built: {failure(error)}; other arguments are given as --with NAME=VALUE") from error

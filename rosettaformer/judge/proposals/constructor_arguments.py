@@ -49,11 +49,6 @@ _FIELDS = {
         contextlength npositions nctx seqlength maxpositions contextsize sequencelength maxsequencelength positions maxsrclen
         maxtgtlen nposition numpositions maxposition maxtokens maxpos maxsequence maxnumtokens maxsourcelength maxtargetlength
     """,
-    "segments": """
-        typevocabsize segmentvocabsize numsegments nsegments segments segmentsize numtypes ntypes tokentypes numtokentypes
-        tokentypevocabsize segmentvocab nseg typevocab
-    """,
-    "classes": "numclasses nclasses classes numlabels nlabels nclass ncls noutputs numoutputs",
     "epsilon": "eps epsilon layernormeps layernormepsilon normeps lneps lnepsilon rmsnormeps",
     "padding_id": """
         padidx paddingidx srcpadidx padid padtokenid pad trgpadidx tgtpadidx padtoken paddingid srcpad tgtpad trgpad

@@ -2,24 +2,25 @@
 
 import contextlib
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from reference_numpy import parameters, preset
+
 from ...common.modules import face
 from ...common.modules.attributes import at
-from . import construction, parameter_leaves, port_fields
+from ..expectation.components import model_of
+from . import config_fields, construction
 from .calling import called
-from .component_inputs import OF_ITSELF, is_model
-from .components import component_of, crosses
-from .draft import Choice, Draft, canonical, named_rows
-from .failures import FAILURES, limited
-from .model_parts import Match, matched
-from .parts import Part, Row
+from .components import OF_ITSELF, component_of, is_model, letters
+from .draft import Choice, Draft
+from .matching import Matching, Row
+from .models import matched
 from .running import is_causal, start
-from .source import Source
-from .user_module import Subject, letters
+from .user_code import FAILURES, Source, limited
+from .user_module import UserModule
 from .vocabulary import within
 
 
@@ -29,79 +30,82 @@ def drafted(source: Source, component: str, wanted: str, given: Mapping[str, str
     Raises ValueError if it cannot be built or is not a known component.
     """
     plan = construction.plan(source.make, source.name, source.module, given)
-    found = Subject(source, plan, component, wanted)
-    draft = _draft_of(component or _component(found), found)
+    user = UserModule(source, plan, component, wanted)
+    draft = _draft_of(component or _component(user), user)
     if draft.failure and draft.component == "decoder_layer" and len(draft.call.masks) == 1:
-        crossed = _draft_of(draft.component, found, crossed=True)
+        crossed = _draft_of(draft.component, user, crossed=True)
         draft = draft if crossed.failure else crossed
     if draft.failure and not is_model(draft.component):
-        of_rows = _draft_of(draft.component, found, by_row=True)
+        of_rows = _draft_of(draft.component, user, by_row=True)
         draft = draft if of_rows.failure else of_rows
     if draft.gives_vectors:
-        draft = _draft_of("token_encoder", found) if draft.decoder_only and not component else draft
+        draft = _draft_of("token_encoder", user) if draft.decoder_only and not component else draft
         if draft.gives_vectors or is_causal(draft):
             raise ValueError(
                 f"{source.name} gives its last layer's vectors, for which no case asks; name a model with logits, or its layers"
             )
     rotates = source.rotates and not draft.match.shown.get("norm_offset", True)  # a mask is then given to hide what is later
     if not component and draft.component in ("encoder_layer", "encoder") and (rotates or is_causal(draft)):
-        draft = _draft_of(draft.component.replace("encoder", "decoder"), found)
+        draft = _draft_of(draft.component.replace("encoder", "decoder"), user)
     if draft.component in OF_ITSELF.values() and is_causal(draft):
         draft.call.given["if"] = '"causal"'
     return draft
 
 
-def _component(subject: Subject) -> str:
+def _component(user: UserModule) -> str:
     """Returns the component of the module, by its parameters, and by its arguments if these show that it attends only to its own input."""
-    found = component_of(subject.leaves, subject.sizes)
+    found = component_of(user.source.name, user.leaves, user.sizes)
     own = OF_ITSELF.get(found)
-    return own if own and "itself" in called(found, parameter_leaves.signature(subject.module), subject.adapter).given.values() else found
+    return own if own and "itself" in called(found, user.arguments, user.adapter).given.values() else found
 
 
-def _draft_of(component: str, subject: Subject, crossed: bool = False, by_row: bool = False) -> Draft:
+def _draft_of(component: str, user: UserModule, crossed: bool = False, by_row: bool = False) -> Draft:
     """Returns what is known about the module as that component. crossed, by_row: see `called`."""
-    source, plan, module, sizes = subject.source, subject.plan, subject.module, subject.sizes
-    found = matched(component, list(subject.leaves), letters(sizes))
-    if subject.adapter != "torch":  # if a bias cannot be removed
-        found.rest += found.unpaired
-        found.unpaired = []
-    if is_model(component):
-        _require_model(component, found, source.name)
-    decoder_only = component == "transformer" and not found.shown["encoder_layers"]
-    decoder_only = decoder_only or (component in ("decoder_layer", "decoder", "token_decoder") and not crosses(found.root))
-    call = called(component, parameter_leaves.signature(module), subject.adapter, decoder_only, crossed, by_row)
+    source, plan, sizes = user.source, user.plan, user.sizes
+    work = matched(component, user.leaves, letters(sizes))
+    if user.adapter != "torch":  # a bias cannot be removed
+        work.left += work.unpaired
+        work.unpaired = []
+    if component == "transformer" and work.root.crosses and not work.shown["encoder_layers"]:
+        raise ValueError(
+            f"{source.name} has layers that attend to an encoder's output, and no encoder; name the whole model, or its layers"
+        )
+    layered = component in ("decoder_layer", "decoder", "token_decoder", "transformer")
+    decoder_only = layered and not (work.shown["encoder_layers"] if component == "transformer" else work.root.crosses)
+    call = called(component, user.arguments, user.adapter, decoder_only, crossed, by_row)
     if "itself" in call.given.values():
         raise ValueError(
             f"{source.name} attends to its own input alone, and the cases of {component} have queries and memory that differ; "
             f"leave --component out, or name {OF_ITSELF[component]}"
         )
-    if decoder_only or component in ("decoder", "token_decoder"):
-        plan = plan.replaced(encoder_layers="config.decoder_layers", source_vocabulary="config.target_vocabulary")
-    draft = Draft(source, component, subject.framework, plan, sizes, found, call, decoder_only, found.shown.get("rows", 0))
-    draft.fixed = port_fields.fixed(draft, found.shown)
-    draft.shown = port_fields.GUESSED
-    draft.choices = [*port_fields.choices(draft, subject.epsilon), *_choices_of(draft)]
+    draft = Draft(source, component, user.framework, plan, sizes, work, call, decoder_only)
+    draft.fixed = config_fields.fixed(draft)
+    draft.construction = plan.replaced(_sizes_of_text(draft))
+    draft.choices = [*config_fields.choices(draft, user.epsilon), *_choices_of(work)]
     draft.choices += [Choice(f"argument {name}", tuple(texts), call.sides[name]) for name, texts in call.masks.items()]
-    draft.undecided = {choice.name: "" for choice in draft.choices if choice.is_open}
-    draft.filled = subject.masked and bool(call.filled)
-    _outer_embeddings(found.root, subject)
+    draft.undecided = {choice.name: "" for choice in draft.choices if len(choice.values) > 1}
+    _bind_embeddings(work, user)
     _require_names(draft)
-    if not draft.missing and not found.rest:  # an argument without a counterpart is given None
-        start(draft)
+    if not draft.missing and not work.left:  # an argument without a counterpart is given None
+        start(draft, user.masked)
     return draft
 
 
-def _require_model(component: str, found: Match, name: str) -> None:
-    """Raises ValueError unless the parameters belong to that model."""
-    if "encoder_layers" not in found.shown:
-        raise ValueError(f"{name} has layers that attend to an encoder's output, and no encoder; name the whole model, or its layers")
-    if component != found.shown["model"]:
-        raise ValueError(f"--component must be what the parameters of {name} are, {found.shown['model']}; got {component}")
+def _sizes_of_text(draft: Draft) -> dict[str, str]:
+    """Returns the sizes that the constructor is given by another expression than the field's, where a case may have another size."""
+    found, sizes = {}, draft.sizes
+    if draft.decoder_only or draft.component in ("decoder", "token_decoder"):
+        found = {"encoder_layers": "config.decoder_layers", "source_vocabulary": "config.target_vocabulary"}
+    if draft.match.shown.get("rows") != sizes["max_positions"]:  # it is the length of a buffer, or a part of a table's
+        found["max_positions"] = str(sizes["max_positions"])
+    if sizes["feed_forward_width"] != draft.construction.width:
+        found["feed_forward_width"] = str(draft.construction.width)
+    return found
 
 
 def _require_names(draft: Draft) -> None:
     """Records which canonical parameters have no tensor. Raises ValueError if two have the same place, or if most have none."""
-    names, wanted = list(named_rows(draft.match.root)), canonical(draft)
+    names, wanted = [name for name, _ in draft.match.root.named()], _canonical(draft)
     draft.missing = [f"{name} ({axes})" for name, axes in wanted.items() if name not in names]
     if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
         raise ValueError(f"{draft.source.name} cannot be proposed as {draft.component}: several of its parameters would be {twice[0]}")
@@ -113,14 +117,25 @@ def _require_names(draft: Draft) -> None:
         )
 
 
-def _choices_of(draft: Draft) -> list[Choice]:
+def _canonical(draft: Draft) -> Mapping[str, str]:
+    """Returns the axes of the component's parameters, by canonical name; empty if it has none."""
+    found = draft.config(draft.selection)
+    learned = {} if found.get("positions", "learned") == "learned" else {"max_positions": 0}
+    config = preset("nn_transformer", **{**draft.sizes, **learned, **found})
+    try:
+        return parameters.axes(config, model_of(draft.component))
+    except ValueError:
+        return {}
+
+
+def _choices_of(work: Matching) -> list[Choice]:
     """Returns what is open about names and axes: layouts, and what only the order of declaration told apart."""
     found: dict[str, Choice] = {}
-    for part in _parts(draft.match.root):
+    for part in work.root.within():
         shows = {"multi_head_attention": "attention", "feed_forward": "feed_forward"}.get(part.component, "norms")
         layouts = tuple(range(max((len(row.axes) for row in part.rows), default=1)))
         roles = [name.partition(".")[0] for name in part.ordered if name.endswith("kernel")]
-        fused = [row.name.partition(".")[0] for row in part.rows if "/3" in row.axes[0] and row.name.endswith("kernel")]
+        fused = [row.role for row in part.rows if "/3" in row.axes[0] and row.name.endswith("kernel")]
         slots = [name for name in part.ordered if name.endswith("_norm")]
         for what, values, shown_in in (
             ("axes", layouts, shows), ("order", _orders(roles or fused), shows), ("order of norms", _orders(slots), "norms"),
@@ -136,43 +151,30 @@ def _orders(names: Sequence[str]) -> tuple[tuple[tuple[str, str], ...], ...]:
     return tuple(tuple(zip(names, order, strict=True)) for order in itertools.permutations(names))
 
 
-def _parts(part: Part) -> Iterator[Part]:
-    yield part
-    for child in part.parts:
-        yield from _parts(child)
-
-
-def _outer_embeddings(part: Part, subject: Subject) -> None:
+def _bind_embeddings(work: Matching, user: UserModule) -> None:
     """Binds each embedding to the innermost module around its table that returns the rows times a constant other than 1, if any."""
-    if subject.framework == "torch":
-        subject.module.eval()
-    for child in part.parts:
+    if user.framework == "torch":
+        user.module.eval()
+    for child in work.root.parts:
         if child.component != "embedding" or not child.native:
             continue
         (row,) = child.rows
         whole = f"{child.native}.{row.native}" if row.native else child.native
-        for native in _around(child.native):
-            if _multiplies(whole, native, subject):
-                child.native, child.rows = native, [Row(row.name, within(whole, native), row.axes)]
-                break
+        around = [child.native.rsplit(".", steps)[0] for steps in range(1, child.native.count(".") + 1)]
+        if native := next((one for one in around if _multiplies(whole, one, user)), ""):
+            child.native, child.rows = native, [Row(row.name, within(whole, native), row.axes)]
 
 
-def _around(native: str) -> Iterator[str]:
-    while "." in native:
-        native = native.rpartition(".")[0]
-        yield native
-
-
-def _multiplies(table: str, outer: str, subject: Subject) -> bool:
+def _multiplies(table: str, outer: str, user: UserModule) -> bool:
     """Whether the outer module returns the rows of the table times a constant that is not 1."""
     with contextlib.suppress(*FAILURES), limited(f"a call of {outer}"):
-        if subject.framework == "linen":  # its parts have no parameters of their own
-            given, gave = subject.started.calls[outer]
-            values = subject.started.variables[table]
+        if user.framework == "linen":  # its parts have no parameters of their own
+            given, gave = user.started.calls[outer]
+            values = user.started.variables[table]
         else:
             given = np.array([[1, 2, 3], [4, 3, 2]])
-            gave, values = at(subject.module, outer)(face(subject.framework).tensor(given)), at(subject.module, table)
-        rows, found = _array(values, subject.framework)[np.asarray(given)], _array(gave, subject.framework)
+            gave, values = at(user.module, outer)(face(user.framework).tensor(given)), at(user.module, table)
+        rows, found = _array(values, user.framework)[np.asarray(given)], _array(gave, user.framework)
         constant = float((found * rows).sum() / (rows * rows).sum())
         return np.allclose(found, constant * rows, rtol=1e-4, atol=1e-6) and abs(constant - 1) > 1e-3
     return False

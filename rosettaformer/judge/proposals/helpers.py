@@ -1,26 +1,43 @@
-"""The functions that a port's `call` uses: masks of the inputs, and which cases cannot be asked."""
+"""The functions that a port's `call` uses, in the words of its framework: masks, rotations, and which cases cannot be asked."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from . import rotations
-from .component_inputs import INPUTS
+from .components import inputs
 
-_EARLIER = {
-    "torch": "torch.ones(targets, sources, dtype=torch.bool).tril(sources - targets)",
-    "tf": "tf.range(sources)[None] <= tf.range(targets)[:, None] + sources - targets",
-    "jax": "jnp.tril(jnp.ones((targets, sources), bool), sources - targets)",
-}
-_ONES = {
-    "torch": "torch.ones(keys.shape[0], 1, 1, keys.shape[1], dtype=torch.bool)",
-    "tf": "tf.ones((keys.shape[0], 1, 1, keys.shape[1]), tf.bool)",
-    "jax": "jnp.ones((keys.shape[0], 1, 1, keys.shape[1]), bool)",
-}
-_FULL = {
-    "torch": "torch.full((keys.shape[0],), keys.shape[1])",
-    "tf": "tf.fill([keys.shape[0]], keys.shape[1])",
-    "jax": "jnp.full(keys.shape[0], keys.shape[1])",
-}
+
+@dataclass(frozen=True)
+class Dialect:
+    """The words of a framework: its functions, its dtypes, a cast of a value to a dtype, and the lines that import it."""
+
+    library: str
+    arange: str
+    concatenate: str
+    repeat: str
+    full: str
+    boolean: str
+    single: str
+    integer: str
+    cast: str
+    imports: tuple[str, ...]
+
+
+DIALECTS = {
+    "torch": Dialect(
+        "torch", "torch.arange", "torch.cat", "torch.repeat_interleave", "torch.full", "torch.bool", "torch.float32", "torch.long",
+        "({}).to({})", ("import torch",),
+    ),
+    "tf": Dialect(
+        "tf", "tf.range", "tf.concat", "tf.repeat", "tf.fill", "tf.bool", "tf.float32", "tf.int32",
+        "tf.cast({}, {})", ("import keras", "import tensorflow as tf"),
+    ),
+    "jax": Dialect(
+        "jnp", "jnp.arange", "jnp.concatenate", "jnp.repeat", "jnp.full", "bool", "jnp.float32", "jnp.int32",
+        "({}).astype({})", ("import jax", "import jax.numpy as jnp", "from flax import nnx"),
+    ),
+}  # fmt: skip
+
 # what the functions say about a batch, and about one row
 _OF_ROW = (
     ("[None, None]", "[None]"), ("mask.shape[2]", "mask.shape[0]"), ("mask[:, 0, 0]", "mask[0, 0]"), ('"].shape[1]', '"].shape[0]'),
@@ -31,22 +48,21 @@ _OF_ROW = (
 def helpers(text: str, component: str, framework: str, config: Mapping[str, Any], by_row: bool) -> str:
     """Returns the functions that the texts of a call use, as a part of the port's file. by_row: of one row without a batch axis."""
     needed = []
-    functions = _functions(component, framework, config.get("padding_id"))
-    size, base = config.get("key_size", 2), config.get("rotary_base", 10000.0)
-    for name, source in (functions | rotations.helpers(framework, INPUTS[component][0][0], size, base)).items():
+    dialect = DIALECTS[framework]
+    for name, source in (_masks(component, dialect, config.get("padding_id")) | _rotations(component, dialect, config)).items():
         if by_row:
             for of_batch, of_row in _OF_ROW:
                 source = source.replace(of_batch, of_row)
         if f"{name}(" in text:
-            needed.append((name, source))
+            needed.append(source)
             text += source
-    return "\n\n\n".join(source for _, source in reversed(needed))
+    return "\n\n\n".join(reversed(needed))
 
 
-def _functions(component: str, framework: str, padding: object) -> dict[str, str]:
-    data = INPUTS[component][0]
+def _masks(component: str, dialect: Dialect, padding: object) -> dict[str, str]:
+    """Returns the functions about masks, lengths and ids by name, each before those that it calls."""
+    data, arange = inputs(component), dialect.arange
     first, second = data[:2] if component == "multi_head_attention" else ("target",) * 2 if "target" in data else ("x_btd",) * 2
-    lengths = f'inputs["{first}"].shape[1], inputs["{second}"].shape[1]'
     found = {
         "attend_mask": '''def attend_mask(inputs):
     """The mask together with the causal one; None where everything may be attended to."""
@@ -67,34 +83,54 @@ def _functions(component: str, framework: str, padding: object) -> dict[str, str
     return earlier(inputs)[None, None] if mask is None else mask[:, None, None] & earlier(inputs)''',
     }
     for side, axes in (("source", "bs"), ("target", "bt")):
-        tokens_of = "None" if padding is None or side not in INPUTS[component][0] else f'inputs["{side}"] != {padding!r}'
+        tokens_of = "None" if padding is None or side not in data else f'inputs["{side}"] != {padding!r}'
         found[f"keys_{side}"] = f'''def keys_{side}(inputs):
     """Where the {side} has real tokens: {" ".join(axes)}."""
     mask = inputs["{side}_mask_{axes}"]
     return mask if mask is not None else {tokens_of}'''
-    found["earlier"] = f'''def earlier(inputs):
+    return found | {
+        "earlier": f'''def earlier(inputs):
     """The causal mask: t s, True = may attend."""
-    targets, sources = {lengths}
-    return {_EARLIER[framework]}'''
-    found["rows"] = '''def rows(mask):
+    targets, sources = inputs["{first}"].shape[1], inputs["{second}"].shape[1]
+    return {arange}(sources)[None] <= {arange}(targets)[:, None] + sources - targets''',
+        "rows": '''def rows(mask):
     """A mask of the keys alone: b s."""
     if mask.shape[1] != 1 or mask.shape[2] != 1:
         raise NotCovered("the module's mask is of the keys alone")
-    return mask[:, 0, 0]'''
-    found["given"] = """def given(mask, change):
-    return None if mask is None else change(mask)"""
-    found["filled"] = f'''def filled(mask, keys):
+    return mask[:, 0, 0]''',
+        "given": """def given(mask, change):
+    return None if mask is None else change(mask)""",
+        "filled": f'''def filled(mask, keys):
     """The mask; that of all keys where a case has none, since the module needs one."""
-    return {_ONES[framework]} if mask is None else mask'''
-    found["lengths"] = f'''def lengths(length, keys):
+    return {dialect.library}.ones((keys.shape[0], 1, 1, keys.shape[1]), dtype={dialect.boolean}) if mask is None else mask''',
+        "lengths": f'''def lengths(length, keys):
     """How many keys of each row are real: all where a case has no mask, since the module needs a number."""
-    return {_FULL[framework]} if length is None else length'''
-    found["segments"] = '''def segments(inputs):
-    """The segment of every token: 0 where a case has none."""
-    return inputs["source"] * 0 if inputs["segment_bs"] is None else inputs["segment_bs"]'''
-    found["ids"] = '''def ids(tokens):
+    return {dialect.full}((keys.shape[0],), keys.shape[1]) if length is None else length''',
+        "ids": '''def ids(tokens):
     """Token ids; some cases have a row of weights for each token."""
     if "float" in str(tokens.dtype):
         raise NotCovered("the embedding takes ids, not rows of weights")
-    return tokens'''
-    return found
+    return tokens''',
+    }
+
+
+def _rotations(component: str, dialect: Dialect, config: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the functions about rotations by name, each before those that it calls."""
+    arange, x = dialect.arange, f'x = inputs["{inputs(component)[0]}"]'
+    size, base = config.get("key_size", 2), config.get("rotary_base", 10000.0)
+    return {
+        "both": f'''def both(inputs):
+    """The angles of the first and of the second half of the features: t k."""
+    return {dialect.concatenate}([angles(inputs), angles(inputs)], -1)''',
+        "neighbours": f'''def neighbours(inputs):
+    """The angles of neighbouring features: t k."""
+    return {dialect.repeat}(angles(inputs), 2, -1)''',
+        "angles": f'''def angles(inputs):
+    """The angle of every pair of features at the positions 0, 1, 2, ...: t j."""
+    {x}
+    return {arange}(x.shape[1], dtype=x.dtype)[:, None] / {base!r} ** ({arange}(0, {size}, 2, dtype=x.dtype) / {size})''',
+        "positions": f'''def positions(inputs):
+    """The positions 0, 1, 2, ...: 1 t."""
+    {x}
+    return {arange}(x.shape[1])[None]''',
+    }

@@ -5,17 +5,12 @@ from typing import Any
 
 from ...common.processes import printable
 from .draft import Draft, Selection
-from .helpers import helpers
-from .weight_tables import row_text, tables_of
+from .helpers import DIALECTS, helpers
+from .weight_tables import tables_of
 
 _OF_IDS = {f'"{name}"': f'lambda inputs: ids(inputs["{name}"])' for name in ("source", "target", "token")}  # ids, or soft rows
 TODO = "TODO: decide:"
 UNPAIRED = "left out: the other projections have no bias, and the reference has four or none"
-_IMPORTS = {
-    "torch": ["import torch"],
-    "tf": ["import keras", "import tensorflow as tf"],
-    "jax": ["import jax", "import jax.numpy as jnp", "from flax import nnx"],
-}
 _POLICY = '''@contextlib.contextmanager
 def policy(name):
     """Keras's dtype policy, of the layers that are made in the block."""
@@ -36,7 +31,7 @@ def written(draft: Draft, selection: Selection, file: str = "my_port.py", open_:
     call = _call(draft, selection, open_)
     config = _config(draft, selection, open_)
     weights = _weights(draft, selection, open_)
-    build = _build(draft, selection)
+    build = _build(draft)
     functions = helpers(call, draft.component, draft.adapter, draft.config(selection), draft.call.by_row)
     blocks = [_head(draft, file, functions, functions + build + call), functions, build, weights, call, config, _foot(draft)]
     return "\n".join(_spaced([block for block in blocks if block])) + "\n"
@@ -64,7 +59,7 @@ def _head(draft: Draft, file: str, functions: str, code: str) -> str:
         imports.append(f"from rosettaformer.ports import {', '.join(names)}")
     imports = ["import sys"] * ("sys.path" in draft.source.imported) + imports
     imports = ["import contextlib"] * (draft.framework == "keras") + imports
-    libraries = [line for line in _IMPORTS[draft.adapter] if f"{line.split()[-1]}." in code]
+    libraries = [line for line in DIALECTS[draft.adapter].imports if f"{line.split()[-1]}." in code]
     lines = [*libraries, *dict.fromkeys(line for line in imports if line and line not in libraries)]
     return doc.replace('\n\n"""', '\n"""').replace("\n\n\n", "\n\n") + "\n\n" + "\n".join(lines)
 
@@ -78,11 +73,11 @@ def _decided(draft: Draft) -> Iterator[str]:
         ("Nothing gave the reference's numbers; these are by far the nearest:", draft.nearest),
     ):
         if found:
-            yield "\n    ".join([f"\n{title}", *found])
+            yield "\n    ".join([f"\n{title}", *(f"{name}: {value}" for name, value in found.items() if value)])
 
 
-def _build(draft: Draft, selection: Selection) -> str:
-    made, parent, own = draft.built(selection), "", []
+def _build(draft: Draft) -> str:
+    made, parent, own = draft.construction.text, "", list[str]()
     head = f'framework = "{draft.adapter}"'
     own += [f"{_attribute(leaf.path)} = None  # {UNPAIRED}" for leaf in draft.match.unpaired]
     if draft.framework == "nnx":
@@ -101,11 +96,9 @@ def _attribute(path: str) -> str:
 
 
 def _call(draft: Draft, selection: Selection, open_: Mapping[str, str]) -> str:
-    masks = {choice.name.removeprefix("argument "): selection.get(choice.name, 0) for choice in draft.choices}
     lines = [
-        f'        "{name}": {_OF_IDS.get(text, text)},{_todo(open_, f"argument {name}")}'
-        for name, text in draft.call.text(masks, draft.filled).items()
-    ]  # fmt: skip
+        f'        "{name}": {_OF_IDS.get(text, text)},{_todo(open_, f"argument {name}")}' for name, text in draft.given(selection).items()
+    ]
     lines += [f'        "return": lambda output, inputs: {draft.output},'] * (draft.output != "output")
     lines += [f'        "{name}": lambda inputs: None,  # {TODO} what this argument is given' for name in draft.call.unknown]
     if not lines:
@@ -126,17 +119,24 @@ def _config(draft: Draft, selection: Selection, open_: Mapping[str, str]) -> str
 def _weights(draft: Draft, selection: Selection, open_: Mapping[str, str]) -> str:
     root = draft.root(selection)
     tables = tables_of(root)
-    notes = [f"{TODO} which parameter is {leaf.path} of shape {leaf.shape}?" for leaf in draft.match.rest]
+    notes = [f"{TODO} which parameter is {leaf.path} of shape {leaf.shape}?" for leaf in draft.match.left]
     notes += [text for name, text in open_.items() if name.startswith("missing ")]
     if not any(tables.values()) and not notes:
         return ""
     lines = []
     for component, rows in tables.items():
-        notes_of = [text for name, text in open_.items() if name.startswith(("axes of", "order of")) and name.endswith(f" {component}")]
-        inside = [*(f"# {TODO} {text}" for text in notes_of), *(f"{row_text(row)}," for row in rows)]
+        notes_of = [
+            f"{name}: {text}" for name, text in open_.items()
+            if name.startswith(("axes of", "order of")) and name.endswith(f" {component}")
+        ]  # fmt: skip
+        inside = [*(f"# {TODO} {text}" for text in notes_of), *(f"{_tuple(row)}," for row in rows)]
         lines += [f'    "{component}": (', *(f"        {line}" for line in inside), "    ),"]
     body = "\n".join([*lines, *(f"    # {note}" for note in notes)])
     return f"# end of the canonical name, end of the module's own name, axes of the module's tensor\nweights = {{\n{body}\n}}"
+
+
+def _tuple(row: Sequence[str]) -> str:
+    return "(" + ", ".join(f'"{text}"' for text in row) + ")"
 
 
 def _foot(draft: Draft) -> str:

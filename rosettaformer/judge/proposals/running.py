@@ -17,60 +17,52 @@ from ..case import Case
 from ..catalogue import Alteration
 from ..diagnosis import altered
 from ..expectation.components import answer
-from .component_inputs import is_model
+from .components import is_model
 from .draft import Choice, Draft, Selection
-from .failures import FAILURES, failure, limited
+from .helpers import DIALECTS
 from .port_text import written
 from .trials import FIRST, trial_cases
+from .user_code import FAILURES, failure, limited
 
 DTYPES = ("float64", "float32")
 _SHAPE = "its output has the shape"
-_RESHAPED = {
-    "torch": '{}.unflatten(0, inputs["{}"].shape[:2])',
-    "tf": 'tf.reshape({}, (*inputs["{}"].shape[:2], -1))',
-    "jax": '{}.reshape(*inputs["{}"].shape[:2], -1)',
-}
-_REPEATED = {
-    "torch": '{}.expand(inputs["{}"].shape)',
-    "tf": 'tf.broadcast_to({}, inputs["{}"].shape)',
-    "jax": 'jnp.broadcast_to({}, inputs["{}"].shape)',
-}
 _CONFIG = re.compile(r'\A""".*?"""|^config = \{.*?^\}', re.MULTILINE | re.DOTALL)
 SAME = 2e-5  # of the largest number: the error of a port that is right except for what it computes in float32
 TRIED = 200  # at most this many combinations of values, whatever the machine's load
 
 
-def combinations(choices: Sequence[Choice]) -> Iterator[tuple[int, ...]]:
-    """Yields every combination of indices, those with the fewest unlikely values first."""
+def combinations(choices: Sequence[Choice]) -> Iterator[dict[str, Any]]:
+    """Yields every combination of values, those with the fewest unlikely ones first."""
     found = itertools.product(*(range(len(choice.values)) for choice in choices))
-    yield from sorted(itertools.islice(found, 20_000), key=lambda indices: (sum(map(bool, indices)), sum(indices)))
+    for indices in sorted(itertools.islice(found, 20_000), key=lambda indices: (sum(map(bool, indices)), sum(indices))):
+        yield {choice.name: choice.values[index] for choice, index in zip(choices, indices, strict=True)}
 
 
-def with_values(selection: Selection, choices: Sequence[Choice], indices: Sequence[int]) -> dict[str, int]:
-    return {**selection, **dict(zip((choice.name for choice in choices), indices, strict=True))}
-
-
-def start(draft: Draft) -> None:
+def start(draft: Draft, masked: bool) -> None:
     """Sets the masks and the dtypes with which the module gives an output of the right shape, so that what does not depend on them can be
     tried, and the expression for that output, if the module returns several things; or why there are none.
+
+    masked: whether it needs masks even if a case has none.
     """
-    masks = [choice for choice in draft.choices if choice.name.startswith("argument")]
     case = trial_cases(draft, draft.selection, "all")[0]
     problems: dict[str, None] = {}
     if draft.component == "positional_encoding":  # what it is given shows when it runs
         draft.undecided = {}
-    for filled in dict.fromkeys((draft.filled, bool(draft.call.filled))):
-        draft.filled = filled
-        for indices in itertools.islice(combinations(masks), TRIED):
-            selection = with_values(draft.selection, masks, indices)
+    plain, needed = draft.choices, draft.call.filled
+    filled = [dataclasses.replace(one, values=tuple(needed.get(one.argument, one.values))) for one in plain]
+    for choices in ([plain] if not needed or not masked else []) + [filled] * bool(needed):
+        draft.choices = choices
+        for chosen in itertools.islice(combinations([choice for choice in choices if choice.argument]), TRIED):
+            selection = draft.selection | chosen
             found = {dtype: _attempt(draft, selection, case, dtype) for dtype in DTYPES}
             works = {dtype: place for dtype, (place, _) in found.items() if place is not None}
             if works:
                 draft.selection, draft.dtypes, draft.refused = selection, tuple(works), found["float64"][1]
                 draft.output = next(iter(works.values()))
+                draft.undecided = {one.name: "" for one in choices if one.name in draft.undecided and len(one.values) > 1}
                 return
             problems |= {problem: None for _, problem in found.values()}
-    draft.filled = False
+    draft.choices = plain
     draft.failure = next((problem for problem in problems if problem.startswith(_SHAPE)), next(iter(problems)))
     if case.inputs.get("target") is not None:
         vectors = (*case.inputs["target"].shape, case.config.model_width)
@@ -82,7 +74,7 @@ def _attempt(draft: Draft, selection: Selection, case: Case, dtype: str) -> tupl
     shape = answer(case)["output"].shape
     try:
         found = _run(_adapter(draft, selection), case, dtype)
-        if '"position_bt"' in draft.call.text(_masks(selection)).values() and _ignores_positions(draft, selection, case, found):
+        if '"position_bt"' in draft.given(selection).values() and _ignores_positions(draft, selection, case, found):
             return None, "its output does not depend on the positions that it is given"
     except FAILURES as error:
         return None, failure(error)
@@ -105,22 +97,18 @@ def _reshaped(draft: Draft, case: Case, text: str, own: Any, shape: tuple[int, .
     """
     if own == shape:
         return text
-    name = "zeros_btd" if draft.component == "positional_encoding" else next(
-        name for name, value in case.inputs.items() if getattr(value, "shape", ())[:2] == shape[:2]
-    )  # fmt: skip
-    if own == (shape[0] * shape[1], *shape[2:]):
-        return _RESHAPED[draft.adapter].format(text, name)
-    return _REPEATED[draft.adapter].format(text, name) if own == shape[1:] and name == "zeros_btd" else ""
+    library = DIALECTS[draft.adapter].library
+    if draft.component == "positional_encoding":
+        return f'{library}.broadcast_to({text}, inputs["zeros_btd"].shape)' if own == shape[1:] else ""
+    if own != (shape[0] * shape[1], *shape[2:]):
+        return ""
+    name = next(name for name, value in case.inputs.items() if getattr(value, "shape", ())[:2] == shape[:2])
+    return f'{library}.reshape({text}, (*inputs["{name}"].shape[:2], -1))'
 
 
 def _ignores_positions(draft: Draft, selection: Selection, case: Case, found: Any) -> bool:
     later = dataclasses.replace(case, inputs={"position_bt": case.inputs["position_bt"] + 1})
     return np.array_equal(found, _run(_adapter(draft, selection), later, draft.dtypes[0]))
-
-
-def _masks(selection: Selection) -> dict[str, int]:
-    """Returns the index of each argument's candidate."""
-    return {name.removeprefix("argument "): index for name, index in selection.items()}
 
 
 class Trials:
@@ -139,7 +127,8 @@ class Trials:
             self._found[key] = self._outputs(selection, group)
         named = (*key, deviation and deviation.title)
         if named not in self._errors:
-            self._errors[named] = max((_error(case, output, deviation) for case, output in self._found[key]), default=np.inf)
+            errors = [min(_errors(case, output, deviation).values()) for case, output in self._found[key]]
+            self._errors[named] = max(errors, default=np.inf)
         return self._errors[named]
 
     def form(self) -> str:
@@ -181,8 +170,7 @@ def _adapter(draft: Draft, selection: Selection, text: str = "") -> Any:
     port = ModuleType("proposed_port")
     exec(compile(text or written(draft, selection), "proposed_port.py", "exec"), port.__dict__)
     port.modes = ("eager",)  # type: ignore[attr-defined]
-    name = f"rosettaformer.judge.ports.adapters.{draft.adapter}"
-    return importlib.import_module(name).Adapter(port)
+    return importlib.import_module(f"...ports.adapters.{draft.adapter}", __name__).Adapter(port)
 
 
 def _run(adapter: Any, case: Case, dtype: str) -> Any:
@@ -190,13 +178,10 @@ def _run(adapter: Any, case: Case, dtype: str) -> Any:
         return adapter.run(case.at(dtype, mode="eager"))
 
 
-def _error(case: Case, found: Any, deviation: Alteration | None) -> float:
-    """Returns the largest difference from the reference, as a fraction of its largest number; infinite if it is not such an array."""
-    return min(_errors(case, found, deviation).values())
-
-
 def _errors(case: Case, found: Any, deviation: Alteration | None) -> dict[str, float]:
-    """Returns the same for each form in which a model may give its logits."""
+    """Returns the largest difference from the reference, as a fraction of its largest number, for each form in which a model may give its
+    logits; infinite if it is not such an array.
+    """
     outputs = altered.answer((deviation,), case) if deviation else answer(case)
     if outputs is None or not isinstance(found, np.ndarray) or found.shape != outputs["output"].shape:
         return {"": np.inf}

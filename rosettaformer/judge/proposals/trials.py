@@ -12,54 +12,48 @@ from reference_numpy.positional_encoding import positional_encoding
 from ..case import Case
 from ..suite.build import B, Builder, S, T, ragged
 from ..suite.transformer import ids
-from .component_inputs import is_model
+from .components import inputs, is_model, masks
 from .draft import Draft, Selection
 
 QUIET, FIRST = 0.01, 3  # the size to which a row is reduced, and the first id that is neither padding nor special
 
 
-def example(component: str, sizes: dict[str, Any]) -> dict[str, Any]:
+def example(component: str, sizes: dict[str, Any], decoder_only: bool) -> dict[str, Any]:
     """Returns inputs of the component, without masks."""
+    sizes = sizes | ({"encoder_layers": 0} if decoder_only else {})
     build = Builder(sizes)
     config = build.config("nn_transformer", **sizes)
-    found = dict(build.make(component, "example", config, **next(_inputs(component, config, ""))[1]).inputs)
-    segmented = is_model(component) and "target" not in found
-    return found | ({"segment_bs": np.zeros((B, S), np.int64)} if segmented else {})
+    return dict(build.make(component, "example", config, **next(_inputs(component, config, ""))[1]).inputs)
 
 
 def trial_cases(draft: Draft, selection: Selection, group: str) -> list[Case]:
     """Returns small cases in which everything that does not show the group is silent: the outputs of the other sub-layers are zero."""
-    fixed = draft.free() | draft.config(selection)
+    fixed = draft.config(selection)
     build = Builder(fixed, draft.shared)
     config = build.config("nn_transformer", **fixed)
     given = list(_inputs(draft.component, config, group))
     if "if" in draft.call.given:  # its causal mask is built in
-        given = [(name, {**inputs, "causal": True}) for name, inputs in given]
+        given = [(name, {**values, "causal": True}) for name, values in given]
     if not draft.call.masks and not is_model(draft.component):  # a module without masks
         given = given[:1]
-    cases = [build.make(draft.component, f"trial {group} {name}", config, **inputs) for name, inputs in given]
+    cases = [build.make(draft.component, f"trial {group} {name}", config, **values) for name, values in given]
     for case in cases:
         for name, value in case.parameters.items():
             if _silent(name, group, draft.component):
                 value[...] = 0
         if group in ("norms", "feed_forward"):
-            _vary(case)
-            if is_model(case.component):
-                _quieten(case)
+            _quieten(case)
     return cases
 
 
-def _vary(case: Case) -> None:
-    """Gives rows a variance so small that what is added to it shows, down to 1e-12."""
+def _quieten(case: Case) -> None:
+    """Gives the first layer rows of a variance so small that what is added to it shows, down to 1e-12; of a model not smaller than
+    positions in float32 allow: each token is nearly the opposite of its position, or all tables are small.
+    """
     for name in {"x_btd", "x_bsd"} & case.inputs.keys():
         case.inputs[name][...] *= np.array([1, 1e-2, 1e-4])[:, None, None]
-
-
-def _quieten(case: Case) -> None:
-    """Gives the first layer rows of small variance: each token is nearly the opposite of its position, or all tables are small.
-
-    Not smaller than positions in float32 allow.
-    """
+    if not is_model(case.component):
+        return
     config = case.config
     for name, table in case.parameters.items():
         if name.endswith("embedding.table"):
@@ -67,23 +61,21 @@ def _quieten(case: Case) -> None:
     for side in ("source", "target"):
         if case.inputs.get(side) is None:
             continue
-        place = np.arange(case.inputs[side].shape[1])
-        case.inputs[side][...] = FIRST + place
-        shared = config.share_embeddings and side == "target"
+        case.inputs[side][...] = FIRST + np.arange(case.inputs[side].shape[1])
         rows_of = case.parameters.get(f"{side}_embedding.table")
-        if config.positions == "sinusoidal" and rows_of is not None and not shared:
+        if config.positions == "sinusoidal" and rows_of is not None and not (config.share_embeddings and side == "target"):
             rows = positional_encoding(np.arange(S)[None], config.model_width, np.dtype("float64"))[0]
             rows_of[FIRST : FIRST + S] -= rows / (math.sqrt(config.model_width) if config.scale_embedding else 1)
 
 
 def _silent(name: str, group: str, component: str) -> bool:
     """Whether a parameter is zero in the cases of a group."""
-    masks = group in ("source", "target")
-    if masks and ".query." in f".{name}":  # every visible key has the same weight, whatever is wrong with the logits
+    hiding = group in ("source", "target")
+    if hiding and ".query." in f".{name}":  # every visible key has the same weight, whatever is wrong with the logits
         return True
     if ".feed_forward.output." in f".{name}":
-        return masks or group in ("norms", "attention")
-    if masks and (component in ("decoder_layer", "decoder") or name.startswith("decoder.")):
+        return hiding or group in ("norms", "attention")
+    if hiding and (component in ("decoder_layer", "decoder") or name.startswith("decoder.")):
         return {"source": "self_attention.output.", "target": "cross_attention.output."}[group] in name
     return "_attention.output." in name and group in ("norms", "feed_forward")
 
@@ -91,31 +83,21 @@ def _silent(name: str, group: str, component: str) -> bool:
 def _inputs(component: str, config: TransformerConfig, group: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yields the inputs of the cases: without masks and, if masks are tried, with them."""
     of_source, of_target = group in ("source", "all"), group in ("target", "all")
-    x, memory = {"x_btd": "b t d"}, {"memory_bsd": "b s d"} if config.cross_attention else {}
-    of_keys, of_queries = ragged(B, S)[:, None, None], ragged(B, T)[:, None, None]
-    both = {"self_mask_bhts": of_queries} if of_target else {}
-    both |= {"cross_mask_bhts": of_keys} if memory and of_source else {}
-    plain: dict[str, dict[str, Any]] = {
-        "multi_head_attention": {"query_btd": "b t d", "memory_bsd": "b s d"},
-        "cross_attention_sublayer": x | {"memory_bsd": "b s d"},
-        "encoder": {"x_bsd": "b s d"},
-        "decoder_layer": x | memory,
-        "decoder": x | memory,
-        "embedding": {"token": np.arange(B * T).reshape(B, T) % config.target_vocabulary},
-        "positional_encoding": {"position_bt": np.tile(np.arange(T), (B, 1))},
-    }
-    masks: dict[str, dict[str, Any]] = {
-        **{name: {"mask_bhts": of_keys} for name in ("multi_head_attention", "cross_attention_sublayer", "encoder")},
-        **{name: {"mask_bhts": of_queries} for name in ("self_attention", "self_attention_sublayer", "encoder_layer")},
-        "decoder_layer": both,
-        "decoder": both,
-    }
     if is_model(component):
         yield from _tokens(component, config, of_source, of_target)
         return
-    yield "plain", plain.get(component, x)
-    if (of_source or of_target) and component in masks:
-        yield "masked", plain.get(component, x) | masks[component]
+    alone = component.startswith("decoder") and not config.cross_attention
+    plain: dict[str, Any] = {name: " ".join(name.rpartition("_")[2]) for name in inputs(component) if name != "memory_bsd" or not alone}
+    if component == "embedding":
+        plain = {"token": np.arange(B * T).reshape(B, T) % config.target_vocabulary}
+    if component == "positional_encoding":
+        plain = {"position_bt": np.tile(np.arange(T), (B, 1))}
+    yield "plain", plain
+    of_queries, of_keys = ragged(B, T)[:, None, None], ragged(B, S)[:, None, None]
+    hiding = {"mask_bhts": of_keys if "bsd" in inputs(component)[-1] else of_queries}
+    hiding |= ({"self_mask_bhts": of_queries} if of_target else {}) | ({"cross_mask_bhts": of_keys} if of_source and not alone else {})
+    if (of_source or of_target) and masks(component):
+        yield "masked", plain | {name: mask for name, mask in hiding.items() if name in masks(component)}
 
 
 def _tokens(component: str, config: TransformerConfig, of_source: bool, of_target: bool) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -128,8 +110,6 @@ def _tokens(component: str, config: TransformerConfig, of_source: bool, of_targe
             found["source"] = ids("source", config.source_vocabulary, config.padding_id, source)
         if component in ("transformer", "token_decoder"):
             found["target"] = ids("target", config.target_vocabulary, config.padding_id, target)
-        elif config.segments:
-            found["segment_bs"] = np.arange(B * S).reshape(B, S) % config.segments
         if component == "token_decoder" and config.encoder_layers:
             found |= {"memory_bsd": "b s d", "source_mask_bs": source if name == "masked" and of_source else None}
         yield name, found

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..catalogue import Alteration, defects_of
-from .component_inputs import is_model
-from .draft import Choice, Draft
-from .running import SAME, TRIED, Trials, combinations, with_values
+from .components import is_model
+from .draft import Choice, Draft, Selection
+from .running import SAME, TRIED, Trials, combinations
 
 WIDE, NARROW = 1e-9, 2e-6  # between them lie the errors in float64 of constants and tables in float32
 APART = 10  # every other value's error is at least this many times the best one's, if a case tells them apart
@@ -25,6 +25,7 @@ STEPS = (
     ("all", GROUPS),
 )
 NORMS = defects_of("deviation")["NRM1"].hypotheses  # what users' norms divide by
+Found = tuple[dict[str, Any], Alteration | None]  # values, and the deviation of the norms with which they give the reference's numbers
 
 
 def decide(draft: Draft) -> None:
@@ -59,7 +60,7 @@ def _settle(trials: Trials, choices: Sequence[Choice], group: str, near: bool) -
     """Decides the choices that the group shows; returns whether the numbers are the reference's. near: the nearest ones suffice."""
     draft, before = trials.draft, dict(trials.draft.selection)
     likely = [dataclasses.replace(choice, values=choice.values[:1]) if choice.read else choice for choice in choices]
-    tried = [with_values(before, likely, indices) for indices in itertools.islice(combinations(likely), TRIED + 1)]
+    tried = [before | values for values in itertools.islice(combinations(likely), TRIED + 1)]
     limited, tried = len(tried) > TRIED, tried[:TRIED]
     exact = _exact(trials, tried, group) or (_climbed(trials, tried, choices, group) if limited else None)
     if exact:
@@ -71,34 +72,31 @@ def _settle(trials: Trials, choices: Sequence[Choice], group: str, near: bool) -
     for choice in choices:
         if (exact or near) and _is_decided(trials, choice, group, bool(exact)):
             del draft.undecided[choice.name]
-            if value := said(draft, choice, draft.value(choice)):
-                (draft.tried if exact else draft.nearest).append(f"{choice.name}: {value}")
+            (draft.tried if exact else draft.nearest)[choice.name] = said(draft, choice, choice.value(draft.selection))
         elif limited:
             draft.undecided[choice.name] = f" ({TRIED} combinations were tried, not all)"
     return bool(exact)
 
 
-def _exact(trials: Trials, tried: Sequence[dict[str, int]], group: str) -> tuple[dict[str, int], Alteration | None] | None:
+def _exact(trials: Trials, tried: Sequence[dict[str, Any]], group: str) -> Found | None:
     """Returns the first selection that gives the reference's numbers, and with which deviation of the norms; None if none do."""
     known = trials.draft.deviation
     possible: tuple[Alteration | None, ...] = (known,) if known else (None,) if group == "all" else (None, *NORMS)
-    for deviation in possible:
-        for selection in tried:
-            if trials.error(selection, group, deviation) < SAME:
-                return selection, deviation
-    return None
+    found = itertools.product(possible, tried)
+    return next(((selection, one) for one, selection in found if trials.error(selection, group, one) < SAME), None)
 
 
-def _climbed(
-    trials: Trials, tried: Sequence[dict[str, int]], choices: Sequence[Choice], group: str
-) -> tuple[dict[str, int], Alteration | None] | None:
+def _climbed(trials: Trials, tried: Sequence[dict[str, Any]], choices: Sequence[Choice], group: str) -> Found | None:
     """Returns the selection that gives the reference's numbers, from the nearest by the best value of each choice in turn; or None."""
     deviation = trials.draft.deviation
-    selection = min(tried, key=lambda one: trials.error(one, group, deviation))
+
+    def error(selection: Selection) -> float:
+        return trials.error(selection, group, deviation)
+
+    selection = min(tried, key=error)
     for choice in choices:
-        others = [{**selection, choice.name: index} for index in range(len(choice.values))]
-        selection = min(others, key=lambda one: trials.error(one, group, deviation))
-    return (selection, deviation) if trials.error(selection, group, deviation) < SAME else None
+        selection = min(({**selection, choice.name: value} for value in choice.values), key=error)
+    return (selection, deviation) if error(selection) < SAME else None
 
 
 def _is_decided(trials: Trials, choice: Choice, group: str, exact: bool) -> bool:
@@ -106,35 +104,26 @@ def _is_decided(trials: Trials, choice: Choice, group: str, exact: bool) -> bool
 
     Of masks the likeliest right one is taken: one mask has many forms.
     """
-    draft = trials.draft
-    if exact and (choice.name.startswith("argument") or choice.name == "padding_id"):
+    draft, name = trials.draft, choice.name
+    if exact and (choice.argument or name == "padding_id"):
         return True
-    errors = [trials.error({**draft.selection, choice.name: index}, group, draft.deviation) for index in range(len(choice.values))]
+    errors = [trials.error({**draft.selection, name: value}, group, draft.deviation) for value in choice.values]
     best, *others = sorted(errors)
-    if exact and choice.read and not draft.selection.get(choice.name, 0):
+    if exact and choice.read and choice.value(draft.selection) == choice.values[0]:
         decided = errors[0] < SAME < max(others)  # as read from the module, and the cases show it
     elif exact:
         decided = all(error > max(APART * best, SAME) for error in others)
     else:
-        decided = not choice.name.startswith("argument") and best < NEAR and FAR * best < others[0]
+        decided = not choice.argument and best < NEAR and FAR * best < others[0]
     if decided:
-        draft.selection = {**draft.selection, choice.name: errors.index(best)}
+        draft.selection = {**draft.selection, name: choice.values[errors.index(best)]}
     return decided
 
 
 def said(draft: Draft, choice: Choice, value: Any) -> str:
     """Returns a value of a choice, in words."""
     if choice.name.startswith("axes of"):
-        parts = _parts_of(draft, choice.name.removeprefix("axes of "))
+        parts = [part for part in draft.match.root.within() if part.component == choice.name.removeprefix("axes of ")]
         rows = [row for part in parts for row in part.rows if len(row.axes) > 1]
-        return ", ".join(dict.fromkeys(f"{row.native} {row.axes[min(value, len(row.axes) - 1)]}" for row in rows[:1]))
+        return f"{rows[0].native} {rows[0].axes[min(value, len(rows[0].axes) - 1)]}"
     return ", ".join(other for _, other in value) if choice.name.startswith("order of") else str(value)
-
-
-def _parts_of(draft: Draft, component: str) -> list[Any]:
-    queue, found = [draft.match.root], []
-    while queue:
-        part = queue.pop(0)
-        found += [part] if part.component == component else []
-        queue += part.parts
-    return found

@@ -1,21 +1,25 @@
-"""A user's module, built at small sizes that all differ, with its parameters."""
+"""A user's module, built at small sizes that all differ: its call, its parameters, and what its first call shows."""
 
+import contextlib
+import inspect
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from reference_numpy import preset
 
-from ...common.modules import BACKENDS, face, framework_of
-from . import parameter_leaves
+from ...common.modules import BACKENDS, attributes, face, framework_of
+from ...common.modules.recording import ModuleCall
 from .calling import Call, called
-from .component_inputs import is_model
+from .components import is_model
 from .construction import Construction
-from .failures import FAILURES, failure, limited
-from .source import Source
+from .open_arguments import is_length
+from .tensors import Leaf
 from .trials import example
+from .user_code import FAILURES, Source, failure, limited
 from .vocabulary import role_of
 
 WIDTH, HEADS, SIZE = 12, 3, 4
@@ -26,11 +30,20 @@ SIZES: dict[str, Any] = {
 }  # fmt: skip
 
 
-class Subject:
+@dataclass
+class Started:
+    """What the first call of a Linen module shows: its parameters, its parts, and the inputs and outputs of each."""
+
+    variables: Mapping[str, Any] = field(default_factory=dict)
+    modules: list[Any] = field(default_factory=list)
+    calls: dict[str, tuple[Any, Any]] = field(default_factory=dict)  # own path -> the first argument, and the output
+
+
+class UserModule:
     """The module of a class or function, and what can be seen of it.
 
-    sizes: at which it is built. started: what its first call shows. leaves: its parameters. epsilon: what its norms say. masked: whether
-    its first call needs masks.
+    sizes: at which it is built. arguments: of its call. started: what its first call shows. leaves: its parameters. epsilon: what its norms
+    say. masked: whether its first call needs masks.
     Raises ValueError if it cannot be built or called, or if it is not a module of a framework.
     """
 
@@ -54,26 +67,25 @@ class Subject:
         if not self.framework or wanted not in ("", self.framework, self.adapter):
             must = f"{self.source.name} must give a module of {wanted or 'torch, Keras or Flax'}"
             raise ValueError(f"{must}; got {type(self.module).__name__}; the port of anything else is written by hand: docs/ports.md")
-        parameter_leaves.signature(self.module)
-        self.started = self._start(component) if self.framework in ("keras", "linen") else parameter_leaves.Started()
-        self.leaves = parameter_leaves.leaves(self.module, self.started.variables)
-        self.epsilon = parameter_leaves.epsilon(self.module, self.started.modules)
+        self.arguments = _arguments(self.module, self.framework)
+        self.started = self._start(component) if self.framework in ("keras", "linen") else Started()
+        self.leaves = _leaves(self.module, self.framework, self.started.variables)
+        self.epsilon = _epsilon(self.module, self.framework, self.started.modules)
 
-    def _start(self, component: str) -> parameter_leaves.Started:
+    def _start(self, component: str) -> Started:
         """Calls a Keras layer, or initialises a Linen module: they have no parameters before they are given inputs.
 
         Raises ValueError if no component's inputs fit the module.
         """
-        vocabulary = {"source_vocabulary", "target_vocabulary"} & self.plan.fields
-        layers = ["encoder_layer", "decoder_layer", "multi_head_attention"]
-        likely = ["transformer"] * bool(self.sizes["decoder_layers"]) + ["pool"] if vocabulary else layers
-        arguments, problems = parameter_leaves.signature(self.module), []
-        for name, decoder_only in itertools.product((component,) if component else likely, (False, True)):
-            call = called(name, arguments, self.adapter, decoder_only)
+        models, layers = ["transformer", "token_encoder"], ["encoder_layer", "decoder_layer", "multi_head_attention"]
+        likely = models if {"source_vocabulary", "target_vocabulary"} & self.plan.fields else layers
+        problems = []
+        for name, decoder_only in itertools.product([component] if component else likely, (False, True)):
+            call = called(name, self.arguments, self.adapter, decoder_only)
             for number, values in enumerate(self._values(call, name, decoder_only)):
                 try:
                     with limited("a call of the module"):
-                        started = parameter_leaves.started(self.module, self.framework, values)
+                        started = _started(self.module, self.framework, values)
                     self.masked = number > 1
                     return started
                 except FAILURES as error:
@@ -82,32 +94,93 @@ class Subject:
 
     def _values(self, call: Call, name: str, decoder_only: bool) -> Iterator[dict[str, Any]]:
         """Yields the arguments of a call as that component: without masks, and with masks of ones in the forms that modules take."""
-        sizes = self.sizes | ({"encoder_layers": 0, "segments": 0} if decoder_only else {})
-        arrays = example(name, sizes)
-        batch, length = next(array for array in arrays.values() if array is not None).shape[:2]
+        arrays = {one: value for one, value in example(name, self.sizes, decoder_only).items() if value is not None}
+        batch, length = next(iter(arrays.values())).shape[:2]
         arrays["zeros_btd"] = np.zeros((batch, length, self.sizes["model_width"]))
         tensor = face(self.framework).tensor
-        inputs = {one: tensor(value) for one, value in arrays.items() if value is not None}
-        known = {"inputs": inputs, "segments": lambda inputs: inputs["segment_bs"]}
-        given = {one: eval(text, known) for one, text in call.given.items() if text != "itself"}
-        values: dict[str, Any] = {one: inputs.get(value) if isinstance(value, str) else value(inputs) for one, value in given.items()}
-        none = {one: None for one, argument in parameter_leaves.signature(self.module).items() if argument.default is argument.empty}
-        yield {**none, **values}
+        inputs = {one: tensor(value) for one, value in arrays.items()}
+        given = {one: eval(text, {"inputs": inputs}) for one, text in call.given.items() if text != "itself"}
+        values: dict[str, Any] = {one: argument.default for one, argument in self.arguments.items()}
+        values = {one: None for one, default in values.items() if default is inspect.Parameter.empty}
+        values |= {one: inputs.get(value) if isinstance(value, str) else value(inputs) for one, value in given.items()}
+        yield values
         if not is_model(name):  # one row without a batch axis
-            yield {**none, **{one: value[0] if hasattr(value, "shape") else value for one, value in values.items()}}
-        keys = {one: length if side == "target" else _length(arrays, length) for one, side in call.sides.items()}
-        counts = {one: tensor(np.full(batch, keys[one], np.int32)) for one in call.component_lengths}
+            yield {one: value[0] if hasattr(value, "shape") else value for one, value in values.items()}
+        memory = next((arrays[one].shape[1] for one in ("memory_bsd", "source") if one in arrays), length)
+        keys = {one: length if side == "target" else memory for one, side in call.sides.items()}
+        counts = {one: tensor(np.full(batch, keys[one], np.int32)) for one in keys if is_length(one)}
+        hiding = [one for one in keys if "mask" in one.lower()]
         if counts:
-            yield {**none, **values, **counts}
-        if call.component_masks:
+            yield values | counts
+        if hiding:
             for dtype, form in itertools.product((bool, np.float32, np.int32), ((batch, 0), (batch, 1, 1, 0), (batch, 1, 0), (length, 0))):
-                shaped = {one: np.ones([size or keys[one] for size in form], dtype) for one in call.component_masks}
-                yield {**none, **values, **{one: tensor(mask) for one, mask in shaped.items()}}
+                shaped = {one: np.ones([size or keys[one] for size in form], dtype) for one in hiding}
+                yield values | {one: tensor(mask) for one, mask in shaped.items()}
 
 
-def _length(arrays: Mapping[str, Any], length: int) -> int:
-    """Returns how many keys there are."""
-    return next((arrays[name].shape[1] for name in ("memory_bsd", "source") if arrays.get(name) is not None), length)
+def _arguments(module: Any, framework: str) -> dict[str, inspect.Parameter]:
+    """Returns the arguments of a call of the module, without `*args` and `**kwargs`. Raises ValueError if it cannot be called."""
+    name = {"torch": "forward", "keras": "call"}.get(framework, "__call__")
+    function = getattr(module, name, None)
+    if function is None or getattr(function, "__qualname__", "") in ("_forward_unimplemented", "Layer.call"):
+        raise ValueError(f"{type(module).__name__} has no {name}: name a class that has one, in which its parts are called")
+    kinds = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+    return {name: parameter for name, parameter in inspect.signature(function).parameters.items() if parameter.kind not in kinds}
+
+
+def _started(module: Any, framework: str, values: Mapping[str, Any]) -> Started:
+    """Calls a Keras layer, which makes its variables; initialises a Linen module, which makes its parts and their parameters.
+
+    Raises what the module raises.
+    """
+    found = Started()
+    if framework == "keras":
+        module(**values)
+        return found
+    import jax
+
+    linen = face(framework)
+
+    def enter(call: ModuleCall) -> None:
+        found.modules.append(call.module)
+
+    def leave(call: ModuleCall, output: Any) -> None:
+        if call.args:
+            found.calls[call.path] = call.args[0], output
+
+    with linen.calls(linen.path, enter, leave):
+        found.variables = linen.variables(module.init(jax.random.key(0), **values).get("params", {}))
+    return found
+
+
+def _leaves(module: Any, framework: str, variables: Mapping[str, Any]) -> list[Leaf]:
+    """Returns the trainable parameters, each once. variables: of a Linen module, which holds none itself."""
+    if framework != "torch":
+        found = variables.items() if framework == "linen" else attributes.variables(module)
+        return [Leaf(path, tuple(value.shape), "in" if path.endswith("kernel") else "") for path, value in found]
+    if lazy := [path for path, value in module.named_parameters() if type(value).__name__ == "UninitializedParameter"]:
+        raise ValueError(f"{lazy[0]} has no shape before the first call; name a function that builds the module and calls it once")
+    return [Leaf(path, tuple(value.shape), _first(module, path)) for path, value in module.named_parameters() if value.requires_grad]
+
+
+def _first(module: Any, path: str) -> str:
+    """Returns which axes of a torch parameter come first: outputs or inputs."""
+    names = {cls.__name__ for cls in type(module.get_submodule(path.rpartition(".")[0])).__mro__}
+    if names & {"Linear", "Conv1d"} or path.endswith(("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")):
+        return "out"
+    return "in" if "Conv1D" in names else ""
+
+
+def _epsilon(module: Any, framework: str, others: Sequence[Any]) -> float | None:
+    """Returns what the norms of the module add to the variance, if all agree; None otherwise. others: modules that it has made."""
+    found = set()
+    own = module.modules() if framework == "torch" else attributes.parts(module)
+    for node, name in itertools.product((*own, *others), ("eps", "epsilon", "variance_epsilon", "layer_norm_eps")):
+        with contextlib.suppress(*FAILURES):  # of a property
+            value = getattr(node, name, None)
+            if isinstance(value, float) and 0 < value < 0.1:
+                found.add(value)
+    return found.pop() if len(found) == 1 else None
 
 
 def _sizes(plan: Construction) -> dict[str, Any]:
@@ -121,47 +194,31 @@ def _sizes(plan: Construction) -> dict[str, Any]:
         sizes |= {"heads": 1, "key_value_heads": 1, "key_size": WIDTH, "value_size": WIDTH}
     if not {"source_vocabulary", "target_vocabulary"} <= plan.fields:
         sizes["source_vocabulary"] = sizes["target_vocabulary"]
-    if "segments" in plan.fields:
-        sizes["segments"] = 3
-    if "classes" in plan.fields:  # of an encoder-only model
-        sizes |= {"classes": 5, "pooler": True, "decoder_layers": 0}
     return sizes
 
 
-def _inferred(leaves: list[parameter_leaves.Leaf], plan: Construction) -> dict[str, Any]:
+def _inferred(leaves: list[Leaf], plan: Construction) -> dict[str, Any]:
     """Returns sizes that the constructor derives: of keys and values a projection's size for each head; of the feed-forward the size that
     two kernels have beside the model width.
     """
     found, sizes = {}, _sizes(plan)
     width = sizes["model_width"]
+    kernels = [leaf for leaf in leaves if len(leaf.shape) > 1 and width in leaf.shape]
     for name, role, heads in (("key_size", "query", "heads"), ("value_size", "value", "key_value_heads")):
-        outputs = {_outputs(leaf, width) for leaf in leaves if role_of(_last(leaf.path)) == role} - {0}
+        wide = [int(np.prod(leaf.shape)) for leaf in kernels if _role(leaf.path) == role]
+        outputs = {size // width for size in wide if size % width == 0}
         if "key_size" not in plan.fields and len(outputs) == 1 and (size := outputs.pop()) % sizes[heads] == 0:
             found[name] = size // sizes[heads]
     if "feed_forward_width" not in plan.fields or not any(sizes["feed_forward_width"] in leaf.shape for leaf in leaves):
         own = {width, 2 * width, 3 * width, SIZES["source_vocabulary"], SIZES["target_vocabulary"], SIZES["max_positions"]}
         own |= {sizes[heads] * (sizes | found)["key_size"] for heads in ("heads", "key_value_heads")}
-        other = [max(leaf.shape) for leaf in leaves if len(leaf.shape) > 1 and width in leaf.shape]
+        other = [max(leaf.shape) for leaf in kernels]
         seen = [size for size in other if size not in own and other.count(size) > 1]
         found |= {"feed_forward_width": seen[0]} if seen else {}
     return found
 
 
-def _last(path: str) -> str:
-    """Returns the last step of a path that says what a tensor is for."""
-    return [step for step in path.split(".") if step not in ("kernel", "weight")][-1:][0] if path not in ("kernel", "weight") else ""
-
-
-def _outputs(leaf: parameter_leaves.Leaf, width: int) -> int:
-    """Returns how many outputs a projection from the model width has; 0 if it is not one."""
-    size = int(np.prod(leaf.shape))
-    return size // width if len(leaf.shape) > 1 and width in leaf.shape and size % width == 0 else 0
-
-
-def letters(sizes: Mapping[str, Any]) -> dict[str, int]:
-    """Returns the size of every letter of axes; `v` and `w` of the source's and the target's vocabulary, `i` of a head's slice of the
-    width.
-    """
-    config = preset("nn_transformer", **sizes)
-    slice_ = config.model_width // config.heads
-    return {**config.sizes, "v": config.source_vocabulary, "w": config.target_vocabulary, "i": slice_}
+def _role(path: str) -> str:
+    """Returns the projection that the last step of a path names, which says what a tensor is for."""
+    steps = [step for step in path.split(".") if step not in ("kernel", "weight")]
+    return role_of(steps[-1]) if steps else ""

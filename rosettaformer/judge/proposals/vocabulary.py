@@ -12,6 +12,7 @@ _ROLES = {
     "output": {"o", "out", "output", "wo", "bo", "proj", "fc", "dense", "final", "combine", "projection", "unify", "unifyheads", "concat"},
 }
 CROSS = {"cross", "src", "enc", "encoder", "encdec", "memory", "mem", "inter", "context", "multihead", "crossattn", "crossattention"}
+OF_MEMORY = CROSS - {"multihead"} | {"e", "encoding", "kv", "hidden"}  # words of an argument that takes the encoder's output or its mask
 SELF = {"self", "selfattn", "selfattention", "masked"}
 FEEDS = {"ff", "ffn", "mlp", "feed", "feedforward", "fc", "pff", "pwff"}
 GATES, DOWNS = {"gate", "w1", "wi_0"}, {"down", "w2", "wo", "out", "output"}

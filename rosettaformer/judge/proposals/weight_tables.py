@@ -1,61 +1,52 @@
 """Makes the rows of a port's `weights`, in a table for each component that is the same wherever it occurs."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
-from .parts import Part
+from .matching import Part
 from .vocabulary import within
 
-
-def row_text(row: Sequence[str]) -> str:
-    return "(" + ", ".join(f'"{text}"' for text in row) + ")"
+Tables = dict[str, list[tuple[str, ...]]]
 
 
-def tables_of(root: Part) -> dict[str, list[tuple[str, ...]]]:
+def tables_of(root: Part) -> Tables:
     """Returns the rows of each component.
 
     A part that is a sub-module of its own, and the same wherever it occurs, has a table; the rows of any other are in the table around it.
     """
-    own = _own_tables(root)
-    tables: dict[str, list[tuple[str, ...]]] = {root.component: []}
-    _fill(root, root, "", own, tables)
+    tables: Tables = {root.component: []}
+    _fill(root, root, "", _own_tables(root), tables)
     return {component: list(dict.fromkeys(rows)) for component, rows in tables.items() if rows}
 
 
 def _own_tables(root: Part) -> set[str]:
     """Returns the components that are the same wherever they occur, each in a sub-module of its own."""
     found: dict[str, set[tuple[Any, ...]]] = {}
-    for around, part in _all(root):
-        inside: tuple[tuple[str, ...], ...] = tuple(sorted((row.name, row.native, row.axes[0]) for row in part.rows))
-        inside += tuple((child.path, within(child.native, part.native)) for child in part.parts if child.component != "layer_norm")
-        apart = part.native != around.native
-        found.setdefault(part.component, set()).add(inside if apart else ("in", around.component, inside))
+    for around in root.within():
+        for part in around.parts:
+            inside: tuple[tuple[str, ...], ...] = tuple(sorted((row.name, row.native, row.axes[0]) for row in part.rows))
+            inside += tuple((child.path, within(child.native, part.native)) for child in part.parts if child.component != "layer_norm")
+            apart = part.native != around.native
+            found.setdefault(part.component, set()).add(inside if apart else ("in", around.component, inside))
     return {component for component, shapes in found.items() if len(shapes) == 1 and not any(shape[:1] == ("in",) for shape in shapes)}
 
 
-def _all(part: Part) -> Iterator[tuple[Part, Part]]:
-    for child in part.parts:
-        yield part, child
-        yield from _all(child)
-
-
-def _fill(part: Part, holder: Part, prefix: str, own: set[str], tables: dict[str, list[tuple[str, ...]]]) -> None:
+def _fill(part: Part, holder: Part, prefix: str, own: set[str], tables: Tables) -> None:
     """Adds the rows of a part to the table of its holder; prefix: the part's canonical path inside the holder."""
     base = within(part.native, holder.native) if part is not holder else ""
-    for row in part.rows:
-        tables[holder.component].append((prefix + row.name, ".".join(filter(None, (base, row.native))), row.axes[0]))
-    tables[holder.component] += _stacked(part, holder, prefix, own)
+    rows = tables[holder.component]
+    rows += [(prefix + row.name, ".".join(filter(None, (base, row.native))), row.axes[0]) for row in part.rows]
+    rows += _stacked(part, holder, prefix, own)
     for child in part.parts:
-        path = prefix + child.path
-        if child.component in own:
-            relative = within(child.native, holder.native)
-            if not child.path.startswith("layers.") and relative != path:
-                tables[holder.component].append((path, relative))
-            if child.component not in tables:
-                tables[child.component] = []
-                _fill(child, child, "", own, tables)
-        else:
+        path, relative = prefix + child.path, within(child.native, holder.native)
+        if child.component not in own:
             _fill(child, holder, f"{path}.", own, tables)
+            continue
+        if not child.path.startswith("layers.") and relative != path:
+            rows.append((path, relative))
+        if child.component not in tables:
+            tables[child.component] = []
+            _fill(child, child, "", own, tables)
 
 
 def _stacked(part: Part, holder: Part, prefix: str, own: set[str]) -> Iterator[tuple[str, ...]]:

@@ -1,8 +1,30 @@
-"""Finds the axes that a tensor may have: every order and grouping of a parameter's letters that gives its shape."""
+"""The tensors of a module's parameters, and the axes that one may have: every order and grouping of letters that gives its shape."""
 
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A parameter: its native name and shape.
+
+    first: which of its axes come first, "out" (outputs) or "in" (inputs); "" if that is open.
+    """
+
+    path: str
+    shape: tuple[int, ...]
+    first: str = ""
+
+    @property
+    def parent(self) -> str:
+        return self.path.rpartition(".")[0]
+
+    @property
+    def is_vector(self) -> bool:
+        """Whether at most one of its axes is longer than 1."""
+        return max(self.shape, default=0) == math.prod(self.shape)
 
 
 def layouts(

@@ -1,21 +1,35 @@
-"""Loads what `--from` names: a class, or a function that returns a module, in a file or an importable module."""
+"""The user's code: loads what `--from` names, stops a step of it that takes too long, and puts what it raises into words."""
 
 import contextlib
 import importlib
 import inspect
+import io
 import os
 import re
+import signal
 import sys
+import tempfile
+import threading
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
 from reference_numpy.suggestions import known
 
+from ...common.processes import innermost, words
 from ...common.reading import read_bytes
-from .failures import FAILURES, failure, limited
+
+FAILURES = (Exception, SystemExit)  # what the user's code may raise
+LIMIT = 300  # seconds for one step: an import, the building of a module, a call
+# the beginnings of log lines of absl, and of TensorFlow before it
+_LOGGED = re.compile(rb"WARNING: All log messages before absl::|[IWE]\d{4} \d\d:\d\d:\d+\.\d+|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [IWE] ")
+
+
+class TooLong(BaseException):
+    """Raised if a step takes too long; no code that handles errors catches it."""
 
 
 @dataclass(frozen=True)
@@ -59,13 +73,14 @@ def loaded(text: str) -> Iterator[Source]:
     try:
         with limited(f"the import of {where}"), contextlib.chdir(os.getcwd()):
             module = _of_file(Path(where)) if where.endswith(".py") else _of_name(where)
+        own = [one for one, value in vars(module).items() if inspect.isclass(value) and value.__module__ == module.__name__]
         if not name:
-            raise ValueError(f"a class of {where} must be named, as in {where}:Model; it has {', '.join(_candidates(module)) or 'none'}")
+            raise ValueError(f"a class of {where} must be named, as in {where}:Model; it has {', '.join(own) or 'none'}")
         if not callable(getattr(module, name, None)):
-            known("class", [name], _candidates(module) or [name])
+            known("class", [name], own or [name])
             raise ValueError(f"{name} of {where} must be a class or a function")
-        own = module.__name__ == Path(where).stem  # not part of a package, which is found from here
-        yield Source(module, name, str(Path(where).resolve().parent) if where.endswith(".py") and own else "")
+        alone = where.endswith(".py") and module.__name__ == Path(where).stem  # not part of a package, which is found from here
+        yield Source(module, name, str(Path(where).resolve().parent) if alone else "")
     finally:
         sys.path[:] = path
         if where.endswith(".py"):
@@ -109,6 +124,56 @@ def _of_name(name: str) -> ModuleType:
         raise ValueError(f"{where} must be a file ending in .py or an importable module: {failure(error)}") from error
 
 
-def _candidates(module: ModuleType) -> list[str]:
-    """Returns the classes that the module defines itself."""
-    return [name for name, value in vars(module).items() if inspect.isclass(value) and value.__module__ == module.__name__]
+def failure(error: BaseException) -> str:
+    """Returns the error and its message, without a terminal's codes for bold and colours."""
+    return re.sub(r"\x1b\[[0-9;]*m", "", words(innermost(error)))
+
+
+@contextlib.contextmanager
+def limited(what: str) -> Iterator[None]:
+    """Ends a step of the user's code that sleeps or loops: raises TooLong, again and again, after `LIMIT` seconds.
+
+    Only in the main thread: no other gets signals.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise TooLong(f"{what} takes longer than {LIMIT} s")
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, LIMIT, 1)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Drops Python's warnings, standard output and the log lines of a framework's libraries while the block runs."""
+    with _without_logs(), contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@contextlib.contextmanager
+def _without_logs() -> Iterator[None]:
+    """Holds back what bypasses Python on the descriptor of standard error, and writes what is not a log line when the block has ended."""
+    python, descriptor = sys.stderr, 2
+    with tempfile.TemporaryFile() as held, open(os.dup(descriptor), "w", buffering=1, encoding="utf-8") as real:
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            python.flush()
+            sys.stderr = real if python.fileno() == descriptor else python
+        os.dup2(held.fileno(), descriptor)
+        try:
+            yield
+        finally:
+            os.dup2(real.fileno(), descriptor)
+            sys.stderr = python
+            held.seek(0)
+            for line in held:
+                if not _LOGGED.match(line):
+                    os.write(descriptor, line)
