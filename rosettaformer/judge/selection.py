@@ -37,7 +37,7 @@ class Selection:
     components, dtypes: only these; by default all, but of a whole model float32 and its checkpoint's dtype. expression: names of cases
     joined by and, or, not, as in pytest. grad: gradients too. full: every case and its gradients, in every dtype. like: the whole model, a
     family (with random weights from seed) or a folder. memory: for the cases of a model, in GB. checkpoint: weights of the whole model,
-    without the heads, tensors and entries ignore. meshes: devices to judge on. Of exported files: tensors as NAME=MEANING; function: that of
+    without the heads, tensors and entries ignore. meshes: devices to judge on. Of exported files: tensors: NAME=MEANING; function: that of
     the model; allow_code: whether compiled code may be opened; expect: their lower precision.
     """
 
