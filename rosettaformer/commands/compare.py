@@ -5,14 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.markup import escape
 
 from ..common import atomic
-from ..comparison import comparing, run
+from ..comparison import comparing
+from ..comparison.engine import sides
 from ..comparison.matching import rename_table
-from ..comparison.report import comparison_text, versus
-from ..comparison.running import sides
+from ..comparison.output import terminal, versus
 from ..judge.report import files
 from .options import OUT, Choice, Grouped, section, wide_console
 from .progress import Working
@@ -93,8 +91,8 @@ def compare(
     axes = options.pop("left_axes"), options.pop("right_axes")
     try:
         with Working("comparing") as working:
-            found = comparing.between(named, axes=axes, progress=working.at, **options)
-    except run.NotMatched as error:
+            found = comparing.between(named, comparing.Options(axes=axes, **options), working.at)
+    except comparing.NotMatched as error:
         if write_rename:
             atomic.write_text(write_rename, error.table)
         raise
@@ -103,14 +101,10 @@ def compare(
     if json_file:
         files.write_json(json_file, found)
     if str(json_file) != "-":
-        comparison_text.render(_console(), found, quiet)
+        terminal.render(wide_console(WIDTH), found, quiet)
     if found.get("failed"):
         raise ValueError(found["failed"])
-    sys.exit(1 if found["verdict"] in ("differs", comparison_text.NOTHING) else 0)
-
-
-def _console() -> Console:
-    return wide_console(WIDTH)
+    sys.exit(1 if found["verdict"] in ("differs", terminal.NOTHING) else 0)
 
 
 def _versus(before: Path, after: Path, threshold: float, json_file: Path | None, quiet: bool) -> int:
@@ -118,16 +112,6 @@ def _versus(before: Path, after: Path, threshold: float, json_file: Path | None,
     found = versus.versus(versus.read(before), versus.read(after), threshold)
     if json_file:
         files.write_json(json_file, found)
-    if str(json_file) == "-":
-        return 1 if found["worse"] else 0
-    console = _console()
-    for word, colour in (("worse", "red"), ("better", "green")):
-        for row in found[word] if not quiet else ():
-            numbers = " -> ".join(f"{row[when]['verdict']} {comparison_text.units(row[when]['units'])}" for when in ("before", "after"))
-            console.print(f"[{colour}]{word}[/] {escape(row['name'])}: {numbers}", highlight=False, soft_wrap=True)
-    for word in ("appeared", "vanished"):
-        for name in found[word] if not quiet else ():
-            console.print(f"[yellow]{word}[/] {escape(name)}", highlight=False, soft_wrap=True)
-    counts = ", ".join(f"{len(found[word])} {word}" for word in ("worse", "better", "appeared", "vanished"))
-    console.print(f"{after} against {before}: {counts}", highlight=False, soft_wrap=True)
+    if str(json_file) != "-":
+        terminal.render_changes(wide_console(WIDTH), found, f"{after} against {before}", quiet)
     return 1 if found["worse"] else 0

@@ -15,12 +15,12 @@ from ..common.atomic import replacing, write_text
 from ..common.atomic import require as writable
 from ..common.backends import needs_of
 from ..common.extras import require
-from ..comparison.model_report import figures as drawing
-from ..comparison.model_report.data import to_dict
-from ..comparison.model_report.page import render, verdict
-from ..comparison.model_report.report_making import SECTIONS, Options, Report, make
-from ..comparison.model_report.reported_model import open_subject
-from ..comparison.model_report.workers import IMPLEMENTATIONS
+from ..comparison.one_model.implementations import IMPLEMENTATIONS
+from ..comparison.one_model.making import SECTIONS, Options, Report, make
+from ..comparison.one_model.subject import open_subject
+from ..comparison.output import figures as drawing
+from ..comparison.output.data import to_dict
+from ..comparison.output.page import render, verdict
 from ..judge.case import DTYPES
 from ..judge.report import files
 from ..judge.report.matrix import duration
@@ -110,7 +110,7 @@ def _require(out: Path, figures: Path | None, json_file: Path | None, backends: 
         writable(figures, folder=True)
         if not drawing.is_ours(figures):
             raise ValueError(f"{figures} must be a new folder, an empty one or one of figures; it holds something else")
-    require("the report", {"report": ["jinja2", *(["matplotlib"] if figures else [])], **needs_of(*backends)})
+    require("the report", {"report": ["jinja2", "matplotlib"], **needs_of(*backends)})
 
 
 def _write(found: Report, page: str, out: Path, figures: Path | None, json_file: Path | None, say: Callable[[str], None]) -> None:

@@ -13,7 +13,7 @@ from model_folders import edit
 from rosettaformer import cli
 from rosettaformer.common import archives
 from rosettaformer.common.processes import message
-from rosettaformer.comparison.running import declared_inputs
+from rosettaformer.comparison.engine import declared_inputs
 from rosettaformer.files.checkpoints import CheckpointError, pickled
 from rosettaformer.files.checkpoints.hugging_face import new, view
 

@@ -16,7 +16,7 @@ from messages import mentions
 from model_folders import bert, edit, gpt2
 from test_hugging_face_folders import CONFIGS, altered, folder_of, problems_of
 
-from rosettaformer.comparison.model_report.reported_model import open_subject
+from rosettaformer.comparison.one_model.subject import open_subject
 from rosettaformer.files import checkpoints
 from rosettaformer.files.checkpoints import container
 from rosettaformer.judge.suite.checkpoint import checkpoint_cases

@@ -63,7 +63,7 @@ def test_compare_gives_the_report_that_the_command_writes(tmp_path: Path, monkey
 
 
 def test_compare_takes_models_and_no_reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rosettaformer.comparison.run.compare", lambda *_: {})
+    monkeypatch.setattr("rosettaformer.comparison.comparing.between", lambda *_: {})
     for name in "ab":
         (tmp_path / f"{name}.json").write_text("{}")
     with pytest.raises(ValueError):

@@ -12,9 +12,10 @@ from messages import mentions, naming
 from published_pairs import MODELS, told
 
 from rosettaformer.comparison import axes
+from rosettaformer.comparison.engine import declared_inputs
+from rosettaformer.comparison.findings import noise
 from rosettaformer.comparison.matching import weight_layout
-from rosettaformer.comparison.report import noise, versus
-from rosettaformer.comparison.running import declared_inputs
+from rosettaformer.comparison.output import versus
 
 IMAGE = ("--input", "x: b=3 h=14 w=14 c=3 float32")
 LARGE = ("--input", "x: b=2 h=32 w=32 c=3 float32")

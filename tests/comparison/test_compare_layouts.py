@@ -9,9 +9,9 @@ from kinds import conformance
 from published_pairs import MODELS, told
 from sides_in_process import sides_in_process
 
-from rosettaformer.comparison import run
-from rosettaformer.comparison.report import comparison_text, layouts
-from rosettaformer.comparison.running import declared_inputs, sides
+from rosettaformer.comparison import comparing
+from rosettaformer.comparison.engine import sides
+from rosettaformer.comparison.findings import layouts
 
 __all__ = ["sides_in_process"]  # a fixture
 pytestmark = pytest.mark.usefixtures("sides_in_process")
@@ -33,11 +33,9 @@ def compared(framework: str, model: str, declared: str, gradients: bool = False,
     pytest.importorskip({"nnx": "flax"}.get(framework, framework))
     files = {"left": "stems_torch.py", "right": f"stems_{framework}.py"}
     pair = [sides.parse(f"{MODELS / files[side]}:{model}", settings.get(side, {})) for side in files]
-    options = run.Options(inputs=[declared_inputs.declaration(declared)], gradients=gradients, step=False)
-    report = run.compare(*pair, options)
+    report = comparing.between(pair, comparing.Options([declared], gradients=gradients, step=False))
     assert not report["left_out"]
-    more = {"verdict": comparison_text.verdict(report), "sentences": comparison_text.sentences(report)}
-    return more | report
+    return report
 
 
 PAIRS = [("nnx", "Series", 0), *map(conformance, [("nnx", "Series", 1), ("keras", "Series", 0), ("keras", "Series", 1)])]

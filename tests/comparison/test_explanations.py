@@ -10,13 +10,12 @@ from kinds import conformance
 from published_pairs import MODELS
 from sides_in_process import sides_in_process
 
-from rosettaformer.comparison import run
+from rosettaformer.comparison import comparing
 from rosettaformer.comparison.explaining import Explaining
+from rosettaformer.comparison.findings import explanations, known_parts, settings, training_rows
+from rosettaformer.comparison.findings.layer_rows import Rows
 from rosettaformer.comparison.matching import fusing, variable_matching
 from rosettaformer.comparison.models import behaviour
-from rosettaformer.comparison.report import comparison_text, explanations, known_parts, settings, training_rows
-from rosettaformer.comparison.report.layer_rows import Rows
-from rosettaformer.comparison.running import declared_inputs, sides
 
 __all__ = ["sides_in_process"]  # a fixture
 
@@ -26,7 +25,7 @@ INPUTS = {FOREIGN: "ids: b=3 t=7 int64 <19", CLOSURES: "x: b=4 d=5 float32"}
 # what explains -> where it stands, its name, and models of which it is asked
 EXPLAINERS: dict[str, tuple[Any, str, tuple[str, str]]] = {
     "known part": (known_parts, "said", ATTENTION),
-    "first divergence": (explanations, "first", ATTENTION),
+    "first divergence": (explanations.Explanations, "_first", ATTENTION),
     "places": (explanations, "places", ATTENTION),
     "relation": (explanations, "relation", CLOSURES),
     "settings": (settings, "differing", ATTENTION),
@@ -34,7 +33,7 @@ EXPLAINERS: dict[str, tuple[Any, str, tuple[str, str]]] = {
     "without a partner": (explanations.Explanations, "_unmatched", ATTENTION),
     "the other's input": (Rows, "_judged", ATTENTION),
     "exchanged inputs": (Rows, "_exchanged", ATTENTION),
-    "flattened inputs": (run._Comparison, "_found_otherwise", ATTENTION),
+    "flattened inputs": (comparing._Comparison, "_found_otherwise", ATTENTION),
     "behaviour": (behaviour, "_found", FOREIGN),
     "fused weights": (fusing, "fused", FUSED),
     "padding": (training_rows, "_but_for_padding", ATTENTION),
@@ -48,14 +47,12 @@ QUICK = ("known part", "the other's input")
 def test_an_explanation_that_fails_is_left_out_and_the_verdict_stays(name: str) -> None:
     pytest.importorskip("torch")
     where, function, models = EXPLAINERS[name]
-    pair = [sides.parse(str(MODELS / model), {}) for model in models]
-    inputs = [declared_inputs.declaration(INPUTS.get(models, "x: b=2 t=7 d=12 float32"))]
+    pair, inputs = [str(MODELS / model) for model in models], [INPUTS.get(models, "x: b=2 t=7 d=12 float32")]
     weights = "own" if name in ("other numbers", "fused weights", "behaviour") else "random"
     with mock.patch.object(where, function, side_effect=RuntimeError("planted")) as planted:
-        report = run.compare(*pair, run.Options(inputs=inputs, weights=weights, gradients=name == "padding", step=False))
-        said = comparison_text.sentences(report)
-    assert planted.called and "planted" in "".join(report["left_out"]) and said
-    assert comparison_text.verdict(report) == "differs" and "failed" not in report
+        report = comparing.compare(*pair, weights=weights, inputs=inputs, gradients=name == "padding", step=False)
+    assert planted.called and "planted" in "".join(report["left_out"]) and report["sentences"]
+    assert report["verdict"] == "differs" and "failed" not in report
 
 
 def test_an_error_is_noted_once_with_its_type() -> None:

@@ -7,9 +7,8 @@ import pytest
 from kinds import conformance
 from sides_in_process import sides_in_process
 
-from rosettaformer.comparison import run
-from rosettaformer.comparison.report import comparison_text
-from rosettaformer.comparison.running import declared_inputs, sides
+from rosettaformer.comparison import comparing
+from rosettaformer.comparison.output import terminal
 
 __all__ = ["sides_in_process"]  # a fixture
 pytestmark = pytest.mark.usefixtures("sides_in_process")
@@ -52,11 +51,9 @@ def saved(kind: str, folder: Path) -> Path:
 
 
 def compared(left: str, right: str, *inputs: str) -> dict[str, Any]:
-    pair = sides.paired([sides.parse(text, {}) for text in (left, right)])
-    declared = [declared_inputs.declaration(text) for text in inputs]
-    report = run.compare(*pair, run.Options(inputs=declared, weights="own", gradients=False, step=False))
-    assert not report["left_out"] and comparison_text.sentences(report)
-    return {"verdict": comparison_text.verdict(report)} | report
+    report = comparing.compare(left, right, weights="own", inputs=inputs, gradients=False, step=False)
+    assert not report["left_out"] and report["sentences"]
+    return report
 
 
 @pytest.mark.conformance
@@ -99,5 +96,5 @@ def test_no_row_that_agrees_in_float32_is_listed_as_a_difference() -> None:
     row = {"left": "a", "right": "b", "error": 1e-7, "noise": 1e-7, "units": 1.0, "wide": 1e6}
     report = {"gradients": [{**row, "verdict": verdict} for verdict in ("equal", "rounding", "differs", "convention")],
               "steps": {"sgd": {"rows": [{**row, "verdict": "rounding"}]}}}  # fmt: skip
-    listed = {title: [row["verdict"] for row in rows] for title, rows in comparison_text._others(report)}
+    listed = {title: [row["verdict"] for row in rows] for title, rows in terminal._others(report)}
     assert [*listed.values()] == [["differs", "convention"], []]

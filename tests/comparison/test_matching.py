@@ -14,11 +14,11 @@ from reference_numpy import feed_forward, rotary
 from reference_numpy.rotary_scaling import RotaryScaling
 from rosettaformer.common.modules import arguments
 from rosettaformer.comparison.explaining import Explaining
+from rosettaformer.comparison.findings import known_parts
+from rosettaformer.comparison.findings.explanations import places, relation
 from rosettaformer.comparison.matching import fusing, layer_matching, rename_table, value_matching, weight_layout
 from rosettaformer.comparison.models import behaviour
 from rosettaformer.comparison.models.base import Layer, LayerCall, Variable
-from rosettaformer.comparison.report import known_parts
-from rosettaformer.comparison.report.explanations import places, relation
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((2, 7, 12)).astype(np.float32)

@@ -20,15 +20,16 @@ from training_runs import log, train
 
 from reference_numpy import TransformerConfig, parameters
 from rosettaformer.common.processes import cores, thread_share
-from rosettaformer.comparison.model_report import report_making
-from rosettaformer.comparison.model_report.charts import Chart
-from rosettaformer.comparison.model_report.layer_errors import Attention, component_error
-from rosettaformer.comparison.model_report.page import verdict
-from rosettaformer.comparison.model_report.predictions import Predictions, predict
-from rosettaformer.comparison.model_report.report_making import Options, Report
-from rosettaformer.comparison.model_report.reported_model import open_subject
-from rosettaformer.comparison.model_report.speed import Speed, Timing, size
-from rosettaformer.comparison.model_report.training_worker import PASSES, modes
+from rosettaformer.comparison.engine.beside import Beside
+from rosettaformer.comparison.engine.speed import Speed, Timing
+from rosettaformer.comparison.numbers import size
+from rosettaformer.comparison.one_model import making
+from rosettaformer.comparison.one_model.layer_errors import Attention, component_error
+from rosettaformer.comparison.one_model.making import Options, Report
+from rosettaformer.comparison.one_model.predictions import Predictions, predict
+from rosettaformer.comparison.one_model.subject import open_subject
+from rosettaformer.comparison.one_model.trainee import PASSES, modes
+from rosettaformer.comparison.output.page import verdict
 from rosettaformer.files.checkpoints import canonical, load
 from rosettaformer.judge.case import DTYPES, Case
 from rosettaformer.judge.expectation import components, tolerance
@@ -236,23 +237,13 @@ def test_what_is_interrupted_leaves_what_was_there(tmp_path: Path, monkeypatch: 
     def interrupted(*arguments: Any) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("rosettaformer.comparison.model_report.figures.write", interrupted)
+    monkeypatch.setattr("rosettaformer.comparison.output.figures.write", interrupted)
     file, out, figures = tmp_path / "model.safetensors", tmp_path / "report.html", tmp_path / "figures"
     canonical.save(file, CONFIG, random_parameters(CONFIG))
     out.write_text("old")
     choices = ("--backend", "numpy", "--only", "attention", "--figures", figures, "--out", out)
     assert invoke("report", "--checkpoint", file, *choices).code == 130
     assert out.read_text() == "old" and {path.name for path in tmp_path.iterdir()} == {"model.safetensors", "report.html"}
-
-
-@pytest.mark.parametrize("values", [[10.93, 11.12, 11.05], [29.9, 11.2], [0.0, 3e-7], [1e6 + 1, 1e6 + 3], [-0.2, 0.4], [5.0]])
-def test_ticks_of_a_linear_axis_have_different_labels(values: list[float]) -> None:
-    drawn = Chart("loss", "loss", "step", "loss", [*"123"][: len(values)], {"numpy": values})
-    labels = [drawn.tick(value) for value in drawn.ticks]
-    assert len({*labels}) == len(labels), labels
-    step = drawn.ticks[1] - drawn.ticks[0]
-    for value, label in zip(drawn.ticks, labels, strict=True):
-        assert abs(float(label.replace(",", "")) - value) <= step / 20
 
 
 def test_a_long_text_is_cut_and_that_is_said(tmp_path: Path) -> None:
@@ -284,11 +275,10 @@ def swapped(logits_btv: np.ndarray) -> np.ndarray:
 def said(folder: Path, values: dict[str, np.ndarray], alter: Any) -> tuple[Predictions, dict[str, list[str]]]:
     """What is said of a model whose logits one implementation alters."""
     canonical.save(folder / "model.safetensors", CONFIG, values)
-    problems: dict[str, list[str]] = {}
-    subject = open_subject(folder / "model.safetensors")
-    found = predict(subject, {"numpy": Answering(lambda logits: logits), "torch": Answering(alter)}, "float32", 1.0, problems)  # type: ignore[dict-item]
+    beside = Beside({"numpy": Answering(lambda logits: logits), "torch": Answering(alter)}, 1.0)  # type: ignore[dict-item]
+    found = predict(open_subject(folder / "model.safetensors"), beside, "float32")
     assert found
-    return found, problems
+    return found, beside.problems
 
 
 def test_a_choice_that_flips_is_seen_and_whether_rounding_explains_it(tmp_path: Path) -> None:
@@ -401,10 +391,8 @@ def made(folder: Path, library: Path, **options: Any) -> Report:
     """A report about a folder beside what transformers loads from another one."""
     subject = open_subject(folder, TEXT)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            report_making, "port_of", lambda name, model, temporary, original=report_making.port_of: original(name, library, temporary)
-        )
-        return report_making.make(subject, Options(names=("numpy", "transformers"), dtypes=("float32",), **options))
+        patch.setattr(making, "port_of", lambda name, model, temporary, original=making.port_of: original(name, library, temporary))
+        return making.make(subject, Options(names=("numpy", "transformers"), dtypes=("float32",), **options))
 
 
 @pytest.mark.conformance
@@ -433,7 +421,7 @@ def test_the_likeliest_tokens_of_each_mask_are_shown_and_a_folder_that_transform
     (broken / "config.json").write_text("{}")
     subject = open_subject(folder, "the [MASK] brown [MASK]")
     options = Options(names=("numpy", "transformers"), sections=("predictions",))
-    found = report_making.make(subject, options).predictions
+    found = making.make(subject, options).predictions
     assert found and [place.title for place in found.places] == ["[MASK] at token 2", "[MASK] at token 4"] and not found.flips
     with torch.inference_mode():
         p_sv = model(torch.tensor(subject.inputs["source"])).logits[0].softmax(1)

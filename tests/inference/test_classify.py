@@ -14,7 +14,7 @@ from kinds import conformance
 from messages import mentions
 from model_folders import FOUR_NEEDS, NUMPY, bert, gpt2
 
-from rosettaformer.comparison.model_report.reported_model import open_subject
+from rosettaformer.comparison.one_model.subject import open_subject
 from rosettaformer.use.inference.attention import inputs_of
 from rosettaformer.use.inference.folder import open_folder
 

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from rosettaformer.commands.list import _components
 from rosettaformer.commands.progress import Checking
-from rosettaformer.comparison.report import comparison_text
+from rosettaformer.comparison.output import terminal
 from rosettaformer.judge.ports.port import _filled
 from rosettaformer.judge.report import matrix
 from rosettaformer.judge.report.grouping import Reason, reasons
@@ -233,9 +233,9 @@ def test_reasons_of_several_components_have_one_remedy() -> None:
 
 def test_a_comparison_of_nothing_is_not_equal() -> None:
     report = {"outputs": [{"verdict": "not comparable"}], "hidden": [], "first": ""}
-    assert comparison_text.verdict(report) == comparison_text.NOTHING
-    assert comparison_text.verdict(report | {"outputs": [{"verdict": "equal"}]}) == "equal"
-    assert comparison_text.verdict(report | {"hidden": [{}]}) == "differs"
+    assert terminal.verdict(report) == terminal.NOTHING
+    assert terminal.verdict(report | {"outputs": [{"verdict": "equal"}]}) == "equal"
+    assert terminal.verdict(report | {"hidden": [{}]}) == "differs"
 
 
 def test_a_search_is_given_every_field_of_its_strategy() -> None:

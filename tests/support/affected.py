@@ -31,8 +31,8 @@ AFFECTS = {
     "rosettaformer/common/pages": "guide comparison inference judge checkpoints benchmarks",
     "rosettaformer/common/processes": f"judge comparison training {_EVERY}",
     "rosettaformer/comparison": "comparison checkpoints judge commands house benchmarks diagnosis",
-    "rosettaformer/comparison/model_report": "comparison inference checkpoints commands",
-    "rosettaformer/comparison/timing": "comparison benchmarks inference checkpoints judge commands",
+    "rosettaformer/comparison/one_model": "comparison inference checkpoints commands",
+    "rosettaformer/comparison/timing": "comparison benchmarks inference checkpoints judge commands house diagnosis",
     "rosettaformer/files/artefacts": "artefacts inference commands comparison judge backends guide house proposals benchmarks diagnosis "
     "training checkpoints impl_jax impl_torch",
     "rosettaformer/files/checkpoints": "checkpoints inference judge comparison artefacts commands backends guide training diagnosis "

@@ -12,7 +12,7 @@ from unittest import mock
 import pytest
 
 from rosettaformer.common.processes import Answer, Child, wire
-from rosettaformer.comparison.running import comparison_server, side_process
+from rosettaformer.comparison.engine import process, server
 
 __all__ = ["in_process", "sides_in_process"]
 
@@ -24,19 +24,19 @@ class _InProcess:
 
     def __init__(self, module: str, argument: str, threads: int, who: str) -> None:
         self._side, self._server = json.loads(argument), None
-        self._answer = comparison_server.reply(self._open)
+        self._answer = server.reply(self._open)
 
     def _open(self) -> None:
         before = [*sys.path]
         try:
-            self._server = comparison_server.Server(self._side)
+            self._server = server.Server(self._side)
         finally:
             sys.path[:] = before
 
     def ask(self, method: str, *arguments: Any, limit: float) -> None:
         before, given = [*sys.path], _sent(arguments)
         try:
-            self._answer = comparison_server.reply(lambda: getattr(self._server, method)(*given))
+            self._answer = server.reply(lambda: getattr(self._server, method)(*given))
         finally:
             sys.path[:] = before
 
@@ -61,7 +61,7 @@ def in_process(but: str = "") -> Any:
         own = but and Path(json.loads(argument)["path"]).stem == but
         return (Child if own else _InProcess)(module, argument, threads, who)
 
-    return mock.patch.object(side_process, "Child", child)
+    return mock.patch.object(process, "Child", child)
 
 
 @pytest.fixture

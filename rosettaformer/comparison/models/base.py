@@ -147,15 +147,12 @@ class Model(abc.ABC):
         """Returns what is to be timed, in float32: `forward` or `step`."""
 
 
-class Rounding:
-    """Whether a model that is asked in float64 computes so."""
-
-    @staticmethod
-    def problem(calls: Sequence[LayerCall]) -> str:
-        outputs = [array for array in calls[-1].outputs if array.dtype.kind == "f"]
-        if all(array.dtype == np.float64 for array in outputs):
-            return ""
-        return "it has layers whose dtype is fixed, and gives " + ", ".join(sorted({str(array.dtype) for array in outputs}))
+def narrow(calls: Sequence[LayerCall]) -> str:
+    """Returns why calls in float64 do not compute so; empty if they do."""
+    outputs = [array for array in calls[-1].outputs if array.dtype.kind == "f"]
+    if all(array.dtype == np.float64 for array in outputs):
+        return ""
+    return "it has layers whose dtype is fixed, and gives " + ", ".join(sorted({str(array.dtype) for array in outputs}))
 
 
 def is_floating(array: Any) -> bool:

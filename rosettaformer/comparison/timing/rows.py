@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+MODES = ("eager", "compiled")
 Call = Callable[[], Any]  # the timed call; returns when its result is ready
 # precision -> largest difference from the reference, relative to the reference's largest logit. Rounding stays ten times below it;
 # a wrong mask, position or weight is far above.

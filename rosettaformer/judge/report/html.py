@@ -68,9 +68,7 @@ def _environment(summary: Summary, ports: Mapping[str, tuple[str, Any]]) -> Iter
     yield "judge", f"NumPy {version('numpy')}, Python {platform.python_version()}, {platform.system()} {platform.machine()}"
     for port, (kind, about) in ports.items():
         if kind == Kind.READY:
-            versions = ", ".join(f"{name} {number}" for name, number in about.get("version", {}).items())
-            devices, precision = ", ".join(about.get("devices", ())), about.get("precision", "")
-            yield port, "; ".join(filter(None, (versions, devices and f"on {devices}", precision and f"matmul {precision}"))) or "ready"
+            yield port, described(about)
         else:
             yield port, f"{kind}: {about}"
     yield "made", f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC"
@@ -121,6 +119,13 @@ def _data(summary: Summary, uncovered: Mapping[str, Sequence[str]], findings: Ma
     rows = [{name: getattr(result, name) for name in SHOWN} | {"device": result.place} for result in results]
     texts = [{"port": port, "component": finding.component, "text": finding.text} for port, found in findings.items() for finding in found]
     return {"results": jsonable(rows), "findings": texts, "failures": FAILURES, "highest": HIGHEST}
+
+
+def described(about: Mapping[str, Any]) -> str:
+    """Returns what a port that is ready says of its framework, in words: versions, devices and the precision of products."""
+    versions = ", ".join(f"{name} {number}" for name, number in about.get("version", {}).items())
+    devices, precision = ", ".join(about.get("devices", ())), about.get("precision", "")
+    return "; ".join(filter(None, (versions, devices and f"on {devices}", precision and f"matmul {precision}"))) or "ready"
 
 
 def significant(value: float | None) -> str:

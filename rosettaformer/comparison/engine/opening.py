@@ -1,0 +1,160 @@
+"""Builds the model that a side names, behind the face of `models.base`: by a function, of a checkpoint, or as a library loads a folder."""
+
+import importlib
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from reference_numpy.suggestions import nearest
+
+from ...common.extras import OTHERS, MissingBackend, installed
+from ...common.processes import words
+from ...files.artefacts.opening import open_artefact
+from ...judge.ports import port as ports
+from .. import models
+from ..models.base import Model, wrapped
+from ..models.own import of_checkpoint, of_component
+from .sides import Side
+
+FREE: Mapping[str, Any] = {}
+TOKENS = {"input_ids": "t=7", "decoder_input_ids": "s=5"}  # the random inputs, with their lengths
+
+
+def opened(side: Side, port: ports.Port | None = None, fixed: Mapping[str, Any] = FREE, canonical: bool = False) -> Model:
+    """Returns the side's model; fixed, canonical: of a component. Raises ValueError if it cannot be built, and MissingBackend."""
+    if side.kind == "checkpoint":
+        return of_checkpoint(Path(side.path), side.name)
+    if side.kind == "loaded":
+        return _loaded(side)
+    if side.kind == "artefact":
+        open_artefact(Path(side.path))  # examined before anything that reads it is imported
+        model: Model = importlib.import_module(f"{models.__name__}.onnx_model").OnnxModel(Path(side.path))
+        return model
+    if port:
+        return of_component(port, side.component, {**fixed, **port.config, **side.settings}, canonical)
+    make = _maker(side)
+    return wrapped(make(), make, side.text)
+
+
+def _maker(side: Side) -> Callable[[], Any]:
+    module = _module(Path(side.path)) if side.path.endswith(".py") else _imported(side.path)
+    found = getattr(module, side.name, None)
+    if found is None:
+        candidates = [
+            name for name, value in vars(module).items() if callable(value) and getattr(value, "__module__", "") == module.__name__
+        ]
+        has = ", ".join(candidates) or "no class or function"
+        raise ValueError(f"{side.path} has no {side.name}{nearest(side.name, candidates)}; it has {has}")
+    if not callable(found):
+        return lambda: found
+
+    def make() -> Any:
+        given = dict(side.settings)
+        names = _names(found)
+        if "rngs" in names and "rngs" not in given:
+            given["rngs"] = importlib.import_module("flax.nnx").Rngs(0)
+        unknown = [name for name in given if names and name not in names and "**" not in names]
+        if unknown:
+            raise ValueError(f"{side.text} takes no {', '.join(f'{name}{nearest(name, names)}' for name in unknown)}")
+        try:
+            return found(**given)
+        except TypeError as error:
+            if "required positional argument" in str(error) or "required keyword-only" in str(error):
+                raise ValueError(f"{side.text} must be built without arguments, or with those that --set gives: {error}") from None
+            raise
+
+    return make
+
+
+def _names(function: Any) -> list[str]:
+    """The arguments of a function, or of a class's constructor, which a metaclass may hide."""
+    try:
+        found = [*inspect.signature(function.__init__ if inspect.isclass(function) else function).parameters.values()]
+    except (TypeError, ValueError):
+        return []
+    return ["**" if each.kind is each.VAR_KEYWORD else each.name for each in found[inspect.isclass(function) :]]
+
+
+def _imported(path: str) -> Any:
+    """The module of a dotted path, from the working directory or installed."""
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        return importlib.import_module(path)
+    except ModuleNotFoundError as error:
+        if error.name and (path == error.name or path.startswith(f"{error.name}.")):
+            raise ValueError(f"there is no module {path}; a file is named with its end, as in {path}.py:Model") from None
+        raise ValueError(f"{path} cannot be imported: {words(error)}") from error
+    except Exception as error:
+        raise ValueError(f"{path} cannot be imported: {words(error)}") from error
+
+
+def _module(path: Path) -> Any:
+    """The file, run as a module of its own; what it imports from its folder is found."""
+    before = list(sys.path)
+    try:
+        return ports.load_file(path)
+    except Exception as error:
+        if reason := ports.unavailable(error):
+            raise ports.MissingBackend(reason) from None
+        raise ValueError(f"{path} cannot be run: {words(error)}") from error
+    finally:
+        sys.path[:] = [str(path.resolve().parent), *before]
+
+
+def transformers_model(side: Side) -> Any:
+    """Returns the module that transformers loads. Raises as `_loaded`."""
+    return _made(side, _transformers(side)[0])
+
+
+def _loaded(side: Side) -> Model:
+    """Returns the model of a side. Raises ValueError if the library cannot load the folder, and MissingBackend."""
+    make, vocabulary = (_transformers if side.name == "transformers" else _keras_hub)(side)
+    model = wrapped(_made(side, make), make, side.text)
+    takes = {name for name, _ in model.about()["arguments"]}
+    if vocabulary and "input_ids" in takes:
+        model.defaults = tuple(f"{name}: b=2 {axes} int64 <{vocabulary}" for name, axes in TOKENS.items() if name in takes)
+    return model
+
+
+def _made(side: Side, make: Callable[[], Any]) -> Any:
+    try:
+        return make()
+    except (OSError, KeyError, ImportError, RuntimeError) as error:
+        raise ValueError(f"{side.text}: {side.name} cannot load the folder: {error}") from error
+
+
+def require(library: str) -> None:
+    """Raises MissingBackend if the library is not installed."""
+    name = library.replace("-", "_")
+    if not installed(name):
+        raise MissingBackend(f"{library} is not installed: {OTHERS[name]}")
+
+
+def _library(name: str) -> Any:
+    require(name)
+    return importlib.import_module(name)
+
+
+def _transformers(side: Side) -> tuple[Any, int]:
+    """The model with the head that `architectures` names, or without a head."""
+    transformers = _library("transformers")
+    try:
+        config = transformers.AutoConfig.from_pretrained(side.path)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{side.text}: transformers cannot read the config: {error}") from error
+    named = getattr(transformers, (config.architectures or ["AutoModel"])[0], transformers.AutoModel)
+    kind = transformers.AutoModel if side.component == "backbone" else named
+    options = {"attn_implementation": "eager", "dtype": "float32", **side.settings}
+    return lambda: kind.from_pretrained(side.path, **options), getattr(config, "vocab_size", 0)
+
+
+def _keras_hub(side: Side) -> tuple[Any, int]:
+    if not installed("sentencepiece"):  # it imports it for tokenizers, which no backbone needs
+        stub: Any = ModuleType("sentencepiece")
+        stub.SentencePieceProcessor = None
+        sys.modules["sentencepiece"] = stub
+    models = _library("keras_hub").models
+    return lambda: models.Backbone.from_preset(side.path, **side.settings), 0

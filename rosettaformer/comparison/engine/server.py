@@ -1,0 +1,187 @@
+"""The process of one side: `python -m rosettaformer.comparison.engine.server SIDE`, asked by `process.Process`.
+
+SIDE is `Side.plain()` as JSON. A question is the name of a method of `Server` and its arguments.
+"""
+
+import dataclasses
+import functools
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...common.extras import MissingBackend
+from ...common.processes import Answer, message, serve_methods, words
+from ...judge.ports.port import Port
+from ..explaining import Explaining
+from ..matching import fusing
+from ..models import behaviour, layer_calls
+from ..models.base import DTYPES, Model, Variable, narrow, rounded
+from ..timing import server
+from ..timing.rows import Row
+from . import random_weights
+from .opening import opened
+from .sides import Side
+
+
+class Server(server.Server):
+    """Answers questions about one model, and times it. Inputs and cotangents are in the side's own axes; they are set once."""
+
+    model: Model
+
+    def __init__(self, side: Mapping[str, Any]) -> None:
+        super().__init__()
+        self._side = Side(**side)
+        self._port = Port(self._side.path) if self._side.kind == "component" else None
+        self._inputs: dict[str, np.ndarray] = {}
+        self._cotangents: list[np.ndarray] = []
+        self._narrow = ""  # why there is no float64
+        self._first: Sequence[np.ndarray] | None = None  # the outputs when the model was described
+        self._parts: fusing.Parts = {}
+
+    def fixed(self) -> dict[str, Any]:
+        """The config fields that the side's port fixes."""
+        return dict(self._port.config) if self._port else {}
+
+    def open(self, fixed: Mapping[str, Any], canonical: bool) -> dict[str, Any]:
+        """Builds the model, and says what it is. fixed: the config fields that the other's port fixes. canonical: whether both are ours
+        or ports to ours, whose variables have canonical names."""
+        self.model = opened(self._side, self._port, fixed, canonical)
+        found = self.model.about() | {"framework": self.model.framework, "convention": self.model.convention}
+        if self.model.known is not None:
+            found["arguments"] = [*self.model.known.items()]
+        return found | {"inputs": self.model.defaults}
+
+    def prepare(self, inputs: Mapping[str, np.ndarray], axes: Mapping[str, Sequence[str]], wide: bool, random: bool) -> dict[str, Any]:
+        """Sets the inputs, whose floats are exact in float32, and says what the model consists of. wide: whether float64 is asked for.
+        random: whether the model's own weights may be lost.
+        """
+        self._inputs = {name: rounded(array, "float32") for name, array in inputs.items()}
+        canonical = self.model.canonical
+        if hasattr(self.model, "axes") and not canonical:
+            self.model.axes = axes
+        self.model.build(self._inputs)
+        self._narrow = "" if wide else "--dtype float32 leaves it out"
+        if wide:
+            try:
+                self.model.widen(self._inputs)
+            except Exception as error:
+                self._narrow = message(error)
+        if random:
+            self.model.load(random_weights.visible(self.model.variables(), self.model.values()))
+        return self.describe()
+
+    def describe(self, whole_attention: bool = True) -> dict[str, Any]:
+        """Says what the model consists of. whole_attention: attention is one layer, whatever it is made of."""
+        self.model.whole_attention = whole_attention
+        canonical = self.model.canonical
+        layers, variables = self.model.layers(), self.model.variables()
+        calls = self.model.run(self._inputs, DTYPES[0])
+        explaining, activate = Explaining(), functools.partial(self.model.activate, dtype=DTYPES[0])
+        behaviour.learn(layers, variables, calls, self.model.values(), activate, explaining)
+        self._first = [call.outputs for call in calls if not call.path][-1]
+        self._once(variables, {call.path for call in calls})
+        if not whole_attention:
+            layers += layer_calls.opened(layers, variables)
+        variables = canonical(variables) if canonical else variables
+        about = {"layers": [dataclasses.asdict(layer) for layer in layers], "variables": [dataclasses.asdict(one) for one in variables]}
+        return about | {"convention": self.model.convention, "notes": list(self.model.notes), "left_out": explaining.left_out}
+
+    def _once(self, variables: Sequence[Variable], called: set[str]) -> None:
+        """Of each variable with several names one is required: that of a layer that is called."""
+        named = {one.name: one for one in variables}
+        for names in self.model.tied():
+            several = [named[name] for name in names if name in named]
+            several.sort(key=lambda one: one.layer not in called)
+            for one in several[1:]:
+                one.required = False
+
+    def split(self, parts: fusing.Parts) -> None:
+        """From now on parts of these variables stand for them."""
+        self._parts = parts
+
+    def values(self) -> dict[str, np.ndarray]:
+        return dict(fusing.views(self.model.values(), self._parts))
+
+    def load(self, values: Mapping[str, np.ndarray]) -> None:
+        own = self.model.values() if self._parts else {}
+        parts = {part for several in self._parts.values() for part, *_ in several}
+        whole = {name: array for name, array in values.items() if name not in parts}
+        for name in self._parts:
+            held = {name: np.array(own[name])}
+            for part, view in fusing.views(held, self._parts):
+                view[...] = values.get(part, view)
+            whole[name] = held[name]
+        self.model.load(whole)
+
+    def run(self, dtype: str) -> tuple[list[dict[str, Any]], str]:
+        """Returns the calls of the layers, and why a run in float64 is none; empty if it is one.
+
+        Raises ValueError if the first run gives other numbers than it did when the model was described.
+
+        If the model cannot run in float64, this and every later answer in float64 is its answer in float32.
+        """
+        if dtype == DTYPES[1] and not self._narrow:
+            try:
+                return self._calls(dtype)
+            except Exception as error:
+                self._narrow = message(error)
+        calls, _ = self._calls(DTYPES[0])
+        outputs = [call["outputs"] for call in calls if not call["path"]][-1]
+        first, self._first = self._first, None  # of the run that described the model
+        if first is not None and not behaviour.same(first, outputs):
+            what = "something random is active, or it keeps a state"
+            raise ValueError(f"it gives other numbers when called again with the same inputs: {what}")
+        return calls, self._narrow if dtype == DTYPES[1] else ""
+
+    def _dtype(self, dtype: str) -> str:
+        """The dtype that the model computes in if it is asked for this one."""
+        return DTYPES[0] if self._narrow else dtype
+
+    def _calls(self, dtype: str) -> tuple[list[dict[str, Any]], str]:
+        calls = self.model.run(self._inputs, dtype)
+        problem = narrow(calls) if dtype == DTYPES[1] else ""
+        return [{field.name: getattr(call, field.name) for field in dataclasses.fields(call)} for call in calls], problem
+
+    def force(self, wanted: Sequence[tuple[str, int, list[np.ndarray]]], dtype: str) -> list[Any]:
+        return self.model.force(wanted, self._inputs, self._dtype(dtype))
+
+    def activate(self, path: str, arrays: Sequence[np.ndarray], dtype: str) -> list[np.ndarray] | None:
+        """Returns what the activation within a layer makes of other arrays; None if it cannot be called alone."""
+        return self.model.activate(path, list(arrays), self._dtype(dtype))
+
+    def cotangents(self, arrays: Sequence[np.ndarray]) -> None:
+        self._cotangents = list(arrays)
+
+    def gradients(self, dtype: str) -> dict[str, np.ndarray]:
+        return dict(fusing.views(self.model.gradients(self._inputs, self._cotangents, self._dtype(dtype)), self._parts))
+
+    def step(self, dtype: str, optimizer: str) -> tuple[dict[str, np.ndarray], str]:
+        after, random = self.model.step(self._inputs, self._cotangents, self._dtype(dtype), optimizer)
+        return dict(fusing.views(after, self._parts)), random
+
+    def rows(self, what: str, modes: Sequence[str]) -> list[dict[str, Any]]:
+        """Returns the rows of `forward` or `step`, one for each mode, to be timed."""
+
+        def row(mode: str) -> Row:
+            start = functools.partial(self.model.timed, self._inputs, self._cotangents, what, mode == "compiled")
+            return Row(self.model.framework, mode, start=start, read=lambda result: {})
+
+        return self._take([*map(row, modes)])
+
+
+def reply(action: Callable[[], Any]) -> Answer:
+    try:
+        return "answer", action()
+    except MissingBackend as error:
+        return "missing", message(error)
+    except (ValueError, NotImplementedError) as error:
+        return "refused", message(error) or words(error)
+    except (Exception, SystemExit) as error:
+        return "error", words(error)
+
+
+if __name__ == "__main__":
+    serve_methods(lambda: Server(json.loads(sys.argv[1])), reply)

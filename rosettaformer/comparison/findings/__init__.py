@@ -1,0 +1,1 @@
+"""What the answers of two sides say: rows, the first divergence, and what explains it."""

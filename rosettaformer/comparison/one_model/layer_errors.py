@@ -1,0 +1,211 @@
+"""Measures how far the implementations are from the float64 reference at every layer and every component, dtype by dtype; and their
+attention.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ...judge.case import Case
+from ...judge.compare import Comparison, compare
+from ...judge.expectation import components, trace
+from ...judge.expectation.tolerance import Expectation, expectation
+from ...judge.ports.adapters.submodules import transposed
+from ...judge.ports.process import Worker
+from ...judge.status import Kind
+from ..engine.beside import Beside
+from .subject import Subject
+
+Arrays = Mapping[str, np.ndarray]
+Progress = Callable[[str], None]
+EVEN = 0.05  # of a query's largest weight: the weights of an even head differ by at most that
+HEADS = {"encoder.self_attention": "source", "decoder.self_attention": "target", "decoder.cross_attention": "source"}  # name -> its keys
+
+
+@dataclass(frozen=True)
+class OutputError:
+    """One output on the way through the model, in one dtype.
+
+    name: a title or the component's name. path: its canonical path; empty for the whole. depth: how many components it is within. largest:
+    the largest |r| of the float64 reference. noise: the largest error of plain NumPy over all summation orders, at least half an ulp.
+    found: by implementation. said: why an implementation has none.
+    """
+
+    name: str
+    path: str
+    depth: int
+    dtype: str
+    largest: float
+    noise: float
+    found: Mapping[str, Comparison] = field(default_factory=dict)
+    said: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Attention:
+    """The weights of one kind of attention, `l h t s`, of the reference in float64 and of each implementation in the dtype.
+
+    noise: of every layer, see `OutputError`.
+    """
+
+    name: str
+    dtype: str
+    queries: Sequence[str]
+    keys: Sequence[str]
+    reference_lhts: np.ndarray
+    found_lhts: Mapping[str, np.ndarray]
+    noise_l: Sequence[float]
+
+    def even(self, layer: int, head: int) -> bool:
+        """Whether every query spreads its weight evenly over the keys that it may attend to, whose weights are not 0."""
+        weights_ts = self.reference_lhts[layer, head]
+        highest_t, lowest_t = weights_ts.max(axis=1), np.where(weights_ts > 0, weights_ts, np.inf).min(axis=1)
+        return bool((highest_t - lowest_t <= EVEN * highest_t).all())
+
+    def units(self, name: str, layer: int) -> np.ndarray:
+        """Returns the largest difference of every head of a layer, in units of the layer's noise."""
+        away_hts = np.abs(self.found_lhts[name][layer] - self.reference_lhts[layer])
+        return np.asarray(away_hts.max(axis=(1, 2)) / self.noise_l[layer])
+
+
+@dataclass
+class Layers:
+    """What was found. whole: the component at the root of the tree."""
+
+    whole: str
+    dtypes: Sequence[str]
+    outputs: list[OutputError] = field(default_factory=list)
+    tree: list[OutputError] = field(default_factory=list)
+    attention: list[Attention] = field(default_factory=list)
+
+
+def whole(subject: Subject) -> str:
+    """Returns the component to run so that all of the model's parts run."""
+    found = components.whole_model(subject.config)
+    return "states" if found == "encode" else found
+
+
+def whole_case(subject: Subject) -> Case:
+    """Returns the case that runs the whole model."""
+    component = whole(subject)
+    names = components.signature_of(component).parameters
+    inputs = {name: value for name, value in subject.inputs.items() if name in names}
+    given = inputs if "source" in inputs else {"source": None, **inputs}
+    return Case("report", component, subject.config, given, subject.parameters)
+
+
+def evaluate(subject: Subject, beside: Beside, dtypes: Sequence[str], shown: str, progress: Progress, tree: bool = True) -> Layers:
+    """Runs the model on the subject's tokens in every dtype.
+
+    shown: the dtype of the attention weights. tree: whether the components within layers are examined.
+    """
+    result = Layers(whole(subject), dtypes)
+    for dtype in dict.fromkeys([*dtypes, shown]):
+        case = whole_case(subject).at(dtype)
+        progress(f"layers: {dtype}")
+        states = dataclasses.replace(case, component="states", inputs=subject.inputs)
+        reference, runs, found = beside.measured("states", states, components.answer)
+        expected = {name: _by_layer(value, [run[name] for run in runs]) for name, value in reference.items()}
+        if dtype in dtypes:
+            result.outputs += _outputs(expected, found, dtype)
+        if dtype == shown:
+            result.attention = [*_attention(subject, expected, reference, found, dtype)]
+        if tree and dtype in dtypes:
+            progress(f"layers: components in {dtype}")
+            result.tree += _tree(case, beside)
+    return result
+
+
+def _by_layer(reference: np.ndarray, runs: Sequence[np.ndarray]) -> list[Expectation]:
+    return [expectation(layer, [run[index] for run in runs]) for index, layer in enumerate(reference)]
+
+
+def _outputs(expected: Mapping[str, list[Expectation]], found: Mapping[str, Arrays], dtype: str) -> list[OutputError]:
+    """Returns the errors of each layer's output, and of the first layer's input."""
+    places = []
+    for stack in ("encoder", "decoder"):
+        for index, one in enumerate(expected.get(name := f"{stack}.hidden_lbtd", ())):
+            given = {who: arrays.get(name, ()) for who, arrays in found.items()}
+            got = {who: array[index] if len(array) > index else None for who, array in given.items()}
+            title = f"{stack} layer {index - 1}" if index else f"{stack} embedding"
+            places.append(_error(title, f"{stack}.layers.{index - 1}" if index else f"{stack}_embedding", 0, dtype, one, got))
+    return places
+
+
+def _error(name: str, path: str, depth: int, dtype: str, expected: Expectation, got: Mapping[str, Any], **more: Any) -> OutputError:
+    found = {who: compare(expected, array) for who, array in got.items()}
+    return OutputError(name, path, depth, dtype, expected.largest, expected.plain_error, found, **more)
+
+
+def _attention(
+    subject: Subject, expected: Mapping[str, list[Expectation]], reference: Arrays, found: Mapping[str, Arrays], dtype: str
+) -> list[Attention]:
+    result = []
+    for name, side in HEADS.items():
+        if (key := f"{name}_lbhts") in reference:
+            queries = subject.tokens["source" if name.startswith("encoder") else "target"]
+            fitting = {who: arrays[key] for who, arrays in found.items() if key in arrays and arrays[key].shape == reference[key].shape}
+            got = {who: array[:, 0].astype(np.float64) for who, array in fitting.items()}
+            noise = [one.plain_error for one in expected[key]]
+            title = name.replace(".", " ").replace("_", "-")
+            result.append(Attention(title, dtype, queries, subject.tokens[side], reference[key][:, 0], got, noise))
+    return result
+
+
+def _tree(case: Case, beside: Beside) -> list[OutputError]:
+    """Returns the errors of every component that runs, in the order in which they begin: a component before its parts."""
+    calls, runs, answers = beside.measured("components", case, _recorded, lambda port: _traced(port, case, beside.limit))
+    found = {who: {path: call["output"] for path, call in own.items() if "output" in call} for who, (own,) in answers.items()}
+    if "numpy" in found:  # functions show no parts
+        found["numpy"] = {path: call.output for path, call in runs[0].items()}
+    places = []
+    for path, depth in _walk(calls, None, 0):
+        output = calls[path].output
+        if output.dtype.kind in "biu" or calls[path].component == "dropout":  # dropout does nothing in evaluation
+            continue
+        expected = expectation(output, [run[path].output for run in runs])
+        got = {who: transposed(own[path], output.shape) for who, own in found.items() if path in own}
+        places.append(component_error(calls[path].name, path, depth, case.dtype, expected, got))
+    return places
+
+
+def component_error(name: str, path: str, depth: int, dtype: str, expected: Expectation, got: Mapping[str, Any]) -> OutputError:
+    """How a component's output compares. A part that a framework computes once for all rows or positions counts for each of them; one that
+    gives something else than the reference's part divides the work otherwise, and has no number.
+    """
+    shape = expected.reference.shape
+    arrays = {who: np.asarray(array) if array is not None else None for who, array in got.items()}
+    said = {
+        who: f"gives shape {getattr(array, 'shape', None)}, the reference {shape}"
+        for who, array in arrays.items()
+        if array is None or not _spreads(array.shape, shape)
+    }
+    spread = {who: np.broadcast_to(array, shape) for who, array in arrays.items() if array is not None and who not in said}
+    return _error(name, path, depth, dtype, expected, spread, said=said)
+
+
+def _spreads(own: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    """Whether one shape is the other with some of its axes of length 1."""
+    return len(own) == len(shape) and all(size in (1, other) for size, other in zip(own, shape, strict=True))
+
+
+def _recorded(case: Case) -> dict[str, trace.TracedCall]:
+    """The calls of the reference without what they are given, which takes memory."""
+    return {path: dataclasses.replace(call, inputs={}) for path, call in trace.record(case).items()}
+
+
+def _traced(port: Worker, case: Case, limit: float) -> tuple[str, Any]:
+    """Returns the outputs of the port's parts; none of a port of functions."""
+    return port.call("trace", case, [None], limit=limit) if port.greeting[1]["framework"] else (Kind.OUTPUTS, [{}])
+
+
+def _walk(calls: Mapping[str, trace.TracedCall], parent: str | None, depth: int) -> list[tuple[str, int]]:
+    """Returns paths and depths, a component before its parts."""
+    result = []
+    for path, call in calls.items():
+        if call.parent == parent:
+            result += [(path, depth), *_walk(calls, path, depth + 1)]
+    return result

@@ -1,1 +1,0 @@
-"""What the answers of both sides say: rows, the first divergence, and their text."""
