@@ -21,7 +21,7 @@ from rosettaformer.comparison.matching import rename_table
 __all__ = ["MARK", "cells"]
 
 PAGE, MARK = "docs/compare.md", "<!-- published -->\n"
-FORWARD = ("--no-gradients", "--no-step")
+FORWARD = ("--only", "none")
 SEEDS = range(1, 5)  # of random sizes
 TITLES = {
     "bert": "BERT", "roberta": "RoBERTa", "distilbert": "DistilBERT", "gpt2": "GPT-2", "llama": "Llama", "mistral": "Mistral",

@@ -188,7 +188,11 @@ def check(
     files.write(summary, json_file, junit_file)
     if str(json_file) != "-":
         given = {name: selection[name] for name in ("checkpoint", "ignore", *OPTIONS)}
-        more = words(**given) if artefacts else like_words(**{name: selection[name] for name in ("like", "seed", "meshes", "memory")})
+        more = (
+            words(**given)
+            if artefacts
+            else like_words(**{name: selection[name] for name in ("like", "seed", "meshes", "memory", "dtypes")})
+        )
         matrix.render(Console(), summary, seconds, None if selection["expect"] else more)
     if html_file:  # its diagnosis may take long
         whole = cases if selection["like"] or selection["meshes"] or artefacts else None

@@ -14,6 +14,7 @@ from reference_numpy.suggestions import known
 from ..common.backends import needs_of
 from ..common.extras import MissingBackend, require
 from ..judge import deviations, diagnosing, diagnosis
+from ..judge.case import DTYPES
 from ..judge.diagnosis.findings import Verdict
 from ..judge.expectation.components import ASKED, COMPONENTS
 from ..judge.report import files
@@ -28,7 +29,6 @@ from .options import (
     Grouped,
     Missing,
     announced,
-    checkpoint_option,
     ignore_option,
     like_option,
     listed,
@@ -45,11 +45,12 @@ COLOURS = {Verdict.EXPLAINED: "green", Verdict.INDISTINGUISHABLE: "yellow", Verd
 
 @click.command(cls=Grouped)
 @click.argument("port", required=False, shell_complete=completion.words(completion.ports, "file"))
-@section("What it is asked, if not the cases of components", like_option, checkpoint_option, one=True)
 @section(
     "Which cases",
+    like_option,
     listed("component", "Only these components.", completion.components),
     click.option("-k", "expression", metavar="EXPR", help="Only cases that EXPR matches, as in check."),
+    listed("dtype", f"Only these dtypes: {', '.join(DTYPES)}. [default: all; of a model float32 and its checkpoint's]", lambda: DTYPES),
     mesh_option,
     click.option("--mode", default="", help="eager or compiled. [default: the port's own]"),
     click.option("--deviations", "declared", type=IN, metavar="FILE", help="Leave out the deviations that this file declares."),
@@ -68,7 +69,12 @@ COLOURS = {Verdict.EXPLAINED: "green", Verdict.INDISTINGUISHABLE: "yellow", Verd
     seed_option,
     memory_option,
 )
-@section("A folder of Hugging Face, and exported files", ignore_option, artefact_options)
+@section(
+    "Exported files",
+    click.option("--checkpoint", type=click.Path(path_type=Path), help="The weights that they were made of."),
+    ignore_option,
+    artefact_options,
+)
 def diagnose(
     port: str | None,
     command: str | None,
@@ -94,7 +100,7 @@ def diagnose(
     known("component", selection["components"], ASKED if selection["meshes"] else COMPONENTS)
     files.require([json_file] if json_file else [])
     name, chosen = f"command:{command}" if command else str(port), Selection(**selection)
-    options: dict[str, Any] = {"mode": mode, "answer_limit": answer_limit}
+    options: dict[str, Any] = {"mode": mode, "answer_limit": answer_limit, "dtypes": chosen.dtypes}
     if diagnosing.is_of_model(name, chosen):
         options["cases"] = announced(until_the_end(cases_for([name], chosen)))
     else:

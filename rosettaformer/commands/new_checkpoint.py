@@ -21,7 +21,6 @@ from .options import Choice, families
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the weights: the same in every dtype.")
 @click.option("--size", type=Choice(new.SIZES), default=new.SIZES[0], show_default=True, help="Of the model.")
 @click.option("--dtype", type=Choice(DTYPES), default="float32", show_default=True, help="Of the tensors.")
-@click.option("--max-shard-bytes", type=click.IntRange(min=1), help="Write shards of at most this size, with an index.")
 @click.option("--tokenizer", is_flag=True, help="Write a small tokenizer, too: report --text, generate and attention read texts with it.")
 @click.option("--set", "settings", multiple=True, metavar="ENTRY=VALUE", help="An entry of config.json, as JSON or a word; repeatable.")
 def new_checkpoint(family: str, out: Path, settings: tuple[str, ...], tokenizer: bool, **options: Any) -> None:

@@ -194,11 +194,14 @@ def announced(cases: list[Any]) -> list[Any]:
     return cases
 
 
-def like_words(like: str, seed: int = 0, meshes: Sequence[Mesh] = (), memory: float | None = None) -> tuple[str, ...]:
-    """Returns the words that give --like, --seed, --memory and --mesh to another command."""
+def like_words(
+    like: str, seed: int = 0, meshes: Sequence[Mesh] = (), memory: float | None = None, dtypes: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """Returns the words that give --like, --seed, --memory, --mesh and, of dtypes that are not asked without it, --dtype."""
     given = {"--like": like, "--seed": seed, "--memory": memory}
     words = tuple(word for option, value in given.items() if value for word in (option, str(value)))
-    return (*words, *(word for mesh in meshes for word in ("--mesh", str(mesh))))
+    further = ("--dtype", ",".join(dtypes)) * bool(like and {*dtypes} - {"float32"})
+    return (*words, *further, *(word for mesh in meshes for word in ("--mesh", str(mesh))))
 
 
 def require_picture(path: Path | None, option: str) -> None:

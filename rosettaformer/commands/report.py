@@ -24,7 +24,7 @@ from ..comparison.output.page import render, verdict
 from ..judge.case import DTYPES
 from ..judge.report import files
 from ..judge.report.matrix import duration
-from .options import OUT, Choice, Grouped, Missing, ignore_option, listed, section
+from .options import OUT, Grouped, Missing, ignore_option, listed, one_or_two, section, text_option
 
 
 @click.command(cls=Grouped)
@@ -33,8 +33,7 @@ from .options import OUT, Choice, Grouped, Missing, ignore_option, listed, secti
     click.option("--checkpoint", type=click.Path(path_type=Path), required=True, metavar="DIR",
                  help="A Hugging Face folder, a run of `train`, or a canonical file."),
     ignore_option,
-    click.option("--text", metavar="TEXT", help="What the model reads. [default: random tokens]"),
-    click.option("--pair", metavar="TEXT", help="A second text: a second segment, or beside an encoder what is decoded."),
+    text_option,
     click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of random tokens and fresh parameters."),
 )  # fmt: skip
 @section(
@@ -42,11 +41,8 @@ from .options import OUT, Choice, Grouped, Missing, ignore_option, listed, secti
     listed("only", f"Only these sections: {', '.join(SECTIONS)}."),
     listed("backend", f"Only these implementations: {', '.join(IMPLEMENTATIONS)}."),
     listed("dtype", f"Only these dtypes: {', '.join(DTYPES)}."),
-    click.option("--shown", type=Choice(list(DTYPES)), default="float32", show_default=True, help="Of predictions and attention."),
     click.option("--steps", type=click.IntRange(min=0), default=8, show_default=True, help="Training steps; 0 leaves training out."),
-    click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Timed calls of each row."),
     click.option("--quick", is_flag=True, help="float32 alone, 3 steps, 3 rounds, eager rows but of JAX."),
-    click.option("--compiled", is_flag=True, help="With --quick: compiled rows, too."),
     click.option("--limit", type=click.FloatRange(min=1), default=600.0, show_default=True, help="Seconds for one answer."),
 )
 @section(
@@ -56,7 +52,7 @@ from .options import OUT, Choice, Grouped, Missing, ignore_option, listed, secti
     click.option("--json", "json_file", type=OUT, metavar="FILE", help="Every number."),
 )
 def report(
-    checkpoint: Path, text: str | None, pair: str | None, seed: int, ignore: tuple[str, ...],
+    checkpoint: Path, texts: tuple[str, ...], seed: int, ignore: tuple[str, ...],
     onlys: tuple[str, ...], out: Path, figures: Path | None, json_file: Path | None, **choices: Any,
 ) -> None:  # fmt: skip
     """Write one page about one model in five implementations: NumPy, PyTorch, TensorFlow, JAX, and transformers for its folders.
@@ -69,6 +65,7 @@ def report(
     """
     options = _options(onlys, **choices) | {"seed": seed, "ignore": ignore}
     _require(out, figures, json_file, choices["backends"])
+    text, pair = one_or_two(texts)
     if text is not None and checkpoint.is_dir():
         require("--text", {"inference": ("transformers",)})
     subject = open_subject(checkpoint, text, pair, seed, ignore)
@@ -84,7 +81,7 @@ def report(
 
 
 def _options(onlys: tuple[str, ...], backends: tuple[str, ...], dtypes: tuple[str, ...],
-             steps: int, quick: bool, compiled: bool, rounds: int, **others: Any) -> dict[str, Any]:  # fmt: skip
+             steps: int, quick: bool, **others: Any) -> dict[str, Any]:  # fmt: skip
     """Returns the fields of `Options`. Raises ValueError on unknown words, and on what contradicts --quick."""
     known("section", onlys, SECTIONS)
     known("implementation", backends, IMPLEMENTATIONS)
@@ -95,8 +92,7 @@ def _options(onlys: tuple[str, ...], backends: tuple[str, ...], dtypes: tuple[st
     if not sections:
         raise ValueError("at least one section must be made; got --only training with --steps 0")
     chosen = tuple(dtype for dtype in DTYPES if dtype in (("float32",) if quick else dtypes or DTYPES))
-    few = {"steps": min(steps, 3), "rounds": min(rounds, 3)} if quick else {"steps": steps, "rounds": rounds}
-    given = few | {"dtypes": chosen, "compiled": compiled or not quick}
+    given = {"steps": min(steps, 3) if quick else steps, "dtypes": chosen, "quick": quick}
     implementations = tuple(name for name in IMPLEMENTATIONS if not backends or name in backends)
     return given | others | {"sections": sections, "names": implementations}
 

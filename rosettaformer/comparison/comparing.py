@@ -33,6 +33,9 @@ TIMES: dict[str, tuple[str, ...]] = {"none": (), **{mode: (mode,) for mode in MO
 SIDES = ("left", "right")
 
 
+ROUNDS, THREADS = 5, 1  # of timing, and of each side
+
+
 @dataclasses.dataclass(frozen=True)
 class Options:
     """What is compared and how.
@@ -52,9 +55,7 @@ class Options:
     step: bool = True
     dtype: str = "float64"
     seed: int = 0
-    rounds: int = 5
     limit: float = 300.0
-    threads: int = 1
 
 
 def compare(
@@ -132,7 +133,7 @@ class _Comparison:
         self._axes = [dict(map(declared_inputs.axes_of, texts)) for texts in options.axes]
         for which, order in zip(SIDES, self._axes, strict=True):
             if unknown := order.keys() - {one.name for one in self._inputs if one.axes}:
-                raise ValueError(f"--{which}-axes names {', '.join(sorted(unknown))}, whose axes no --input declares")
+                raise ValueError(f"--axes {which} names {', '.join(sorted(unknown))}, whose axes no --input declares")
         self._weights, self._asked = self._chosen_weights(), rename_table.read(options.rename)
         self._notes: list[str] = []
         self._explaining = Explaining()
@@ -153,9 +154,7 @@ class _Comparison:
         return chosen
 
     def report(self) -> dict[str, Any]:
-        self._sides = [
-            Process(side, which, self._options.limit, self._options.threads) for side, which in zip(self._named, SIDES, strict=True)
-        ]
+        self._sides = [Process(side, which, self._options.limit, THREADS) for side, which in zip(self._named, SIDES, strict=True)]
         try:
             return self._report()
         finally:
@@ -225,7 +224,7 @@ class _Comparison:
     def _timed(self) -> list[dict[str, Any]]:
         """Returns a row for forward and for step in each mode: the median, the first call and the peak memory of both sides."""
         options, modes = self._options, TIMES[self._options.time]
-        speed = Speed(options.rounds, options.threads, progress=self._progress)
+        speed = Speed(ROUNDS, THREADS, progress=self._progress)
         kinds = ["forward", *["step"] * options.step]
         for what in kinds:
             speed.table(what, {side.which: side.tell for side in self._sides}, "rows", what, modes)

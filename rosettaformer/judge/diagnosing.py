@@ -1,5 +1,6 @@
 """Diagnoses ports, as the command `diagnose` does, and returns the findings as data."""
 
+import dataclasses
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ from .case import Case
 from .deviations import Deviation
 from .diagnosis import Diagnosis, mesh_diagnosis
 from .selection import Selection, artefacts_in, cases_for, refuse_without_artefacts
-from .suite.fitting import count, fits
+from .suite.fitting import count, fits, within
 
 LIMIT = 120.0  # seconds for the diagnosis of a whole model
 LARGE, FIRST = 10_000_000, ("short", "left_padding")  # parameters of a model whose cases of these names are diagnosed before the others
@@ -24,6 +25,7 @@ def diagnose(
     checkpoint: str | Path | None = None,
     components: Sequence[str] = (),
     expression: str | None = None,
+    dtypes: Sequence[str] = (),
     meshes: Sequence[str] = (),
     mode: str = "",
     pairs: bool = True,
@@ -35,16 +37,16 @@ def diagnose(
 ) -> Diagnosis:
     """Explains what is wrong with a port and returns a `Diagnosis`, which has no `findings` if everything that was asked conforms.
 
-    port: as the command takes it. like, checkpoint, components, expression, meshes, seed, memory: which cases it is asked, see
+    port: as the command takes it. like, checkpoint, components, expression, dtypes, meshes, seed, memory: which cases it is asked, see
     `rosettaformer.check`. mode: eager or compiled; by default the port's own. pairs: also look for two mistakes at once. gradients: where
     outputs are right, judge gradients too. limit: processor seconds of the search, by default 120 for a whole model. answer_limit: seconds
     for one answer of the port. Raises ValueError on bad input and if the port does not start, MissingBackend if its framework is missing.
     """
     selection = Selection(
         components=components, like=str(like), seed=seed, memory=memory, checkpoint=None if checkpoint is None else Path(checkpoint),
-        meshes=[Mesh.parse(mesh) for mesh in meshes], expression=expression,
+        meshes=[Mesh.parse(mesh) for mesh in meshes], expression=expression, dtypes=dtypes,
     )  # fmt: skip
-    options: dict[str, Any] = {"mode": mode, "pairs": pairs, "gradients": gradients, "answer_limit": answer_limit}
+    options: dict[str, Any] = {"mode": mode, "pairs": pairs, "gradients": gradients, "answer_limit": answer_limit, "dtypes": dtypes}
     if not is_of_model(port, selection):
         refuse_without_artefacts(checkpoint=checkpoint)
         return run(port, components, expression=expression, limit=limit, **options)
@@ -74,7 +76,8 @@ def run(
     declared = {pair for entry in entries if entry.port == port for pair in entry.covers}
     told: dict[str, Any] = {"declared": declared, "progress": progress, "say": say}
     if any(case.mesh for case in options.get("cases") or ()):
-        given = {name: options[name] for name in ("cases", "mode", "limit", "answer_limit") if name in options}
+        given: dict[str, Any] = {name: options[name] for name in ("mode", "limit", "answer_limit") if name in options}
+        given["cases"] = [dataclasses.replace(case, dtypes=within(case.dtypes, options.get("dtypes", ()))) for case in options["cases"]]
         return mesh_diagnosis.diagnose(port, components=components, **told, **given)
     told["entries"] = [entry for entry in entries if entry.port == port]
     *first, last = stages(options.pop("cases", None))

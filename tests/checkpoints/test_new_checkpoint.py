@@ -137,13 +137,6 @@ def test_every_dtype_is_a_rounding_of_the_same_weights(tmp_path: Path, family: s
         assert_same_bits(own[dtype], {name: array.astype(numpy_dtype(dtype)) for name, array in own["float64"].items()})
 
 
-def test_shards_hold_the_same(tmp_path: Path) -> None:
-    new.write("llama", tmp_path / "a")
-    succeeded("new-checkpoint", "llama", "--out", tmp_path / "b", "--max-shard-bytes", 40_000)
-    assert len(list((tmp_path / "b").glob("model-*.safetensors"))) > 3 and (tmp_path / "b" / "model.safetensors.index.json").exists()
-    assert_same_bits(checkpoints.load(tmp_path / "b").parameters, checkpoints.load(tmp_path / "a").parameters)
-
-
 def test_the_command_writes_what_it_is_asked_for(tmp_path: Path) -> None:
     """A larger size, another seed and dtype, entries with dots; and says it in one line."""
     options = ("--seed", 3, "--size", "small", "--dtype", "bfloat16", "--set", "rope_parameters.factor=4", "--set", "hidden_act=gelu")

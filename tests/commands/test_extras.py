@@ -42,7 +42,7 @@ rosettaformer check jax {CHECK} --component adam
 rosettaformer new-port flax my_port
 """, ("my_port.py",)),
     "all-cpu": (f"rosettaformer check torch tf jax {CHECK}", ()),
-    "train": (f"{TRAIN} --task number-words --limit 200", ("run/loss.png", "run/average.safetensors")),
+    "train": (f"{TRAIN} --task number-words --data limit=200", ("run/loss.png", "run/average.safetensors")),
     "onnx": ("rosettaformer check model.onnx --checkpoint model.safetensors -k short", ()),
     "litert": ("rosettaformer check model.tflite --checkpoint model.safetensors -k short", ()),
     "inference": ("rosettaformer generate folder --prompt the --backend numpy", ()),

@@ -36,7 +36,7 @@ HIDDEN = {
     "diagnose torch --json out": (TORCH, "torch"),
     "diagnose model.onnx --checkpoint folder": (("onnx",), "onnx"),
     "guide --out out": (("jinja2",), "guide"),
-    "guide --out out --dtype float64": (JAX, "guide"),
+    "guide --out out --evidence folder": (JAX, "guide"),
     "convert folder out.pt": (TORCH, "torch"),
     "export folder --to onnx --out out.onnx": (("onnxscript",), "onnx"),
     "export folder --to savedmodel --out out": (TF, "tf-cpu"),

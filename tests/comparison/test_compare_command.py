@@ -19,7 +19,7 @@ from rosettaformer.comparison.output import versus
 
 IMAGE = ("--input", "x: b=3 h=14 w=14 c=3 float32")
 LARGE = ("--input", "x: b=2 h=32 w=32 c=3 float32")
-FORWARD = ("--no-gradients", "--no-step")
+FORWARD = ("--only", "none")
 
 
 def compared(left: str, right: str, *options: object, code: int, folder: Path) -> dict[str, Any]:
@@ -36,14 +36,14 @@ def _frameworks() -> None:
 
 @pytest.mark.conformance
 def test_equal_models_are_equal_in_everything_but_what_drops_at_random_in_training(tmp_path: Path) -> None:
-    report = compared("conv_torch.py:trained", "conv_torch.py:Net", *IMAGE, "--time", "eager", "--rounds", "1", code=0, folder=tmp_path)
+    report = compared("conv_torch.py:trained", "conv_torch.py:Net", *IMAGE, "--time", "eager", code=0, folder=tmp_path)
     assert report["verdict"] == "equal"
     assert report["first"] is None
     assert {row["verdict"] for row in report["gradients"]} == {"equal"}
     assert {row["verdict"] for step in report["steps"].values() for row in step["rows"]} == {"equal"}
     assert [row["left"] for row in report["layers"] if row["leaf"]] == ["conv1", "bn1", "conv2", "fc1", "fc2"]
     assert all(side["median_ms"] > 0 for row in report["timing"] for side in row["sides"])
-    report = compared("conv_torch.py:Net", "planted.py:Random", *IMAGE, "--no-gradients", code=0, folder=tmp_path)
+    report = compared("conv_torch.py:Net", "planted.py:Random", *IMAGE, "--only", "step", code=0, folder=tmp_path)
     assert "random" in report["steps"]["sgd"]["not comparable"]
 
 
@@ -260,7 +260,7 @@ def test_what_is_found_before_a_side_ends_is_not_lost(tmp_path: Path) -> None:
         ((f"{MODELS / 'conv_torch.py'}:Net",) * 2 + ("--input", "x: b=2 int64"), "range"),
         ((f"{MODELS / 'conv_torch.py'}:Net",) * 2 + ("--set", "width"), "NAME=VALUE"),
         ((f"{MODELS / 'conv_torch.py'}:Net",) * 2 + ("--weights", "middle"), "--weights"),
-        ((f"{MODELS / 'conv_torch.py'}:Net",) * 2 + ("--left-axes", "y: b c"), "whose axes no --input declares"),
+        ((f"{MODELS / 'conv_torch.py'}:Net",) * 2 + ("--axes", "left y: b c"), "whose axes no --input declares"),
     ],
 )
 def test_what_names_nothing_is_refused_before_any_work(arguments: tuple[object, ...], said: str) -> None:

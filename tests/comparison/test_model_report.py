@@ -56,7 +56,7 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("encoder")
     model = bert(folder)
     only = ("--only", "matrix,layers,attention", "--dtype", "float32,bfloat16", "--figures", folder / "figures")
-    return model, folder, *report(folder, "--text", TEXT, "--pair", PAIR, *only, folder=folder)
+    return model, folder, *report(folder, "--text", TEXT, "--text", PAIR, *only, folder=folder)
 
 
 @pytest.fixture(scope="module")
@@ -165,7 +165,7 @@ def test_loss_and_gradient_norm_are_those_of_autograd(decoder: Any) -> None:
 def test_a_canonical_file_reads_random_tokens_of_a_seed_and_is_timed(tmp_path: Path) -> None:
     file = tmp_path / "model.safetensors"
     canonical.save(file, CONFIG, random_parameters(CONFIG))
-    few = ("--backend", "numpy", "--dtype", "float32", "--rounds", "2", "--steps", "1", "--seed", "3")
+    few = ("--backend", "numpy", "--quick", "--steps", "1", "--seed", "3")
     page, numbers = report(file, *few, "--only", "attention,speed,training", folder=tmp_path)
     assert mentions(page, "24 … seed 3")
     assert [one["name"] for one in numbers["attention"]] == ["encoder self-attention", "decoder self-attention", "decoder cross-attention"]
@@ -173,7 +173,7 @@ def test_a_canonical_file_reads_random_tokens_of_a_seed_and_is_timed(tmp_path: P
     assert numbers["inputs"]["source"] == rng.integers(0, CONFIG.source_vocabulary, (1, 24)).tolist()
     rows = numbers["speed"]["rows"]
     assert [(row["what"], row["name"], row["status"], len(row["samples_ms"])) for row in rows] == [
-        ("forward pass", "numpy", "timed", 2), ("training step", "numpy", "timed", 2),
+        ("forward pass", "numpy", "timed", 3), ("training step", "numpy", "timed", 3),
     ]  # fmt: skip
     assert "Gradient agreement" in page and "Nothing is learned from these batches" in page
     assert all(row["median_ms"] == np.median(row["samples_ms"]) and f"{row['median_ms']:.3g}" for row in rows)
@@ -208,7 +208,7 @@ def test_bad_input_is_one_message_before_any_work(tmp_path: Path) -> None:
     given = ("report", "--checkpoint", file, "--out", out)
     assert "does not exist" in refused("report", "--checkpoint", tmp_path / "no", "--out", out)
     assert "--text" in refused(*given, "--text", "a text")
-    assert "--pair goes with --text" in refused(*given, "--pair", "a text")
+    assert "got 3" in refused(*given, *("--text", "a text") * 3)
     assert "section" in refused(*given, "--only", "matrx") and "matrix" in refused(*given, "--only", "matrx")
     assert mentions(refused(*given, "--quick", "--dtype", "float64"), "--quick … float32")
     assert "one section" in refused(*given, "--only", "training", "--steps", "0")
@@ -221,7 +221,7 @@ def test_bad_input_is_one_message_before_any_work(tmp_path: Path) -> None:
 @pytest.mark.conformance
 def test_a_run_shows_what_it_recorded(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    train(run, "--steps", "6", "--validate-every", "3")
+    train(run, "--steps", "6", "--loop", "validate_every=3")
     few = ("--backend", "numpy", "--dtype", "float32", "--only", "training,attention", "--steps", "1", "--text", "abcd")
     page, numbers = report(run, *few, "--figures", tmp_path / "figures", folder=tmp_path)
     assert "reference" in page and "recorded" in page

@@ -191,6 +191,6 @@ def test_our_own_decoder_is_equal_as_a_file(dynamic: bool, folder: Path, tmp_pat
         assert report["inputs"]["target"]["shape"] == ([2, 7] if dynamic else [ROWS, LENGTH])
     masked, tokens = tmp_path / "masked.npz", np.arange(ROWS * LENGTH).reshape(ROWS, LENGTH) + 3
     np.savez(masked, input_ids=tokens, attention_mask=np.arange(LENGTH) < np.array([[LENGTH], [LENGTH - 2]]))
-    code, report = compare(own, f"transformers:{path}", tmp_path, "--inputs", str(masked))
+    code, report = compare(own, f"transformers:{path}", tmp_path, "--input", str(masked))
     assert code == 0 and report["first"] is None, report["sentences"]
     assert not any("takes no" in note for note in report["notes"])

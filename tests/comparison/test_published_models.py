@@ -16,7 +16,7 @@ from rosettaformer.comparison.matching import rename_table
 from rosettaformer.files.checkpoints.hugging_face import new
 
 __all__ = ["sides_in_process"]  # a fixture
-FORWARD = ("--no-gradients", "--no-step")
+FORWARD = ("--only", "none")
 BESIDE_FLAX = tuple(family for family in PAIRS if family not in WITHOUT_FLAX)
 
 
@@ -177,7 +177,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(("other", "count"), [("keras-hub:{}", 20), ("{}@jax", 21), ("{}@torch", 21)])
 def test_folders_are_matched_by_their_numbers(other: str, count: int, folder: Path, tmp_path: Path) -> None:
     pytest.importorskip("keras_hub" if other.startswith("keras") else "flax")
-    found = invoke("compare", f"transformers:{folder}", other.format(folder), "-q", "--no-step", "--json", tmp_path / "report.json")
+    found = invoke(
+        "compare", f"transformers:{folder}", other.format(folder), "-q", "--only", "gradients", "--json", tmp_path / "report.json"
+    )
     assert found.code == 0, found
     report = json.loads((tmp_path / "report.json").read_text())
     assert f"{count} of {count}" in "".join(report["notes"])

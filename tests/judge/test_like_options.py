@@ -120,8 +120,8 @@ def test_a_port_of_a_whole_model_needs_to_be_told_of_which(tmp_path: Path, comma
 @pytest.mark.parametrize(("given", "message"), [
     (("check", "--like", "qwen4"), "gpt2, .*; got 'qwen4' .nearest: qwen[23]"),
     (("diagnose", "--like", "no/such/folder"), ".*; got 'no/such/folder'"),
-    (("check", "--like", "qwen3", "--checkpoint", "model.safetensors"), "--checkpoint and --like"),
-    (("check", "--like", "qwen3", "--quick"), "--quick runs"),
+    (("check", "--like", "qwen3", "--checkpoint", "model.safetensors"), "--like and --checkpoint"),
+    (("check", "--like", "qwen3", "--quick", "--full"), "--quick and --full"),
     (("check", "--like", "qwen3", "--results", "."), "--results"),
     (("check", "--like", "qwen3", "--ignore", "classifier"), "--ignore classifier is of a --checkpoint; got none"),
     (("check", "--like", "."), "config.json"),
@@ -217,7 +217,7 @@ def test_diagnose_names_a_mistake_and_where_it_begins(tmp_path: Path, changes: s
     found = invoke("diagnose", port, "--like", family, "--component", "transformer", "--json", tmp_path / "a.json")
     (finding,) = json.loads((tmp_path / "a.json").read_text())["findings"]
     assert (found.code, finding["verdict"], finding["explanations"]) == (1, "explained", [[id_]]), finding
-    assert mentions(finding["text"], f"transformer: {words} … {id_}")
+    assert mentions(finding["text"], f"transformer: … {words} … {id_}")
 
 
 LIBRARY = """

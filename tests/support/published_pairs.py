@@ -127,7 +127,7 @@ def _inputs(right: str, family: str, folder: Path) -> Iterator[object]:
         tokens = np.random.default_rng(0).integers(3, 60, (2, 7))
         positions = np.broadcast_to(np.arange(7), (2, 7)) + (2 if family == "roberta" else 0)
         np.savez(folder / "inputs.npz", input_ids=tokens, position_ids=positions, attention_mask=np.ones_like(tokens))
-        yield from ("--inputs", folder / "inputs.npz")
+        yield from ("--input", folder / "inputs.npz")
     else:
         yield from ("--input", "input_ids: b=2 t=7 int64 <60")
         if family in ("t5", "bart"):

@@ -58,7 +58,7 @@ class Given:
         if not suggested:
             named = ", ".join(name for name, _ in self._about[0]["arguments"]) or "x"
             raise ValueError(
-                f"inputs are required: --inputs FILE.npz, or --input for each, such as --input '{named.split(',')[0]}: b=2 h=16 w=16 "
+                f"inputs are required: --input FILE.npz, or --input for each, such as --input '{named.split(',')[0]}: b=2 h=16 w=16 "
                 f"c=3 float32'; the left takes {named}"
             )
         if isinstance(suggested, Mapping):

@@ -49,19 +49,20 @@ OFTEN = 50  # comparisons of the matrix between two lines of the log
 Progress = Callable[[str], None]
 
 
+SHOWN = "float32"  # the dtype of predictions and of attention weights
+
+
 @dataclass(frozen=True)
 class Options:
-    """What is made. shown: the dtype of the predictions and of the attention weights. compiled: whether implementations are timed in
-    every mode, see `trainee.modes`. limit: seconds for one answer.
+    """What is made. quick: with fewer rounds, and each implementation timed in one mode, see `trainee.modes`. limit: seconds for an
+    answer.
     """
 
     names: Sequence[str] = tuple(IMPLEMENTATIONS)
     sections: Sequence[str] = tuple(SECTIONS)
     dtypes: Sequence[str] = ("float64", "float32", "bfloat16", "float16")
-    shown: str = "float32"
     steps: int = 8
-    rounds: int = 5
-    compiled: bool = True
+    quick: bool = False
     seed: int = 0
     ignore: Sequence[str] = ()
     limit: float = 600.0
@@ -117,7 +118,7 @@ def make(subject: Subject, options: Options, progress: Progress = lambda text: N
 
     Raises ValueError if there is no memory for it.
     """
-    require(subject.count, [*options.dtypes, options.shown], len(options.names))
+    require(subject.count, [*options.dtypes, SHOWN], len(options.names))
     report = Report(subject, options)
     with contextlib.suppress(OSError):  # the system does not say
         report.load = os.getloadavg()[0]
@@ -151,14 +152,14 @@ def _evaluate(report: Report, progress: Progress) -> None:
         beside = Beside(ready, options.limit, report.subject.count >= LARGE, report.problems)
         if ready and {"layers", "attention"} & {*options.sections}:
             dtypes, tree = (options.dtypes, True) if "layers" in options.sections else ((), False)
-            report.layers = evaluate(report.subject, beside, dtypes, options.shown, progress, tree)
+            report.layers = evaluate(report.subject, beside, dtypes, SHOWN, progress, tree)
         if ready and "predictions" in options.sections:
-            progress(f"predictions: {options.shown}")
-            report.predictions = predict(report.subject, beside, options.shown)
+            progress(f"predictions: {SHOWN}")
+            report.predictions = predict(report.subject, beside, SHOWN)
 
 
 def _matrix(report: Report, progress: Progress) -> Summary:
-    cases = checkpoint_cases(report.subject.file, report.options.ignore)
+    cases = checkpoint_cases(report.subject.file, report.options.ignore, report.options.dtypes)
     cases = fitting(cases, required=False, sent=len(report.present))
     names = {report.ports[name]: name for name in report.present}
     asked: dict[str, int] = {}
@@ -186,7 +187,7 @@ def _train(report: Report, progress: Progress) -> None:
     steps = options.steps if "training" in options.sections else 0
     timed = report.present if "speed" in options.sections else report.own
     plan = training.plan(subject, max(1, steps), options.seed)
-    how = {name: modes(STEPS, name, options.compiled)[0] for name in report.own}
+    how = {name: modes(STEPS, name, not options.quick)[0] for name in report.own}
     if steps:
         report.curves = training.reference(plan, progress)
         said = ", ".join(f"{NAMES[name]} {mode}" for name, mode in how.items() if name != "numpy")
@@ -205,7 +206,9 @@ def _train(report: Report, progress: Progress) -> None:
             else:
                 report.problems.setdefault(name, []).append(f"training: {kind}, {answer}")
         if "speed" in options.sections:
-            report.speed = Speed(options.rounds, threads, options.compiled, report.load, problems=report.problems, progress=progress)
+            report.speed = Speed(
+                3 if options.quick else 5, threads, not options.quick, report.load, problems=report.problems, progress=progress
+            )
             _measure(report.speed, {name: side.tell for name, side in sides.items()}, subject, plan)
 
 

@@ -77,8 +77,6 @@ def open_subject(path: Path, text: str | None = None, pair: str | None = None, s
 
     Raises ValueError listing what is wrong, and on a text for a model without a tokenizer.
     """
-    if text is None and pair is not None:
-        raise ValueError("--pair goes with --text; got --pair alone")
     if not path.exists():
         raise ValueError(f"{path} does not exist")
     opened = _run if path.is_dir() and Manifest.exists(path) else _checkpoint

@@ -22,13 +22,13 @@ def read(path: Path) -> dict[str, Any]:
     return found
 
 
-def versus(before: Mapping[str, Any], after: Mapping[str, Any], threshold: float = WORSE) -> dict[str, Any]:
-    """Returns the rows that changed between two reports. threshold: noise units, and the factor, by which an error must grow or shrink."""
+def versus(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the rows that changed between two reports."""
     old, new = dict(_rows(before)), dict(_rows(after))
     found: dict[str, Any] = {"worse": [], "better": [], "appeared": [*new.keys() - old.keys()], "vanished": [*old.keys() - new.keys()]}
     for name in old:
         if name in new:
-            change = _change(old[name], new[name], threshold)
+            change = _change(old[name], new[name])
             if change:
                 found[change].append({"name": name, "before": old[name], "after": new[name]})
     for several in ("appeared", "vanished"):
@@ -59,13 +59,13 @@ def _cell(row: Mapping[str, Any]) -> dict[str, Any]:
     return {"verdict": row["verdict"], "units": HIGHEST if units is None else float(units)}
 
 
-def _change(old: Mapping[str, Any], new: Mapping[str, Any], threshold: float) -> str:
+def _change(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
     ranks = [ORDER.index(row["verdict"]) if row["verdict"] in ORDER else len(ORDER) for row in (old, new)]
     if (ranks[0] == len(ORDER) - 1) != (ranks[1] == len(ORDER) - 1):
         return "worse" if ranks[1] > ranks[0] else "better"
     if "not comparable" in (old["verdict"], new["verdict"]):
         return ""
     for word, one, other in (("worse", old["units"], new["units"]), ("better", new["units"], old["units"])):
-        if other - one > threshold and other > threshold * one:
+        if other - one > WORSE and other > WORSE * one:
             return word
     return ""

@@ -13,7 +13,7 @@ from ..status import FAILURES, LEFT, Kind
 from ..suite import all_cases
 from ..suite.asked import Suite
 from ..suite.expression import choose
-from ..suite.fitting import fits
+from ..suite.fitting import fits, within
 from .altered import Outputs
 from .evidence.randomness import DRAWS, RANDOM, twice
 from .findings import Deadline
@@ -25,14 +25,14 @@ class AskedPort:
     """A port in its process.
 
     mode: empty for the port's own. limit: seconds for one answer. declared: the cases and dtypes that are left out. deadline: when it is
-    asked nothing any more, with `TimeIsUp`. cases: those of a whole model; the suite's if None. expression: chooses among them, as `-k`.
+    asked nothing any more, with `TimeIsUp`. cases: those of a whole model; the suite's if None. expression: chooses among them, as `-k`; dtypes: those that they are asked in, every one if empty.
     Raises ValueError where the port cannot be started, lacks the mode, or is that of a whole model and has no cases of one; MissingBackend
     where its framework is not installed.
     """
 
     def __init__(
         self, port: str, mode: str, limit: float, declared: Collection[tuple[str, str]], deadline: Deadline,
-        cases: Sequence[Case] | None = None, expression: str | None = None,
+        cases: Sequence[Case] | None = None, expression: str | None = None, dtypes: Sequence[str] = (),
     ) -> None:  # fmt: skip
         self.port, self._limit, self._mode, self._declared, self._deadline = port, limit, mode, declared, deadline
         self.whole = cases is not None
@@ -48,12 +48,14 @@ class AskedPort:
         self.worker, self._about = self._session.worker, found.about
         self.covered: Collection[str] = found.about["components"]
         self.framework: str = found.about.get("loaded", "")
-        self.dtypes = [dtype for dtype in DTYPES if dtype in found.about["dtypes"]]
         shown = found.about.get("findings", {})  # what an artefact shows without being run
         self.said: dict[str, str] = {place: text for place, (status, text) in shown.items() if status in FAILURES}
         self.hidden = found.hidden
         left = [case for case in found.cases if not case.excluded]
-        self.all_cases = [dataclasses.replace(case, dtypes=dtypes) for case in left if not case.outside and (dtypes := fits(case))]
+        narrowed = (dataclasses.replace(case, dtypes=within(fits(case), dtypes)) for case in left if not case.outside)
+        self.all_cases = [case for case in narrowed if case.dtypes]
+        own = [dtype for dtype in DTYPES if dtype in found.about["dtypes"]]
+        self.dtypes = [dtype for dtype in own if any(dtype in case.dtypes for case in self.all_cases)] or own
         self.outside = [case for case in left if case.outside]
         self.excluded = next((case.excluded for case in found.cases if case.excluded), "")
 

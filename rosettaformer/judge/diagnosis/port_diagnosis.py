@@ -44,6 +44,7 @@ def diagnose(
     entries: Sequence[Deviation] = (),
     cases: Sequence[Case] | None = None,
     expression: str | None = None,
+    dtypes: Sequence[str] = (),
     progress: Progress = lambda what, share: None,
     say: Callable[[str], None] = lambda sentence: None,
 ) -> Diagnosis:
@@ -55,12 +56,12 @@ def diagnose(
     them, after which the best so far is returned, as it is at KeyboardInterrupt; None for none.
     answer_limit: seconds for one answer. declared: cases and dtypes in which the port is known to
     deviate, and which are left out; entries: those that declare them. cases: those of a whole model;
-    the suite's if None. expression: chooses among the cases. progress is called with what is being
+    the suite's if None. expression: chooses among the cases; dtypes: only in these. progress is called with what is being
     done and the share of it that is done, say with each sentence as soon as it is known to hold.
     Raises ValueError where the port cannot be started or lacks the mode, MissingBackend where its framework is not installed.
     """
     deadline = Deadline(limit)
-    with contextlib.closing(AskedPort(port, mode, answer_limit, declared, deadline, cases, expression)) as asked:
+    with contextlib.closing(AskedPort(port, mode, answer_limit, declared, deadline, cases, expression, dtypes)) as asked:
         task = Task(asked, pairs, deadline, progress, functools.cache(say), Store())  # nothing is said twice
         conclusions = Conclusions(task)
         examiner = _Examiner(task, conclusions, Questions(task), FailingParts(task, conclusions))

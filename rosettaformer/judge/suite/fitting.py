@@ -54,6 +54,11 @@ def _refuse(parameters: int, needed: int, available: float) -> None:
     )
 
 
+def within(dtypes: Sequence[str], wanted: Sequence[str]) -> tuple[str, ...]:
+    """Returns those of the dtypes that are wanted; all if none is named."""
+    return tuple(dtype for dtype in dtypes if not wanted or dtype in wanted)
+
+
 def fits(case: Case) -> tuple[str, ...]:
     """Returns the dtypes in which there is memory for the case."""
     return tuple(dtype for dtype in case.dtypes if dtype not in case.too_large)
