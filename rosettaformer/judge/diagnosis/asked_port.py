@@ -25,9 +25,9 @@ class AskedPort:
     """A port in its process.
 
     mode: empty for the port's own. limit: seconds for one answer. declared: the cases and dtypes that are left out. deadline: when it is
-    asked nothing any more, with `TimeIsUp`. cases: those of a whole model; the suite's if None. expression: chooses among them, as `-k`; dtypes: those that they are asked in, every one if empty.
-    Raises ValueError where the port cannot be started, lacks the mode, or is that of a whole model and has no cases of one; MissingBackend
-    where its framework is not installed.
+    asked nothing any more, with `TimeIsUp`. cases: those of a whole model; the suite's if None. expression: chooses among them, as `-k`.
+    dtypes: those that they are asked in; every one if empty. Raises ValueError where the port cannot be started, lacks the mode, or is that
+    of a whole model and has no cases of one; MissingBackend where its framework is not installed.
     """
 
     def __init__(
