@@ -212,7 +212,7 @@ def test_names_around_the_transformer() -> None:
     text = import_problems(state, source_embedding=None)
     assert mentions(text, "source_embedding … nn.Transformer: source.weight")
     text = import_problems(state, logits=None)
-    assert "missing logits.weight (name it with --logits) of shape (31, 12)" in text and "unexpected generator.weight" in text
+    assert "missing logits.weight (--name logits=NAME names it) of shape (31, 12)" in text and "unexpected generator.weight" in text
     text = import_problems(state, target_embedding="source")
     assert mentions(text, "share_embeddings … False")
     tied = state_of(torch_model(vocabularies=(37, 37), tie=True))
