@@ -41,8 +41,8 @@ HEAD = f"""# The field's bugs
 made again in the library transformers ({version("transformers")}), on a random model of `rosettaformer new-checkpoint`
 ([tests/ports/field_bugs.py](../tests/ports/field_bugs.py)):
 
-    FIELD_BUG=20 rosettaformer check tests/ports/field_bugs.py --like qwen3
-    FIELD_BUG=20 rosettaformer diagnose tests/ports/field_bugs.py --like qwen3
+    FIELD_BUG=20 rosettaformer check tests/ports/field_bugs.py --like qwen3 --dtype float32,bfloat16
+    FIELD_BUG=20 rosettaformer diagnose tests/ports/field_bugs.py --like qwen3 --dtype float32,bfloat16
 
 *caught*: the prompts that differ, in float32, or only in bfloat16. *diagnose*: where the error begins, and the mistake by the id that
 `rosettaformer explain` knows, or a setting. *five tokens*: the usual practice, the last logits of a prompt of {TOKENS} tokens with an

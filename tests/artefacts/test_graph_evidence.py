@@ -243,4 +243,4 @@ def test_the_vector_of_a_text_is_no_pooled_vector_unless_a_table_says_so() -> No
     with pytest.raises(ValueError, match="sentence_embedding"):
         meanings.of_outputs(Entry("forward", (IDS,), (SENTENCE,)), BERT, {})
     with pytest.raises(ValueError, match="ignored"):
-        meanings.parse(["x=ignored"], "--tensor")
+        meanings.of_inputs(entry, BERT, {IDS.name: "ignored"})

@@ -121,7 +121,9 @@ def test_the_prefix_is_found(prefix: str) -> None:
 def test_two_transformers_need_a_prefix() -> None:
     state = state_of(torch_model())
     twin = {key.replace("transformer.", "other."): array for key, array in state.items() if key.startswith("transformer.")}
-    assert "holds several torch.nn.Transformer: choose with --prefix one of 'other.', 'transformer.'" in import_problems(state | twin)
+    assert "holds several torch.nn.Transformer: choose one with --name prefix=NAME, of 'other.', 'transformer.'" in import_problems(
+        state | twin
+    )
     assert imported(state | twin, prefix="transformer.", ignore=["pe", *twin]).config.encoder_layers == 2
 
 

@@ -215,7 +215,7 @@ def test_a_lightning_checkpoint(tmp_path: Path) -> None:
     model = torch_model()
     torch.save(lightning(model.state_dict()), path)
     what = "a Lightning checkpoint, with tensors in state_dict"
-    assert_told(path, what, "--key state_dict; its names begin with model., which --prefix", (ALONE[0], CONVERT))
+    assert_told(path, what, "--key state_dict; its names begin with model., the prefix", (ALONE[0], CONVERT))
     names = "--name source_embedding=model.source --name target_embedding=model.target --name logits=model.generator --ignore model.pe"
     command = f"{CONVERT} {names} --key state_dict"
     converted = invoke(*line_of(command, path))

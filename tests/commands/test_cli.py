@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
+import click
 import numpy as np
 import pytest
 from expectations import suite
@@ -17,6 +18,7 @@ from messages import mentions
 
 from reference_numpy import TransformerConfig, parameters, preset
 from reference_numpy.presets import PRESETS
+from rosettaformer.cli import cli
 from rosettaformer.commands import doctor
 from rosettaformer.commands import explain as explain_command
 from rosettaformer.commands.declared import parameter_lines
@@ -40,6 +42,17 @@ def test_help_names_every_command_and_the_exit_codes() -> None:
     assert result.code == 0
     for word in ("doctor", "check", "convert", "inspect", "0 conforms, 1 differs, 2 "):
         assert word in " ".join(result.out.split())
+
+
+def options_of(command: click.Command) -> int:
+    """How many options a command and its own commands have."""
+    context = click.Context(command)
+    own = [command.get_command(context, name) for name in command.list_commands(context)] if isinstance(command, click.Group) else []
+    return sum(map(options_of, own)) + sum(isinstance(one, click.Option) for one in command.params)
+
+
+def test_there_are_at_most_200_options() -> None:
+    assert 100 < options_of(cli) <= 200
 
 
 def test_the_help_of_train_has_sections_and_the_default_of_every_option() -> None:

@@ -35,7 +35,7 @@ def run(*arguments: str) -> Result:
 
 
 def test_without_an_id_it_lists_every_defect() -> None:
-    rows = json.loads(run("--json").output)
+    rows = json.loads(run("--json").output)["defects"]
     assert sorted((row["id"], row["component"], row["title"]) for row in rows) == sorted(
         (defect.id, defect.component, defect.title) for defect in DEFECTS.values()
     )

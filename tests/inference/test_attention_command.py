@@ -44,7 +44,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any, Path, A
 def test_the_weights_are_those_of_transformers(backend: str, models: tuple[Path, Any, Path, Any]) -> None:
     pytest.importorskip(FOUR_NEEDS[backend])
     encoder, model, decoder, other = models
-    one = shown(encoder, "--backend", backend, "--text", TEXT, "--pair", PAIR)
+    one = shown(encoder, "--backend", backend, "--text", TEXT, "--text", PAIR)
     assert one["queries"] == one["keys"] == ["[CLS]", *TEXT.split(), "[SEP]", *PAIR.split(), "[SEP]"]
     given = transformers.AutoTokenizer.from_pretrained(encoder)(TEXT, PAIR, return_tensors="pt")
     weights = expected(model, **given)
@@ -79,7 +79,7 @@ def test_layers_and_heads_of_the_page_are_chosen(models: tuple[Path, Any, Path, 
     [
         (("--text", ""), "text … ''"),
         (("--text", "€" * 33), "text … 64 … 99"),
-        (("--text", TEXT, "--pair", PAIR), "decoder-only"),
+        (("--text", TEXT, "--text", PAIR), "decoder-only"),
         (("--text", TEXT, "--layers", "2"), "layers must be from 0 to 1; got 2"),
         (("--text", TEXT, "--heads", "a"), "numbers … 0,4-7 … 'a'"),
         (("--text", TEXT, "--out", "no/page.html"), "does not exist"),

@@ -41,6 +41,7 @@ def cases(*model: Any, **changes: Any) -> dict[str, list[str]]:
         found.setdefault(case.component, []).append(case.name)
         assert all(np.isfinite(one.reference).all() for one in expect(case.at("float32")).values()), case.id
     assert all(case.component.endswith("_vjp") for case in gradients(every))
+    assert {dtype for case in every for dtype in case.dtypes} == {"float32"}  # that of the checkpoint
     return found
 
 

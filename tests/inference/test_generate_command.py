@@ -43,7 +43,7 @@ def continued(model: tuple[Path, Any], prompt: str, **options: Any) -> str:
 
 @pytest.mark.parametrize("options", [{}, {"num_beams": 3, "max_new_tokens": 9}, {"repetition_penalty": 1.4, "no_repeat_ngram_size": 2}])
 def test_a_prompt_is_continued_as_transformers_continues_it(model: tuple[Path, Any], options: dict[str, Any]) -> None:
-    words = [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", value)]
+    words = [word for name, value in options.items() for word in ("--set", f"{name}={value}")]
     for prompt in ("the quick", "Zoë 😀"):
         assert generate(model[0], "--prompt", prompt, *words) == continued(model, prompt, **options) + "\n"
 
@@ -143,7 +143,7 @@ def test_a_bad_prompt_costs_its_own_row(model: tuple[Path, Any]) -> None:
     start = torch.tensor([[model[1].config.bos_token_id]])
     for ids in (model[1].generate(pad_token_id=0), model[1].generate(start, attention_mask=torch.ones_like(start), pad_token_id=0)):
         assert rows[1]["tokens"] == ids[0, 1:].tolist()
-    assert rows[2] == {"line": 3, "prompt": long, "error": rows[2]["error"]} and mentions(rows[2]["error"], "prompt … 64")
+    assert rows[2] == {"version": 1, "line": 3, "prompt": long, "error": rows[2]["error"]} and mentions(rows[2]["error"], "prompt … 64")
     assert found.code == 2 and mentions(found.err, "Error: 1 of 4 … prompt 3: … 64")
     words = ("--prompt", "the quick", "--prompt", long, "--prompt", "the dog")
     shown = invoke("generate", model[0], *NUMPY, *words).out

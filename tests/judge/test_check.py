@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 from expectations import suite
-from invoke import invoke, refused
+from invoke import invoke
 from kinds import conformance
-from messages import mentions
 
 from rosettaformer.judge import runner
 from rosettaformer.judge.case import DTYPES
@@ -69,11 +68,6 @@ def test_full_runs_every_mode_or_those_that_are_named(tmp_path: Path, options: t
     cases = [case.id for case in of_components(all_cases(grad=True), ["softmax"], True)]
     assert Counter((row["case"], row["mode"]) for row in json.loads(result.out)["results"]) == Counter(itertools.product(cases, modes))
     assert f"two_modes.py, {len(cases) * len(modes)} comparisons at most ..." in result.err
-
-
-@pytest.mark.parametrize("option", ["--full", "--dtype=float64", "--checkpoint=model.safetensors", "--results=."])
-def test_quick_refuses_what_contradicts_it(option: str) -> None:
-    assert mentions(refused("check", "--quick", option), f"--quick … float32 … {option.partition('=')[0]}")
 
 
 def test_an_expectation_is_computed_once_for_all_that_it_depends_on(port: str) -> None:

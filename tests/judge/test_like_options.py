@@ -181,7 +181,8 @@ def test_deviations_of_its_cases_are_accepted(tmp_path: Path) -> None:
 )
 def test_a_folder_of_ones_own_is_given_itself_in_its_dtype(tmp_path: Path, own: str, shards: int | None) -> None:
     """And written anew in the others."""
-    new.write("olmo2", tmp_path / "mine", seed=5, dtype=own, max_shard_bytes=shards)
+    new.write("olmo2", tmp_path / "whole", seed=5, dtype=own)
+    succeeded("convert", tmp_path / "whole", tmp_path / "mine", *(("--max-shard-bytes", shards) if shards else ()))
     before = {path.name: path.read_bytes() for path in (tmp_path / "mine").iterdir()}
     log = tmp_path / "log.txt"
     port = written(tmp_path, further=f"open({str(log)!r}, 'a').write(f'{{__import__(\"os\").path.realpath(folder)}}\\n')")

@@ -89,7 +89,7 @@ CHOICES: dict[str, Any] = {
     "heads": 3,
 }
 NAMES: dict[str, Any] = {"source_embedding": "source", "target_embedding": "target.weight", "logits": "generator"}
-FLAGS = tuple(word for name, value in NAMES.items() for word in (f"--{name.replace('_', '-')}", value))
+FLAGS = tuple(word for name, value in NAMES.items() for word in ("--name", f"{name}={value}"))
 CONVERT = ("--from", "canonical", "--to", "canonical")
 FROM_TORCH = ("--from", "torch-transformer", "--to", "canonical")
 

@@ -150,7 +150,7 @@ def test_the_command_prints_a_plan_and_compares_strategies(tmp_path: Path) -> No
     table = succeeded(*given, "--mesh", "data=2,model=2", "--memory", 0.0001).out
     assert "does not fit 0.0001 GiB" in table and "activations, backward" in table
     (all_found,) = succeeded(*given, "--mesh", 8, "--json").rows
-    assert {name: row.get("mesh") for name, row in all_found.items()} == {
+    assert {name: row.get("mesh") for name, row in all_found["strategies"].items()} == {
         "data parallel": "data=8,model=1,replicate", "fully sharded": "data=8,model=1", "tensor parallel": None, "both": "data=2,model=4"
     }  # fmt: skip
     assert "heads must be" in succeeded(*given, "--mesh", 8).out

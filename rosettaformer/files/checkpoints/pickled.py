@@ -186,7 +186,9 @@ def _training(path: Path, state: Mapping[Any, Any], entries: list[str]) -> Kind:
     if weights(path):  # its folder is read as a whole
         return Kind(f"{what}, with tensors in {_listed(entries)}", f"torch.save its entry {best} alone as {path.name}")
     first = {str(name).partition(".")[0] for name in state[best]}
-    names = f"; its names begin with {first.pop()}., which --prefix finds or takes" if len(first) == 1 else ""
+    names = (
+        f"; its names begin with {first.pop()}., the prefix, which is found, or given with --name prefix=NAME" if len(first) == 1 else ""
+    )
     return Kind(f"{what}, with tensors in {_listed(entries)}", f"choose them with --key {best}{names}")
 
 

@@ -149,7 +149,7 @@ def _find_prefix(name: str, state: State) -> str:
         some = ", ".join(list(state)[:5]) or "no tensors"
         raise CheckpointError(name, [f"holds no torch.nn.Transformer (encoder.layers.0.self_attn...); got {some}"])
     listed = ", ".join(repr(prefix) for prefix in prefixes)
-    raise CheckpointError(name, [f"holds several torch.nn.Transformer: choose with --prefix one of {listed}"])
+    raise CheckpointError(name, [f"holds several torch.nn.Transformer: choose one with --name prefix=NAME, of {listed}"])
 
 
 def _length(shapes: Mapping[str, tuple[int, ...]], pattern: str) -> int:

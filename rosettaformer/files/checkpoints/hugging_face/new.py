@@ -33,7 +33,6 @@ def write(
     seed: int = 0,
     size: str = "tiny",
     dtype: str = "float32",
-    max_shard_bytes: int | None = None,
     settings: Mapping[str, Any] | None = None,
     tokenizer: Callable[[Path, Mapping[str, Any]], None] | None = None,
 ) -> None:
@@ -54,7 +53,7 @@ def write(
     with tempfile.TemporaryDirectory() as place:
         if tokenizer:
             tokenizer(Path(place), said)
-        save(path, config, weights(config, seed), foreign=foreign, dtype=dtype, max_shard_bytes=max_shard_bytes, tokenizer=place)
+        save(path, config, weights(config, seed), foreign=foreign, dtype=dtype, tokenizer=place)
 
 
 def names() -> list[str]:
