@@ -47,9 +47,11 @@ def test_check_gives_the_results_that_the_command_writes(wrong: str) -> None:
 
 
 def test_diagnose_gives_the_findings_that_the_command_writes(wrong: str) -> None:
-    found = invoke("diagnose", wrong, "--component", "softmax", "--json", "-")
-    diagnosis = rosettaformer.diagnose(wrong, components=["softmax"])
-    assert diagnosis.findings and json.loads(json.dumps(diagnosis.to_dict())) == json.loads(found.out)
+    found = invoke("diagnose", wrong, "--component", "softmax", "--dtype", "float32", "--json", "-")
+    diagnosis = rosettaformer.diagnose(wrong, components=["softmax"], dtypes=["float32"])
+    assert {finding.dtype for finding in diagnosis.findings} == {"float32"} and json.loads(json.dumps(diagnosis.to_dict())) == json.loads(
+        found.out
+    )
 
 
 def test_compare_gives_the_report_that_the_command_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -144,7 +144,9 @@ def test_a_convolutional_network_in_torch_and_flax_is_equal(file: str, tmp_path:
 @pytest.mark.conformance
 def test_a_side_that_flattens_channels_first_is_seen(tmp_path: Path) -> None:
     pytest.importorskip("flax")
-    report = compared("conv_torch.py:trained", "conv_nnx_planted.py:Flattened", *IMAGE, *FORWARD, code=0, folder=tmp_path)
+    report = compared(
+        "conv_torch.py:trained", "conv_nnx_planted.py:Flattened", *IMAGE, "--axes", "left x: b c h w", *FORWARD, code=0, folder=tmp_path
+    )
     assert any("flatten" in note for note in report["notes"])
 
 

@@ -46,9 +46,9 @@ def _checked(*arguments: object) -> tuple[int, dict[str, dict[str, Any]]]:
 
 def test_the_next_command_is_said_with_the_model(tmp_path: Path) -> None:
     port = written(tmp_path, "y = y[:, ::-1]")
-    found = invoke("check", port, "--like", "qwen3", "--seed", "3", *FEW)
+    found = invoke("check", port, "--like", "qwen3", "--seed", "3", *FEW[:2], "--dtype", "float32,bfloat16")
     assert found.code == 1
-    assert found.out.splitlines()[-1] == f"next: rosettaformer diagnose {port} --like qwen3 --seed 3"
+    assert found.out.splitlines()[-1] == f"next: rosettaformer diagnose {port} --like qwen3 --seed 3 --dtype float32,bfloat16"
 
 
 # a name -> its family, the kind of its scaling, and what `check` prints of it
