@@ -20,7 +20,7 @@ from expectations import suite
 from forked import Forks, Outcome
 from model_folders import byte_pairs
 from mutations import mutate
-from training_runs import MODEL, TINY, edit, tree
+from training_runs import MODEL, TINY, edit, fields, tree
 
 from rosettaformer.files import checkpoints
 from rosettaformer.files.checkpoints import canonical, container
@@ -158,7 +158,7 @@ def _run(path: Path, command: Forks) -> None:
         assert found.code == 0, found
         return found
 
-    run(path.parent, "train", "--out", path, *TINY, "--steps", 4, "--loop", "save_every=2", "--loop", "sample=1")
+    run(path.parent, "train", "--out", path, *TINY, "--steps", 4, *fields("--loop", save_every=2, sample=1))
     after = shutil.copytree(path, path.with_name("after"))
     run(after, *RESUME)
     shutil.move(after, path / "after")

@@ -12,10 +12,15 @@ from invoke import Outcome, succeeded
 
 from rosettaformer.use.training import schema
 
+
+def fields(option: str, **values: object) -> tuple[str, ...]:
+    """The words that give an option each of these fields."""
+    return tuple(word for name, value in values.items() for word in (option, f"{name}={value}"))
+
+
 SIZES = {"model_width": 16, "heads": 2, "feed_forward_width": 32, "encoder_layers": 1, "decoder_layers": 1}
-MODEL = tuple(word for field, value in SIZES.items() for word in ("--set", f"{field}={value}"))
-FIELDS = {"length": 4, "alphabet": "abcdefgh", "size": 80, "held_out": 8, "batch_tokens": 64}
-DATA = ("--task", "reverse", *(word for field, value in FIELDS.items() for word in ("--data", f"{field}={value}")))
+MODEL = fields("--set", **SIZES)
+DATA = ("--task", "reverse", *fields("--data", length=4, alphabet="abcdefgh", size=80, held_out=8, batch_tokens=64))
 TINY = (*DATA, *MODEL, "--backend", "numpy", "--recipe", "warmup=40", "--set", "dropout_rate=0.1", "--data", "buckets=2")
 
 

@@ -4,13 +4,13 @@ import shutil
 from pathlib import Path
 
 import pytest
-from training_runs import train
+from training_runs import fields, train
 
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("trained") / "run"
-    train(folder, "--steps", 4, "--loop", "save_every=2", "--loop", "sample=1")
+    train(folder, "--steps", 4, *fields("--loop", save_every=2, sample=1))
     return folder
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from kinds import every
 from messages import mentions
-from training_runs import TINY, edit, log, train, tree
+from training_runs import TINY, edit, fields, log, train, tree
 
 from rosettaformer.common import reading
 from rosettaformer.files.checkpoints import canonical, container
@@ -232,9 +232,7 @@ LONG = {
 @pytest.mark.parametrize("name", LONG)
 def test_a_long_line_of_pairs_is_refused_at_once(tmp_path: Path, name: str) -> None:
     (tmp_path / "a.tsv").write_bytes(LONG[name])
-    errors = refused(
-        tmp_path, "train", "--out", tmp_path / "run", "--task", "files", "--data", f"tsv={tmp_path / 'a.tsv'}", "--data", "held_out=1"
-    )
+    errors = refused(tmp_path, "train", "--out", tmp_path / "run", "--task", "files", *fields("--data", tsv=tmp_path / "a.tsv", held_out=1))
     assert len(errors) < 3000 and ("must be" in errors or mentions(errors, "validation … set"))
 
 

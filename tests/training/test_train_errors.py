@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from invoke import refused, succeeded
 from messages import mentions, naming
-from training_runs import MODEL, TINY, log, train
+from training_runs import MODEL, TINY, fields, log, train
 
 from reference_numpy.training import Trainer
 from rosettaformer.use.training import options
@@ -116,20 +116,8 @@ def test_a_disk_that_fills_within_the_log(run: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_every_choice_that_the_run_made_otherwise_is_named(run: Path) -> None:
-    arguments = (
-        "--data",
-        "length=5",
-        "--recipe",
-        "warmup=41",
-        "--set",
-        "model_width=32",
-        "--set",
-        "heads=2",
-        "--data",
-        "batch_tokens=64",
-        "--seed",
-        3,
-    )
+    changed = (*fields("--set", model_width=32, heads=2), "--recipe", "warmup=41", "--seed", 3)
+    arguments = (*fields("--data", length=5, batch_tokens=64), *changed)
     errors = refused("train", "--out", run, "--resume", *arguments, "--steps", 5)
     assert mentions(errors, "differs … asked")
     for line in ("task length: the run has 4; got 5", "warmup: the run has 40; got 41", "model_width: the run has 16; got 32"):
@@ -148,7 +136,7 @@ def test_the_same_choices_may_be_given_again(run: Path) -> None:
 
 def test_checkpoints_of_another_config(run: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
-    train(other, "--set", "epsilon=1e-5", "--steps", 4, "--loop", "save_every=2", "--loop", "sample=1")
+    train(other, "--set", "epsilon=1e-5", "--steps", 4, *fields("--loop", save_every=2, sample=1))
     shutil.rmtree(run / "checkpoints")
     shutil.copytree(other / "checkpoints", run / "checkpoints")
     errors = refused("train", "--out", run, "--resume", "--steps", 8)
@@ -167,22 +155,9 @@ def test_tokens_of_another_run(run: Path) -> None:
 def test_data_that_have_changed(tmp_path: Path) -> None:
     tsv, run = tmp_path / "pairs.tsv", tmp_path / "run"
     tsv.write_text("".join(f"source {index}\ttarget {index}\n" for index in range(20)))
-    arguments = (
-        "--task",
-        "files",
-        "--data",
-        f"tsv={tsv}",
-        "--data",
-        "held_out=2",
-        *MODEL,
-        "--backend",
-        "numpy",
-        "--data",
-        "vocabulary=0",
-        "--steps",
-        2,
-    )
-    succeeded("train", "--out", run, *arguments, "--loop", "sample=1")
+    data = fields("--data", tsv=tsv.name, held_out=2, vocabulary=0)  # a path from the folder of the call, and of no later one
+    words = ("--task", "files", *data, *MODEL, "--backend", "numpy", "--steps", 2, "--loop", "sample=1")
+    succeeded("train", "--out", run, *words, folder=tmp_path)
     tsv.write_text(tsv.read_text().replace("target 3", "another"))
     assert mentions(refused("train", "--out", run, "--resume", "--steps", 4), "data … task")
 

@@ -12,7 +12,7 @@ import pytest
 from invoke import refused
 from messages import mentions, naming
 from thread_groups import in_threads
-from training_runs import TINY, log, train
+from training_runs import TINY, fields, log, train
 
 from reference_numpy.sharding import Group, Mesh
 from rosettaformer.common.meshes import failing, placing
@@ -34,18 +34,7 @@ def test_two_processes_train_the_run_that_the_reference_trains_and_it_goes_on_th
     """Two processes of torch, then the reference; beside the reference alone."""
     pytest.importorskip("torch")
     folder, alone = tmp_path / "run", tmp_path / "alone"
-    arguments = (
-        "--set",
-        "dropout_rate=0",
-        "--loop",
-        "save_every=2",
-        "--loop",
-        "validate_every=3",
-        "--loop",
-        "sample=1",
-        "--recipe",
-        "microbatches=2",
-    )
+    arguments = ("--set", "dropout_rate=0", *fields("--loop", save_every=2, validate_every=3, sample=1), "--recipe", "microbatches=2")
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)}
     train(folder, "--backend", "torch", "--mesh", "data=2", "--recompute", *arguments, "--steps", 3)
     assert {number: signal.getsignal(number) for number in before} == before

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from invoke import heed_interrupts, marked
 from messages import mentions
-from training_runs import TINY, log, process, train
+from training_runs import TINY, fields, log, process, train
 
 from rosettaformer.common.meshes import failing
 from rosettaformer.use.training.checkpoint_store import Store
@@ -27,22 +27,7 @@ pytestmark = pytest.mark.conformance
 STEPS = 14
 FLOAT32 = 1e-4  # of a loss: rounding in other orders, which grows over the steps
 FOUR = ("--mesh", "data=2,model=2")
-OWN = (
-    "--backend",
-    "torch",
-    "--steps",
-    STEPS,
-    "--loop",
-    "save_every=2",
-    "--loop",
-    "validate_every=100",
-    "--loop",
-    "sample=1",
-    "--loop",
-    "keep=3",
-    "--loop",
-    "average=1",
-)
+OWN = ("--backend", "torch", "--steps", STEPS, *fields("--loop", save_every=2, validate_every=100, sample=1, keep=3, average=1))
 RUN = (*TINY, *OWN)
 WAIT = 300.0  # seconds until processes have started, on a machine that does other things
 
@@ -153,7 +138,7 @@ def test_a_run_of_torch_goes_on_in_another_framework_on_a_mesh(tmp_path: Path, b
     """Without dropout, whose masks are each framework's own."""
     pytest.importorskip({"jax": "flax", "tf": "keras"}[backend])
     folder, alone = tmp_path / "run", tmp_path / "alone"
-    few: tuple[Any, ...] = ("--set", "dropout_rate=0", "--loop", "save_every=3", "--loop", "validate_every=100", "--loop", "sample=1")
+    few: tuple[Any, ...] = ("--set", "dropout_rate=0", *fields("--loop", save_every=3, validate_every=100, sample=1))
     train(folder, "--backend", "torch", "--mesh", "data=2", *few, "--steps", 3)
     with process("train", "--out", folder, "--resume", "--backend", backend, "--mesh", mesh, "--steps", 6, env=environment()) as running:
         code, said = ended(running, WAIT)

@@ -20,7 +20,7 @@ from checkpoint_models import assert_same_bits
 from invoke import refused
 from messages import mentions
 from model_folders import FOUR_NEEDS
-from training_runs import TINY, log, process, train
+from training_runs import TINY, fields, log, process, train
 
 from reference_numpy.training import Trainer
 from rosettaformer.files.checkpoints import canonical
@@ -33,7 +33,7 @@ from rosettaformer.use.training.tokens import PADDING
 
 KILLS = 10  # of the reference's run; of a framework's, as many as --kills says
 STEPS = 60
-EVERY = ("--steps", STEPS, "--loop", "save_every=4", "--loop", "validate_every=15", "--loop", "sample=4")
+EVERY = ("--steps", STEPS, *fields("--loop", save_every=4, validate_every=15, sample=4))
 
 
 def assert_readable(folder: Path) -> None:
@@ -103,29 +103,15 @@ def test_killed_while_it_puts_a_checkpoint_on_the_disk(tmp_path: Path, call: int
         "from rosettaformer.cli import main; main()"
     )
     folder = tmp_path / "run"
-    line = [
-        sys.executable,
-        "-c",
-        script,
-        str(call),
-        "train",
-        "--out",
-        folder,
-        *TINY,
-        "--steps",
-        2,
-        "--loop",
-        "save_every=1",
-        "--loop",
-        "sample=1",
-    ]
+    few = (*TINY, "--steps", 2, *fields("--loop", save_every=1, sample=1))
+    line = [sys.executable, "-c", script, str(call), "train", "--out", folder, *few]
     ended = subprocess.run([*map(str, line)], capture_output=True, timeout=60)
     assert ended.returncode == -signal.SIGKILL
     assert_readable(folder)
     if Manifest.exists(folder):
         train(folder, "--resume")
     else:
-        train(folder, "--steps", 2, "--loop", "save_every=1", "--loop", "sample=1")
+        train(folder, "--steps", 2, *fields("--loop", save_every=1, sample=1))
     assert [entry["step"] for entry in log(folder)] == [1, 2]
     assert_readable(folder)
     assert not [*folder.glob(".*.tmp"), *folder.glob("checkpoints/.*.tmp")]
@@ -175,7 +161,7 @@ def test_a_run_goes_on_in_another_backend(tmp_path: Path, backend: str) -> None:
 
 def test_only_the_last_checkpoints_stay_and_their_mean_is_the_average(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    train(folder, "--steps", 12, "--loop", "save_every=2", "--loop", "keep=3", "--loop", "average=2", "--loop", "sample=1")
+    train(folder, "--steps", 12, *fields("--loop", save_every=2, keep=3, average=2, sample=1))
     store = Store(folder)
     assert [path.name for path in store.paths()] == ["step-00000008", "step-00000010", "step-00000012"]
     last_two = [canonical.load(path).parameters for path in store.models()[-2:]]
@@ -186,22 +172,7 @@ def test_only_the_last_checkpoints_stay_and_their_mean_is_the_average(tmp_path: 
 
 def test_patience_ends_the_run_and_best_is_the_model_of_the_lowest_loss(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    arguments = (
-        "--recipe",
-        "warmup=1",
-        "--steps",
-        400,
-        "--loop",
-        "validate_every=5",
-        "--loop",
-        "save_every=5",
-        "--loop",
-        "patience=2",
-        "--loop",
-        "sample=1",
-        "--loop",
-        "keep=100",
-    )
+    arguments = ("--recipe", "warmup=1", "--steps", 400, *fields("--loop", validate_every=5, save_every=5, patience=2, sample=1, keep=100))
     train(folder, *arguments)
     losses = [entry["loss"] for entry in log(folder, "validation")]
     assert len(losses) < 80
@@ -222,7 +193,7 @@ def test_every_step_takes_the_next_batch_and_a_checkpoint_remembers_it(tmp_path:
     that are not padding.
     """
     folder = tmp_path / "run"
-    said = train(folder, "--steps", 20, "--loop", "save_every=1", "--loop", "keep=20", "--loop", "sample=1").err
+    said = train(folder, "--steps", 20, *fields("--loop", save_every=1, keep=20, sample=1)).err
     saved = [json.loads((path / "progress.json").read_text()) for path in Store(folder).paths()]
     assert [found["steps"] for found in saved] == list(range(1, 21))
     count = next(found["steps"] for found in saved if found["position"]["epoch"])

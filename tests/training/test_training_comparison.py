@@ -12,6 +12,7 @@ from invoke import invoke, succeeded
 from kinds import conformance
 from messages import mentions
 from model_folders import FOUR_NEEDS
+from training_runs import fields
 
 from reference_numpy import TransformerConfig, mask, parameters, preset, sites
 from rosettaformer.files.checkpoints import canonical
@@ -314,7 +315,7 @@ def test_the_command_writes_the_curves_and_says_who_leaves(tmp_path: Path) -> No
     pytest.importorskip("matplotlib")
     mistake = write(tmp_path, "not_a_number", MISTAKES["not_a_number"][0].replace("== 3", "== 2"))
     numbers, picture = tmp_path / "numbers.json", tmp_path / "curves.svg"
-    arguments = (*SMALL, "--recipe", "microbatches=2", "--recipe", "warmup=10", "--json", numbers, "--picture", picture)
+    arguments = (*SMALL, *fields("--recipe", microbatches=2, warmup=10), "--json", numbers, "--picture", picture)
     result = invoke("compare-training", "--backend", f"numpy,{mistake}", *arguments)
     assert result.code == 1, result
     assert "numpy stays together for 2 steps" in result.out
