@@ -9,6 +9,7 @@ import numpy as np
 
 from ..common.backends import needs_of
 from ..common.extras import require
+from ..common.outputs import versioned
 from ..common.processes import words
 from ..files.artefacts.kinds import KINDS
 from . import axes
@@ -25,7 +26,6 @@ from .findings.recorded_calls import Calls, without_head
 from .matching import fusing, layer_matching, rename_table, value_matching, variable_matching
 from .matching.rename_table import Rename
 from .output import terminal
-from .output.versus import VERSION
 from .timing.rows import MODES
 
 SHOWN = 8  # pairs of layers that a note names
@@ -102,7 +102,7 @@ def between(named: Sequence[sides.Side], options: Options, progress: Callable[[s
     """
     _require(named)
     found = _Comparison(named, options, progress).report()
-    return {"verdict": terminal.verdict(found), "sentences": terminal.sentences(found)} | found
+    return versioned("compare", {"verdict": terminal.verdict(found), "sentences": terminal.sentences(found)} | found)
 
 
 def _require(named: Sequence[sides.Side]) -> None:
@@ -248,7 +248,7 @@ class _Comparison:
             for name, (array, named) in given.arrays.items()
         }  # fmt: skip
         layers = [{"left": one, "right": other, "how": how} for one, (other, how) in self._layers.items()]
-        return {"version": VERSION, "left": about[0], "right": about[1], "inputs": inputs, "weights": self._weights,
+        return {"left": about[0], "right": about[1], "inputs": inputs, "weights": self._weights,
                 "layers_matched": layers, "variables": self._table}  # fmt: skip
 
     def _matched(self, calls: Sequence[Sequence[Mapping[str, Any]]]) -> tuple[dict[str, tuple[str, str]], list[variable_matching.Pair]]:

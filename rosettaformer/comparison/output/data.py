@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from ...common.outputs import versioned
 from ...judge.expectation.tolerance import Expectation
 from ...judge.summary import jsonable
 from ..engine.speed import Speed
@@ -14,16 +15,13 @@ from ..one_model.training import Curves
 from .charts import recorded_chart
 from .page import facts, verdict
 
-VERSION = 2  # of the JSON
-
 
 def to_dict(report: Report) -> dict[str, Any]:
     """Returns every number. Attention has the reference's weights, and each implementation's differences from them."""
     good, headline, lead = verdict(report)
     recorded, layers = recorded_chart(report.subject.log), report.layers
-    return jsonable(  # type: ignore[no-any-return]
+    fields = jsonable(
         {
-            "version": VERSION,
             "conforms": good,
             "verdict": headline,
             "summary": lead,
@@ -44,6 +42,7 @@ def to_dict(report: Report) -> dict[str, Any]:
             "environment": report.stamp,
         }
     )
+    return versioned("report", fields)
 
 
 def _fields(one: Any, *names: str) -> dict[str, Any]:

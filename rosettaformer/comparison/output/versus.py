@@ -4,10 +4,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from ...common.outputs import declared, versioned
 from ...common.reading import read_json
 from ...judge.compare import HIGHEST
 
-VERSION = 1  # of the JSON of a report
 WORSE = 4.0  # a row got worse if its error grew by more noise units than this and by more than this factor, or if its verdict did
 ORDER = ("equal", "not comparable", "convention", "rounding", "differs")
 
@@ -17,8 +17,8 @@ def read(path: Path) -> dict[str, Any]:
     found = read_json(path)
     if not isinstance(found, dict) or not {"version", "outputs", "layers", "variables"} <= found.keys():
         raise ValueError(f"{path} must be a report that `rosettaformer compare --json` wrote")
-    if found["version"] != VERSION:
-        raise ValueError(f"{path} must be a report of version {VERSION}; got {found['version']!r}")
+    if found["version"] != (version := declared()["compare"]["version"]):
+        raise ValueError(f"{path} must be a report of version {version}; got {found['version']!r}")
     return found
 
 
@@ -33,7 +33,7 @@ def versus(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any
                 found[change].append({"name": name, "before": old[name], "after": new[name]})
     for several in ("appeared", "vanished"):
         found[several].sort()
-    return found
+    return versioned("compare", found)
 
 
 def _rows(report: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
