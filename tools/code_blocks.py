@@ -41,8 +41,10 @@ def blocks(page: Path) -> list[Block]:
 
 
 def lines(block: Block) -> list[str]:
-    """The commands of a block, without their comments; lines that go on are joined."""
+    """Returns the commands of a block without their comments; of a console, without what they print. Continued lines are joined."""
     joined = re.sub(r"\\\n\s*", "", block.text)
+    if block.language == "console":
+        joined = "\n".join(re.findall(r"^\$ (.*)$", joined, re.MULTILINE))
     return [re.sub(r"\s+#.*", "", line).strip() for line in joined.splitlines() if line.strip()]
 
 

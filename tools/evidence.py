@@ -61,7 +61,8 @@ _TUTORIALS = {
 STEPS = (
     _tool("checkpoints", "Tensors and entries of the Hugging Face families", 1, "checkpoint_tables.py"),
     _tool("keras-hub", "KerasHub's decoders compared with the reference: docs/keras-hub.md", 2, "keras_hub_page.py"),
-    _tool("matrix", "The results table in docs/check.md and README.md, and its picture; needs chromium", 3),
+    _tool("matrix", "The results table in docs/check.md, and its picture; needs chromium", 3),
+    _tool("pictures", "The pictures of README.md and docs/guide.md; needs chromium", 5),
     _tool("published", "Published models of two libraries compared: the table in docs/compare.md and the rename tables", 5),
     _tool("session", "The console sessions of docs/porting.md and docs/like.md", 6),
     *(_tool(f"tutorial-{page}", f"Consoles of the tutorial {page}", minutes, "tutorials.py", page) for page, minutes in _TUTORIALS.items()),
