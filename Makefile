@@ -40,10 +40,11 @@ test-evidence: $(INSTALLED)  ## unseen bugs, 200 random configurations, 300 rand
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[real]'
 	$(PYTEST) --kind evidence --soak 200 --counts build/evidence.json
 
-lint: $(INSTALLED)  ## ruff and mypy
+lint: $(INSTALLED)  ## ruff, mypy, and the prose
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(BIN)/python tools/prose.py
 
 bench: $(INSTALLED)  ## time and memory beside every peer: hours; needs the extra bench; OPTIONS="--workload W5" are its options
 	$(BIN)/python -m bench $(OPTIONS)

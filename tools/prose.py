@@ -159,7 +159,7 @@ def _docstrings_and_messages(source: str) -> Iterator[Prose]:
             kind, text = "message", "".join(part.value if isinstance(part, ast.Constant) else "{}" for part in node.values)
         else:
             continue
-        if kind == "docstring" or len(re.findall(r"[a-z]{2,} ", text)) > 2:
+        if kind == "docstring" or len(text.split()) > 2:
             yield Prose(kind, node.lineno, text)
 
 
@@ -180,7 +180,7 @@ def _comments(source: str) -> Iterator[Prose]:
 
 def _strings(value: Any) -> Iterator[str]:
     if isinstance(value, str):
-        if len(re.findall(r"[a-z]{2,} ", value)) > 2:
+        if len(value.split()) > 2:
             yield value
     elif isinstance(value, dict | list):
         for inner in value.values() if isinstance(value, dict) else value:
