@@ -111,12 +111,6 @@ explain._effects = lambda defect: []  # they are measured, and take long
 for name in [*all_defects(), *all_faults()]:
     explain.explain.callback(name, False)
 """
-GUIDE = """
-from rosettaformer.judge.summary import Summary
-from rosettaformer.guide import build
-
-assert [*build._pages_of("glossary", build.Run(Summary([])))]
-"""
 FRAMEWORKS = {"torch": "torch", "tf": "tensorflow", "jax": "jax"}
 NEWER = ("python3.12", "python3.13", "python3.14", "python3.15")
 ENVIRONMENTS = "ROSETTAFORMER_PYTHONS"  # interpreters, separated by colons, that have what the wheel requires
@@ -167,7 +161,7 @@ def run_commands(python: str, wheel: Path, place: Path) -> None:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYTEST", "ROSETTAFORMER"))}
 
     def run(*words: str) -> str:
-        found = subprocess.run([inner, *words], cwd=work, env=kept, capture_output=True, text=True, timeout=600)
+        found = subprocess.run([inner, *words], cwd=work, env=kept, capture_output=True, text=True, timeout=1200)
         assert found.returncode == 0, f"{words}\n{found.stdout[-3000:]}\n{found.stderr[-3000:]}"
         assert "Traceback" not in found.stderr
         return found.stdout
@@ -177,8 +171,9 @@ def run_commands(python: str, wheel: Path, place: Path) -> None:
     ]  # fmt: skip
     assert run("-c", "from rosettaformer.common.extras import install; print(install('jax'))").strip() == "pip install 'rosettaformer[jax]'"
     run("-c", EXPLAINED)
-    if not {"jinja2", "pygments", "markdown_it"} - {*has(python, "jinja2", "pygments", "markdown_it")}:
-        run("-c", GUIDE)
+    if all(has(python, name) for name in ("jinja2", "pygments", "markdown_it", *FRAMEWORKS.values())):
+        run("-m", "rosettaformer", "guide", "--out", "guide")
+        assert (work / "guide" / "index.html").exists()
     for port in [port for port, package in FRAMEWORKS.items() if has(python, package)]:
         for line in COMMANDS:
             if "{}" in line or port == "torch":
