@@ -8,7 +8,7 @@ import inspect
 from pathlib import Path
 from types import ModuleType
 
-from evidence import HOUSE
+from evidence import HOUSE, wrapped
 from files import PORTS, REFERENCE, modules
 
 import rosettaformer
@@ -21,10 +21,18 @@ PAGE = HOUSE / "docs" / "api.md"
 OWN = (rosettaformer, ports, checkpoints, pytest_plugin)
 HEAD = """# The public Python names
 
-{made}
-Names that are not on this page may change at any time. `rosettaformer.__version__` is the version of the package.
-More: [port files](ports.md),
-[checkpoints](checkpoints.md), [pytest](ci.md), [the four implementations](models.md).
+This page lists the public names of every package, with the first sentence of each docstring; other
+names may change at any time. Made by `make docs`.
+
+```python
+import rosettaformer
+
+summary = rosettaformer.check("torch", components=["softmax"], dtypes=["float32"])
+print(rosettaformer.__version__, summary.conforms)
+```
+"""
+NEXT = """Next: [ports.md](ports.md) uses the names for port files, [checkpoints.md](checkpoints.md) those for
+checkpoints, [ci.md](ci.md) those for pytest, and [models.md](models.md) those of the four packages.
 """
 
 
@@ -37,39 +45,38 @@ def public(path: Path) -> list[str]:
 
 
 def first(text: str | None) -> str:
-    """The first sentence of a docstring, for a cell."""
+    """The first sentence of a docstring."""
     sentence = " ".join((text or "").partition("\n\n")[0].split())
-    return sentence.partition(". ")[0].rstrip(".:").replace("|", "\\|")
+    return sentence.partition(". ")[0].rstrip(".:")
 
 
 def _own(module: ModuleType) -> list[str]:
-    """What users of the judge import."""
-    lines = [f"## `{module.__name__}`", "", first(module.__doc__) + ".", "", "| name | what it is |", "|---|---|"]
+    """The names of a module that users import."""
+    lines = [f"## `{module.__name__}`", "", wrapped(first(module.__doc__) + "."), ""]
     for name in module.__all__:
         value = getattr(module, name)
         takes = callable(value) and not inspect.isclass(value)
         arguments = f"({', '.join(inspect.signature(value).parameters)})" if takes else ""
-        lines.append(f"| `{name}{arguments}` | {first(value.__doc__) if callable(value) else 'a constant'} |")
+        lines.append(wrapped(f"- `{name}{arguments}`: {first(value.__doc__) if callable(value) else 'a constant'}"))
     return lines
 
 
 def _package() -> list[str]:
     """The names of the four packages: those of the reference, and which of the ports have them too."""
     lines = [f"## `{REFERENCE}`, `{'`, `'.join(PORTS)}`", "",
-             "A name is imported from its file: `from impl_torch.attention import MultiHeadAttention`.",
-             "The ports have the reference's names in the same files, and a few of their own.", "",
-             "| file | names in all four | also in ports |", "|---|---|---|"]  # fmt: skip
+             "A name is imported from its file: `from impl_torch.attention import MultiHeadAttention`. The ports",
+             "have the reference's names in the same files; the names after `+` are only in ports.", ""]  # fmt: skip
     for name, path in modules(REFERENCE).items():
         own = public(path)
         others = [each for port in PORTS if name in modules(port) for each in public(modules(port)[name]) if each not in own]
-        cells = [", ".join(f"`{each}`" for each in dict.fromkeys(names)) for names in (own, others)]
-        lines.append(f"| [{name}](../{REFERENCE}/{name}.py) | {' | '.join(cells)} |")
+        shared, more = (", ".join(f"`{each}`" for each in dict.fromkeys(names)) for names in (own, others))
+        lines.append(wrapped(f"- [{name}](../{REFERENCE}/{name}.py): {shared}{f' + {more}' if more else ''}"))
     return lines
 
 
 def page() -> str:
     """The index."""
-    parts = [HEAD.format(made="Made by `make docs`."), *("\n".join(_own(module)) + "\n" for module in OWN), "\n".join(_package()) + "\n"]
+    parts = [HEAD, *("\n".join(lines) + "\n" for lines in (*map(_own, OWN), _package())), NEXT]
     return "\n".join(parts)
 
 

@@ -19,6 +19,7 @@ import re
 import shutil
 import subprocess
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ from typing import Any
 
 from rosettaformer.common.atomic import write_text
 
-__all__ = ["HOUSE", "STEPS", "Step", "build", "kept", "made_by", "main", "revision", "stamped", "write"]
+__all__ = ["HOUSE", "STEPS", "Step", "build", "kept", "made_by", "main", "revision", "stamped", "wrapped", "write"]
 
 HOUSE = Path(__file__).resolve().parent.parent
 ROOT = HOUSE / ".evidence"
@@ -97,6 +98,14 @@ def stamped(text: str, name: str) -> str:
     return re.sub(rf"Made by `make evidence STEP={name}` at revision [\w+]+, [\d-]+\.", made_by(name), text)
 
 
+def wrapped(text: str) -> str:
+    """A paragraph or a list item of a page, at most 100 columns wide."""
+    text = re.sub(r" (?=[-+*] )", "\0", text[2:] if (item := text.startswith("- ")) else text)
+    first, rest = ("- ", "  ") if item else ("", "")
+    lines = textwrap.wrap(text, 100, initial_indent=first, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(lines).replace("\0", " ")
+
+
 def write(folder: Path, name: str, text: str) -> None:
     """Writes a file below the step's folder; `docs/check.md` is the page of that name, ready to be copied."""
     path = folder / name
@@ -113,7 +122,7 @@ def kept(folder: Path, key: str, make: Callable[[], Any]) -> Any:
 
 
 def made(step: Step, root: Path) -> dict[str, Any]:
-    """What is known of the built step; empty if it is not built."""
+    """The record of a built step; empty if it is not built."""
     path = root / step.name / "made.json"
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 

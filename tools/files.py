@@ -1,11 +1,10 @@
-"""Makes docs/files.md, the table of files.
+"""Makes docs/files.md, the tables of files.
 
 python tools/files.py
 """
 
 import ast
 import re
-from collections.abc import Iterable
 from pathlib import Path
 
 from evidence import HOUSE
@@ -28,73 +27,84 @@ def modules(folder: str) -> dict[str, Path]:
     return {path.stem: path for path in found if path.stem not in ("__init__", "__main__")}
 
 
-def _row(what: str, file: str, packages: Iterable[str]) -> str:
-    links = []
-    for package in packages:
-        path, name = f"{package}/{file}.py", package.removeprefix("impl_").removeprefix("reference_")
-        links.append(f"[{name}](../{path})" if (HOUSE / path).is_file() else "")
-    return f"| {what} | {' | '.join(links)} |"
+CELL = 105  # characters
+HEAD = ["| file | contents |", "|---|---|"]
+
+
+def _row(folder: str, name: str, text: str, end: str = ".py", note: str = "") -> str:
+    """A row of a table: the file, linked from docs/, and its contents."""
+    return f"| [{name}](../{folder}{name}{end}) | {_short(text)}{note} |"
+
+
+def _short(text: str) -> str:
+    """The text without the last clauses that a cell has no room for; a clause ends at a comma only where too little would stay."""
+    kept = ""
+    for ends in (";:", ",;:"):
+        clauses = re.split(rf"(?<=[{ends}]) ", text)
+        while len(clauses) > 1 and len(" ".join(clauses)) > CELL:
+            clauses.pop()
+        kept = kept if len(kept) > CELL // 4 else " ".join(clauses).rstrip(ends)
+    return kept
 
 
 def _ports(folder: str = "") -> list[str]:
-    """What the ports have beside the twins, in a folder of theirs."""
+    """The files of the ports that have no twin in the reference, in one of their folders."""
     found = {port: modules(f"{port}/{folder}") for port in PORTS}
     names = sorted({name for each in found.values() for name in each} - ({*modules(REFERENCE)} if not folder else set()))
-    lines = [f"| file | what it is | {' | '.join(PORTS.values())} |", "|---|---|---|---|---|"]
+    rows = []
     for name in names:
-        path = next(each[name] for each in found.values() if name in each)
-        lines.append(_row(f"`{name}` | {says(path)}", f"{folder}{name}", PORTS))
-    return lines
+        have = [port for port, each in found.items() if name in each]
+        note = "" if len(have) == len(PORTS) else f" (only {' and '.join(port.removeprefix('impl_') for port in have)})"
+        rows.append(_row(f"{have[0]}/{folder}", name, says(found[have[0]][name]), note=note))
+    return [*HEAD, *rows]
 
 
 def page() -> str:
-    """The table."""
+    """The tables."""
     top, reference = HOUSE / "rosettaformer", modules(REFERENCE)
     twins = [name for name in reference if all(name in modules(port) for port in PORTS)]
-    own = {name: path for name, path in reference.items() if name not in twins}
     folders = sorted({path.name for port in PORTS for path in (HOUSE / port).iterdir() if (path / "__init__.py").is_file()})
-    marks = sorted([*top.glob("*/__init__.py"), *top.glob("*/*/__init__.py")])
-    rooms = {mark.parent.relative_to(top): says(mark) for mark in marks}
+    rooms = {mark.parent.relative_to(top): says(mark) for mark in sorted([*top.glob("*/__init__.py"), *top.glob("*/*/__init__.py")])}
     lines = [
         "# Which file do I read?",
         "",
-        "Made by `make docs`.",
+        "This page lists the files of the four packages, the folders of `rosettaformer` and the benchmarks,",
+        "each with the first sentence of its docstring. Made by `make docs`.",
         "",
         "## Twins",
         "",
-        "A file of the reference and its twins have the same name, the same public names in the same order, and the same argument",
-        "names. `tests/` holds that.",
+        "Each of these files is in `reference_numpy`, `impl_torch`, `impl_tf` and `impl_jax`, with the same",
+        "public names in the same order and the same argument names. The tests hold that.",
         "",
-        "| file | what it is | reference | PyTorch | TensorFlow/Keras | JAX/Flax |",
-        "|---|---|---|---|---|---|",
-        *(_row(f"`{name}` | {says(reference[name])}", name, (REFERENCE, *PORTS)) for name in twins),
+        *HEAD,
+        *(_row(f"{REFERENCE}/", name, says(reference[name])) for name in twins),
         "",
         "## The reference only",
         "",
-        "Declarations and checks that all four packages share, and what NumPy needs for itself.",
+        "Declarations and checks that all four packages share, and helpers that only NumPy needs.",
         "",
-        "| file | what it is |",
-        "|---|---|",
-        *(f"| [{name}](../{REFERENCE}/{name}.py) | {says(path)} |" for name, path in own.items()),
+        *HEAD,
+        *(_row(f"{REFERENCE}/", name, says(path)) for name, path in reference.items() if name not in twins),
         "",
-        "## The ports beside their twins",
+        "## The ports only",
         "",
         *_ports(),
         *(line for folder in folders for line in ("", f"### `{folder}/`", "", *_ports(f"{folder}/"))),
         "",
         "## The judge and the tools around it",
         "",
-        "| folder of `rosettaformer` | what it is |",
+        "| folder of `rosettaformer` | contents |",
         "|---|---|",
-        *(f"| [{room}/](../rosettaformer/{room}) | {text} |" for room, text in rooms.items()),
+        *(_row("rosettaformer/", str(room), text, "") for room, text in rooms.items()),
         "",
         "## The benchmarks",
         "",
-        "`python -m bench` times ours beside every peer in one run, from a checkout: the wheel does not contain it.",
+        "`python -m bench` times ours and every peer in one run, in a checkout; the wheel lacks it.",
         "",
-        "| file of `bench` | what it is |",
-        "|---|---|",
-        *(f"| [{name}](../bench/{name}.py) | {says(path)} |" for name, path in modules("bench").items()),
+        *HEAD,
+        *(_row("bench/", name, says(path)) for name, path in modules("bench").items()),
+        "",
+        "Next: [architecture.md](architecture.md) shows how the folders depend on each other.",
     ]
     return "\n".join(lines) + "\n"
 

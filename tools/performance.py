@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from evidence import HOUSE, kept, made_by, write
+from evidence import HOUSE, kept, made_by, wrapped, write
 
 from bench.workloads import WORKLOADS
 
@@ -54,7 +54,7 @@ class Table:
         return all(word in name for word in words) if words else not any(word in name for word in OTHER)
 
     def ratio(self, framework: str) -> str:
-        """Of our fastest row to the framework's best peer; a star where that is another architecture, empty without a peer."""
+        """The ratio of our fastest row to the framework's best peer; a star marks another architecture, empty without a peer."""
         row = self.ours(framework)
         if not row or not row["ratio"]:
             return ""
@@ -109,16 +109,16 @@ def _to_ctranslate2(table: Table, *words: str) -> float:
 
 
 def _further(found: dict[str, Table]) -> Iterator[str]:
-    """What no ratio to a peer says."""
+    """Further measurements that the table of ratios lacks."""
     numpy = [float(found[f"W1 {share} %"].rows[name]["median ms"]) for share in (0, 20, 50)
              for name in ("reference_numpy", "torch.nn.Transformer eager")]  # fmt: skip
     ratios = ", ".join(f"{ours / peer:.2f}" for ours, peer in zip(numpy[::2], numpy[1::2], strict=True))
-    yield f"- NumPy, forward pass, to `torch.nn.Transformer` eager with no padding, 20 %, 50 %: {ratios}."
+    yield f"- NumPy's forward pass divided by that of eager `torch.nn.Transformer`, with no padding, 20 %, 50 %: {ratios}."
     for name, what in (("W1 0 %", "Forward pass"), ("W8", "BERT base")):
         shares = ", ".join(f"{port} {row['of products']}" for port in PORTS if (row := found[name].ours(port)))
-        yield f"- {what}, the rate of the framework's own matrix products that is reached: {shares}."
+        yield f"- {what}, rate as a share of the framework's own matrix products: {shares}."
     memory = ", ".join(f"{port} {row['MiB']} MiB" for port in PORTS if (row := found["W6"].ours(port)))
-    yield f"- Encoder of 2,048 tokens, memory, which grows linearly with the length: {memory}."
+    yield f"- Memory of the encoder with 2,048 tokens, which grows linearly with the length: {memory}."
     against = (
         ("W3", "greedy"),
         ("W4", "beams"),
@@ -127,25 +127,25 @@ def _further(found: dict[str, Table]) -> Iterator[str]:
         ("W10", "greedy in int8", "int8"),
     )
     ratios = ", ".join(f"{what} {_to_ctranslate2(found[name], *words):.2f}" for name, what, *words in against)
-    yield f"- The fastest port to CTranslate2: {ratios}."
+    yield f"- The fastest port divided by CTranslate2: {ratios}."
     ratios = ", ".join(
         f"{what} {snapshot['ratio']}"
         for name, what in (("W8", "BERT base"), ("W11 forward", "Llama"))
         if (snapshot := found[name].ours("torch", "snapshot"))
     )
-    yield f"- A snapshot for inference (`fused`, torch), forward pass, to transformers: {ratios}."
+    yield f"- Forward pass of a snapshot for inference (`fused`, torch) divided by transformers: {ratios}."
     ratios = ", ".join(
         f"{name.removesuffix(' torch')} {float(row['median ms']) / float(ours['median ms']):.2f}"
         for name, table in found.items()
         if (row := table.rows.get(EXPORTED)) and (ours := table.ours("torch"))
     )
-    yield f"- The torch port's ONNX export under ONNX Runtime, to the port itself: {ratios}."
+    yield f"- The torch port's ONNX export under ONNX Runtime divided by the port itself: {ratios}."
     for names, word, what in (
         (("W7 forward", "W7 greedy"), "bfloat16", "bfloat16 weights, forward pass and greedy search"),
         (("W10", "W11 forward", "W11 greedy"), "int8", "int8, greedy search, Llama's forward pass and greedy search"),
     ):
         times = "; ".join(f"{port} {', '.join(_faster(found[name], port, word) for name in names)}" for port in PORTS)
-        yield f"- Times as fast as our own float32, {what}: {times}."
+        yield f"- Speed-up over our own float32 by {what}: {times}."
 
 
 def page(found: dict[str, Table]) -> str:
@@ -156,35 +156,44 @@ def page(found: dict[str, Table]) -> str:
     lines = [
         "# Performance",
         "",
+        "Time and memory of the three ports, compared with the best peer of each framework.",
         made_by("performance"),
         "",
-        "A number is the ratio of our median time to the best peer's of the framework, measured interleaved in one run; below 1",
-        "ours takes less. The peers are `torch.nn.Transformer`, Hugging Face's models and CTranslate2; Keras layers and KerasHub;",
-        "Flax NNX. A row is timed only if it gives the reference's answer. \\* marks a ratio to a peer of another architecture.",
+        wrapped(
+            "Each number is our median time divided by that of the framework's best peer, measured interleaved in one run; below 1 ours "
+            "is faster. The peers are `torch.nn.Transformer`, Hugging Face's models and CTranslate2; Keras layers and KerasHub; Flax NNX. "
+            "A row is timed only if it gives the reference's answer. \\* marks a peer of another architecture."
+        ),
         "",
         "| work | aim | torch | tf | jax |",
         "|---|---|---|---|---|",
         *rows,
         "",
-        "W1 and W2 are the paper's base model at batch 16 of 64 tokens; padding stands at the right of rows whose lengths are spread",
-        "evenly, and the ports leave it out of their products. W11 is a decoder of 100 million parameters with what Llama has.",
+        wrapped(
+            "W1 and W2 are the paper's base model at batch 16 of 64 tokens; padding is at the right of rows whose lengths are spread "
+            "evenly, and the ports skip it in their products. W11 is a decoder of 100 million parameters with Llama's components."
+        ),
         "",
-        *_further(found),
-        "",
-        "[performance-notes.md](performance-notes.md) says what bounds the rows that miss their aim, what searches in int8 gain and",
-        "cost, where compiled programs are kept, and where the time of `check` goes.",
+        *map(wrapped, _further(found)),
         "",
         "![Time and memory against length, batch and new tokens](scaling.png)",
         "",
         "## Where it was measured",
         "",
-        *(f"- {line}" for line in stamps),
+        *(wrapped(f"- {line}") for line in stamps),
         "",
         "## Measure again",
         "",
-        "`make evidence STEP=performance` measures all of it again, after `pip install -e '.[bench]'`, and writes every row with its",
-        "median, quartiles, least time, compile time and memory, the command that measured it, and its environment, as JSON.",
-        "`python -m bench --help` has the workloads.",
+        "    pip install -e '.[bench]'",
+        "    make evidence STEP=performance",
+        "    python -m bench --help          # the workloads, one by one",
+        "",
+        wrapped(
+            "The step writes every row as JSON: its median, quartiles, least time, compile time and memory, the command that measured it, "
+            "and its environment."
+        ),
+        "",
+        "Next: [performance-notes.md](performance-notes.md) explains the rows that miss their aim.",
     ]
     return "\n".join(lines) + "\n"
 

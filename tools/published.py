@@ -13,7 +13,7 @@ from pathlib import Path
 os.environ["KERAS_BACKEND"] = "tensorflow"  # of this process
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-from evidence import HOUSE, made_by, write
+from evidence import HOUSE, made_by, wrapped, write
 from published_pairs import OTHERWISE, PAIRS, PLANTED, WITHOUT_FLAX, compare, report_of, told
 
 from rosettaformer.comparison.matching import rename_table
@@ -31,11 +31,11 @@ RIGHTS = ("keras", "flax")
 
 
 def cells(family: str, folder: Path, tables: Path) -> list[str]:
-    """The cells of one row: the verdict beside each library, and how many planted differences are named first there."""
+    """The cells of one row: the verdict with each library, and how many planted differences are named first there."""
     found, planted = [], [name for name in PLANTED if name.partition("_")[0] == family]
     for right in RIGHTS:
         if right == "flax" and family in WITHOUT_FLAX:
-            found += [f"not compared: {WITHOUT_FLAX[family]}", ""]
+            found += ["none", ""]
             continue
         table = ("--write-rename", tables / f"{family}.toml") if right == "keras" else ()
         code = compare(PAIRS[family], right, family, folder, *FORWARD, *table).code
@@ -59,23 +59,32 @@ def section(tables: Path) -> tuple[str, list[str]]:
         fixed = []
         for family in OTHERWISE:
             compare(f"torch.py:{family}", "keras", family, folder, *FORWARD)
-            fixed.append(f"{TITLES[family]} (`{told(report_of(folder))[0][0]}`: {OTHERWISE[family][1]})")
+            fixed.append(f"  - {TITLES[family]}, `{told(report_of(folder))[0][0]}`: {OTHERWISE[family][1]}")
     ends = " and ".join(f"`{name.rpartition('.')[2]}`" for name in PLANTED["t5_scale"].where)
     planted = {family: ", ".join(PLANTED[name].what for name in PLANTED if name.partition("_")[0] == family) for family in TITLES}
+    reasons: dict[str, list[str]] = {}
+    for family, why in WITHOUT_FLAX.items():
+        reasons.setdefault(why, []).append(TITLES[family])
+    missing = "; ".join(f"{', '.join(names)} ({why})" for why, names in reasons.items())
     lines = [
-        f"{made_by('published')} On the left transformers {version('transformers')}, on the right KerasHub",
-        f"{version('keras-hub')} or the Flax models of transformers 4.57.3; every pair by the one command, without a table. The",
-        "differences are planted in the left.",
+        wrapped(
+            f"{made_by('published')} The left is transformers {version('transformers')}, the right KerasHub {version('keras-hub')} or the "
+            "Flax models of transformers 4.57.3; every pair is compared by the one command, without a table. The differences are planted "
+            "in the left."
+        ),
         "",
-        "| family | beside KerasHub | named | beside Flax | named | planted |",
+        "| family | KerasHub | named | Flax | named | planted |",
         "|---|---|---|---|---|---|",
         *(f"| {TITLES[family]} | {' | '.join(cell)} | {planted[family]} |" for family, cell in rows.items()),
         "",
-        "A difference is named if the first sentence is of its place and says what it is; of T5's scale it says that the difference is",
-        f"between {ends}, and not what it is, since the reference has no relative positions. As published two families differ from",
-        f"KerasHub's, {', '.join(fixed)};",
-        "here they have KerasHub's constants.",
-        f"Of {len(pairs)} pairs of random sizes {sum(code == 0 for *_, code in pairs)} are equal.",
+        wrapped(
+            "- A difference is named if the first sentence is about its place and says what it is. For T5's scale it only gives the place, "
+            f"between {ends}, since the reference has no relative positions."
+        ),
+        "- As published two families differ from KerasHub's; here they have KerasHub's constants:",
+        *fixed,
+        f"- {sum(code == 0 for *_, code in pairs)} of {len(pairs)} pairs of random sizes are equal.",
+        wrapped(f"- Not compared with Flax: {missing}."),
     ]
     counts = Counter(cell for row in rows.values() for cell in row[::2])
     problems = [f"{family}, seed {seed}: exit code {code}" for family, seed, code in pairs if code]

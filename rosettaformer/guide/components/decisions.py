@@ -13,12 +13,12 @@ NAMED = {"GATE": "feed_forward"}  # decisions that no docstring names
 
 @functools.cache
 def decisions() -> Mapping[str, str]:
-    """Returns the decisions by id, as docs/decisions.md has them. Raises ValueError if the table is missing."""
+    """Returns the text of each decision by its id. Raises ValueError if docs/decisions.md has no sections named by ids."""
     text = (resources.files("rosettaformer.guide") / "decisions.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| ([A-Z]{3,}) \| (.+) \|$", text, flags=re.MULTILINE)
-    if not rows:
-        raise ValueError("rosettaformer/guide/decisions.md must be docs/decisions.md, a table of ids and decisions; it has no such row")
-    return dict(rows)
+    sections = re.findall(r"^## ([A-Z]{3,})\n((?:.*\n)*?)(?=\n## )", text, flags=re.MULTILINE)
+    if not sections:
+        raise ValueError("docs/decisions.md must have a section for each decision, named by its id; found none")
+    return {id: " ".join(re.sub(r"^ *- ", "", bullets, flags=re.MULTILINE).split()) for id, bullets in sections}
 
 
 @functools.cache
