@@ -30,6 +30,7 @@ TEXTS = {page: (HOUSE / page).read_text() for page in PAGES}
 README, EVERYTHING = TEXTS["README.md"], "".join(TEXTS.values())
 CODE = "\n".join(re.findall(r"`[^`\n]+`|^    .*$", EVERYTHING, re.MULTILINE))
 ARTEFACT = "rosettaformer check model.onnx --checkpoint DIR"
+COMMAND = re.compile(r"^(?: +|\$ )+(?:[A-Z_]+=\S+ )*(?:torchrun .*-m )?rosettaformer (.*)$", re.MULTILINE)
 WRONG = HOUSE / "tests/ports/handwritten_torch.py"
 # how a command goes on that takes minutes as it is printed -> with what it takes seconds; the first that fits
 LESS = {
@@ -41,6 +42,8 @@ LESS = {
     "check$": "torch --component layer_norm --dtype float32",
     "check ": "--component layer_norm --dtype float32",
     "diagnose ": "--component layer_norm",
+    "train .*--resume": "--backend numpy --mesh none --steps 12",
+    "report ": "--quick --only matrix --backend numpy",
     "train ": "--backend numpy --mesh none --data limit=60 --data held_out=10 --steps 2 --set model_width=16 --set feed_forward_width=32",
     "compare-training": "--backend numpy --steps 2",
     "new-port ": "--no-check",
@@ -146,6 +149,30 @@ def test_the_commands_on_a_state_dict_run_in_order(tmp_path: Path) -> None:
     for block in section("docs/checkpoints.md", "Your own checkpoint", "sh"):
         for line in lines(block):
             as_run(line, tmp_path)
+
+
+OTHERS = ("artefacts", "command-port", "compare", "decoding", "diagnosis", "json", "report", "scaling", "training", "training-comparison")
+OWN = r"my_model\.py|--tensor |torchrun|/my_port --fast|^my_port |keras-hub:"  # needs what only a reader has, or a test of its own runs it
+MAY_DIFFER = ("check", "compare", "diagnose")
+
+
+@pytest.mark.conformance
+@pytest.mark.parametrize("page", OTHERS)
+def test_the_commands_of_a_page_run(page: str, tmp_path: Path) -> None:
+    """DIR is a small GPT-2, model.onnx its export, my_port an example that `new-port` writes."""
+    pytest.importorskip("torch")
+    model = write_folders(tmp_path)["generate"]
+    (tmp_path / "prompts.txt").write_text("a b c\nx y\n")
+    (tmp_path / "tests").symlink_to(HOUSE / "tests")
+    as_run("rosettaformer new-port torch my_port", tmp_path)
+    as_run("rosettaformer export DIR --to onnx --out model.onnx", tmp_path, model)
+    text = re.sub(r"\\\n\s*", "", (HOUSE / "docs" / f"{page}.md").read_text())
+    commands = [line for line in COMMAND.findall(text) if not re.search(OWN, line)]
+    assert commands
+    for line in commands:
+        words = shlex.split(re.sub(r"\b(DIR|FOLDER)\b", str(model), shortened(f"rosettaformer {line}")), comments=True)
+        found = invoke(*words[1:], folder=tmp_path)
+        assert found.code in ((0, 1) if words[1] in MAY_DIFFER else (0,)), (line, found)
 
 
 def write_model(path: Path) -> None:
@@ -300,9 +327,6 @@ def test_the_index_of_the_docs_has_every_page_and_every_option_that_is_named_exi
     assert set(re.findall(r"rosettaformer ([a-z-]+)", CODE)) <= set(COMMANDS)
     known = "".join(texts.values())
     assert [option for option in re.findall(r"(?<![\w-])--[a-z][a-z-]+", EVERYTHING) if option not in known] == []
-
-
-COMMAND = re.compile(r"^(?: {4}|\$ )+(?:[A-Z_]+=\S+ )*(?:torchrun .*-m )?rosettaformer (.*)$", re.MULTILINE)
 
 
 @pytest.mark.parametrize("page", ["README.md", *sorted(f"docs/{path.name}" for path in (HOUSE / "docs").glob("*.md"))])
