@@ -8,7 +8,7 @@ import os
 import sys
 import tempfile
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,28 +30,40 @@ PORT = str(HOUSE / "tests" / "ports" / "field_bugs.py")
 FIELD = HOUSE / "tests" / "support" / "field_bugs.toml"
 DTYPES = ("float32", "bfloat16")
 LIMIT = 1200.0  # seconds for a diagnosis, on a busy machine, too
-TOKENS, ATOL = 5, 1e-2  # of the practice: a short prompt, and a tolerance that somebody chose
+TOKENS, ATOL = 5, 1e-2  # the usual practice: a short prompt, and a manually chosen tolerance
 NAMED = (Verdict.EXPLAINED, Verdict.INDISTINGUISHABLE, Verdict.FOLLOWS)
-SAID = (Verdict.DESCRIBED, Verdict.IMPRECISE)
+DESCRIBED = (Verdict.DESCRIBED, Verdict.IMPRECISE)
 
-HEAD = f"""# The field's bugs
+HEAD = f"""# Bugs from published ports
 
-{made_by("field-bugs")}
-62 mistakes that were made in published ports of modern decoders, collected from their threads. Each that concerns what is modelled here was
-made again in the library transformers ({version("transformers")}), on a random model of `rosettaformer new-checkpoint`
-([tests/ports/field_bugs.py](../tests/ports/field_bugs.py)):
+Which bugs of published ports `check` catches and `diagnose` names, and how many of them the usual
+practice sees. For everyone who asks whether the judge finds bugs that people make.
+
+{{summary}}
 
     FIELD_BUG=20 rosettaformer check tests/ports/field_bugs.py --like qwen3 --dtype float32,bfloat16
     FIELD_BUG=20 rosettaformer diagnose tests/ports/field_bugs.py --like qwen3 --dtype float32,bfloat16
 
-*caught*: the prompts that differ, in float32, or only in bfloat16. *diagnose*: where the error begins, and the mistake by the id that
-`rosettaformer explain` knows, or a setting. *five tokens*: the usual practice, the last logits of a prompt of {TOKENS} tokens with an
-absolute tolerance of {ATOL:g}, on a model as the library initialises it: the largest difference, and whether it is seen.
+{made_by("field-bugs")}
+The bugs were collected from their threads. Each bug in a feature that the reference has was
+re-created in transformers {version("transformers")}, on a random model of `rosettaformer new-checkpoint`
+([field_bugs.py](../tests/ports/field_bugs.py)).
+
+- **caught**: the comparisons that differ.
+- **begins** and **diagnose**: where the error begins, and the bug by its id (`rosettaformer explain
+  ID`), or the setting.
+- **five tokens**: whether the usual practice sees it, and its error: the last logits of a prompt of
+  {TOKENS} tokens with an absolute tolerance of {ATOL:g}, on a model as the library initialises it.
 """
+TABLE = "| | bug | thread | caught | begins | diagnose | five tokens |\n|---|---|---|---|---|---|---|"
+NEXT = "Next: [evidence.md](evidence.md), the results for bugs that were written for tests."
+
+
+NOT_CAUGHT = "no"
 
 
 class Judged(NamedTuple):
-    """What became of a bug. caught: how many comparisons differ, of how many; begins, names: by diagnosis; five: the practice's error."""
+    """The results for a bug. caught: how many comparisons differ; begins, names: the diagnosis; five: the usual practice's error."""
 
     caught: str
     begins: str
@@ -80,13 +92,13 @@ def judged(bug: str) -> Judged:
 def _caught(results: list[runner.Result], wrong: list[runner.Result]) -> str:
     compared = [result for result in results if result.status in (*FAILURES, Status.PASS)]
     if not wrong:
-        return f"no (of {len(compared)})"
+        return f"{NOT_CAUGHT} (of {len(compared)})"
     only = {result.dtype for result in wrong} == {"bfloat16"}
     return f"{len(wrong)} of {len(compared)}{', only in bfloat16' * only}"
 
 
 def _said(found: list[diagnosis.findings.Finding]) -> tuple[str, str]:
-    """Where the error begins, and what it is, of the first finding."""
+    """Returns where the error begins and what it is, from the first finding."""
     if not found:
         return "", ""
     first = found[0]
@@ -94,11 +106,12 @@ def _said(found: list[diagnosis.findings.Finding]) -> tuple[str, str]:
     names = " or ".join(" and ".join(f"`{id_}`" for id_ in ids) for ids in first.explanations)
     if first.verdict in NAMED:
         return begins.partition("\n")[0], names
-    return begins.partition("\n")[0], f"*{first.verdict}*: {said.partition(chr(10))[0]}" if first.verdict in SAID else f"*{first.verdict}*"
+    text = f": {said.partition(chr(10))[0]}" if first.verdict in DESCRIBED else ""
+    return begins.partition("\n")[0], f"*{first.verdict}*{text}"
 
 
 def _practice(bug: field_bugs.Bug, folder: str) -> float:
-    """The error of the last logits of a short prompt, of a model as the library initialises it."""
+    """Returns the error of the last logits of a short prompt, on a model as the library initialises it."""
     right = transformers.AutoConfig.from_pretrained(folder)
     torch.manual_seed(0)
     clean = field_bugs.model_of(right, None, torch.float32, None)
@@ -110,47 +123,54 @@ def _practice(bug: field_bugs.Bug, folder: str) -> float:
     return float((answers[0] - answers[1])[:, -1].abs().max())
 
 
-def rows(entries: Mapping[str, Mapping[str, Any]], folder: Path) -> Iterator[str]:
-    """The row of each bug. Raises KeyError where an entry is neither planted, nor the same as another one, nor said to be missing."""
-    for number, entry in entries.items():
-        owner, repository, kind, issue = entry["thread"].removeprefix("https://github.com/").split("/")
-        thread = f"[{owner}/{repository}{'#' if kind == 'issues' else '@'}{issue}]({entry['thread']})"
-        if "same" in entry:
-            yield f"| {number} | {entry['wrong']} | {thread} | as {entry['same']} | | | |"
-        elif "missing" in entry:
-            yield f"| {number} | {entry['wrong']} | {thread} | not covered: {entry['missing']} | | | |"
-        else:
-            found = Judged(*kept(folder, number, functools.partial(judged, number)))
-            five = f"{'seen' if found.five > ATOL else 'not seen'}: {found.five:.0e}"
-            yield f"| {number} | {entry['wrong']} | {thread} | {found.caught} | {found.begins} | {found.names} | {five} |"
+def thread(entry: Mapping[str, Any]) -> str:
+    """Returns the link to the thread of a bug."""
+    _, repository, kind, issue = entry["thread"].removeprefix("https://github.com/").split("/")
+    return f"[{repository}{'#' if kind == 'issues' else '@'}{issue}]({entry['thread']})"
 
 
-def page(made: list[str]) -> str:
-    """The whole page."""
-    own = [row for row in made if "not covered:" not in row and "| as " not in row]
-    caught = [row for row in own if "| no (of" not in row]
-    named = [row for row in caught if row.split(" | ")[5].startswith("`")]
-    said = [row for row in caught if row.split(" | ")[5].startswith(tuple(f"*{verdict}*" for verdict in SAID))]
-    seen = [row for row in own if "not seen:" not in row]
-    same, missing = sum("| as " in row for row in made), sum("not covered:" in row for row in made)
+def row(number: str, entry: Mapping[str, Any], found: Judged) -> str:
+    """Returns the row of a bug that was judged."""
+    five = f"{'yes' if found.five > ATOL else 'no'}, {found.five:.0e}"
+    return f"| {number} | {entry['wrong']} | {thread(entry)} | {found.caught} | {found.begins} | {found.names} | {five} |"
+
+
+def why(entry: Mapping[str, Any]) -> str:
+    """Returns why a bug was not re-created."""
+    return str(entry["missing"]) if "missing" in entry else f"as {entry['same']}"
+
+
+def page(entries: Mapping[str, Mapping[str, Any]], found: Mapping[str, Judged]) -> str:
+    """Returns the whole page. found: the results of the bugs that were judged."""
+    left = {number: entry for number, entry in entries.items() if number not in found}
+    same = sum("same" in entry for entry in left.values())
+    caught = [one for one in found.values() if not one.caught.startswith(NOT_CAUGHT)]
+    named = sum(one.names.startswith("`") for one in caught)
+    described = sum(one.names.startswith(tuple(f"*{verdict}*" for verdict in DESCRIBED)) for one in caught)
     summary = (
-        f"Of {len(made)}, {missing} are not covered and {same} are the same mistake as another one. Of the other {len(own)}, "
-        f"`check --like` catches {len(caught)}, and `diagnose` names {len(named)} of these and describes {len(said)}; the practice "
-        f"sees {len(seen)}."
+        f"The survey has {len(entries)} bugs; {len(left) - same} are not covered and {same} are the same as another one.\n"
+        f"Of the other {len(found)}, `check` catches {len(caught)}, `diagnose` names {named} and describes {described}; "
+        f"the practice sees {sum(one.five > ATOL for one in found.values())}."
     )
-    table = ["| | what was wrong | thread | caught | begins | diagnose | five tokens |", "|---|---|---|---|---|---|---|", *made]
-    return "\n".join([HEAD, summary, "", *table, ""])
+    return "\n".join(
+        [
+            HEAD.replace("{summary}", summary), TABLE, *(row(number, entries[number], one) for number, one in found.items()), "",
+            "## Not re-created", "", "| | bug | thread | why |", "|---|---|---|---|",
+            *(f"| {number} | {entry['wrong']} | {thread(entry)} | {why(entry)} |" for number, entry in left.items()), "", NEXT, "",
+        ]
+    )  # fmt: skip
 
 
 def main() -> None:
-    """Writes the page."""
+    """Writes the page. Raises KeyError if an entry without `same` and `missing` has no port."""
     folder = Path(sys.argv[1])
     transformers.logging.set_verbosity_error()
-    made = []
-    for row in rows(tomllib.loads(FIELD.read_text(encoding="utf-8")), folder):
-        print(row, flush=True)
-        made.append(row)
-    write(folder, "docs/field-bugs.md", page(made))
+    entries, found = tomllib.loads(FIELD.read_text(encoding="utf-8")), {}
+    for number, entry in entries.items():
+        if "same" not in entry and "missing" not in entry:
+            found[number] = Judged(*kept(folder, number, functools.partial(judged, number)))
+            print(row(number, entry, found[number]), flush=True)
+    write(folder, "docs/field-bugs.md", page(entries, found))
 
 
 if __name__ == "__main__":

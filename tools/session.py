@@ -16,16 +16,16 @@ __all__ = ["CONSOLE", "prepared", "printed", "replayed"]
 PAGES = {"docs/porting.md": "", "docs/like.md": " --limit 900"}  # with more words at the end of each line, for a busy machine
 CONSOLE = re.compile(r"(?<=^```console\n).*?(?=^```$)", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"^\$ (.*)$", re.MULTILINE)
-FILE = re.compile(r"^```python\n# (my_(?:model|layer)\.py)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FILE = re.compile(r"^```python\n# (my_\w+\.py)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def printed(line: str, folder: Path) -> str:
-    """What a line of the shell prints, whatever its exit code, without the spaces at the ends of lines."""
+    """Returns the output of a shell command, whatever its exit code, without spaces at the ends of lines."""
     return "".join(f"{text.rstrip()}\n" for text in ran(line, folder).stdout.splitlines())
 
 
 def prepared(page: str, folder: Path) -> list[str]:
-    """Writes the files of a page; returns the commands of its sessions."""
+    """Writes the files of a page and returns the commands of its sessions."""
     (folder / "tests").symlink_to(HOUSE / "tests")
     for name, text in FILE.findall(page):
         (folder / name).write_text(text)
@@ -33,7 +33,7 @@ def prepared(page: str, folder: Path) -> list[str]:
 
 
 def replayed(page: str, folder: Path, more: str) -> str:
-    """The page with the output of its commands."""
+    """Returns the page with new output of its commands."""
     prepared(page, folder)
     return CONSOLE.sub(lambda block: "".join(f"$ {line}\n{printed(line + more, folder)}" for line in COMMAND.findall(block[0])), page)
 

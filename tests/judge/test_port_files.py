@@ -217,7 +217,10 @@ def test_the_documents_ports_differ_where_they_say_and_nowhere_else(tmp_path: Pa
 
 
 def test_the_documents_other_blocks_are_of_the_port_file() -> None:
-    call, refusal = blocks("ports.md")[4:]
+    whole, call, refusal, excerpt = blocks("ports.md")
+    assert whole.startswith("# configs_port.py\n")
+    linked = {line.strip() for line in document("layouts_port").splitlines()}
+    assert {line.strip() for line in excerpt.splitlines()} <= linked
     exec(call, names := {})
     assert CallTable(names["call"]).arguments("encoder_layer") == ["x"]
     with pytest.raises(NotCovered, match="right"):

@@ -104,11 +104,13 @@ def renamed(name):
 def load(folder):
     said = json.loads(Path(folder, "config.json").read_text())
     model = Decoder(
-        vocabulary=said["vocab_size"], width=said["hidden_size"], layers=said["num_hidden_layers"], hidden=said["intermediate_size"],
-        heads=said["num_attention_heads"], groups=said["num_key_value_heads"], size=said["head_dim"],
+        vocabulary=said["vocab_size"], width=said["hidden_size"], layers=said["num_hidden_layers"],
+        hidden=said["intermediate_size"], heads=said["num_attention_heads"],
+        groups=said["num_key_value_heads"], size=said["head_dim"],
         theta=said["rope_parameters"]["rope_theta"], epsilon=said["rms_norm_eps"],
     )  # fmt: skip
-    tensors = {renamed(name): tensor for name, tensor in load_file(Path(folder, "model.safetensors")).items()}
+    tensors = load_file(Path(folder, "model.safetensors"))
+    tensors = {renamed(name): tensor for name, tensor in tensors.items()}
     if said["tie_word_embeddings"]:
         tensors["head.weight"] = tensors["embedding.weight"]
     model.load_state_dict(tensors, strict=True, assign=True)  # assign: in the folder's dtype

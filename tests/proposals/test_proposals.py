@@ -214,7 +214,7 @@ def test_heads_may_be_as_wide_as_the_model() -> None:
 REFUSED = [
     (f"{NANOGPT}:CausalSelfAttention", "multi_head_attention", "--component … self_attention"),
     ("torch_layouts.py:Headless", "", "layer's"),
-    ("torch_layouts.py:Odd", "", 'docs/ports.md, "Another'),
+    ("torch_layouts.py:Odd", "", 'docs/ports.md, "Different'),
     ("torch_files.py:Decoder", "transformer", "Decoder … encoder's"),
     ("torch_sublayers.py:MultiHeadAttention", "encoder_layer", "encoder_layer"),
     ("torch_files.py:PositionalEncoding", "", "--component"),

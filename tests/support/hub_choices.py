@@ -1,4 +1,4 @@
-"""What is asked of KerasHub's decoders: choices of configs, folders of Hugging Face, and what comes of each.
+"""Configs and Hugging Face checkpoints on which KerasHub's decoders are compared, and the outcome of each.
 
 Which entries a family's own folder needs changed is in `hub_folders`.
 """
@@ -13,7 +13,7 @@ SIZES: dict[str, Any] = {
     "source_vocabulary": 23, "target_vocabulary": 23, "model_width": 24, "heads": 4, "key_value_heads": 2, "key_size": 6, "value_size": 6,
     "feed_forward_width": 14, "decoder_layers": 2, "padding_id": None, "epsilon": 1e-6, "score_scale": None, "layer_pattern": ("global",),
 }  # fmt: skip
-# family -> its preset, and what its config has besides
+# family -> its preset, and further fields of its config
 BASES: dict[str, tuple[str, dict[str, Any]]] = {
     "Llama": ("llama2_7b", {}),
     "Mistral": ("llama2_7b", {}),
@@ -41,7 +41,7 @@ SIX = ("local", "local", "local", "local", "local", "global")
 
 @dataclass(frozen=True)
 class Choice:
-    """A row of the table: what the config has besides the family's own, and how the model is run.
+    """A row of the table: fields that the config adds to the family's own, and how the model runs.
 
     backends: those on which it is measured. padding: the positions of padding are compared, not those of tokens.
     """
@@ -55,20 +55,20 @@ class Choice:
 
 CHOICES = {
     "float32, rows padded on the left": Choice(backends=BACKENDS),
-    "what stands at the padding": Choice(padding=True, backends=BACKENDS),
+    "outputs at the padding": Choice(padding=True, backends=BACKENDS),
     "bfloat16": Choice(dtype="bfloat16"),
     "float64": Choice(dtype="float64"),
     "100 tokens": Choice(length=100),
     "epsilon 1e-3": Choice({"epsilon": 1e-3}),
-    "heads of another size than width / heads": Choice({"key_size": 8, "value_size": 8}),
-    "scores scaled by (width / heads)^-1/2 beside such heads": Choice({"key_size": 8, "value_size": 8, "score_scale": 6**-0.5}),
+    "head size other than width / heads": Choice({"key_size": 8, "value_size": 8}),
+    "the same, scores scaled by (width / heads)^-1/2": Choice({"key_size": 8, "value_size": 8, "score_scale": 6**-0.5}),
     "a window of 4 in every layer": Choice({"layer_pattern": ("local",), "window": 4}, backends=BACKENDS),
     "a window of 4 in every other layer": Choice({"layer_pattern": ("local", "global"), "window": 4}, backends=BACKENDS),
     "a window of 4 in five layers of six": Choice({"layer_pattern": SIX, "window": 4, "decoder_layers": 7}, backends=BACKENDS),
-    "another base of rotations": Choice({"rotary_base": 500.0}),
+    "another rotary base": Choice({"rotary_base": 500.0}),
     **{f"{kind} scaling": Choice({"rotary_scaling": scaling}) for kind, scaling in SCALINGS.items()},
-    "rotation of a part of each head": Choice({"rotary_fraction": 0.34}),
-    "a layer that does not rotate": Choice({"rotary_pattern": (True, False)}),
+    "partial rotation": Choice({"rotary_fraction": 0.34}),
+    "a layer without rotation": Choice({"rotary_pattern": (True, False)}),
     "biases of query, key and value": Choice({"query_key_value_bias": True}),
     "bias of attention's output": Choice({"query_key_value_bias": True, "attention_output_bias": True}),
     "biases of the feed-forward": Choice({"feed_forward_bias": True}),
@@ -82,7 +82,7 @@ CHOICES = {
 
 @dataclass(frozen=True)
 class Difference:
-    """A cell or several in which KerasHub gives other numbers, where, and why. outcome: differs, as float32 or fails."""
+    """Cells in which KerasHub's numbers differ, on which backends, and why. outcome: differs, as float32 or fails."""
 
     choice: str
     families: tuple[str, ...]
@@ -94,59 +94,59 @@ class Difference:
 FUSED = ("Llama", "Mistral", "Qwen 2", "Qwen 3", "Phi-3", "SmolLM3")
 DIFFERENCES = (
     Difference(
-        "what stands at the padding", FUSED, "differs",
-        "A query that may attend to nothing gets zeros on TensorFlow, where `keras.layers.Softmax` clears masked weights, and the mean of "
-        "all values by the fused operation (`fused_attention_op_available`). No token attends to these positions.",
+        "outputs at the padding", FUSED, "differs",
+        "A query that may attend to nothing gets zeros on TensorFlow, where `keras.layers.Softmax` clears masked weights, but the mean of "
+        "all values from the fused operation (`fused_attention_op_available`). No token attends to these positions.",
         BACKENDS[1:],
     ),
     Difference(
         "float64", tuple(BASES), "as float32",
-        "Norms, softmax, SiLU and the angles of rotations are cast to float32, whatever the dtype (`LlamaLayerNorm.call`, "
+        "Norms, softmax, SiLU and the angles of rotations are cast to float32 in every dtype (`LlamaLayerNorm.call`, "
         "`LlamaTransformerDecoder.call`, `RotaryEmbedding._compute_positions`).",
     ),
     Difference(
         "epsilon 1e-3", ("Qwen 3",), "differs",
         "`Qwen3TransformerDecoder` does not pass `layer_norm_epsilon` to `Qwen3Attention` (qwen3_decoder.py:80): the norms of queries and "
-        "keys have 1e-5, where the published models have 1e-6.",
+        "keys use 1e-5; the published models use 1e-6.",
     ),
     Difference(
         "epsilon 1e-3", ("Gemma", "Gemma 3"), "differs",
         "The backbones do not pass `layer_norm_epsilon` to their blocks (gemma_backbone.py:123, gemma3_backbone.py:255): only the final "
-        "norm has it, the others 1e-6. Published models have 1e-6.",
+        "norm uses it, the others use 1e-6, as published models do.",
     ),
     Difference(
-        "scores scaled by (width / heads)^-1/2 beside such heads", ("Gemma", "Gemma 3"), "differs",
-        "The blocks pass `query_head_dim_normalize=True` on, whatever they are given (gemma_decoder_block.py:68, "
-        "gemma3_decoder_block.py:94). Gemma 2 27B and Gemma 3 27B have the other scale.",
+        "the same, scores scaled by (width / heads)^-1/2", ("Gemma", "Gemma 3"), "differs",
+        "The blocks always pass on `query_head_dim_normalize=True` (gemma_decoder_block.py:68, gemma3_decoder_block.py:94). Gemma 2 27B "
+        "and Gemma 3 27B use the other scale.",
     ),
     Difference(
         "a window of 4 in every layer", ("Qwen 2", "Qwen 3"), "differs",
-        "The fused operation returns before the window is put into the mask (qwen_attention.py:313, qwen3_attention.py:324), so that there "
-        "is none. Gemma had this mistake (keras-team/keras-hub#2186).",
+        "The fused operation returns before the window enters the mask (qwen_attention.py:313, qwen3_attention.py:324), so there is no "
+        "window. Gemma had this bug (keras-team/keras-hub#2186).",
         BACKENDS[1:],
     ),
     Difference(
         "linear scaling", ("Llama",), "differs",
-        "`LlamaRotaryEmbedding._get_inverse_freq` (llama_rotary_embedding.py:117) does not read `position_scaling_factor`: "
+        "`LlamaRotaryEmbedding._get_inverse_freq` (llama_rotary_embedding.py:117) ignores `position_scaling_factor`, so "
         "`rope_position_scaling_factor` has no effect.",
     ),
     Difference(
-        "rotation of a part of each head", ("SmolLM3",), "fails",
-        "`partial_rotary_factor` shortens cosine and sine (smollm3_utils.py:50), which are then multiplied by whole heads.",
+        "partial rotation", ("SmolLM3",), "fails",
+        "`partial_rotary_factor` shortens cosine and sine (smollm3_utils.py:50), which then multiply whole heads.",
     ),
 )  # fmt: skip
 
 
-# what else was found and is no comparison of numbers; `hub_measured.besides` looks
+# findings that are no comparison of numbers; `hub_measured.besides` checks them
 BESIDES = (
-    "`Llama3Backbone.get_config()` lacks `tie_word_embeddings`: a copy that is made of it has untied logits.",
-    "`SmolLM3Backbone(dtype=...)` does not pass the dtype to its layers, which have that of `keras.config.dtype_policy()`.",
+    "`Llama3Backbone.get_config()` lacks `tie_word_embeddings`: a copy made from it has untied logits.",
+    "`SmolLM3Backbone(dtype=...)` does not pass the dtype to its layers, which use `keras.config.dtype_policy()`.",
 )
 
 
 @dataclass(frozen=True)
 class Folder:
-    """A folder that transformers writes, read by `from_preset`: the class that wrote it, its entries and what comes of it.
+    """A checkpoint that transformers writes and `from_preset` reads: the class that wrote it, its entries and the outcome.
 
     older: the entries of rotations are those of transformers 4. outcome: equal or differs.
     """
@@ -172,22 +172,22 @@ _THETA = {"rope_theta": 10000.0}
 _GEMMA_3 = {"num_hidden_layers": 7, "head_dim": 8, "tie_word_embeddings": True, "sliding_window": 4,
             "query_pre_attn_scalar": 8}  # fmt: skip
 _SMOL = {"tie_word_embeddings": True, "no_rope_layer_interval": 2}
-_SCALING = "Only `rope_theta` is read of `rope_parameters`; `rope_scaling`, which files of transformers 4 have, is read for llama3."
-_UNREAD = "`rope_parameters` and `rope_scaling` are not read but for `rope_theta`."
+_SCALING = "reads only `rope_theta` of `rope_parameters`"
+_UNREAD = "reads only `rope_theta`"
 FOLDERS = (
     Folder("Llama 3.1, file of transformers 5", "Llama", "differs", {"rope_parameters": _LLAMA3}, _SCALING),
     Folder("Llama 3.1, file of transformers 4", "Llama", "equal", {"rope_parameters": _LLAMA3}, older=True),
     Folder("Llama, linear scaling, file of transformers 5", "Llama", "differs", {"rope_parameters": _LINEAR | _THETA}, _SCALING),
     Folder("Llama, `attention_bias`, `mlp_bias`", "Llama", "differs", {"attention_bias": True, "mlp_bias": True},
-           "The backbone has no biases, and those of the folder are not read."),
+           "ignores biases"),
     Folder("Qwen 3, yarn scaling", "Qwen3", "differs", {"head_dim": 8, "rms_norm_eps": 1e-5, "rope_parameters": _YARN | _THETA}, _UNREAD),
     Folder("Qwen 3, a window from layer 1 on", "Qwen3", "differs",
            {"head_dim": 8, "rms_norm_eps": 1e-5, "use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1},
-           "`max_window_layers` and `layer_types` are not read: every layer has the window."),
+           "ignores `max_window_layers`, `layer_types`"),
     Folder("Gemma 3, linear scaling of global layers", "Gemma3", "equal", _GEMMA_3 | {"rope_parameters": {
         "full_attention": _LINEAR | {"rope_theta": 1e6}, "sliding_attention": {"rope_type": "default"} | _THETA}}),
     Folder("SmolLM3, `attention_bias`", "SmolLM3", "differs", _SMOL | {"attention_bias": True},
-           "The bias of `o_proj` has no place (smollm3_layers.py:95), and those of the folder are not read."),
+           "ignores biases; no bias of `o_proj` (smollm3_layers.py:95)"),
     Folder("SmolLM3, `use_sliding_window`", "SmolLM3", "differs", _SMOL | {"use_sliding_window": True, "sliding_window": 4},
-           "`layer_types` is kept and has no effect: there is no window."),
+           "keeps `layer_types` without effect: no window"),
 )  # fmt: skip

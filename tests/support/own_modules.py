@@ -1,4 +1,4 @@
-"""Adapters of ports that a test or docs/ports.md writes down, and a norm of every framework whose parameters have own names and axes."""
+"""Adapters of ports that a test writes down or docs/ports.md shows, and a norm of every framework with parameters of own names and axes."""
 
 import importlib
 import importlib.util
@@ -25,7 +25,10 @@ def blocks(file: str) -> list[str]:
 
 
 def document(name: str) -> str:
-    """The file of that name in docs/ports.md."""
+    """The port of that name that docs/ports.md links to or contains."""
+    linked = Path(__file__).parents[1] / "ports" / "documented" / f"{name}.py"
+    if linked.exists():
+        return linked.read_text(encoding="utf-8")
     return next(block for block in blocks("ports.md") if block.startswith(f"# {name}.py\n"))
 
 

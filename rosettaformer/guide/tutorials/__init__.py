@@ -69,8 +69,8 @@ DOCUMENTS: tuple[tuple[str, str, str, str, Names], ...] = (
     (
         "the-port-file", "ports.md", "The port file", "All that a port may say: components, weights, call, config, dtypes and modes.",
         ("port file", "port.py", "framework", "components", "modes", ("config", "#cover-more-than-one-config"), ("NotCovered", "#call"),
-         ("zeros_btd", "#call"), ("keep", "#what-is-built-and-what-it-is-given"), ("dtypes", "#what-is-built-and-what-it-is-given"),
-         ("evaluation mode", "#what-is-built-and-what-it-is-given"), ("fused kernel", "#weights"), ("rename table", "#weights")),
+         ("zeros_btd", "#call"), ("keep", "#inputs-and-outputs"), ("dtypes", "#dtypes-modes-and-suite"),
+         ("evaluation mode", "#components"), ("fused kernel", "#weights"), ("rename table", "#weights")),
     ),
     (
         "what-diagnosis-says", "diagnosis.md", "What diagnosis says", "How a mistake is found, and what each verdict means.",

@@ -59,7 +59,8 @@ class Document:
             kept = []
             for child in inner:
                 if child.type == "link_open":
-                    child.hidden = (target := self._links.get(str(child.attrGet("href")))) is None
+                    href = str(child.attrGet("href"))
+                    child.hidden = (target := href if href.startswith("#") else self._links.get(href)) is None
                     child.attrSet("href", target or "")
                     kept.append(child)
                 child.hidden = child.hidden or (child.type == "link_close" and kept.pop().hidden)

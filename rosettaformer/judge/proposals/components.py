@@ -21,7 +21,7 @@ COMPONENTS = (
     *_PARTS, "rms_norm", "embedding", "positional_encoding", "self_attention", "self_attention_sublayer", "encoder", "decoder",
     "token_encoder", "token_decoder", "transformer",
 )  # fmt: skip
-OTHER_DIVISION = '"Another division of the model"'  # the section of docs/ports.md
+OTHER_DIVISION = '"Different module boundaries"'  # the section of docs/ports.md
 # component of queries and memory -> the same with one sequence
 OF_ITSELF = {"multi_head_attention": "self_attention", "cross_attention_sublayer": "self_attention_sublayer"}
 _DATA = ("x_", "query_", "memory_", "token", "source", "target")  # beginnings of the names of what is not a mask or an option

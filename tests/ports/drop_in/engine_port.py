@@ -3,9 +3,15 @@ import torch
 from transformers import AutoModelForCausalLM
 
 dtypes = ("float32", "bfloat16")
-positions, rows, masks = "last", 1, False  # what the engine gives: the next token's logits, of one prompt, which has no padding
+positions, rows, masks = "last", 1, False  # the next token's logits, for one prompt, no padding
 
 
 def load(folder):
-    engine = AutoModelForCausalLM.from_pretrained(folder, dtype="auto", attn_implementation="eager").eval()  # a stand-in
-    return torch.no_grad()(lambda token_bt: engine(torch.from_numpy(token_bt), logits_to_keep=1).logits)
+    options = {"dtype": "auto", "attn_implementation": "eager"}
+    engine = AutoModelForCausalLM.from_pretrained(folder, **options).eval()  # a stand-in
+
+    @torch.no_grad()
+    def logits(token_bt):
+        return engine(torch.from_numpy(token_bt), logits_to_keep=1).logits
+
+    return logits

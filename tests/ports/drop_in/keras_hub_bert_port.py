@@ -5,7 +5,8 @@ import sys
 import types
 
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
-if "sentencepiece" not in sys.modules and not importlib.util.find_spec("sentencepiece"):  # some converters import it, for tokenizers
+# some converters import it, for tokenizers
+if "sentencepiece" not in sys.modules and not importlib.util.find_spec("sentencepiece"):
     sys.modules["sentencepiece"] = types.SimpleNamespace(SentencePieceProcessor=None)
 
 import keras

@@ -5,7 +5,8 @@ import sys
 import types
 
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
-if "sentencepiece" not in sys.modules and not importlib.util.find_spec("sentencepiece"):  # some converters import it, for tokenizers
+# some converters import it, for tokenizers
+if "sentencepiece" not in sys.modules and not importlib.util.find_spec("sentencepiece"):
     sys.modules["sentencepiece"] = types.SimpleNamespace(SentencePieceProcessor=None)
 
 import keras
@@ -27,6 +28,7 @@ def load(folder, dtype):
     def logits(token_bt, mask_bt):
         if hasattr(model.backbone, "position_embedding") and not mask_bt[:, 0].all():
             raise NotCovered("learned positions are counted from the start of the row")
-        return keras.ops.convert_to_numpy(model({"token_ids": token_bt, "padding_mask": mask_bt}, training=False))
+        given = {"token_ids": token_bt, "padding_mask": mask_bt}
+        return keras.ops.convert_to_numpy(model(given, training=False))
 
     return logits

@@ -15,21 +15,26 @@ class Exported(torch.nn.Module):
         self.model = model
 
     def forward(self, input_ids, attention_mask, position_ids):
-        return self.model(input_ids=input_ids, attention_mask=attention_mask, position_ids=position_ids, use_cache=False).logits
+        given = {"attention_mask": attention_mask, "position_ids": position_ids}
+        return self.model(input_ids=input_ids, use_cache=False, **given).logits
 
 
 def load(folder):
-    model = Exported(AutoModelForCausalLM.from_pretrained(folder, dtype="auto", attn_implementation="eager").eval())
+    options = {"dtype": "auto", "attn_implementation": "eager"}
+    model = Exported(AutoModelForCausalLM.from_pretrained(folder, **options).eval())
     row, length = torch.export.Dim("row"), torch.export.Dim("length")
     with tempfile.TemporaryDirectory() as place:
         file = Path(place, "model.onnx")
         given = tuple(torch.ones(2, 8, dtype=torch.long) for _ in range(3))
-        torch.onnx.export(model, given, file, dynamo=True, dynamic_shapes=({0: row, 1: length},) * 3, external_data=False)
+        shapes = ({0: row, 1: length},) * 3
+        options = {"dynamo": True, "dynamic_shapes": shapes, "external_data": False}
+        torch.onnx.export(model, given, file, **options)
         session = onnxruntime.InferenceSession(file.read_bytes())
     names = [one.name for one in session.get_inputs()]
 
     def logits(token_bt, mask_bt):
         position_bt = (mask_bt.cumsum(1) - 1).clip(0)
-        return session.run(None, dict(zip(names, (token_bt, mask_bt.astype("int64"), position_bt), strict=True)))[0]
+        given = (token_bt, mask_bt.astype("int64"), position_bt)
+        return session.run(None, dict(zip(names, given, strict=True)))[0]
 
     return logits
