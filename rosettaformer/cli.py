@@ -1,4 +1,4 @@
-"""The command `rosettaformer`."""
+"""The `rosettaformer` command."""
 
 import contextlib
 import importlib
@@ -21,12 +21,12 @@ from .common.processes import GONE, printable
 
 @contextlib.contextmanager
 def terminable() -> Iterator[None]:
-    """Turns SIGTERM and SIGHUP into an exception within the block, so that everything this process has started is ended too."""
+    """Turns SIGTERM and SIGHUP into SystemExit inside the block, to clean up child processes."""
 
     def leave(number: int, frame: FrameType | None) -> None:
         sys.exit(128 + number)
 
-    if threading.current_thread() is not threading.main_thread():  # elsewhere Python allows no handlers
+    if threading.current_thread() is not threading.main_thread():  # signal handlers need the main thread
         yield
         return
     numbers = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is signal.SIG_DFL]
@@ -40,49 +40,52 @@ def terminable() -> Iterator[None]:
 
 
 SECTIONS = {
-    "Judge": {
-        "check": "Check ports against the reference and print the matrix.",
-        "diagnose": "Say what is wrong with a port, and how to fix it.",
-        "explain": "Explain a defect of the catalogue, and measure its error.",
-        "compare": "Compare any two models on the same weights and inputs, layer by layer.",
-        "report": "Write one page about one model in four implementations.",
+    "Test a port": {
+        "check": "Check ports against the reference.",
+        "diagnose": "Name the bug in a port and suggest a fix.",
+        "explain": "Explain a known bug and measure its error.",
+        "compare": "Compare any two models, layer by layer.",
+        "report": "Write an HTML report on one model in several implementations.",
     },
-    "Port": {
-        "new-port": "Write a port that runs at once, to put your own code in.",
-        "new-checkpoint": "Write a small random model of a family, as a folder of Hugging Face.",
-        "guide": "Write the porting guide: a site to open in a browser, measured now.",
-        "list": "List families, components, dtypes; or config fields, cases, defects, ports.",
-        "doctor": "What is installed: ports, versions, devices, matmul precision.",
-        "vectors": "Export golden vectors, or verify them.",
+    "Write a port": {
+        "new-port": "Write a working port to start from.",
+        "new-checkpoint": "Write a small random Hugging Face checkpoint.",
+        "guide": "Build the porting guide, a static web site.",
+        "list": "List families, components, dtypes, cases, known bugs and ports.",
+        "doctor": "Show which ports can run on this machine.",
+        "vectors": "Export or verify golden test vectors.",
     },
-    "Files": {
-        "inspect": "Show what a checkpoint holds, or everything that is wrong with it.",
-        "convert": "Convert a checkpoint from one format to another.",
-        "export": "Write a checkpoint's model as ONNX, torch.export, SavedModel, LiteRT or StableHLO.",
+    "Convert checkpoints": {
+        "inspect": "Show what a checkpoint contains and what is wrong with it.",
+        "convert": "Convert a checkpoint to another format.",
+        "export": "Export a model to ONNX, torch.export, SavedModel, LiteRT or StableHLO.",
     },
-    "Use": {
-        "generate": "Continue texts, or answer chats, with a folder of GPT-2, Llama or others, in any backend.",
-        "classify": "Classify lines with a BERT folder, in any backend.",
-        "fill-mask": "Fill the masks in texts with a BERT folder, in any backend.",
-        "embed": "One vector for every line, by a BERT folder, in any backend.",
-        "attention": "Show what every head of a folder's model attends to, as a page.",
-        "train": "Train a model on a task, in any backend; resume it in any.",
-        "compare-training": "Train every backend beside the reference, and say whether they stay together.",
-        "plan": "Say what a training step needs of every device of a mesh: memory and traffic.",
+    "Run and train models": {
+        "generate": "Generate text with a decoder-only model.",
+        "classify": "Classify lines of text with a BERT model.",
+        "fill-mask": "Predict masked tokens with a BERT model.",
+        "embed": "Embed lines of text with a BERT model.",
+        "attention": "Write an HTML page of a model's attention weights.",
+        "train": "Train a model on a built-in task or your own files.",
+        "compare-training": "Compare training runs of several backends with the reference.",
+        "plan": "Estimate the memory and traffic of a distributed training step.",
     },
 }
 COMMANDS = {name: text for section in SECTIONS.values() for name, text in section.items()}
 MISTAKE, INTERRUPTED = 2, 130
-LONGEST = 10_000  # characters of a message
+LONGEST = 10_000  # maximum length of a message, in characters
 
 
 class _Gone(Exception):
-    """Raised when nobody reads the output any more."""
+    """The reader of standard output has closed it."""
 
 
 @contextlib.contextmanager
 def _read() -> Iterator[None]:
-    """Raises _Gone for BrokenPipeError, which click turns into exit code 1, a difference; further output is discarded."""
+    """Raises _Gone on BrokenPipeError and discards further output.
+
+    click would exit with 1, which means that a port differs.
+    """
     try:
         yield
     except BrokenPipeError as error:
@@ -92,7 +95,7 @@ def _read() -> Iterator[None]:
 
 
 class _LazyGroup(Group):
-    """Imports a command when it is called, so that `--help` and light commands stay fast."""
+    """Imports each command on first use, so that `--help` and small commands start fast."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -117,21 +120,22 @@ class _LazyGroup(Group):
                 formatter.write_dl(list(commands.items()))
 
 
-@click.command(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name="rosettaformer")
 def cli() -> None:
-    """One Transformer, written four times, provably the same; and the judge of any port.
+    """Test ports of Transformer models against a NumPy reference, and name their bugs.
 
-    Exit codes: 0 conforms, 1 differs, 2 wrong usage or bad input, 3 backend missing.
+    Exit codes: 0 conforms, 1 differs, 2 invalid usage or input, 3 backend not installed.
     """
 
 
 @terminable()
 def main(arguments: Any = None, command: click.Command = cli, name: str = "rosettaformer") -> None:
-    """Runs a command under its name; a user's mistake is one message on standard error and exit code 2.
+    """Runs a command and exits with its code.
 
-    Mistakes are ValueError, raised by everything that reads user input, and OSError and MemoryError, raised by the system. Ctrl-C exits
-    with 130, and a closed output with 141, as a shell reports a command ended by a signal.
+    ValueError (invalid user input), OSError and MemoryError become one message on standard error
+    and exit code 2. Ctrl-C exits with 130 and a closed output with 141, following the shell's
+    convention for signals.
     """
     try:
         with _plain_warnings():
@@ -140,14 +144,14 @@ def main(arguments: Any = None, command: click.Command = cli, name: str = "roset
         error.show()
         code = error.exit_code
     except (ValueError, OSError, MemoryError) as error:
-        click.echo(f"Error: {printable(str(error), LONGEST, lines=True) or 'there is not enough memory'}", err=True)
+        click.echo(f"Error: {printable(str(error), LONGEST, lines=True) or 'out of memory'}", err=True)
         code = MISTAKE
     sys.exit(code)
 
 
 @contextlib.contextmanager
 def _plain_warnings() -> Iterator[None]:
-    """Shows warnings without the place in the source that they come from."""
+    """Prints warnings without their source location."""
     before = warnings.formatwarning
     warnings.formatwarning = lambda message, *others: f"Warning: {printable(str(message), LONGEST)}\n"
     try:
@@ -157,7 +161,7 @@ def _plain_warnings() -> Iterator[None]:
 
 
 def _run(arguments: Any, command: click.Command, name: str) -> int:
-    """Returns the command's exit code, with all of its output written."""
+    """Runs the command, flushes standard output, and returns the exit code."""
     try:
         with _read():
             try:
@@ -165,7 +169,7 @@ def _run(arguments: Any, command: click.Command, name: str) -> int:
             except MissingBackend as error:
                 raise Missing(str(error)) from None
             except SystemExit as ended:
-                if isinstance(ended.__context__, BrokenPipeError):  # rich's answer to BrokenPipeError
+                if isinstance(ended.__context__, BrokenPipeError):  # rich turns BrokenPipeError into SystemExit
                     raise ended.__context__ from None
                 code = ended.code
             sys.stdout.flush()

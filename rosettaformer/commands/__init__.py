@@ -1,1 +1,1 @@
-"""The subcommands, one per file."""
+"""The commands, one per file."""

@@ -1,4 +1,4 @@
-"""What `rosettaformer generate` prints."""
+"""The output of `rosettaformer generate`."""
 
 import json
 from typing import Any
@@ -7,10 +7,10 @@ from ..common.outputs import versioned
 
 
 class Page:
-    """The answers, each printed after those before it: the first unfinished one as it comes, the others when their turn comes.
+    """Orders the generated texts of a batch: the first unfinished one streams, later ones wait.
 
-    answers: to each prompt. number: of the prompts of earlier pages. several: whether there are several prompts. echo: whether an answer
-    follows the text of its prompt.
+    answers: texts per prompt. number: prompts on earlier pages. several: whether there are several
+    prompts in all. echo: whether to print the prompt in front of its continuation.
     """
 
     def __init__(self, tokenizer: Any, answers: int, number: int, as_json: bool, several: bool, echo: bool) -> None:
@@ -25,7 +25,7 @@ class Page:
         self._ended = set[tuple[int, int]]()
 
     def expect(self, text: str, prompt: list[int], problem: str) -> None:
-        """Makes room for the answers to one more prompt, or for the reason why there is none."""
+        """Adds a prompt, or the problem that it has. Call it in order, before `add`."""
         from ..use.inference.tokenizer import Pieces
 
         place = len(self._texts)
@@ -47,12 +47,12 @@ class Page:
         return f"[{which}] " if self._several else ""
 
     def add(self, prompt: int, answer: int, id_: int) -> None:
-        """Adds a token."""
+        """Adds a token to an answer."""
         self._write((prompt, answer), self._pieces[prompt, answer].add(id_))
         self._told[prompt, answer] += 1
 
     def end(self, found: Any) -> None:
-        """Ends an answer."""
+        """Finishes an answer."""
         turn = found.prompt, found.answer
         for id_ in found.tokens[self._told[turn] :]:
             self.add(*turn, id_)
@@ -66,7 +66,7 @@ class Page:
         self._waiting[turn] += "\n"
 
     def ready(self) -> str:
-        """Yields what can be printed already."""
+        """Returns the text that can be printed now."""
         text = ""
         while self._turns:
             turn = self._turns[0]

@@ -25,8 +25,8 @@ from ..judge.selection import NAMES, Selection, artefacts_in, cases_for
 from ..judge.status import FAILURES, Status
 from ..judge.suite import all_cases
 from ..judge.summary import Summary
-from . import completion
-from .artefacts import OPTIONS, artefact_options, expect_option, words
+from . import completion, words
+from .artefacts import OPTIONS, artefact_options, artefact_words, expect_option
 from .options import (
     IN,
     OUT,
@@ -34,6 +34,7 @@ from .options import (
     Missing,
     announced,
     checkpoint_option,
+    examples,
     ignore_option,
     like_option,
     like_words,
@@ -48,81 +49,77 @@ from .ports import require_ports
 from .progress import Checking
 
 Names = tuple[str, ...]
-# a way of running -> why it takes none of these options
+# what is tested -> the reason, and the options that it excludes
 _ALONE = {
-    "results": ("--results judges outputs that exist", "device mode mesh"),
-    "artefact": (
-        "an artefact has weights, a dtype and a device of its own",
-        "grad full like mode device mesh dtype",
-    ),
+    "results": ("--results tests existing outputs", "device mode mesh"),
+    "artefact": ("an exported model has its own weights, dtype and device", "grad full like mode device mesh dtype"),
 }
 _PLURAL = {"device": "devices", "mode": "modes", "dtype": "dtypes", "mesh": "meshes"}
 
 
-@click.command(cls=Grouped)
+@click.command(cls=Grouped, epilog=examples("check my_port.py --like llama", 'check torch --quick -k "layer_norm and not vjp"'))
 @click.argument("ports", nargs=-1, metavar="[PORT]...", shell_complete=completion.words(completion.ports, "file"))
 @section(
-    "What it is judged on, if not the cases of components",
+    "Test a whole model or stored outputs",
     like_option,
     checkpoint_option,
-    click.option("--results", type=IN, metavar="DIR", help="Judge the outputs in this folder, made elsewhere from exported vectors."),
+    click.option("--results", type=IN, metavar="DIR", help="Outputs that another program computed from exported golden vectors."),
     one=True,
 )
 @section(
-    "Which cases",
-    listed("component", "Only these components.", completion.components),
+    "Cases",
+    listed("component", "Components to test.", completion.components),
     click.option(
         "-k",
         "expression",
         metavar="EXPR",
         shell_complete=completion.words(completion.cases),
-        help="Only cases that EXPR is true of: words joined by and, or, not, as in pytest.",
+        help="Cases that match EXPR, as in pytest, such as 'softmax and not vjp'.",
     ),
-    listed("dtype", f"Only these dtypes: {', '.join(DTYPES)}. [default: all; of a model float32 and its checkpoint's]", lambda: DTYPES),
-    click.option("--grad", is_flag=True, help="The gradients of everything that is differentiable, too."),
+    listed("dtype", f"Dtypes: {', '.join(DTYPES)}.", lambda: DTYPES),
+    click.option("--grad", is_flag=True, help="Gradients (components such as layer_norm_vjp), too."),
     mesh_option,
 )
 @section(
-    "How many",
-    click.option("--quick", is_flag=True, help="Core cases, in float32 unless --dtype says others."),
-    click.option("--full", is_flag=True, help="Every case, gradients among them, in every dtype and every mode, or in those of --mode."),
+    "Number of cases",
+    click.option("--quick", is_flag=True, help="Core cases only, in float32 unless --dtype is given."),
+    click.option("--full", is_flag=True, help="Every case and gradient, in every dtype and mode."),
     one=True,
 )
 @section(
-    "How they run",
-    click.option("-x", "first", is_flag=True, help="Stop at the first failure; what is left is not run."),
+    "Run",
+    click.option("-x", "first", is_flag=True, help="Stop at the first failure."),
     click.option(
         "--limit",
         type=click.FloatRange(min=0.1),
         default=180.0,
         show_default=True,
-        help="Seconds for one case, or for the start, before it counts as a hang.",
+        metavar="SECONDS",
+        help="Time limit for one case, and for the port to start.",
     ),
-    listed("device", f"On these devices: {', '.join(DEVICES)}. [default: cpu]", lambda: DEVICES),
-    listed("mode", f"In these modes: {', '.join(MODES)}. [default: the port's own]", lambda: MODES),
-    click.option("--command", "commands", multiple=True, metavar="LINE", help="A port in another environment or language: this command."),
+    listed("device", f"Devices: {', '.join(DEVICES)}. [default: cpu]", lambda: DEVICES),
+    listed("mode", f"Modes: {', '.join(MODES)}. [default: the port's own]", lambda: MODES),
+    click.option(
+        "--command", "commands", multiple=True, metavar="LINE", help="Command that runs the port in another environment or language."
+    ),
     seed_option,
     memory_option,
 )
+@section("Hugging Face checkpoints and exported models", ignore_option, artefact_options, expect_option)
 @section(
-    "Reports",
-    click.option("--json", "json_file", type=OUT, help="Write every result to this file; - prints it instead."),
-    click.option("--html", "html_file", type=OUT, help="Write a report to read in a browser: one file, with a diagnosis of what fails."),
-    click.option("--junit", "junit_file", type=OUT, help="Write the results as JUnit XML, for CI servers."),
-)
-@section(
-    "What passes in CI",
-    click.option("--deviations", "declared", type=IN, metavar="FILE", help="Failures that are accepted, with reasons (TOML)."),
-    click.option("--min-cases", type=click.IntRange(min=1), default=1, metavar="N", help="Fail where fewer outputs were compared."),
+    "Reports and exit code",
+    click.option("--json", "json_file", type=OUT, help="JSON file for every result; - prints it instead of the table."),
+    click.option("--html", "html_file", type=OUT, help="HTML report, with a diagnosis of each failure."),
+    click.option("--junit", "junit_file", type=OUT, help="JUnit XML report, for CI servers."),
+    click.option("--deviations", "declared", type=IN, metavar="FILE", help="TOML file of expected failures, with reasons."),
+    click.option("--min-cases", type=click.IntRange(min=1), default=1, metavar="N", help="Minimum number of outputs to compare."),
     click.option(
         "--allow-incomplete",
         "incomplete",
         is_flag=True,
-        help="Exit 0 although outputs are not given (--results), a port's config hides what cases are about, or nothing of a component "
-        "shows.",
+        help="Exit 0 even if results are missing or cases are vacuous.",
     ),
 )
-@section("A folder of Hugging Face, and exported files", ignore_option, artefact_options, expect_option)
 def check(
     ports: Names,
     commands: Names,
@@ -138,17 +135,14 @@ def check(
     quick: bool,
     **selection: Any,
 ) -> None:
-    """Run every case on every PORT and print the matrix: components down, ports across.
+    """Check ports against the reference.
 
-    A PORT is torch, tf, jax, the name of an installed port, a Python file or an importable module; without one it is the first three. With
-    --checkpoint it may be a file that people ship, such as an ONNX model, which has weights of its own.
-    A cell holds the verdict and the error ratio: the port's largest error in units of the error that plain NumPy makes in the same
-    dtype. What passes is derived from that error. Without options every case is run in every dtype and in the port's default mode, but on
-    torch, tf and jax the core cases of every component; with --component or -k every case that they choose; with --full every case in
-    every mode, or in those of --mode; with --quick the core cases among them in float32. Where only core cases are run, our JAX port is
-    compiled without LLVM's optimisation of its machine code. The gradient of a component is one of its own (layer_norm_vjp), run with
-    --grad, with --full or by its name.
-    EXPR is about names such as layer_norm/large_mean-float32: -k "layer_norm and not float16". rosettaformer list cases shows them.
+    PORT is torch, tf, jax, an installed port, a Python file, an importable module or, with
+    --checkpoint, an exported model such as an ONNX file. [default: torch tf jax]
+
+    The table shows each verdict, and the port's largest error divided by NumPy's rounding error.
+    Every case runs in every dtype, a whole model in float32 and its checkpoint's dtype; torch, tf
+    and jax run only the core cases unless --component, -k or --full is given.
     """
     files.require([path for path in (json_file, junit_file, html_file) if path])
     if html_file:
@@ -156,7 +150,7 @@ def check(
     named = (*ports, *(f"command:{line}" for line in commands))
     if results:
         if named:
-            raise ValueError(f"--results judges outputs that exist; it takes no port, got {', '.join(named)}")
+            raise ValueError(f"--results tests existing outputs, without a port; remove {', '.join(named)}")
         _refuse_beside("results", selection)
     for name, valid in (("device", DEVICES), ("mode", MODES)):
         known(name, selection[f"{name}s"], valid)
@@ -173,7 +167,7 @@ def check(
     cases = announced(until_the_end(cases_for(named, chosen)))
     cases = [case for case in cases if case.core] if core else cases
     if selection["meshes"] and commands:
-        raise ValueError("--mesh needs a port that is a file, a module or a name; got --command")
+        raise ValueError(words.NO_MESH)
     entries = deviations.read(declared, [*cases, *all_cases(grad=True)]) if declared else []
     started = time.monotonic()
     if results:
@@ -189,12 +183,12 @@ def check(
     if str(json_file) != "-":
         given = {name: selection[name] for name in ("checkpoint", "ignore", *OPTIONS)}
         more = (
-            words(**given)
+            artefact_words(**given)
             if artefacts
             else like_words(**{name: selection[name] for name in ("like", "seed", "meshes", "memory", "dtypes")})
         )
         matrix.render(Console(), summary, seconds, None if selection["expect"] else more)
-    if html_file:  # its diagnosis may take long
+    if html_file:  # the diagnosis may take minutes
         whole = cases if selection["like"] or selection["meshes"] or artefacts else None
         undiagnosed = results or selection["expect"] or (selection["checkpoint"] and not artefacts)
         diagnoses = {} if undiagnosed else _diagnose(summary, entries, limit, whole)
@@ -206,14 +200,14 @@ def check(
 
 
 def _fails(entries: Sequence[deviations.Deviation], result: Result) -> bool:
-    """Whether a result is a failure that is not declared."""
+    """Returns whether a result is an unexpected failure."""
     return deviations.declare(result, entries).status in FAILURES
 
 
 def _diagnose(
     summary: Summary, entries: Sequence[deviations.Deviation], limit: float, cases: Sequence[Case] | None
 ) -> dict[str, Diagnosis]:
-    """Diagnoses the ports that fail, for the report."""
+    """Diagnoses the failing ports for the HTML report."""
     from . import diagnose
 
     failing: dict[str, dict[str, None]] = {}
@@ -223,30 +217,29 @@ def _diagnose(
     longest = None if cases is None else diagnosing.LIMIT
     found = {}
     for port, components in failing.items():
-        at_most = f", {longest:g} s at most" if longest else ""
-        click.echo(f"diagnosing {port}: {', '.join(components)}{at_most} ...", err=True)
+        click.echo(words.diagnosing(port, components, longest), err=True)
         found[port] = diagnose.run(port, tuple(components), entries, answer_limit=limit, cases=cases, limit=longest)
     return found
 
 
 def _any_of_ours() -> dict[str, Sequence[str]]:
-    """Returns what our ports need, if not even one of them has it."""
+    """Returns the packages of the built-in ports, if none of the ports can run."""
     needs = needs_of(*PORTS)
     return needs if all(map(lacking, needs.values())) else {}
 
 
 def _refuse_beside(mode: str, given: dict[str, Any]) -> None:
-    """Raises ValueError on options that contradict this way of running, or mean nothing for it."""
+    """Raises ValueError on options that do not apply to --results or to an exported model."""
     why, options = _ALONE[mode]
     if wrong := [f"--{option}" for option in options.split() if given[_PLURAL.get(option, option)]]:
-        raise ValueError(f"{why}; it takes no {', '.join(wrong)}")
+        raise ValueError(f"{why}; remove {', '.join(wrong)}")
 
 
 def _run(
     cases: list[Case], ports: Names, chosen: Selection, modes: Names, devices: Names, core: bool, quick: bool, limit: float,
     last: Callable[[Result], bool],
 ) -> list[Result]:  # fmt: skip
-    """Runs the ports and reports progress."""
+    """Runs the ports and shows progress."""
     every = chosen.full and not (modes or chosen.meshes)
     asked = without_other_layouts(cases, OWN) if {*ports} <= {*PORTS} and not chosen.meshes else cases
     meshes = chosen.meshes or ("",)
@@ -256,10 +249,10 @@ def _run(
     count *= (len(devices) or 1) * (len(MODES) if every else len(modes) or 1)
     with Checking(runs, count) as shown:
         if quick:
-            shown.say(f"--quick: core cases in {', '.join(chosen.dtypes)} only")
+            shown.say(words.quick(chosen.dtypes))
         if chosen.like and cases:
             from ..judge.suite.like_folders import described
 
-            shown.say(f"--like {chosen.like}: {described(cases[0].config)}")
+            shown.say(words.like(chosen.like, described(cases[0].config)))
         told = {"progress": shown.answered, "begin": shown.begin, "last": last}
         return checking.run(cases, ports, chosen, modes, devices, limit=limit, quick_compile=core, **told)

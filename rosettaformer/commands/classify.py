@@ -9,24 +9,27 @@ import click
 from ..common.outputs import versioned
 from ..common.reading import read_texts
 from .lines import Lines, Row
-from .options import BATCH_SIZE, Grouped, folder_argument, model_options, open_both, section
+from .options import BATCH_SIZE, Grouped, examples, folder_argument, model_options, open_both, section
 
 
-@click.command(cls=Grouped)
+@click.command(cls=Grouped, epilog=examples("classify bert/ reviews.txt", "classify bert/ pairs.tsv --backend jax --json"))
 @folder_argument
 @click.argument("file", type=click.File("rb"), default="-", metavar="[FILE]")
 @section(
     "Lines",
-    click.option("--batch-size", type=BATCH_SIZE, default=32, show_default=True, help="Lines that are read together."),
-    click.option("--json", "as_json", is_flag=True, help="Print an object a line: line, text, pair, label, probabilities."),
+    click.option("--batch-size", type=BATCH_SIZE, default=32, show_default=True, metavar="N", help="Lines per batch."),
+    click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line: line, text, pair, label, probabilities."),
 )
 @model_options
 def classify(folder: Path, file: BinaryIO, batch_size: int, as_json: bool, **options: Any) -> None:
-    """Classify lines, from FILE or standard input, with the model in DIR: a BERT with a classification head, as Hugging Face folders hold.
+    """Classify lines of text with a BERT model.
 
-    One line out for every line in: the likeliest class, then the probability of each (of a regression its numbers). A tab in a line
-    separates a pair of texts. Texts that are longer than the model's positions are cut. A line that cannot be read has an error in
-    place of a class, and the exit code is 2.
+    DIR is a Hugging Face checkpoint with a classification head. FILE, or standard input, has one
+    text per line, or a pair of texts separated by a tab. Prints the most likely class and the
+    probability of each class, or the values of a regression.
+
+    Texts longer than the model's positions are truncated. If a line cannot be read, its output is
+    an error and the exit code is 2.
     """
     found, model = open_both(folder, "classify", **options)
     from ..use.inference.classification import classify as run
@@ -39,10 +42,10 @@ def classify(folder: Path, file: BinaryIO, batch_size: int, as_json: bool, **opt
 
 
 def _text(line: str) -> str | tuple[str, str]:
-    """Returns the text of a line, or its pair of texts."""
+    """Returns the text, or the pair of texts, of a line."""
     parts = line.split("\t")
     if len(parts) > 2:
-        raise ValueError(f"a line must be one text, or two that a tab separates; got {len(parts)}")
+        raise ValueError(f"a line must be one text, or two separated by a tab; got {len(parts)}")
     return (parts[0], parts[1]) if len(parts) == 2 else line
 
 

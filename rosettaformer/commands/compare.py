@@ -14,71 +14,97 @@ from ..comparison.engine import sides
 from ..comparison.matching import rename_table
 from ..comparison.output import terminal, versus
 from ..judge.report import files
-from .options import OUT, Choice, Grouped, listed, section, wide_console
+from .options import OUT, Choice, Grouped, examples, listed, section, wide_console
 from .progress import Working
 
-WIDTH = 140  # width of the tables outside a terminal
-RANDOM = "A random one, such as 'image: b=2 h=16 w=16 c=3 float32' or 'tokens: b=2 t=7 int64 <100', repeatable; or FILE.npz with all."
-FURTHER = ("gradients", "step")  # by cotangents, and of SGD and AdamW in training mode
-TIMED = click.option("--time", type=Choice([*comparing.TIMES]), default="none", show_default=True, help="Forward and step, and memory.")
+WIDTH = 140  # width of tables outside a terminal
+FURTHER = ("gradients", "step")  # gradients of sum(cotangent * output); a step of SGD and of AdamW in training mode
 
 
-@click.command(cls=Grouped)
+@click.command(
+    cls=Grouped,
+    epilog=examples("compare llama/@torch transformers:llama/", "compare a.py:Net b.py:Net --input 'x: b=4 h=14 w=14 c=3 float32'"),
+)
 @click.argument("left")
 @click.argument("right")
 @section(
-    "Models",
-    click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="An argument of both classes or functions; repeatable."),
-    click.option("--component", default="", help="Of a port's file: what is compared, such as encoder_layer."),
+    "Inputs and weights",
+    click.option(
+        "--input",
+        "inputs",
+        multiple=True,
+        metavar="SPEC|FILE",
+        help="Random input, such as 'image: b=2 h=16 w=16 c=3 float32' or 'tokens: b=2 t=7 int64 <100'; repeatable. Or FILE.npz with all.",
+    ),
+    click.option("--axes", multiple=True, metavar="AXES", help="Axis order of a side, such as 'left image: b c h w'; repeatable."),
     click.option(
         "--weights",
-        help="Both have: random ones (of FILE.py:NAME the default), left's (of a checkpoint the default), right's, a .safetensors file of "
-        "the left's names; or each its own (of what a library loads the default).",
+        metavar="WEIGHTS",
+        help="Weights of both sides: random, left, right, a .safetensors file with the left's names, or own (each keeps its own). "
+        "[default: random for code, left for checkpoints and ports, own for models of libraries and ONNX files]",
     ),
-    click.option(
-        "--rename",
-        default="",
-        metavar="FILE",
-        help="A TOML table of the left's names and the right's; keras-hub:FAMILY of transformers' and KerasHub's.",
-    ),
-    click.option("--write-rename", type=OUT, help="Write the table that was used, or the beginning of one."),
+    click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="N", help="Seed for inputs and weights."),
 )
 @section(
-    "Inputs",
-    click.option("--input", "inputs", multiple=True, metavar="DECLARATION|FILE", help=RANDOM),
-    click.option("--axes", multiple=True, metavar="AXES", help="Their order on a side, such as 'left image: b c h w'; repeatable."),
-    click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of random inputs and cotangents."),
-)  # fmt: skip
+    "Models",
+    click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="Constructor argument of both models; repeatable."),
+    click.option("--component", default="", metavar="NAME", help="Component of two ports to compare, such as encoder_layer."),
+    click.option(
+        "--rename", default="", metavar="FILE", help="TOML table that maps names of the left to names of the right, or keras-hub:FAMILY."
+    ),
+    click.option("--write-rename", type=OUT, help="Output file for the table that was used, or for a draft of one."),
+)
 @section(
-    "What is compared",
-    listed("only", f"Only these, beside outputs and layers: {', '.join(FURTHER)}, or none.", lambda: (*FURTHER, "none")),
+    "Comparisons",
+    listed(
+        "only",
+        f"Further comparisons: {', '.join(FURTHER)} or none. [default: both]",
+        lambda: (*FURTHER, "none"),
+    ),
     click.option(
         "--dtype",
         type=Choice(["float64", "float32"]),
         default="float64",
         show_default=True,
-        help="The widest that is run; what has no float64 is judged in float32 only.",
+        metavar="DTYPE",
+        help="Widest dtype to run: float64 or float32.",
     ),
-    TIMED,
-    click.option("--limit", type=click.FloatRange(min=0.1), default=300.0, show_default=True, help="Seconds for one answer of a side."),
-)  # fmt: skip
+    click.option(
+        "--time",
+        type=Choice([*comparing.TIMES]),
+        default="none",
+        show_default=True,
+        metavar="MODE",
+        help=f"Time and memory of forward and step: {', '.join(comparing.TIMES)}.",
+    ),
+    click.option(
+        "--limit", type=click.FloatRange(min=0.1), default=300.0, show_default=True, metavar="SECONDS", help="Time limit for one request."
+    ),
+)
 @section(
     "Output",
-    click.option("--json", "json_file", type=OUT, help="Write everything; - prints it instead."),
-    click.option("-q", "--quiet", is_flag=True, help="Only the result, no tables."),
-)  # fmt: skip
+    click.option("--json", "json_file", type=OUT, help="JSON file for the whole report; - prints it instead of the text."),
+    click.option("-q", "--quiet", is_flag=True, help="Print the result without the tables."),
+)
 def compare(
     left: str, right: str, json_file: Path | None, quiet: bool, write_rename: Path | None, inputs: tuple[str, ...], axes: tuple[str, ...],
     onlys: tuple[str, ...], **options: Any,
 ) -> None:  # fmt: skip
-    """Compare two models on the same weights and inputs: outputs, every layer, gradients, one step of training.
+    """Compare any two models, layer by layer.
 
-    LEFT and RIGHT are FILE.py:NAME or MODULE:NAME (a class or function that builds a model in PyTorch, Keras or Flax), CHECKPOINT@BACKEND
-    (a file or folder, in torch, tf, jax or numpy), transformers:DIR or keras-hub:DIR (a folder that the library loads), an ONNX file, with
-    --component a port (its FILE.py, torch, tf or jax), or two JSON reports of this command.
-    Errors are in units of rounding noise: the larger of the sides' |float32 - float64|.
+    Runs both on the same weights and inputs, and compares outputs, layers, gradients and a training
+    step. Errors are in units of rounding noise: the larger |float32 - float64| of the two sides.
 
-    Exit codes: 0 equal, 1 differs (of two reports: something got worse), 2 wrong usage or bad input, 3 backend missing.
+    \b
+    LEFT and RIGHT are two of:
+      FILE.py:NAME, MODULE:NAME        class or function that builds a PyTorch, Keras or Flax model
+      CHECKPOINT@BACKEND               checkpoint in torch, tf, jax or numpy
+      transformers:DIR, keras-hub:DIR  checkpoint that the library loads
+      FILE.onnx                        exported model
+      FILE.py, torch, tf, jax          ports of --component
+      FILE.json                        reports of this command, to compare with each other
+
+    Exit codes: 0 equal, 1 differs (two reports: worse), 2 invalid usage or input, 3 backend missing.
     """
     written = [path for path in (json_file, write_rename) if path]
     files.require(written)
@@ -88,7 +114,7 @@ def compare(
     options |= {name: not onlys or name in onlys for name in FURTHER} | {"axes": _axes(axes)}
     arrays, options["inputs"] = ([text for text in inputs if text.endswith(".npz") is file] for file in (True, False))
     if len(arrays) > 1:
-        raise ValueError(f"--input is one FILE.npz at most; got {', '.join(arrays)}")
+        raise ValueError(f"--input accepts one .npz file; got {', '.join(arrays)}")
     known("--only", onlys, (*FURTHER, "none"))
     try:
         with Working("comparing") as working:
@@ -109,21 +135,21 @@ def compare(
 
 
 def _axes(texts: tuple[str, ...]) -> list[list[str]]:
-    """Returns the orders of axes of the left and of the right. Raises ValueError on a text that begins with neither."""
+    """Returns the axis orders of each side. Raises ValueError on a text that names neither side."""
     found: dict[str, list[str]] = {"left": [], "right": []}
     for text in texts:
         side, _, order = text.strip().partition(" ")
         if side not in found:
-            raise ValueError(f"--axes must begin with left or right, as 'left image: b c h w'; got {text!r}")
+            raise ValueError(f"--axes must start with left or right, such as 'left image: b c h w'; got {text!r}")
         found[side].append(order)
     return [*found.values()]
 
 
 def _versus(before: Path, after: Path, json_file: Path | None, quiet: bool) -> int:
-    """Prints the changes between two reports and returns the exit code."""
+    """Compares two reports, prints the changes and returns the exit code."""
     found = versus.versus(versus.read(before), versus.read(after))
     if json_file:
         files.write_json(json_file, found)
     if str(json_file) != "-":
-        terminal.render_changes(wide_console(WIDTH), found, f"{after} against {before}", quiet)
+        terminal.render_changes(wide_console(WIDTH), found, str(before), str(after), quiet)
     return 1 if found["worse"] else 0

@@ -19,37 +19,72 @@ from ..files.checkpoints import canonical
 from ..judge.expectation.components import DROPOUT_RATES
 from ..judge.report import files
 from ..use.training import comparison, comparison_report
-from . import completion
-from .options import OUT, Choice, exit_code, listed, recipe_option, require_picture, wide_console
+from . import completion, words
+from .options import OUT, Choice, Grouped, examples, exit_code, listed, recipe_option, require_picture, section, wide_console
 from .progress import Working
 
 PRESET, DROPOUT = "tiny", 0.1
-WIDTH = 120  # width of the tables outside a terminal
+WIDTH = 120  # width of tables outside a terminal
 
 
-@click.command()
+@click.command(cls=Grouped, epilog=examples("compare-training", "compare-training paper_base --backend torch --steps 5"))
 @click.argument("model", default=PRESET, shell_complete=completion.words(lambda: PRESETS, "file"))
-@listed("backend", "Only these: torch, tf, jax, numpy, or a Python file that defines Trainer.")
-@click.option("--steps", type=click.IntRange(min=1), default=20, show_default=True, help="Updates of the parameters.")
-@click.option("--dtype", type=Choice(["float64", "float32"]), default="float64", show_default=True, help="Of the whole run.")
-@click.option("--mode", type=Choice(["compiled", "eager"]), default="compiled", show_default=True, help="How a step runs.")
-@click.option("--set", "settings", multiple=True, metavar="FIELD=VALUE", help="A field of the config; repeatable.")
-@recipe_option
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the fresh parameters, batches and keep masks.")
-@click.option("--limit", type=click.FloatRange(min=1), default=600.0, show_default=True, help="Seconds for one step, compiling included.")
-@click.option("--json", "json_file", type=OUT, help="Write every number; - prints it instead.")
-@click.option("--picture", type=OUT, metavar="FILE", help="Draw the curves: .png, .svg or .pdf.")
+@section(
+    "Run",
+    listed("backend", "Backends: torch, tf, jax, numpy, or a Python file that defines Trainer. [default: torch, tf, jax]"),
+    click.option("--steps", type=click.IntRange(min=1), default=20, show_default=True, metavar="N", help="Number of parameter updates."),
+    click.option(
+        "--dtype",
+        type=Choice(["float64", "float32"]),
+        default="float64",
+        show_default=True,
+        metavar="DTYPE",
+        help="Dtype of the run: float64 or float32.",
+    ),
+    click.option(
+        "--mode",
+        type=Choice(["compiled", "eager"]),
+        default="compiled",
+        show_default=True,
+        metavar="MODE",
+        help="Mode of a step: compiled or eager.",
+    ),
+    click.option(
+        "--limit",
+        type=click.FloatRange(min=1),
+        default=600.0,
+        show_default=True,
+        metavar="SECONDS",
+        help="Time limit for one step, including compilation.",
+    ),
+)
+@section(
+    "Model",
+    click.option("--set", "settings", multiple=True, metavar="FIELD=VALUE", help="Field of the config; repeatable."),
+    recipe_option,
+    click.option(
+        "--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="N", help="Seed for parameters, batches and dropout."
+    ),
+)
+@section(
+    "Output",
+    click.option("--json", "json_file", type=OUT, help="JSON file for every number; - prints it instead of the text."),
+    click.option("--picture", type=OUT, metavar="FILE", help="Plot of the curves: .png, .svg or .pdf."),
+)
 def compare_training(
     model: str, backends: tuple[str, ...], steps: int, dtype: str, mode: str, settings: tuple[str, ...], recipe: tuple[str, ...],
     seed: int, limit: float, json_file: Path | None, picture: Path | None,
 ) -> None:  # fmt: skip
-    """Train every backend for a few steps beside the reference, on the same batches and keep masks, and say whether they stay together.
+    """Compare training runs of several backends with the reference.
 
-    MODEL is a canonical checkpoint, or a preset, of fresh parameters; by default tiny. Dropout is 0.1 at every site that the config leaves
-    at 0, unless --set says otherwise. In float64 the loss and every parameter may be 1e-9 of the reference's away; in float32 what is
-    allowed is derived, step by step, from the reference's own runs in other summation orders.
+    Every backend trains MODEL, a preset or a canonical checkpoint, for a few steps on the same
+    batches and dropout masks. [default: tiny]
 
-    Exit codes: 0 together, 1 a backend leaves or fails, 2 wrong usage, 3 backend missing.
+    In float64, the loss and every parameter may differ from the reference by 1e-9; in float32, the
+    tolerance of each step is derived from reference runs in other summation orders. Dropout is 0.1
+    wherever the config has 0, unless --set changes it.
+
+    Exit codes: 0 equal, 1 a backend differs or fails, 2 invalid usage or input, 3 backend missing.
     """
     _refuse(backends, [path for path in (json_file, picture) if path])
     require_picture(picture, "--picture")
@@ -57,7 +92,7 @@ def compare_training(
     config, values = _start(model, settings, seed, dtype)
     chosen = comparison.RECIPE.replace(**parse_settings(recipe, Recipe))
     experiment = comparison.Experiment(config, chosen, values, steps, seed)
-    with Working("training", steps, "about a minute for each backend", "steps") as working:
+    with Working("training", steps, words.USUAL_TRAINING, "steps") as working:
         losses, runs = comparison.compare(experiment, backends or tuple(PORTS), mode == "compiled", limit, working.to)
     if json_file:
         files.write_json(json_file, comparison_report.to_dict(experiment, losses, runs))
@@ -69,7 +104,7 @@ def compare_training(
 
 
 def _refuse(backends: Iterable[str], written: list[Path]) -> None:
-    """Raises ValueError before anything is run."""
+    """Raises ValueError on unknown backends and on files that cannot be written."""
     for name in backends:
         if not (name.endswith(".py") and Path(name).is_file()):
             known("backend", [name], BACKENDS, "or a Python file that defines Trainer")
@@ -77,10 +112,10 @@ def _refuse(backends: Iterable[str], written: list[Path]) -> None:
 
 
 def _start(model: str, settings: Iterable[str], seed: int, dtype: str) -> tuple[TransformerConfig, dict[str, Any]]:
-    """Returns the config with dropout, and the initial parameters in the run's dtype."""
+    """Returns the config with dropout, and the initial parameters in the dtype of the run."""
     changes = parse_settings(settings)
     if not Path(model).exists():
-        known("preset", [model], PRESETS, "or a checkpoint that exists")
+        known("preset", [model], PRESETS, "or an existing checkpoint")
     loaded = canonical.load(model) if Path(model).exists() else None
     config = loaded.config if loaded else preset(model)
     config = config.replace(**({rate: DROPOUT for rate in DROPOUT_RATES if not getattr(config, rate)} | changes))

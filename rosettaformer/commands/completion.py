@@ -1,4 +1,4 @@
-"""What a shell completes: the words of closed lists, which are collected only when they are asked for."""
+"""Shell completion for options and arguments with known values, collected on demand."""
 
 from collections.abc import Callable, Iterable
 from importlib.metadata import entry_points
@@ -10,7 +10,7 @@ Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 
 def words(collect: Callable[[], Iterable[str]], also: str = "") -> Complete:
-    """Returns the completion of a list of words, of which a comma separates several. also: "file" or "dir", whose names fit too."""
+    """Returns a completer for comma-separated words. also: "file" or "dir" to complete paths too."""
 
     def complete(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
         before, comma, last = begun.rpartition(",")

@@ -1,4 +1,4 @@
-"""`rosettaformer convert`: a checkpoint in another format, or in another dtype."""
+"""`rosettaformer convert`."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -18,56 +18,68 @@ from ..files.checkpoints import CheckpointError, hugging_face, tensor_report
 from ..files.checkpoints.pickled import SUFFIXES, require_torch
 from ..files.checkpoints.strict import DTYPES, numpy_dtype
 from ..files.checkpoints.tensor_report import Line, counts
-from .options import Choice, Grouped, ignore_option, section, wide_console
+from . import words
+from .options import Choice, Grouped, examples, ignore_option, section, wide_console
 from .progress import Writing
 
 FORMATS = Choice(list(checkpoints.FORMATS))
 NAMED = dict.fromkeys(("prefix", "source_embedding", "target_embedding", "logits"), str)
 
 
-@click.command(cls=Grouped)
+@click.command(cls=Grouped, epilog=examples("convert llama/ llama.safetensors", "convert model.pt model.safetensors --dry-run"))
 @click.argument("source", type=click.Path(path_type=Path))
 @click.argument("destination", type=click.Path(path_type=Path))
 @section(
     "Formats and files",
-    click.option("--from", "from_format", type=FORMATS, help="Format of SOURCE; found by default."),
-    click.option("--to", "to_format", type=FORMATS, help="Format of DESTINATION; by default as its name ends."),
-    click.option("--dtype", type=Choice(DTYPES), help="Round every tensor to this dtype."),
-    click.option("--max-shard-bytes", type=click.IntRange(min=1), help="Write a folder of shards of at most this size, with an index."),
-    click.option("--force", is_flag=True, help="Replace DESTINATION."),
-    click.option("--dry-run", is_flag=True, help="Say what becomes of every tensor, and write nothing."),
-    click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON."),
+    click.option("--from", "from_format", type=FORMATS, metavar="FORMAT", help=f"Format of SOURCE: {', '.join(checkpoints.FORMATS)}."),
+    click.option("--to", "to_format", type=FORMATS, metavar="FORMAT", help="Format of DESTINATION. [default: by its suffix]"),
+    click.option("--dtype", type=Choice(DTYPES), metavar="DTYPE", help=f"Dtype to round every tensor to: {', '.join(DTYPES)}."),
+    click.option("--max-shard-bytes", type=click.IntRange(min=1), metavar="N", help="Maximum size of a shard; writes shards and an index."),
+    click.option("--force", is_flag=True, help="Overwrite DESTINATION."),
 )
 @section(
-    "A folder of Hugging Face",
-    ignore_option,
-    click.option(
-        "--tokenizer", type=click.Path(path_type=Path), metavar="DIR", help="Copy a tokenizer's files from here, not from SOURCE."
-    ),
-)
-@section(
-    "A state dict",
-    click.option("--preset", help="Take the choices that no shape shows from this preset."),
-    click.option("--set", "settings", multiple=True, metavar="FIELD=VALUE", help="A field of the config; repeatable."),
-    click.option("--key", metavar="NAME", help="The entry of a training checkpoint that holds the state dict, such as state_dict."),
+    "State dicts of torch.nn.Transformer",
+    click.option("--preset", metavar="NAME", help="Preset for the config fields that tensor shapes do not determine."),
+    click.option("--set", "settings", multiple=True, metavar="FIELD=VALUE", help="Field of the config; repeatable."),
+    click.option("--key", metavar="NAME", help="Entry of a training checkpoint that holds the state dict, such as state_dict."),
     click.option(
         "--name",
         "names",
         multiple=True,
         metavar="PART=NAME",
-        help=f"What it calls a part: {', '.join(NAMED)}; repeatable. prefix stands before encoder.layers...; found by default.",
+        help=f"Name of a part in the state dict: {', '.join(NAMED)}; repeatable. [default: detected]",
     ),
-    click.option("--fresh-embeddings", type=click.IntRange(min=0), metavar="SEED", help="Initialise the tables and output layer it lacks."),
+    click.option(
+        "--fresh-embeddings", type=click.IntRange(min=0), metavar="SEED", help="Random embeddings and output layer, if they are missing."
+    ),
+)
+@section(
+    "Hugging Face checkpoints",
+    ignore_option,
+    click.option(
+        "--tokenizer",
+        type=click.Path(path_type=Path),
+        metavar="DIR",
+        help="Folder to copy tokenizer files from. [default: SOURCE]",
+    ),
+)
+@section(
+    "Output",
+    click.option("--dry-run", is_flag=True, help="Print what would happen to each tensor and write nothing."),
+    click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON."),
 )
 def convert(source: Path, destination: Path, from_format: str | None, to_format: str | None, **given: Any) -> None:
-    """Convert the checkpoint SOURCE into DESTINATION, between the canonical file and a foreign format.
+    """Convert a checkpoint to another format.
 
-    A hugging-face folder holds config.json and the tensors of a BERT, or of a decoder such as GPT-2 or Llama; a destination that is no
-    .safetensors is one.
-    A torch-transformer is a state dict of torch.nn.Transformer with embeddings and an output layer around it, in safetensors or a file of
-    torch.save: .pt, .pth, or a training checkpoint (--key).
-    Its shapes tell the sizes; tell the rest with --preset and --set, and name what stands around the nn.Transformer.
-    Nothing is written when anything is wrong.
+    \b
+    SOURCE and DESTINATION are:
+      canonical          a .safetensors file of this project
+      hugging-face       a folder with config.json, of BERT or of a decoder such as GPT-2 or Llama
+      torch-transformer  a state dict of torch.nn.Transformer with embeddings and an output layer:
+                         .safetensors, .pt, .pth, or a training checkpoint (--key)
+
+    Sizes are read from the tensor shapes; --preset and --set add the other config fields. If
+    anything is wrong, nothing is written.
     """
     given |= parse_settings(given.pop("names"), NAMED, "part")
     dtype, force, dry_run, as_json = (given.pop(name) for name in ("dtype", "force", "dry_run", "as_json"))
@@ -88,20 +100,19 @@ def convert(source: Path, destination: Path, from_format: str | None, to_format:
         save_options |= {"foreign": checkpoint.foreign, "dtype": dtype, "written": writing.written}
         checkpoints.save(destination, checkpoint.config, arrays, to_format, **save_options)
     count = parameters.count(checkpoint.config)
-    summary = {"file": str(destination), "format": to_format, "dtype": kind, "parameter_count": count}
-    text = "wrote {file}: {format}, {dtype}, {parameter_count:,} parameters".format(**summary)
-    click.echo(json.dumps(versioned("convert", summary)) if as_json else text)
+    summary: dict[str, Any] = {"file": str(destination), "format": to_format, "dtype": kind, "parameter_count": count}
+    click.echo(json.dumps(versioned("convert", summary)) if as_json else words.converted(**summary))
 
 
 def _format_of(destination: Path) -> str:
-    """Returns the format of something without content yet."""
+    """Returns the format of a new file or folder, judged by its suffix."""
     if destination.suffix in SUFFIXES:
         return "torch-transformer"
     return "canonical" if destination.suffix == ".safetensors" else "hugging-face"
 
 
 def _report(source: Path, from_format: str, options: Mapping[str, Any], as_json: bool) -> None:
-    """Prints the load report, then raises CheckpointError if there are problems."""
+    """Prints what would happen to each tensor; raises CheckpointError if there are problems."""
     if from_format != "hugging-face":
         print_report(tensor_report.of_checkpoint(checkpoints.view(source, from_format, **options)), [], as_json)
         return
@@ -112,32 +123,35 @@ def _report(source: Path, from_format: str, options: Mapping[str, Any], as_json:
 
 
 def _options(from_format: str, to_format: str, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns the options of reading and of writing; raises ValueError on an option without effect."""
+    """Returns the options for reading and for writing.
+
+    Raises ValueError on an option without effect.
+    """
     if from_format == to_format == "torch-transformer":
-        raise ValueError(f"one of the two formats must be canonical; got --from {from_format} --to {to_format}")
+        raise ValueError(f"SOURCE or DESTINATION must be canonical; got --from {from_format} --to {to_format}")
     chosen = {name: value for name, value in given.items() if value not in (None, ())}
     if "settings" in chosen:
         chosen["settings"] = parse_settings(chosen["settings"])
     reading, writing = checkpoints.options(from_format)[0], checkpoints.options(to_format)[1]
     if idle := [name for name in chosen if name not in (*reading, *writing)]:
         flags = ", ".join("--" + {"settings": "set"}.get(name, name).replace("_", "-") for name in idle)
-        raise ValueError(f"{flags} means nothing from {from_format} to {to_format}")
+        raise ValueError(f"{flags} has no effect when converting {from_format} to {to_format}")
     return {name: chosen[name] for name in chosen if name in reading}, {name: chosen[name] for name in chosen if name in writing}
 
 
 def _check_destination(destination: Path, force: bool) -> None:
-    """Refuses a bad destination before a large source is read."""
+    """Raises ValueError if the destination cannot be written, before a large source is read."""
     if (destination.exists() or destination.is_symlink()) and not force:
-        raise ValueError(f"{destination} exists; replace it with --force")
+        raise ValueError(f"{destination} already exists; --force overwrites it")
     if not destination.is_dir():
         require(destination)
 
 
-WIDTH = 180  # width of the tables outside a terminal
+WIDTH = 180  # width of tables outside a terminal
 
 
 def print_report(lines: Sequence[Line], problems: Sequence[str], as_json: bool) -> None:
-    """Prints every line, and the number of tensors in each state."""
+    """Prints one line per tensor, and the number of tensors in each state."""
     totals = counts(lines)
     if as_json:
         said = {"tensors": [line._asdict() for line in lines], "counts": totals, "problems": list(problems)}

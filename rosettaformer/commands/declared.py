@@ -1,4 +1,4 @@
-"""Describes a component: its canonical parameters with their axes and sizes, and the fields that it takes from the config."""
+"""Describes a component: its canonical parameters with axes and sizes, and its config fields."""
 
 import copy
 import dataclasses
@@ -13,12 +13,12 @@ from reference_numpy import TransformerConfig, parameters, preset
 from ..judge.case import Case
 from ..judge.expectation.components import answer, model_of
 
-# the sizes of axes, as fields of the config
+# axis -> its size, as a field of the config
 _SIZES = {
     "d": "model_width", "r": "model_width", "h": "heads", "g": "key_value_heads", "k": "key_size", "e": "value_size",
     "f": "feed_forward_width", "p": "max_positions + position_offset", "a": "segments", "c": "classes",
 }  # fmt: skip
-# models that together have every parameter, and for each field a value that removes some
+# models that together have every parameter, and for each condition a change that removes some
 _WHOLE = preset(
     "tiny", source_vocabulary=102, share_embeddings=False, tie_logits=False, attention_bias=True, output_bias=True, final_norm=True,
     embedding_norm=True, positions="learned", max_positions=9, segments=2, gated_feed_forward=True, query_key_norm="head",
@@ -48,10 +48,10 @@ _WITHOUT: dict[str, dict[str, Any]] = {
 
 
 def parameter_lines(component: str) -> Iterator[str]:
-    """Returns the canonical parameters of a component in the order of the forward pass, each with its axes, its shape and the fields that
-    add it.
+    """Yields the canonical parameters of a component in the order of the forward pass.
 
-    Empty if it has none. The first layer of a stack stands for all.
+    Each line has the name, the axes, the shape and the config fields that add the parameter. Only
+    the first layer of a stack is listed.
     """
     model = model_of(component)
     found: dict[str, tuple[str, str, str]] = {}
@@ -72,12 +72,12 @@ def parameter_lines(component: str) -> Iterator[str]:
 
 
 def is_encoder_alone(component: str) -> bool:
-    """Whether the component runs an encoder with a head."""
+    """Returns whether the component is an encoder with a head."""
     return component in ("pool", "classify", "masked_language_logits")
 
 
 def _axes(config: TransformerConfig, model: str, changes: Mapping[str, Any] | None = None) -> dict[str, str] | None:
-    """Returns the axes of all parameters with these changes of the config; None if there is no such model."""
+    """Returns the axes of all parameters under a changed config; None if the config is invalid."""
     try:
         return parameters.axes(config.replace(**changes or {}), model)
     except ValueError:
@@ -85,18 +85,18 @@ def _axes(config: TransformerConfig, model: str, changes: Mapping[str, Any] | No
 
 
 def _tells(words: str, name: str) -> bool:
-    """Whether to name the condition of a parameter; a model without an encoder has none of its parameters."""
+    """Returns whether to list a condition; without an encoder, only for cross-attention."""
     return words != "with encoder_layers" or "cross_attention" in name
 
 
 def _shape(letters: str, config: TransformerConfig, sizes: Sequence[int]) -> str:
-    """Returns the shape in terms of config fields."""
+    """Returns the shape in config fields."""
     vocabulary = "source_vocabulary" if config.source_vocabulary in sizes else "target_vocabulary"
     return f"({', '.join(_SIZES.get(letter, vocabulary) for letter in letters.split())})"
 
 
 def field_names(cases: Iterable[Case], component: str) -> list[str]:
-    """Returns the config fields that the outputs and the parameters of a component depend on, in their order."""
+    """Returns the config fields that a component depends on, in the order of the config."""
     seen: set[str] = set()
     for case in cases:
         answer(dataclasses.replace(case, config=_Seen.of(case.config, seen)))
@@ -105,7 +105,7 @@ def field_names(cases: Iterable[Case], component: str) -> list[str]:
 
 
 class _Seen(TransformerConfig):
-    """A config that records which of its fields are read."""
+    """A config that records which fields are read."""
 
     @classmethod
     def of(cls, config: TransformerConfig, seen: set[str]) -> "_Seen":
@@ -125,7 +125,7 @@ class _Seen(TransformerConfig):
 
 
 def config_lines() -> dict[str, str]:
-    """Returns the group of each field of the config, by the field's line: name, required value, and meaning."""
+    """Returns a line per config field (name, allowed values, meaning), mapped to its group."""
     about = dict(re.findall(r"^    (\w+): .*?  # (.*)$", inspect.getsource(TransformerConfig), re.MULTILINE))
     rows = [(field.name, _wanted(field.type), about.get(field.name, "")) for field in dataclasses.fields(TransformerConfig)]
     widths = [max(map(len, column)) for column in itertools.islice(zip(*rows, strict=True), 2)]
@@ -134,6 +134,6 @@ def config_lines() -> dict[str, str]:
 
 
 def _wanted(annotation: Any) -> str:
-    """Returns the required value of a field, in the words of its last rule other than being a name."""
+    """Returns the allowed values of a field."""
     rules = get_args(annotation)[1:]
     return str(", ".join(rule.wanted.removeprefix("one of ") for rule in rules if rule.wanted != "a name"))

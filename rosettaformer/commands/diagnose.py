@@ -21,7 +21,7 @@ from ..judge.report import files
 from ..judge.report.matrix import render_backward, render_tree
 from ..judge.selection import Selection, cases_for, refuse_without_artefacts
 from ..judge.suite import all_cases
-from . import completion
+from . import completion, words
 from .artefacts import OPTIONS, artefact_options
 from .options import (
     IN,
@@ -29,6 +29,7 @@ from .options import (
     Grouped,
     Missing,
     announced,
+    examples,
     ignore_option,
     like_option,
     listed,
@@ -43,35 +44,42 @@ from .progress import Working
 COLOURS = {Verdict.EXPLAINED: "green", Verdict.INDISTINGUISHABLE: "yellow", Verdict.FOLLOWS: "cyan", Verdict.DESCRIBED: "yellow"}
 
 
-@click.command(cls=Grouped)
+@click.command(cls=Grouped, epilog=examples("diagnose my_port.py --like llama", "diagnose my_port.py --component layer_norm"))
 @click.argument("port", required=False, shell_complete=completion.words(completion.ports, "file"))
 @section(
-    "Which cases",
+    "Cases",
     like_option,
-    listed("component", "Only these components.", completion.components),
-    click.option("-k", "expression", metavar="EXPR", help="Only cases that EXPR matches, as in check."),
-    listed("dtype", f"Only these dtypes: {', '.join(DTYPES)}. [default: all; of a model float32 and its checkpoint's]", lambda: DTYPES),
+    listed("component", "Components to diagnose.", completion.components),
+    click.option("-k", "expression", metavar="EXPR", help="Cases that match EXPR, as in pytest, such as 'softmax and not vjp'."),
+    listed("dtype", f"Dtypes: {', '.join(DTYPES)}.", lambda: DTYPES),
     mesh_option,
-    click.option("--mode", default="", help="eager or compiled. [default: the port's own]"),
-    click.option("--deviations", "declared", type=IN, metavar="FILE", help="Leave out the deviations that this file declares."),
+    click.option("--mode", default="", metavar="MODE", help="Mode of the port: eager or compiled. [default: the port's own]"),
+    click.option("--deviations", "declared", type=IN, metavar="FILE", help="TOML file of expected failures, which are not diagnosed."),
 )
 @section(
-    "How it runs",
+    "Run",
     click.option(
         "--limit",
         type=click.FloatRange(min=0.1),
-        help="Processor seconds for the search, without the port's own; then the best so far is printed. "
-        "[default: none; 120 for a whole model]",
+        metavar="SECONDS",
+        help="CPU time for the search, not counting the port's. [default: none; 120 for a whole model]",
     ),
-    click.option("--answer-limit", type=click.FloatRange(min=0.1), default=60.0, show_default=True, help="Seconds for an answer."),
-    click.option("--command", help="The port is this command, in another environment or language."),
-    click.option("--json", "json_file", type=OUT, help="Write the findings; - prints them instead."),
+    click.option(
+        "--answer-limit",
+        type=click.FloatRange(min=0.1),
+        default=60.0,
+        show_default=True,
+        metavar="SECONDS",
+        help="Time limit for one output of the port.",
+    ),
+    click.option("--command", metavar="LINE", help="Command that runs the port in another environment or language."),
+    click.option("--json", "json_file", type=OUT, help="JSON file for the findings; - prints it instead of the text."),
     seed_option,
     memory_option,
 )
 @section(
-    "Exported files",
-    click.option("--checkpoint", type=click.Path(path_type=Path), help="The weights that they were made of."),
+    "Exported models",
+    click.option("--checkpoint", type=click.Path(path_type=Path), help="Checkpoint that the model was exported from."),
     ignore_option,
     artefact_options,
 )
@@ -85,18 +93,19 @@ def diagnose(
     mode: str,
     **selection: Any,
 ) -> None:
-    """Explain what is wrong with PORT: name the known bugs that, injected into the reference, give its outputs.
+    """Name the bug in PORT and suggest a fix.
 
-    For every component that fails, the search tries known bugs, settings, dataflow changes and
-    other constants, everywhere and in one place, alone and in pairs. It names those that give the
-    port's output on all of the component's cases. If none does, it describes the output. With
-    --mesh it asks the cases on meshes. `rosettaformer explain ID` shows a known bug's page. Exit 0
-    if everything that `check` asks conforms, otherwise 1.
+    Injects known bugs, other settings, dataflow changes and other constants into the reference, in
+    one place or everywhere, alone and in pairs, and names those that reproduce the port's output
+    on all cases of a failing component. If none does, it describes how the output differs.
+
+    `rosettaformer explain ID` shows the page of a known bug. Exits with 0 if every case conforms,
+    otherwise with 1.
     """
     if (port is None) == (command is None):
-        raise ValueError("one port is required: its name, its file, or --command")
+        raise ValueError("exactly one port is required: its name, its file, or --command")
     if selection["meshes"] and command:
-        raise ValueError("--mesh needs a port that is a file, a module or a name; got --command")
+        raise ValueError(words.NO_MESH)
     known("component", selection["components"], ASKED if selection["meshes"] else COMPONENTS)
     files.require([json_file] if json_file else [])
     name, chosen = f"command:{command}" if command else str(port), Selection(**selection)
@@ -111,7 +120,7 @@ def diagnose(
     try:
         found = run(name, chosen.components, entries, limit=limit or diagnosing.limit_of(name, chosen), **options)
     except MissingBackend as error:
-        raise Missing(f"{name} is missing: {error}") from None
+        raise Missing(f"{name} cannot run: {error}") from None
     if json_file is not None:
         files.write_json(json_file, found.to_dict())
     if str(json_file) != "-":
@@ -120,7 +129,7 @@ def diagnose(
 
 
 def run(port: str, components: Sequence[str], entries: Sequence[deviations.Deviation], **options: Any) -> diagnosis.Diagnosis:
-    """Diagnoses a port with progress in a terminal. options: see `diagnosing.run`."""
+    """Diagnoses a port and shows progress. options: see `diagnosing.run`."""
     console = Console(stderr=True)
     with Working("diagnosing", 100, unit="%", console=console) as working:
 
@@ -148,8 +157,8 @@ def _show(found: diagnosis.Diagnosis) -> None:
         if gradients.first:
             render_backward(console, gradients)
     if found.stopped:
-        console.print(f"[yellow]stopped[/]: {escape(found.stopped)}; this is the best so far", highlight=False, soft_wrap=True)
+        console.print(words.stopped(escape(found.stopped)), highlight=False, soft_wrap=True)
     elif not found.findings:
-        console.print("[green]nothing to explain[/]: everything that was asked conforms", highlight=False)
+        console.print(words.NOTHING_TO_EXPLAIN, highlight=False)
     for step in found.next_steps:
         console.print(f"next: {escape(step)}", highlight=False, soft_wrap=True)

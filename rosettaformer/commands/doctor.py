@@ -13,19 +13,24 @@ from ..common.backends import PORTS
 from ..common.outputs import versioned
 from ..judge.runner import describe_ports
 from ..judge.status import Kind
+from . import words
+from .options import Grouped, examples
 
 
-@click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.command(cls=Grouped, epilog=examples("doctor", "doctor --json"))
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 def doctor(as_json: bool) -> None:
-    """Show which ports can run here, on which devices and in which matmul precision, and how to install what is missing."""
+    """Show which ports can run on this machine.
+
+    Lists versions, devices, matmul precision and modes, and how to install a missing framework.
+    """
     ports = describe_ports(list(PORTS))
     base = {"python": platform.python_version(), "machine": platform.machine(), "numpy": version("numpy")}
     if as_json:
         said = {name: {"state": kind, "about": about} for name, (kind, about) in ports.items()}
         click.echo(json.dumps(versioned("doctor", {"base": base, "ports": said})))
         return
-    table = Table(title="NumPy " + base["numpy"] + ", Python " + base["python"] + " on " + base["machine"], title_justify="left")
+    table = Table(title=words.environment(**base), title_justify="left")
     for column in ("port", "versions", "devices", "matmul precision", "modes"):
         table.add_column(column, overflow="fold")
     for name, (kind, about) in ports.items():

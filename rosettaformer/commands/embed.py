@@ -11,25 +11,28 @@ import numpy as np
 from ..common.outputs import versioned
 from ..common.reading import read_texts
 from .lines import Lines
-from .options import BATCH_SIZE, Choice, Grouped, folder_argument, model_options, open_both, section
+from .options import BATCH_SIZE, Choice, Grouped, examples, folder_argument, model_options, open_both, section
 
 
-@click.command(cls=Grouped)
+@click.command(cls=Grouped, epilog=examples("embed bert/ sentences.txt", "embed bert/ sentences.txt --similarity"))
 @folder_argument
 @click.argument("file", type=click.File("rb"), default="-", metavar="[FILE]")
 @section(
     "Lines",
-    click.option("--similarity", is_flag=True, help="Print the cosine of every two lines in place of their vectors."),
-    click.option("--pooling", type=Choice(["mean", "first"]), help="Of a text's tokens. [default: as the folder says, otherwise mean]"),
-    click.option("--batch-size", type=BATCH_SIZE, default=32, show_default=True, help="Lines that are read together."),
+    click.option("--similarity", is_flag=True, help="Print the cosine similarity of all pairs instead of the vectors."),
+    click.option("--pooling", type=Choice(["mean", "first"]), help="Pooling of the tokens. [default: the checkpoint's, or mean]"),
+    click.option("--batch-size", type=BATCH_SIZE, default=32, show_default=True, metavar="N", help="Lines per batch."),
 )
 @model_options
 def embed(folder: Path, file: BinaryIO, similarity: bool, pooling: str | None, batch_size: int, **options: Any) -> None:
-    """One vector for every line, from FILE or standard input, by the model in DIR: a BERT, as Hugging Face folders hold.
+    """Embed lines of text with a BERT model.
 
-    Prints an object of JSON a line: line, text, vector. The files of sentence-transformers in the folder say how tokens become a vector;
-    without them it is their mean, of length 1. Texts that are longer than the model's positions are cut. A line that cannot be read has
-    an error in place of a vector, and the exit code is 2.
+    DIR is a Hugging Face checkpoint. FILE, or standard input, has one text per line. Prints one
+    JSON object per line: line, text, vector. Pooling and normalization follow the checkpoint's
+    sentence-transformers files; without them, vectors are means of unit length.
+
+    Texts longer than the model's positions are truncated. If a line cannot be read, its output is
+    an error and the exit code is 2.
     """
     found, model = open_both(folder, "encode", **options)
     from ..use.inference import sentences

@@ -1,4 +1,4 @@
-"""`rosettaformer explain`: the catalogue of defects, and the page of one."""
+"""`rosettaformer explain`: the list of known bugs, and the page of each."""
 
 import json
 import math
@@ -18,19 +18,21 @@ from ..judge.catalogue.sharded import Fault, all_faults
 from ..judge.expectation import tolerance
 from ..judge.expectation.components import COMPONENTS
 from ..judge.suite import all_cases
-from . import completion
+from . import completion, words
+from .options import Grouped, examples
 
 SHOWN = 8
 FRAMEWORKS = {"torch": "PyTorch", "tf": "TensorFlow, Keras", "jax": "JAX, Flax"}
 
 
-@click.command()
+@click.command(cls=Grouped, epilog=examples("explain", "explain NRM2"))
 @click.argument("defect_id", metavar="[ID]", required=False, shell_complete=completion.words(completion.known_bugs))
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 def explain(defect_id: str | None, as_json: bool) -> None:
-    """Explain the known bug ID: what it is, how it shows, broken code, its fixes, and its error, measured now.
+    """Explain a known bug and measure its error.
 
-    Without ID, list all known bugs, and those of ports on several devices.
+    Shows its symptoms, broken and correct code, the fix in each framework, and its error on the
+    cases that catch it. Without ID, lists all known bugs.
     """
     defects, faults = all_defects(), all_faults()
     if defect_id is None:
@@ -43,8 +45,8 @@ def explain(defect_id: str | None, as_json: bool) -> None:
         _print_json(_words(fault)) if as_json else _print_fault(fault)
         return
     if defect_id.upper() not in defects:
-        hint = nearest(defect_id, [*defects, *faults]) or " (rosettaformer list defects shows them)"
-        raise ValueError(f"ID must be one of the catalogue's; got {defect_id!r}{hint}")
+        hint = nearest(defect_id, [*defects, *faults]) or "; `rosettaformer list defects` shows the ids"
+        raise ValueError(f"ID must be the id of a known bug; got {defect_id!r}{hint}")
     defect = defects[defect_id.upper()]
     effects = _effects(defect)
     if as_json:
@@ -54,7 +56,7 @@ def explain(defect_id: str | None, as_json: bool) -> None:
 
 
 def _effects(defect: Defect) -> list[Effect]:
-    """Returns the effect of the defect on the cases that claim it, the worst first."""
+    """Returns the effect of the bug on each case that catches it, largest first."""
     claiming = [case.at(dtype) for case in all_cases(grad=True) if defect.id in case.catches for dtype in defect.dtypes]
     return sorted((effect(defect, case, tolerance.expect(case)) for case in claiming), key=lambda one: -one.times)
 
@@ -84,29 +86,29 @@ def _words(fault: Fault) -> dict[str, Any]:
 
 
 def _print_tables(defects: list[Defect], faults: list[Fault]) -> None:
-    table = Table("id", "component", "title", title=f"{len(defects)} defects", title_justify="left")
+    table = Table("id", "component", "title", title=words.known_bugs(len(defects)), title_justify="left")
     for defect in defects:
         table.add_row(defect.id, defect.component, defect.title + (" (unobservable)" if defect.unobservable else ""))
     Console(markup=False).print(table)
-    on_devices = Table("id", "title", title=f"{len(faults)} faults of ports on several devices", title_justify="left")
+    on_devices = Table("id", "title", title=words.known_bugs(len(faults), " of distributed ports"), title_justify="left")
     for fault in faults:
         on_devices.add_row(fault.id, fault.title)
     Console(markup=False).print(on_devices)
 
 
 def _print_fault(fault: Fault) -> None:
-    sections = {"What": fault.what}
-    sections |= {"Also": "\n  ".join(fault.variants)} if fault.variants else {}
-    sections |= {"How it shows": fault.shows}
+    sections = {"Description": fault.what}
+    sections |= {"Variants": "\n  ".join(fault.variants)} if fault.variants else {}
+    sections |= {"Symptoms": fault.shows}
     sections |= {f"Fix in {FRAMEWORKS[framework]}": text for framework, text in fault.fix.items()}
     _print_sections(Console(highlight=False, markup=False), f"{fault.id}: {fault.title}", sections | {"Evidence": fault.evidence})
 
 
 def _print_page(defect: Defect, effects: list[Effect]) -> None:
     console = Console(highlight=False, markup=False)
-    sections = {"Component": defect.component, "What": defect.what}
-    sections |= {"Also": "\n  ".join(defect.variants)} if defect.variants else {}
-    sections |= {"How it shows": defect.shows}
+    sections = {"Component": defect.component, "Description": defect.what}
+    sections |= {"Variants": "\n  ".join(defect.variants)} if defect.variants else {}
+    sections |= {"Symptoms": defect.shows}
     sections |= _code(defect.id)
     sections |= {f"Fix in {name}": defect.fix[framework] for framework, name in FRAMEWORKS.items()}
     sections |= {"If your code already does this": defect.elsewhere} if defect.elsewhere else {}
@@ -115,13 +117,12 @@ def _print_page(defect: Defect, effects: list[Effect]) -> None:
         sections["Unobservable"] = defect.unobservable
     _print_sections(console, f"{defect.id}: {defect.title}", sections)
     if effects:
-        count = f"{len(effects)} runs" if len(effects) <= SHOWN else f"the worst {SHOWN} of {len(effects)} runs"
-        console.print(f"\nIts error, measured now, and how many times the tolerance that is: {count}", style="bold", soft_wrap=True)
+        console.print("\n" + words.effects(len(effects), SHOWN), style="bold", soft_wrap=True)
         console.print(_effects_table(effects[:SHOWN]))
 
 
 def _code(id_: str) -> dict[str, str]:
-    """Returns the section that shows the known bug in the guide's plain file, if it is planted there."""
+    """Returns the section with broken and correct code, if the guide's plain port has the bug."""
     lines: list[str] = []
     for edit in planted().get(id_, ()):
         lines.append(f"in {edit.function}:")

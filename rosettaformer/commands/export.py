@@ -1,7 +1,6 @@
-"""`rosettaformer export`: a checkpoint's model as a file that runs without us."""
+"""`rosettaformer export`."""
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,44 +13,42 @@ from ..files.artefacts import manifest
 from ..files.artefacts.kinds import KINDS
 from ..files.artefacts.manifest import Manifest
 from ..files.checkpoints.strict import DTYPES
-from .options import Choice, ignore_option
+from . import words
+from .options import Choice, Grouped, examples, ignore_option
 
 
-@click.command()
+@click.command(cls=Grouped, epilog=examples("export llama/ --to onnx --out llama.onnx", "export llama/ --to savedmodel --out llama_tf"))
 @click.argument("checkpoint", type=click.Path(path_type=Path))
-@click.option("--to", "kind", type=Choice(list(KINDS)), required=True, help="Format of the file.")
-@click.option("--out", type=click.Path(path_type=Path), required=True, metavar="FILE", help="The file, or the folder of a SavedModel.")
-@click.option("--dtype", type=Choice(DTYPES), default="float32", show_default=True, help="Of weights, keys, values and outputs.")
-@click.option("--force", is_flag=True, help="Replace files that exist.")
+@click.option("--to", "kind", type=Choice(list(KINDS)), required=True, metavar="FORMAT", help=f"Format: {', '.join(KINDS)}.")
+@click.option("--out", type=click.Path(path_type=Path), required=True, metavar="FILE", help="Output file, or folder of a SavedModel.")
+@click.option("--dtype", type=Choice(DTYPES), default="float32", show_default=True, metavar="DTYPE", help="Dtype of weights and outputs.")
+@click.option("--force", is_flag=True, help="Overwrite existing files.")
 @ignore_option
 @click.option("--json", "as_json", is_flag=True, help="Print the manifest as JSON.")
 def export(checkpoint: Path, kind: str, out: Path, dtype: str, force: bool, as_json: bool, **reading: Any) -> None:
-    """Write the model of CHECKPOINT, a canonical file or a Hugging Face folder, as a file that its format's runtime runs without us.
+    """Export a model to ONNX, torch.export, SavedModel, LiteRT or StableHLO.
 
-    A model that decodes has a cached step beside the whole model, and one of both stacks its encoder, too: in files beside FILE, or as
-    signatures of one file. FILE.json says what each takes and gives. Rows and lengths are free where the format can.
-    Nothing is written when anything is wrong.
+    CHECKPOINT is a canonical file or a Hugging Face checkpoint. In addition to the whole model, a
+    decoder gets a step with a key-value cache, and an encoder-decoder its encoder: as separate
+    files, or as signatures of one file. The manifest FILE.json lists the inputs and outputs of
+    each. Batch and length are dynamic where the format allows it. If anything is wrong, nothing is
+    written.
     """
     said = exporting.export(checkpoint, kind, out, dtype, force, **reading)
     if as_json:
         click.echo(json.dumps(versioned("export", asdict(said))))
         return
-    click.echo(f"wrote {KINDS[kind].title} in {dtype}: {', '.join(str(out.with_name(name)) for name in said.files)}")
-    click.echo(f"manifest {manifest.beside(out)}")
+    click.echo(words.exported(KINDS[kind].title, dtype, [out.with_name(name) for name in said.files], manifest.beside(out)))
     for line in _lines(said):
         click.echo(line)
 
 
 def _lines(said: Manifest) -> list[str]:
-    """Returns what each function takes and gives, and what becomes of ids out of range."""
+    """Returns the inputs and outputs of each function, and its behaviour on ids out of range."""
     found = []
     for name, one in said.entries.items():
         entry = manifest.entry_of(name, one)
         found.append(f"{name}({', '.join(map(str, entry.inputs))})")
         found.append(f"  -> {', '.join(map(str, entry.outputs))}")
     ids = {"ids": said.ids} if isinstance(said.ids, str) else said.ids
-    return [*found, *_told(ids)]
-
-
-def _told(ids: Mapping[str, str]) -> list[str]:
-    return [f"{what} out of range: {becomes}" for what, becomes in ids.items()]
+    return [*found, *(words.out_of_range(what, becomes) for what, becomes in ids.items())]

@@ -7,30 +7,33 @@ import click
 
 from ..common.backends import PORTS, needs_of
 from ..common.extras import require
+from . import words
+from .options import Grouped, examples
 from .progress import Working
 
 BUILT = Path(".evidence")
-DTYPE = "float32"  # that is measured
+DTYPE = "float32"  # dtype of the measurements
 
 
-@click.command()
-@click.option("--out", type=click.Path(path_type=Path, file_okay=False), required=True, metavar="DIR", help="The folder of the site.")
+@click.command(cls=Grouped, epilog=examples("guide --out site", "guide --out site --evidence .evidence"))
+@click.option("--out", type=click.Path(path_type=Path, file_okay=False), required=True, metavar="DIR", help="Output folder.")
 @click.option(
     "--evidence",
     type=click.Path(path_type=Path, file_okay=False, exists=True),
     metavar="DIR",
-    help="Also show what make evidence has built. [default: .evidence, if there is one]",
+    help="Folder written by `make evidence`, to include. [default: .evidence, if it exists]",
 )
 def guide(out: Path, evidence: Path | None) -> None:
-    """Write the porting guide: a site to open in a browser, made from the source and measured now.
+    """Build the porting guide, a static web site.
 
-    DIR is a new folder, or one that an earlier run wrote. Open DIR/index.html; nothing needs a network.
+    DIR is a new folder, or one written by an earlier run. Open DIR/index.html in a browser; the
+    site works offline. Its pages are generated from the source, with errors measured on this
+    machine.
     """
     ours = [package for packages in needs_of(*PORTS).values() for package in packages]
     require("the guide", {"guide": ["jinja2", "pygments", "markdown_it", *ours]})
     started = time.monotonic()
-    usual = "the whole guide takes about three minutes on two cores"
-    with Working("measuring our ports", usual=usual, unit="results") as working:
+    with Working(words.MEASURING, usual=words.USUAL_GUIDE, unit="results") as working:
         from ..guide import build, site
 
         site.require(out)
@@ -38,4 +41,4 @@ def guide(out: Path, evidence: Path | None) -> None:
         working.expect(len(PORTS) * sum(DTYPE in case.dtypes for case in build.cases()))
         made = build.build(out, (DTYPE,), lambda result: working.advance(), lambda room: working.at(f"pages: {room}"), evidence)
     size = sum(file.stat().st_size for file in out.rglob("*") if file.is_file())
-    click.echo(f"{out}: {len(made)} pages, {size / 1e6:.1f} MB, in {time.monotonic() - started:.0f} s")
+    click.echo(words.site(out, len(made), size, time.monotonic() - started))

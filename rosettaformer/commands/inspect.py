@@ -1,4 +1,4 @@
-"""`rosettaformer inspect`: what a checkpoint holds, and everything that is wrong with it."""
+"""`rosettaformer inspect`."""
 
 import json
 import math
@@ -16,27 +16,28 @@ from reference_numpy import TransformerConfig, parameters
 
 from ..common.outputs import versioned
 from ..files.checkpoints import Checkpoint, CheckpointError, canonical, hugging_face, pickled, recognise
-from .options import ignore_option, wide_console
+from . import words
+from .options import Grouped, examples, ignore_option, wide_console
 
 _STATISTICS = ("mean", "std", "min", "max")
-FEW = 8  # tensors that are not read and that are named one by one
-LISTED = 1000  # tensors that are shown
-WIDTH = 160  # width of the tables outside a terminal
-LARGEST = 1 << 28  # largest tensor, in bytes, that is read for its statistics
+FEW = 8  # skipped tensors that are listed by name
+LISTED = 1000  # tensors in the table
+WIDTH = 160  # width of tables outside a terminal
+LARGEST = 1 << 28  # maximum size of a tensor with statistics, in bytes
 
 
-@click.command()
+@click.command(cls=Grouped, epilog=examples("inspect llama/", "inspect model.safetensors --tensors"))
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--key", metavar="NAME", help="The entry of a training checkpoint that holds the state dict, such as state_dict.")
+@click.option("--key", metavar="NAME", help="Entry of a training checkpoint that holds the state dict, such as state_dict.")
 @ignore_option
-@click.option("--tensors", is_flag=True, help="List every tensor too: its axes or dtype, its shape, and statistics of its values.")
-@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
+@click.option("--tensors", is_flag=True, help="List every tensor with its axes or dtype, shape and statistics.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, with the tensors.")
 @click.pass_context
 def inspect(context: click.Context, file: Path, key: str | None, ignore: tuple[str, ...], tensors: bool, as_json: bool) -> None:
-    """Show what the checkpoint FILE is: its family, sizes, heads, dtypes and ties (a file, an index of shards, or their folder).
+    """Show what a checkpoint contains and what is wrong with it.
 
-    Of a file that is not canonical, what model it is of and its metadata. Of a damaged one, all problems. Exits with 2 if there is a
-    problem, as with a family that is not supported.
+    FILE is a checkpoint file, an index of shards, or a folder. Prints its family, heads, dtypes,
+    ties, config and metadata. Exits with 2 if it is damaged or its family is not supported.
     """
     try:
         description = _describe(file, key, ignore, as_json or tensors)
@@ -54,7 +55,7 @@ def inspect(context: click.Context, file: Path, key: str | None, ignore: tuple[s
 
 
 def _describe(file: Path, key: str | None, ignore: tuple[str, ...], statistics: bool) -> dict[str, Any]:
-    """Describes a file. statistics: also read the tensors' values for their statistics."""
+    """Describes a checkpoint. statistics: whether to compute statistics of the tensors."""
     source = pickled.read(file, key)
     if canonical.is_canonical(source):
         checkpoint = canonical.validate(source, file)
@@ -65,7 +66,7 @@ def _describe(file: Path, key: str | None, ignore: tuple[str, ...], statistics: 
         return _hugging_face(file, ignore, statistics)
     kind = recognise.describe(source.tensors, file)
     if ignore and not (kind and kind.unread):
-        raise ValueError(f"--ignore {ignore[0]} is of a folder of Hugging Face; {file} is none that is read")
+        raise ValueError(f"--ignore {ignore[0]} needs a Hugging Face checkpoint of a supported family; {file} is not one")
     if kind and kind.lacks_config and (file.is_dir() or os.path.lexists(file.parent / recognise.CONFIG)):
         raise recognise.ForeignError(file, kind)
     return {
@@ -91,7 +92,7 @@ def _canonical(checkpoint: Checkpoint, statistics: bool) -> dict[str, Any]:
 
 
 def _hugging_face(file: Path, ignore: tuple[str, ...], statistics: bool) -> dict[str, Any]:
-    """Describes a Hugging Face folder without its unsupported heads, which are named."""
+    """Describes a Hugging Face checkpoint; unsupported heads are listed and left out."""
     found = hugging_face.examine(file, ignore=[*ignore, *hugging_face.examine(file, ignore=ignore).alien])
     family, checkpoint = found.family, found.checkpoint()
     left = [name for name, state in found.states.items() if state == "left out"]
@@ -105,7 +106,7 @@ def _hugging_face(file: Path, ignore: tuple[str, ...], statistics: bool) -> dict
 
 
 def _row(name: str, array: np.ndarray, statistics: bool) -> dict[str, Any]:
-    """Returns a tensor and its statistics in float64; None if they are not finite, which JSON cannot hold, or if the tensor is huge."""
+    """Returns a tensor and its statistics in float64: None if not finite or if the tensor is huge."""
     row: dict[str, Any] = {"name": name, "dtype": str(array.dtype), "shape": list(array.shape), **dict.fromkeys(_STATISTICS)}
     if statistics and array.size and array.nbytes <= LARGEST and not np.iscomplexobj(array):
         values = array.astype(np.float64)
@@ -141,7 +142,7 @@ def _print(description: Mapping[str, Any], listed: bool) -> None:
 
 
 def _grouped(names: Sequence[str]) -> str:
-    """Returns names, many of them by the part of the model that they belong to."""
+    """Returns the names; more than a few are summarized by part of the model."""
     if len(names) <= FEW:
         return ", ".join(names)
     parts = Counter(name.removeprefix("model.").partition(".")[0] for name in names)
@@ -161,7 +162,7 @@ def _pairs(title: str, pairs: Iterable[tuple[str, Any]]) -> Table:
 
 
 def _tensors(rows: Sequence[Mapping[str, Any]], columns: tuple[str, ...]) -> Table:
-    table = Table(box=None, caption=f"and {len(rows) - LISTED} more: --json shows all" if len(rows) > LISTED else None)
+    table = Table(box=None, caption=words.more_tensors(len(rows) - LISTED) if len(rows) > LISTED else None)
     for column in columns:
         table.add_column(column, overflow="fold")
     for statistic in _STATISTICS:

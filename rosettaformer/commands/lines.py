@@ -1,4 +1,4 @@
-"""Reads lines and answers them in batches; a bad line costs only its own row."""
+"""Reads lines and processes them in batches; a bad line fails alone."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, BinaryIO, NamedTuple
@@ -7,11 +7,11 @@ import click
 
 from ..common.reading import read_texts
 
-SHOWN = 5  # problems that a message lists
+SHOWN = 5  # problems listed in a message
 
 
 class Row(NamedTuple):
-    """number: from 1. item: what was read. answer: None if there is a problem, which says why."""
+    """One line and its result. number: counts from 1. answer: None if there is a problem."""
 
     number: int
     item: Any
@@ -20,19 +20,19 @@ class Row(NamedTuple):
 
 
 def batches(option: str, texts: Sequence[str], file: BinaryIO | None, size: int) -> Iterable[list[tuple[str, str]]]:
-    """Returns the texts of an option, or the lines of the file or of standard input, with their problems, `size` at a time.
+    """Returns batches of (text, problem) from an option, or else from a file or standard input.
 
-    Raises ValueError if both are given.
+    Raises ValueError if both the option and a file are given.
     """
     if texts and file:
-        raise ValueError(f"{option}s must be --{option}, or the lines of a file; got both (FILE={file.name})")
+        raise ValueError(f"--{option} and FILE ({file.name}) cannot be used together")
     if not texts:
         return read_texts(file or click.open_file("-", "rb"), size)  # type: ignore[arg-type]
     return ([(text, "") for text in texts[start : start + size]] for start in range(0, len(texts), size))
 
 
 class Lines:
-    """Counts the lines, or prompts, that were read, and collects the problems of those without an answer."""
+    """Counts lines, or prompts, and collects the problems of those that failed."""
 
     def __init__(self, what: str = "line") -> None:
         self._what, self.count, self._problems = what, 0, list[str]()
@@ -40,9 +40,10 @@ class Lines:
     def answered(
         self, lines: Sequence[tuple[str, str]], run: Callable[[list[Any]], Iterable[Any]], parse: Callable[[str], Any] = str
     ) -> Iterator[Row]:
-        """Yields a row for every line with the result of `run`, called for all of them together; if it raises ValueError, for each singly.
+        """Yields a row for each line, running the whole batch at once.
 
-        lines: texts and their problems. parse: converts a text into an argument of `run`; raises ValueError if it cannot.
+        If `run` raises ValueError, it is called again for each line alone. lines: texts and their
+        problems. parse: converts a text to an item of `run`, or raises ValueError.
         """
         parsed = [_tried(parse, text) if not problem else (text, problem) for text, problem in lines]
         answers = iter(_answers(run, [item for item, problem in parsed if not problem]))
@@ -52,17 +53,17 @@ class Lines:
             yield Row(self.count, text if item is None else item, answer, problem)
 
     def add(self, problem: str = "") -> None:
-        """Adds a line."""
+        """Counts a line and its problem."""
         self.count += 1
         if problem:
             self._problems.append(f"{self._what} {self.count}: {problem}")
 
     def end(self) -> None:
-        """Raises ValueError if a line had a problem, naming the first ones."""
+        """Raises ValueError with the first problems, if there are any."""
         if bad := len(self._problems):
             said = [*self._problems[:SHOWN], *([f"and {bad - SHOWN} more"] if bad > SHOWN else [])]
-            between, have = (" ", "has") if bad == 1 else ("\n  ", "have")
-            raise ValueError(between.join([f"{bad} of {self.count} {self._what}s {have} no answer:", *said]))
+            between = " " if bad == 1 else "\n  "
+            raise ValueError(between.join([f"{bad} of {self.count} {self._what}s failed:", *said]))
 
 
 def _tried(action: Callable[[Any], Any], item: Any) -> tuple[Any, str]:

@@ -26,22 +26,18 @@ from ..judge.ports.port import ENTRY_POINTS
 from ..judge.suite import all_cases
 from ..judge.suite.expression import choose, matching
 from ..judge.suite.meshes import mesh_cases
-from . import completion
+from . import completion, words
 from .declared import config_lines, field_names, is_encoder_alone, parameter_lines
-from .options import Choice, mesh_option
+from .options import Choice, Grouped, examples, mesh_option
 
 Thing = TypeVar("Thing")
 
-WIDTH = 100  # of the overview
-NEVER = ("parameters", "config", "dtype", "cotangent")  # names that a case gives in another form
-AXES = (
-    "axes: b batch, t target or query position, s source or key position, n new token or beam, d model width, h query heads, g key heads, "
-    "k key size, e value size, f hidden width, v vocabulary, p learned positions, a segments, r pooled width, c classes"
-)
+WIDTH = 100  # width of the overview
+NEVER = ("parameters", "config", "dtype", "cotangent")  # arguments that a case passes in another form
 
 
 def _components(expression: str | None) -> Iterable[str]:
-    """Prints each component as the reference calls it, and what it computes; for chosen ones everything there is to know."""
+    """Yields the signature and purpose of each component; with an expression, full descriptions."""
     every = all_cases(grad=True)
     for name in _chosen(COMPONENTS, str, expression):
         function = function_of(name)
@@ -56,40 +52,35 @@ def _components(expression: str | None) -> Iterable[str]:
         cases = [case for case in every if case.component == name]
         given, fields = _arguments(cases), {own: field for own, field in COMPONENTS[name].arguments.items() if field != "dtype"}
         left = [other for other in inspect.signature(function).parameters if other not in {*given, *fields, *NEVER}]
-        yield f"    a port's module is called with: {', '.join(given)}" + (f"; no case gives {', '.join(left)}" if left else "")
+        yield f"    {words.arguments(given, left)}"
         yield from _kinds(cases)
         if stands := stands_for(forward_of(name) or name):
-            yield f"    in place of some: {', '.join(f'{made} for {of}' for made, of in stands.items())}"
+            yield f"    {words.instead(stands)}"
         if "strategy" in given:
             yield from _strategy()
         if not forward_of(name) and (taken := field_names(cases, name)):
             named = {field: own for own, field in fields.items() if own != field}
-            yield f"    from the config: {', '.join(f'{field} as {named[field]}' if field in named else field for field in taken)}"
-            yield "        what each of them says: rosettaformer list config"
-        gradient = f"; its gradient is {name}{VJP}" if name + VJP in COMPONENTS else ""
-        yield f"    cases: {len(cases)}{gradient}"
-    yield AXES
+            yield f"    config fields: {', '.join(f'{field} as {named[field]}' if field in named else field for field in taken)}"
+            yield f"        {words.FIELDS}"
+        yield f"    {words.cases(len(cases), name + VJP if name + VJP in COMPONENTS else '')}"
+    yield textwrap.fill(words.AXES, WIDTH, subsequent_indent="    ", break_on_hyphens=False)
 
 
 def _parameters(name: str) -> Iterable[str]:
-    """Prints the canonical parameters of a component, one per line; for a gradient or a component that runs another one, where they are
-    listed.
-    """
+    """Yields the canonical parameters of a component, or the component that lists them."""
     of, forward = model_of(forward_of(name) or name), forward_of(name) or name
     lines = [*parameter_lines(forward)]
     if not lines:
         return
     if forward != name or (of != name and not is_encoder_alone(name)):
-        yield f"parameters: those of {of}, whose table in weights is theirs: rosettaformer list -k '{of} and not vjp'"
+        yield words.parameters_of(of)
         return
-    yield f"parameters{f', whose table in weights is that of {of}' * (of != name)}: canonical name, axes, shape" + (
-        "; layers.0 stands for every layer" if any("layers.0" in line for line in lines) else ""
-    )
+    yield words.parameters(of if of != name else "", any("layers.0" in line for line in lines))
     yield from (f"    {line}" for line in lines)
 
 
 def _kinds(cases: Sequence[Case]) -> Iterable[str]:
-    """Prints the arguments that are trees, which of their tensors decay, and the dtypes of ids and masks."""
+    """Yields the nested arguments, parameters with weight decay, and dtypes of ids and masks."""
     values = {name: value for case in cases for name, value in case.inputs.items()}
     trees: dict[str, Any] = {}
     for name in values:
@@ -98,30 +89,30 @@ def _kinds(cases: Sequence[Case]) -> Iterable[str]:
             trees.setdefault(tree, []).append(leaf)
     for tree, leaves in trees.items():
         first = "".join(f'["{part}"]' for part in leaves[0].split("."))
-        yield f"        {tree}: nested mappings, such as {tree}{first}, of {', '.join(leaves)}"
+        yield f"        {tree}: nested dict, such as {tree}{first}, of {', '.join(leaves)}"
     if "weight_decay" in values:
         own = {leaf: values[f"parameters.{leaf}"] for leaf in trees["parameters"]}
         decays = [name for name, decay in flatten(decay_mask(nest(own))).items() if decay]
-        yield f"        weight decay applies to {', '.join(decays)}; no bias, scale or offset decays"
+        yield f"        {words.decay(decays)}"
     for name, value in values.items():
         if isinstance(value, np.ndarray) and value.dtype.kind in "biu" and "." not in name:
             yield f"        {name}: {value.dtype}"
 
 
 def _filled(words: Iterable[str]) -> str:
-    """Returns the words with commas between them, in indented lines."""
+    """Returns the words separated by commas, in indented lines."""
     return textwrap.fill(", ".join(words), WIDTH, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False)
 
 
 def _strategy() -> Iterable[str]:
-    """Prints the fields of a search's strategy with their defaults, and the ids that no answer holds."""
+    """Yields the fields of a search strategy with defaults, and the ids never generated."""
     fields = [one.name + ("" if one.default is dataclasses.MISSING else f"={one.default}") for one in dataclasses.fields(Strategy)]
-    yield f"    strategy: a mapping, always of all fields: {', '.join(fields)}"
-    yield "    no answer holds the padding id or the strategy's start_id, unless it is its end_id: these ids are not scored"
+    yield f"    strategy: dict of all the fields: {', '.join(fields)}"
+    yield f"    {words.NEVER_GENERATED}"
 
 
 def _arguments(cases: Iterable[Case]) -> dict[str, None]:
-    """Returns the arguments that cases of a component give, by their outermost name."""
+    """Returns the names of the arguments that the cases of a component pass."""
     keys = (key for case in cases for key in case.inputs)
     return dict.fromkeys(key.partition(".")[0] for key in keys if key != "cotangent")
 
@@ -146,7 +137,7 @@ def _ports(expression: str | None) -> Iterable[str]:
 
 
 def _config(expression: str | None) -> Iterable[str]:
-    """Prints fields under their groups, whose names choose all their fields."""
+    """Yields the fields by group; the name of a group selects all its fields."""
     lines = config_lines()
     for group, chosen in itertools.groupby(_chosen(lines, lambda line: f"{lines[line]} {line}", expression), lines.__getitem__):
         yield group
@@ -158,49 +149,43 @@ def _chosen(things: Iterable[Thing], name: Callable[[Thing], str], expression: s
 
 
 KINDS = {"components": _components, "config": _config, "cases": _cases, "defects": _defects, "ports": _ports}
-LISTS = {
-    "components": "every component with its arguments, and what it computes",
-    "-k COMPONENT": "everything about a component: parameters, axes, what a port's module is called with",
-    "config": "every field of the config, its values, and what it says",
-    "cases": "every case of the suite, and its dtypes; with --mesh those on a mesh",
-    "defects": "every defect of the catalogue; rosettaformer explain ID shows its page",
-    "ports": "every port by name, and whether its framework is installed",
-}
 
 
 def _overview() -> Iterable[str]:
-    """Prints the names that options take, and the lists that there are."""
+    """Yields the values of the common options, and the lists."""
     from ..files.checkpoints.hugging_face import new
 
     names = {
-        "families, for --like": new.names(),
-        f"components, for --component; most have a gradient, NAME{VJP}": [name for name in COMPONENTS if not forward_of(name)],
-        "dtypes, for --dtype": DTYPES,
+        "families (--like)": new.names(),
+        f"components (--component); most have a gradient, NAME{VJP}": [name for name in COMPONENTS if not forward_of(name)],
+        "dtypes (--dtype)": DTYPES,
     }
-    for title, words in names.items():
-        yield from (f"{title}:", _filled(words), "")
+    for title, values in names.items():
+        yield from (f"{title}:", _filled(values), "")
     yield "lists:"
-    yield from (f"    rosettaformer list {words:14}{what}" for words, what in LISTS.items())
+    yield from (f"    rosettaformer list {kind:14}{text}" for kind, text in words.LISTS.items())
 
 
-@click.command()
-@click.argument("kind", type=Choice(KINDS), required=False)
+@click.command(cls=Grouped, epilog=examples("list", "list -k multi_head_attention"))
+@click.argument("kind", type=Choice(KINDS), required=False, metavar="[KIND]")
 @click.option(
     "-k",
     "expression",
     metavar="EXPR",
     shell_complete=completion.words(completion.components),
-    help="Only those that EXPR is true of: words joined by and, or, not, as in pytest.",
+    help="Entries that match EXPR, as in pytest, such as 'softmax and not vjp'.",
 )
 @mesh_option
 def list(kind: str | None, expression: str | None, meshes: tuple[Mesh, ...]) -> None:
-    """List the names that there are: families, components, dtypes; or everything of one KIND.
+    """List families, components, dtypes, cases, known bugs and ports.
 
-    With -k KIND is components, if none is given, and each of them comes with its whole description: its canonical parameters with their
-    axes and shapes, the arguments that its cases give a port's module, and the fields that it takes from the config.
+    KIND is components, config, cases, defects or ports; without it, prints an overview.
+
+    With -k, KIND is components by default, and each is described in full: parameters with axes and
+    shapes, the arguments of a port's module, and config fields.
     """
     if meshes and kind != "cases":
-        raise ValueError(f"--mesh is of the cases; got {kind or 'no kind'}")
+        raise ValueError(f"--mesh needs `list cases`; got {f'list {kind}' if kind else 'list'}")
     lines = _cases(expression, meshes) if meshes else KINDS[kind or "components"](expression)
     for line in _overview() if kind is None and expression is None else lines:
         click.echo(line)

@@ -1,4 +1,4 @@
-"""A command on the devices of a mesh: it runs here, or in processes that it starts."""
+"""Runs a command on a device mesh, in this process or in several that it starts."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,14 +19,15 @@ mesh_option = click.option(
     "--mesh",
     metavar="data=N,model=N",
     callback=_parsed,
-    help="Devices: data parts of a batch, each of model parts of the model. [default: one]",
+    help="Device mesh: N-way data and N-way model parallelism. [default: one device]",
 )
 
 
 def on_mesh(mesh: Mesh | None, backend: str, device: str, action: Callable[[], Any]) -> None:
-    """Calls the action, in each of the processes of the mesh.
+    """Calls the action in each process of the mesh.
 
-    Unless torchrun has started them, this process does, with its own words, and waits for them. Raises one ValueError for all of them.
+    Unless torchrun has started the processes, this one starts them with its own arguments and
+    waits. Raises ValueError if any of them fails.
     """
     if mesh is None:
         action()

@@ -1,4 +1,4 @@
-"""`rosettaformer new-checkpoint`: a small random model of a family, as a folder of Hugging Face."""
+"""`rosettaformer new-checkpoint`."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -11,37 +11,55 @@ from ..common.extras import require
 from ..files.checkpoints import load, unsupported
 from ..files.checkpoints.hugging_face import new
 from ..files.checkpoints.strict import DTYPES
-from . import completion
-from .options import Choice, families
+from . import completion, words
+from .options import Choice, Grouped, examples, families
+
+EXAMPLES = examples("new-checkpoint llama --out llama", "new-checkpoint gemma2 --out gemma --tokenizer --set sliding_window=8")
 
 
-@click.command("new-checkpoint", epilog=f"{families(new.names())}.")
+@click.command("new-checkpoint", cls=Grouped, epilog=f"{families(new.names())}.\n\n{EXAMPLES}")
 @click.argument("family", metavar="FAMILY", shell_complete=completion.words(completion.families))
-@click.option("--out", type=click.Path(path_type=Path), required=True, metavar="DIR", help="The new folder.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the weights: the same in every dtype.")
-@click.option("--size", type=Choice(new.SIZES), default=new.SIZES[0], show_default=True, help="Of the model.")
-@click.option("--dtype", type=Choice(DTYPES), default="float32", show_default=True, help="Of the tensors.")
-@click.option("--tokenizer", is_flag=True, help="Write a small tokenizer, too: report --text, generate and attention read texts with it.")
-@click.option("--set", "settings", multiple=True, metavar="ENTRY=VALUE", help="An entry of config.json, as JSON or a word; repeatable.")
+@click.option("--out", type=click.Path(path_type=Path), required=True, metavar="DIR", help="New folder.")
+@click.option(
+    "--seed",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="Seed for the weights, equal in every dtype.",
+)
+@click.option("--size", type=Choice(new.SIZES), default=new.SIZES[0], show_default=True, help="Size of the model.")
+@click.option(
+    "--dtype",
+    type=Choice(DTYPES),
+    default="float32",
+    show_default=True,
+    metavar="DTYPE",
+    help=f"Dtype: {', '.join(DTYPES)}.",
+)
+@click.option("--tokenizer", is_flag=True, help="Write a small tokenizer, too, for generate, attention and report --text.")
+@click.option("--set", "settings", multiple=True, metavar="ENTRY=VALUE", help="Entry of config.json, such as hidden_size=64; repeatable.")
 def new_checkpoint(family: str, out: Path, settings: tuple[str, ...], tokenizer: bool, **options: Any) -> None:
-    """Write a small random model of FAMILY as Hugging Face writes it: config.json, safetensors, generation_config.json.
+    """Write a small random Hugging Face checkpoint.
 
-    FAMILY is a model_type, or the name of one of its models, such as llama2. Every weight is random and
-    large enough to show: scales of norms are far from 1, biases far from 0, attention scores and logits
-    beyond their caps. The sizes are small and all different; windows and original lengths are shorter
-    than a prompt of 100 tokens. transformers loads the folder.
-    Nested entries have dots: --set rope_parameters.factor=4.
+    Writes config.json, safetensors and generation_config.json, which transformers can load. FAMILY
+    is a model_type, or the name of a model such as llama2. Nested entries of --set have dots:
+    rope_parameters.factor=4.
+
+    The weights make every bug visible: norm scales are far from 1, biases far from 0, attention
+    scores and logits exceed their caps, all sizes differ, and windows and original lengths are
+    shorter than a prompt of 100 tokens.
     """
     unsupported.refuse(family)
     Choice(new.names()).convert(family, None, None)
     new.write(family, out, settings=_parsed(settings), tokenizer=_tokenizer() if tokenizer else None, **options)
     checkpoint = load(out, "hugging-face")
     size = sum(array.size for array in checkpoint.parameters.values())
-    click.echo(f"wrote {out}: {checkpoint.foreign['config.json']['architectures'][0]}, {size:,} parameters, {options['dtype']}")
+    click.echo(words.checkpoint(out, checkpoint.foreign["config.json"]["architectures"][0], size, options["dtype"]))
 
 
 def _tokenizer() -> Callable[[Path, Mapping[str, Any]], None]:
-    """Returns what writes a tokenizer. Raises MissingBackend without the package that makes it."""
+    """Returns a function that writes a tokenizer. Raises MissingBackend without `tokenizers`."""
     require("--tokenizer", {"inference": ("tokenizers",)})
     from ..use.inference import new_tokenizer
 
@@ -49,14 +67,14 @@ def _tokenizer() -> Callable[[Path, Mapping[str, Any]], None]:
 
 
 def _parsed(settings: tuple[str, ...]) -> dict[str, Any]:
-    """Returns the entries by name. Raises ValueError on one that has no value, or is given twice."""
+    """Returns the entries by name. Raises ValueError on a missing value or a repeated entry."""
     found: dict[str, Any] = {}
     for text in settings:
         name, equals, value = text.partition("=")
         if not name or not equals:
             raise ValueError(f"--set must be ENTRY=VALUE; got {text!r}")
         if name in found:
-            raise ValueError(f"--set gives {name} twice")
+            raise ValueError(f"--set {name} is given twice")
         try:
             found[name] = json.loads(value)
         except ValueError:

@@ -1,4 +1,4 @@
-"""`rosettaformer plan`: memory and traffic of a training step on several devices, on paper."""
+"""`rosettaformer plan`."""
 
 import json
 from pathlib import Path
@@ -18,43 +18,63 @@ from ..use.scaling import plan as planned
 from ..use.scaling.step import ENGINES, ITEMS, Step
 from ..use.scaling.strategies import STRATEGIES, problem
 from . import completion
-from .options import Choice, Grouped, recipe_option, section, wide_console
+from .options import Choice, Grouped, examples, recipe_option, section, wide_console
 
-WIDTH = 160  # width of the tables outside a terminal
+WIDTH = 160  # width of tables outside a terminal
 COUNT = click.IntRange(min=1)
 
 
-@click.command(cls=Grouped)
+@click.command(
+    cls=Grouped,
+    epilog=examples(
+        "plan paper_base --mesh data=8,model=4 --rows 256 --length 128", "plan llama/ --mesh 8 --rows 64 --length 2048 --dtype bfloat16"
+    ),
+)
 @click.argument("model", shell_complete=completion.words(lambda: PRESETS, "file"))
 @section(
     "Model and devices",
-    click.option("--set", "settings", multiple=True, metavar="FIELD=VALUE", help="A field of the preset's config; repeatable."),
     click.option(
-        "--mesh", required=True, metavar="MESH|N", help="data=8,model=4, or data=8,replicate; of N devices every strategy is compared."
+        "--mesh", required=True, metavar="MESH|N", help="Device mesh, such as data=8,model=4; or N devices, to compare all strategies."
     ),
-    click.option("--memory", type=click.FloatRange(min=0, min_open=True), default=80, show_default=True, help="GiB of a device."),
+    click.option(
+        "--memory", type=click.FloatRange(min=0, min_open=True), default=80, show_default=True, metavar="GIB", help="Memory of a device."
+    ),
+    click.option("--set", "settings", multiple=True, metavar="FIELD=VALUE", help="Field of the preset's config; repeatable."),
 )
 @section(
     "Step",
-    click.option("--rows", type=COUNT, required=True, help="Rows of the whole batch."),
-    click.option("--length", type=COUNT, required=True, help="Tokens of a row that a stack computes."),
-    click.option("--source-length", type=COUNT, help="Those of the encoder. [default: --length]"),
-    click.option("--dtype", type=Choice(list(ITEMS)), default="float32", show_default=True, help="Of all numbers."),
-    click.option("--recompute", is_flag=True, help="Compute a layer's activations again in the backward pass."),
-    click.option("--backend", type=Choice(list(ENGINES)), default="torch", show_default=True, help="Whose engine it is."),
+    click.option("--rows", type=COUNT, required=True, metavar="N", help="Rows of the global batch."),
+    click.option("--length", type=COUNT, required=True, metavar="N", help="Tokens per row."),
+    click.option("--source-length", type=COUNT, metavar="N", help="Source tokens per row. [default: --length]"),
+    click.option(
+        "--dtype",
+        type=Choice(list(ITEMS)),
+        default="float32",
+        show_default=True,
+        metavar="DTYPE",
+        help=f"Dtype of all tensors: {', '.join(ITEMS)}.",
+    ),
+    click.option("--recompute", is_flag=True, help="Recompute activations in the backward pass."),
+    click.option(
+        "--backend",
+        type=Choice(list(ENGINES)),
+        default="torch",
+        show_default=True,
+        metavar="NAME",
+        help=f"Backend of the training step: {', '.join(ENGINES)}.",
+    ),
     recipe_option,
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, in bytes.")
+@section("Output", click.option("--json", "as_json", is_flag=True, help="Print JSON, in bytes."))
 def plan(
     model: str, settings: tuple[str, ...], mesh: str, memory: float, rows: int, length: int, source_length: int | None, as_json: bool,
     **options: Any,
 ) -> None:  # fmt: skip
-    """Say what a training step of MODEL needs of each device, before there is one: memory by what it is for, and bytes of every collective.
+    """Estimate the memory and traffic of a distributed training step.
 
-    MODEL is a preset, a checkpoint or a folder.
-
-    docs/scaling.md has the formulas, and what compiled programs and traces show beside them. Bytes of a collective are those of the
-    larger of what a device gives and gets.
+    MODEL is a preset or a checkpoint. Prints the memory of each device by use, and the bytes of
+    each collective: the larger of what a device sends and receives. docs/scaling.md has the
+    formulas, and compares them with compiled programs and traces.
     """
     config = _config(model, settings)
     given: dict[str, Any] = {
@@ -82,12 +102,15 @@ def plan(
 
 
 def _config(model: str, settings: tuple[str, ...]) -> TransformerConfig:
-    """Returns the config of a preset with these settings, or of a checkpoint. Raises ValueError if the model is neither."""
+    """Returns the config of a preset, with settings, or of a checkpoint.
+
+    Raises ValueError on neither.
+    """
     if not Path(model).exists():
-        known("preset", [model], PRESETS, "or a checkpoint that exists")
+        known("preset", [model], PRESETS, "or an existing checkpoint")
         return preset(model, **parse_settings(settings))
     if settings:
-        raise ValueError(f"--set changes a preset; got the checkpoint {model}")
+        raise ValueError(f"--set can only change a preset; {model} is a checkpoint")
     from ..files.checkpoints import view
 
     return view(Path(model)).config

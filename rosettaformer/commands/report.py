@@ -24,44 +24,62 @@ from ..comparison.output.page import render, verdict
 from ..judge.case import DTYPES
 from ..judge.report import files
 from ..judge.report.matrix import duration
-from .options import OUT, Grouped, Missing, ignore_option, listed, one_or_two, section, text_option
+from . import words
+from .options import OUT, Grouped, Missing, examples, ignore_option, listed, one_or_two, section, text_option
 
 
-@click.command(cls=Grouped)
+@click.command(
+    cls=Grouped,
+    epilog=examples("report --checkpoint llama/ --out report.html", "report --checkpoint bert/ --text 'the cat' --quick --out report.html"),
+)
 @section(
     "Model",
-    click.option("--checkpoint", type=click.Path(path_type=Path), required=True, metavar="DIR",
-                 help="A Hugging Face folder, a run of `train`, or a canonical file."),
-    ignore_option,
+    click.option(
+        "--checkpoint",
+        type=click.Path(path_type=Path),
+        required=True,
+        metavar="DIR",
+        help="Hugging Face checkpoint, run of `train`, or canonical file.",
+    ),
     text_option,
-    click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of random tokens and fresh parameters."),
-)  # fmt: skip
+    ignore_option,
+    click.option(
+        "--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="N", help="Seed for random tokens and parameters."
+    ),
+)
 @section(
-    "What is made",
-    listed("only", f"Only these sections: {', '.join(SECTIONS)}."),
-    listed("backend", f"Only these implementations: {', '.join(IMPLEMENTATIONS)}."),
-    listed("dtype", f"Only these dtypes: {', '.join(DTYPES)}."),
-    click.option("--steps", type=click.IntRange(min=0), default=8, show_default=True, help="Training steps; 0 leaves training out."),
-    click.option("--quick", is_flag=True, help="float32 alone, 3 steps, 3 rounds, eager rows but of JAX."),
-    click.option("--limit", type=click.FloatRange(min=1), default=600.0, show_default=True, help="Seconds for one answer."),
+    "Contents",
+    listed("only", f"Sections to write: {', '.join(SECTIONS)}. [default: all]"),
+    listed("backend", f"Implementations: {', '.join(IMPLEMENTATIONS)}. [default: all]"),
+    listed("dtype", f"Dtypes: {', '.join(DTYPES)}. [default: all]"),
+    click.option(
+        "--steps", type=click.IntRange(min=0), default=8, show_default=True, metavar="N", help="Number of training steps; 0 for none."
+    ),
+    click.option("--quick", is_flag=True, help="Run only float32, 3 steps and 3 timing rounds, and compile only for JAX."),
+    click.option(
+        "--limit", type=click.FloatRange(min=1), default=600.0, show_default=True, metavar="SECONDS", help="Time limit for one request."
+    ),
 )
 @section(
     "Files",
-    click.option("--out", type=OUT, required=True, metavar="FILE", help="The page: one HTML file."),
-    click.option("--figures", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="Every figure as PNG and SVG."),
-    click.option("--json", "json_file", type=OUT, metavar="FILE", help="Every number."),
+    click.option("--out", type=OUT, required=True, metavar="FILE", help="Output file: one HTML page."),
+    click.option(
+        "--figures", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="Folder for all figures, as PNG and SVG."
+    ),
+    click.option("--json", "json_file", type=OUT, metavar="FILE", help="JSON file for every number."),
 )
 def report(
     checkpoint: Path, texts: tuple[str, ...], seed: int, ignore: tuple[str, ...],
     onlys: tuple[str, ...], out: Path, figures: Path | None, json_file: Path | None, **choices: Any,
 ) -> None:  # fmt: skip
-    """Write one page about one model in five implementations: NumPy, PyTorch, TensorFlow, JAX, and transformers for its folders.
+    """Write an HTML report on one model in several implementations.
 
-    It says what the model predicts and whether any choice flips, and holds the matrix of the model's cases, the error after every layer,
-    every head's attention on a text, a short training, time and memory, and the environment. A framework that is not installed is
-    reported as missing, and the page is made without it.
+    Compares NumPy, PyTorch, TensorFlow, JAX and, for Hugging Face checkpoints, transformers. The
+    page has predictions, results of all cases, errors after every layer, attention weights, a short
+    training run, time and memory, and the environment. Frameworks that are not installed are listed
+    as missing.
 
-    Exit codes: 0 conforms, 1 differs, 2 wrong usage or bad input, 3 backend missing.
+    Exit codes: 0 conforms, 1 differs, 2 invalid usage or input, 3 backend missing.
     """
     options = _options(onlys, **choices) | {"seed": seed, "ignore": ignore}
     _require(out, figures, json_file, choices["backends"])
@@ -75,22 +93,25 @@ def report(
     page = render(found)
     _write(found, page, out, figures, json_file, saying.say)
     good, headline, lead = verdict(found)
-    click.echo(f"{headline}. {lead}\n{out}: {len(page.encode()) / 1e6:.1f} MB, made in {saying.seconds:.0f} s")
+    click.echo(words.report(headline, lead, out, len(page.encode()), saying.seconds))
     named = bool(choices["backends"]) or not found.present
     sys.exit(1 if found.present and not good else Missing.exit_code if found.missing and named else 0)
 
 
 def _options(onlys: tuple[str, ...], backends: tuple[str, ...], dtypes: tuple[str, ...],
              steps: int, quick: bool, **others: Any) -> dict[str, Any]:  # fmt: skip
-    """Returns the fields of `Options`. Raises ValueError on unknown words, and on what contradicts --quick."""
+    """Returns the fields of `Options`.
+
+    Raises ValueError on unknown names and on --quick with --dtype.
+    """
     known("section", onlys, SECTIONS)
     known("implementation", backends, IMPLEMENTATIONS)
     known("dtype", dtypes, DTYPES)
     if quick and dtypes:
-        raise ValueError(f"--quick is of float32 alone; it takes no --dtype, got {', '.join(dtypes)}")
+        raise ValueError(f"--quick runs float32 only; remove --dtype {','.join(dtypes)} or --quick")
     sections = tuple(name for name in SECTIONS if (not onlys or name in onlys) and (name != "training" or steps))
     if not sections:
-        raise ValueError("at least one section must be made; got --only training with --steps 0")
+        raise ValueError("nothing to write: --only training needs --steps of at least 1; got 0")
     chosen = tuple(dtype for dtype in DTYPES if dtype in (("float32",) if quick else dtypes or DTYPES))
     given = {"steps": min(steps, 3) if quick else steps, "dtypes": chosen, "quick": quick}
     implementations = tuple(name for name in IMPLEMENTATIONS if not backends or name in backends)
@@ -98,33 +119,33 @@ def _options(onlys: tuple[str, ...], backends: tuple[str, ...], dtypes: tuple[st
 
 
 def _require(out: Path, figures: Path | None, json_file: Path | None, backends: tuple[str, ...]) -> None:
-    """Raises ValueError if something could not be written, and MissingBackend if a package is not installed."""
+    """Raises ValueError if an output cannot be written, and MissingBackend if a package is missing."""
     for path in (out, json_file):
         if path:
             writable(path)
     if figures:
         writable(figures, folder=True)
         if not drawing.is_ours(figures):
-            raise ValueError(f"{figures} must be a new folder, an empty one or one of figures; it holds something else")
+            raise ValueError(f"{figures} contains other files; choose a new or empty folder for the figures")
     require("the report", {"report": ["jinja2", "matplotlib"], **needs_of(*backends)})
 
 
 def _write(found: Report, page: str, out: Path, figures: Path | None, json_file: Path | None, say: Callable[[str], None]) -> None:
-    """Writes each file, and the folder of figures, whole or not at all."""
+    """Writes each file, and the folder of figures, atomically."""
     numbers = to_dict(found) if figures or json_file else {}
     if figures:
         with replacing(figures, folder=True) as temporary:
             temporary.mkdir()
             count = drawing.write(temporary, found, say)
             files.write_json(temporary / drawing.MARK, numbers)
-        say(f"figures: {count} in {figures}")
+        say(words.figures(count, figures))
     if json_file:
         files.write_json(json_file, numbers)
     write_text(out, page)
 
 
 class _Saying:
-    """Reports on standard error: a line for each step it begins, with the number of its part of all parts."""
+    """Prints a line on standard error for each step, with the number of its part and the time left."""
 
     def __init__(self, parts: Sequence[str]) -> None:
         self._console, self._started, self._parts = Console(stderr=True, highlight=False, markup=False), time.monotonic(), parts
@@ -136,5 +157,5 @@ class _Saying:
     def say(self, text: str) -> None:
         number = self._parts.index(text.partition(":")[0]) + 1
         left = self.seconds / max(1, number - 1) * (len(self._parts) - number + 1)
-        rest = f"  (about {duration(left)} left)" if number > 2 else ""  # the first part is short
-        self._console.print(f"{self.seconds:6.1f} s  {number}/{len(self._parts)}  {text}{rest}", soft_wrap=True)
+        rest = duration(left) if number > 2 else ""  # the first part is short
+        self._console.print(words.step(self.seconds, number, len(self._parts), text, rest), soft_wrap=True)

@@ -17,15 +17,16 @@ from ..common.reading import parse_settings
 from ..use.training import tasks
 from ..use.training.backends import trainer
 from ..use.training.options import FIXED, FREE, OF_DATA, OF_LOOP
-from .options import WORDS, Grouped, backend_option, recipe_option, section
+from . import words
+from .options import WORDS, Grouped, backend_option, examples, recipe_option, section
 
 COUNT = click.IntRange(min=1)
-FILES = ("source", "target", "tsv")  # fields of a task that are paths
-PACKAGES = {"number-words": ("num2words",)}  # the extra packages of a task
+FILES = ("source", "target", "tsv")  # task fields that are paths
+PACKAGES = {"number-words": ("num2words",)}  # task -> extra packages
 
 
 def _default(name: str, none: str) -> str:
-    """Returns the default of an option: in general, and for the tasks that have another one."""
+    """Returns the default of an option, and the defaults of tasks that differ. none: text for None."""
     general = (FIXED | FREE).get(name)
     own: dict[Any, list[str]] = {}
     for task in tasks.TASKS:
@@ -36,13 +37,13 @@ def _default(name: str, none: str) -> str:
 
 
 def _option(*names: str, help: str, none: str = "none", **attributes: Any) -> Callable[[Any], Any]:
-    """Declares an option whose help ends with its default. none: the words for a default of None."""
+    """Declares an option whose help ends with its default. none: text for a default of None."""
     name = names[-1].partition("/")[0].removeprefix("--").replace("-", "_")
     return click.option(*names, help=f"{help} [default: {_default(name, none)}]", **attributes)
 
 
 def _fields() -> str:
-    """Returns the words of a help for the fields of every task and of all, with their defaults."""
+    """Returns the fields of all tasks and of each task, with their defaults, for the help."""
     every = {field.name: f"{field.name}={field.default}" for field in dataclasses.fields(tasks.Task) if field.name != "seed"}
     every |= {name: f"{name}={FIXED[name]}" for name in OF_DATA}
     own: dict[str, list[str]] = {}
@@ -56,49 +57,47 @@ def _loop() -> str:
     return ", ".join(f"{name}={_default(name, 'none')}" for name in OF_LOOP)
 
 
-@click.command(cls=Grouped)
+@click.command(
+    cls=Grouped, epilog=examples("train --task copy --out run --steps 500", "train --out run --resume --backend jax --minutes 10")
+)
 @section(
     "Run",
-    click.option("--out", required=True, type=click.Path(path_type=Path), metavar="DIR", help="The run's folder."),
-    click.option("--resume", "resumed", is_flag=True, help="Continue the run in DIR; what is not given stays as it was."),
-    backend_option(help=f"Backend to train with, on the CPU or such as torch:cuda. [default: {FREE['backend']}]"),
-    _option(
-        "--mesh",
-        metavar="data=N,model=N",
-        none="one device",
-        help="Devices that share a batch and a model; data=N,replicate keeps parameters whole; none: one device.",
-    ),
-    _option("--recompute/--no-recompute", default=None, none="off", help="Compute activations again in the backward pass."),
-    _option("--seed", type=click.IntRange(min=0), help="Of parameters, dropout, order and split."),
+    click.option("--task", metavar="NAME", help=f"Task of a new run: {', '.join(tasks.TASKS)}."),
+    click.option("--out", required=True, type=click.Path(path_type=Path), metavar="DIR", help="Folder of the run."),
+    click.option("--resume", "resumed", is_flag=True, help="Continue the run in DIR, with its options unless others are given."),
+    backend_option(help=f"Backend to train with, such as jax or torch:cuda. [default: {FREE['backend']}]"),
+    _option("--steps", type=COUNT, metavar="N", help="Stop after N steps in total."),
+    _option("--minutes", type=click.FloatRange(min=0, min_open=True), metavar="N", help="Stop after N minutes of this call."),
+    _option("--seed", type=click.IntRange(min=0), metavar="N", help="Seed for parameters, dropout, order and split."),
 )
 @section(
-    "Task",
-    click.option("--task", help=f"{', '.join(tasks.TASKS)}."),
-    click.option("--data", multiple=True, metavar="FIELD=VALUE", help=f"A field of the data; repeatable. {_fields()}."),
-)
-@section(
-    "Model",
-    _option("--preset", none="a small model: d 128, 4 heads, 2+2 layers, f 512", help="A preset's model."),
-    _option("--set", "settings", multiple=True, metavar="FIELD=VALUE", help="A field of the config; repeatable."),
+    "Model and data",
+    _option("--preset", metavar="NAME", none="small model, d 128, 4 heads, 2+2 layers, f 512", help="Preset of the model."),
+    _option("--set", "settings", multiple=True, metavar="FIELD=VALUE", help="Field of the config; repeatable."),
+    click.option("--data", multiple=True, metavar="FIELD=VALUE", help=f"Field of the data; repeatable. {_fields()}."),
     recipe_option,
 )
 @section(
-    "End of the run",
-    _option("--steps", type=COUNT, help="Stop after this many steps, counted from the run's beginning."),
-    _option("--minutes", type=click.FloatRange(min=0, min_open=True), help="Stop after this many minutes, counted from this call."),
+    "Devices",
+    _option("--mesh", metavar="data=N,model=N", none="one device", help="Device mesh; data=N,replicate keeps parameters whole."),
+    _option("--recompute/--no-recompute", default=None, none="off", help="Recompute activations in the backward pass."),
+)
+@section(
+    "Validation and checkpoints",
     click.option(
         "--loop", multiple=True, metavar="FIELD=VALUE",
-        help="When it validates, saves and stops; repeatable: validate_every and save_every so many steps, answer so many pairs (sample), "
-        "keep the last checkpoints, write the average of the last, and stop when so many validations bring no lower loss (patience). "
-        f"[default: {_loop()}]",
+        help="Field of the training loop; repeatable: steps between validations (validate_every) and checkpoints (save_every), pairs "
+        "to decode (sample), checkpoints to keep and to average (keep, average), and validations without improvement before "
+        f"stopping (patience). [default: {_loop()}]",
     ),
 )  # fmt: skip
 @click.pass_context
 def train(context: click.Context, out: Path, resumed: bool, task: str | None, **options: Any) -> None:
-    """Train a model on a task, in any backend, and keep the run in DIR.
+    """Train a model on a built-in task or your own files.
 
-    Ctrl-C ends after the step with a checkpoint. --resume continues exactly, also after a kill, in another backend and on another mesh. DIR
-    holds the canonical checkpoints (inspect, check --checkpoint and convert read them), log.jsonl, loss.png and loss.svg.
+    Ctrl-C stops after the current step and writes a checkpoint. --resume continues exactly, also
+    after a crash, in another backend or on another mesh. DIR contains canonical checkpoints (for
+    inspect, check --checkpoint and convert), log.jsonl, loss.png and loss.svg.
     """
     from ..common.meshes import failing, placing
 
@@ -127,7 +126,7 @@ def _train(words: list[str], out: Path, resumed: bool, task: str | None, given: 
     from ..use.training.run_log import Report
 
     if not resumed and task is None:
-        raise ValueError("a new run needs a --task (or --resume to continue one)")
+        raise ValueError("a new run needs --task; --resume continues an existing run")
     free = run.free_options(out, task, given, resumed)
     require("training", needs_of(free["backend"]))
     mesh = options.mesh(free)
@@ -136,7 +135,7 @@ def _train(words: list[str], out: Path, resumed: bool, task: str | None, given: 
         launch.start(words, mesh, free["device"], out)
         return
     place = placing.place(free["backend"], free["device"], mesh)
-    trainer(free["backend"])  # a broken framework is reported before data are made
+    trainer(free["backend"])  # report a broken framework before preparing the data
     found = run.resume(out, task, told, given) if resumed else run.begin(out, str(task), told, given)
     report = Report(quiet=place.rank > 0)
     _describe(found, report)
@@ -150,9 +149,7 @@ def _describe(found: Any, report: Any) -> None:
     for note in found.data.notes:
         report.say(note)
     if any(found.corpus.left_out):
-        report.say("longer than max_length: {} training and {} validation pairs".format(*found.corpus.left_out))
-    report.say(
-        f"{manifest.free['backend']}: {parameters.count(manifest.config):,} parameters, {manifest.config.source_vocabulary} tokens, "
-        f"{len(found.corpus.first_epoch):,} pairs in batches of "
-        + ", ".join(f"{shape.rows} x {shape.source}/{shape.target}" for shape in shapes)
-    )
+        report.say(words.too_long(*found.corpus.left_out))
+    pairs, batches = len(found.corpus.first_epoch), [f"{shape.rows} x {shape.source}/{shape.target}" for shape in shapes]
+    sizes = parameters.count(manifest.config), manifest.config.source_vocabulary
+    report.say(words.training(manifest.free["backend"], *sizes, pairs, batches))

@@ -10,53 +10,54 @@ from reference_numpy.suggestions import known
 from ..judge.expectation.components import COMPONENTS
 from ..judge.suite import all_cases, of_components
 from ..judge.vectors import golden
-from .options import Group
+from . import words
+from .options import Group, Grouped, examples
 from .progress import Working
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
 
 
-@click.group(cls=Group)
+@click.group(cls=Group, epilog=examples("vectors export vectors", "vectors verify vectors"))
 def vectors() -> None:
-    """Golden vectors: every case with what the reference gives for it, in safetensors files and one JSON manifest.
+    """Export or verify golden test vectors.
 
-    They are read without a framework and without Python. Outputs that another program makes from them are judged by
-    `rosettaformer check --results DIR`.
+    Golden vectors are the inputs and expected outputs of every case, as safetensors files with a
+    JSON manifest; reading them takes no framework and no Python. `rosettaformer check --results
+    DIR` tests the outputs of another program on them.
     """
 
 
-@vectors.command()
+@vectors.command(cls=Grouped, epilog=examples("vectors export vectors", "vectors export vectors --component softmax --grad"))
 @click.argument("directory", type=FOLDER)
-@click.option("--component", "components", multiple=True, help="Only the cases of this component. Repeat it for several.")
-@click.option("--core", is_flag=True, help="Only the cases of a quick check.")
-@click.option("--grad", is_flag=True, help="The gradients, too.")
+@click.option("--component", "components", multiple=True, metavar="NAME", help="Component to export; repeatable. [default: all]")
+@click.option("--core", is_flag=True, help="Export the core cases only.")
+@click.option("--grad", is_flag=True, help="Export gradients, too.")
 def export(directory: Path, components: tuple[str, ...], core: bool, grad: bool) -> None:
-    """Write the vectors into DIRECTORY; vectors that it holds are replaced."""
+    """Export golden vectors to DIRECTORY, replacing any vectors in it."""
     known("component", components, COMPONENTS)
-    with Working("writing vectors", usual="about five minutes for all of them", unit="cases") as working:
+    with Working(words.WRITING_VECTORS, usual=words.USUAL_VECTORS, unit="cases") as working:
         cases = [case for case in of_components(all_cases(grad=True), components, grad) if case.core or not core]
         if not cases:
-            raise ValueError(f"no case of {', '.join(components)} is in a quick check: leave out --core")
+            raise ValueError(f"{', '.join(components)} has no core cases; remove --core")
         working.expect(len(cases))
         golden.export(directory, cases, working.advance)
     size = sum(path.stat().st_size for path in directory.iterdir())
-    click.echo(f"{len(cases)} cases, {size / 1e6:.1f} MB in {directory}")
+    click.echo(words.vectors(len(cases), size, directory))
 
 
-@vectors.command()
+@vectors.command(cls=Grouped, epilog=examples("vectors verify vectors", "vectors verify vectors --rounding"))
 @click.argument("directory", type=FOLDER)
-@click.option("--rounding", is_flag=True, help="Allow differences of the last bits, such as another processor or library makes.")
+@click.option("--rounding", is_flag=True, help="Accept rounding differences, such as those of another CPU or library.")
 def verify(directory: Path, rounding: bool) -> None:
-    """Say whether the vectors in DIRECTORY are whole, and what the suite makes of them now, bit for bit.
+    """Verify that the vectors in DIRECTORY are complete and equal to new ones, bit for bit.
 
-    Exit 0 where they are as they must be, otherwise 1.
+    Exits with 0 if they are, otherwise with 1.
     """
-    with Working("making the vectors again", usual="about five minutes for all of them", unit="cases at most") as working:
+    with Working(words.VERIFYING_VECTORS, usual=words.USUAL_VECTORS, unit="cases at most") as working:
         working.expect(len(all_cases(grad=True)))
         findings = golden.verify(directory, working.advance)
     wrong = [finding for finding in findings if not (rounding and finding.rounding)]
+    click.echo(words.verified(len(wrong), len(findings) - len(wrong)))
     for finding in wrong:
-        click.echo(finding.message + ("; --rounding allows it" if finding.rounding else ""))
-    allowed = len(findings) - len(wrong)
-    click.echo(f"{len(wrong)} differences" + (f", {allowed} of the last bits allowed" if allowed else "") if findings else "identical")
+        click.echo(words.finding(finding.message, finding.rounding))
     sys.exit(1 if wrong else 0)

@@ -1,7 +1,8 @@
-"""Tells the axes of activations apart on sides that order them differently.
+"""Named axes of activations, for sides that order their axes differently.
 
-A tag says it of one array: for each of its axes the named axes, with their sizes, that it consists of: `[[["b", 2]], [["c", 8], ["h", 7],
-["w", 7]]]` is an image that was flattened, channels first. The common order is that of the declared inputs, with the channels, c, last.
+The tag of an array lists, for each of its axes, the named axes that it combines and their sizes:
+`[[["b", 2]], [["c", 8], ["h", 7], ["w", 7]]]` is an image flattened with channels first. The common
+order is that of the declared inputs, with the channels, c, last.
 """
 
 import math
@@ -15,7 +16,7 @@ CHANNELS = "c"
 
 
 def ordered(axes: Sequence[str], convention: str) -> list[str]:
-    """Returns the axes of an input as a side takes it: channels after the batch (first) or at the end (last), if axes name them."""
+    """Returns the axes with channels after the batch ("first") or at the end ("last")."""
     if CHANNELS not in axes or len(axes) < 3 or not convention:
         return list(axes)
     others = [axis for axis in axes if axis != CHANNELS]
@@ -28,21 +29,24 @@ def common(axes: Sequence[str]) -> list[str]:
 
 
 def permutation(from_axes: Sequence[str], to_axes: Sequence[str]) -> list[int]:
-    """Returns the permutation that transposes the first axes to the others. Raises ValueError unless they are the same axes."""
+    """Returns the permutation from one order of axes to another.
+
+    Raises ValueError on different axes.
+    """
     if sorted(from_axes) != sorted(to_axes) or len(set(from_axes)) != len(from_axes):
-        raise ValueError(f"axes must be the same on both sides, each of them once; got {' '.join(from_axes)!r} and {' '.join(to_axes)!r}")
+        raise ValueError(f"axes must be unique, and the same on both sides; got {' '.join(from_axes)!r} and {' '.join(to_axes)!r}")
     return [list(from_axes).index(axis) for axis in to_axes]
 
 
 def to_common(array: np.ndarray, tag: Tag | None, ranks: Sequence[str]) -> np.ndarray:
-    """Returns the array with its axes in the common order. ranks: the declared axes in that order."""
+    """Returns the array in the common order of axes. ranks: the declared axes in that order."""
     if tag is None or array.shape != tuple(math.prod(size for _, size in group) for group in tag):
         return array
     return _regrouped(array, tag, _sorted(tag, ranks))  # type: ignore[arg-type]
 
 
 def from_common(array: np.ndarray, tag: Tag | None, ranks: Sequence[str]) -> np.ndarray:
-    """Returns an array from the common order in the order of the side that gave the tag."""
+    """Returns an array in the common order with the axis order of the tag instead."""
     if tag is None:
         return array
     target = _sorted(tag, ranks)
@@ -52,7 +56,7 @@ def from_common(array: np.ndarray, tag: Tag | None, ranks: Sequence[str]) -> np.
 
 
 def moves_channels(tag: Tag, ranks: Sequence[str]) -> bool:
-    """Whether the channels are elsewhere in the common order, and all other axes stand in it as they do."""
+    """Returns whether the tag and the common order differ only in the position of the channels."""
     target = _sorted(tag, ranks)
     rest = [[[name for name, _ in group if name != CHANNELS] for group in groups] for groups in (tag, target)]
     named = [[name for group in groups for name, _ in group] for groups in (tag, target)]
@@ -69,7 +73,7 @@ def _sorted(tag: Tag, ranks: Sequence[str]) -> list[list[tuple[str, int]]]:
 
 
 def _regrouped(array: np.ndarray, source: Any, target: Any) -> np.ndarray:
-    """Returns the array with the axes of another tag that has the same named axes."""
+    """Returns the array rearranged from one tag to another with the same named axes."""
     atoms = [tuple(atom) for group in source for atom in group]
     wanted = [tuple(atom) for group in target for atom in group]
     order: list[int] = []

@@ -1,4 +1,4 @@
-"""Compares two models by their names, as the command `compare` does, and returns the report as data."""
+"""Compares two models given by name and returns the report as data."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +13,7 @@ from ..common.outputs import versioned
 from ..common.processes import words
 from ..files.artefacts.kinds import KINDS
 from . import axes
+from . import words as notes
 from .engine import declared_inputs, opening, sides
 from .engine.given_inputs import Given, carry
 from .engine.process import Failed, Process, answers, every
@@ -28,21 +29,22 @@ from .matching.rename_table import Rename
 from .output import terminal
 from .timing.rows import MODES
 
-SHOWN = 8  # pairs of layers that a note names
 TIMES: dict[str, tuple[str, ...]] = {"none": (), **{mode: (mode,) for mode in MODES}, "all": MODES}
 SIDES = ("left", "right")
 
 
-ROUNDS, THREADS = 5, 1  # of timing, and of each side
+ROUNDS, THREADS = 5, 1  # timing rounds, threads per side
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """What is compared and how.
+    """Options of a comparison.
 
-    inputs: declarations, such as "tokens: b=2 t=7 int64 <100". file: inputs as .npz. axes: the orders of the axes of inputs on the left and
-    on the right, such as "image: b c h w". weights: random, left, right, own, or a file; what suits the sides if empty. rename: a table of
-    the names of both. time: a word of TIMES. dtype: the widest that is run, float32 or float64. limit: seconds for one answer.
+    inputs: declarations, such as "tokens: b=2 t=7 int64 <100". file: .npz file with inputs. axes:
+    axis orders of the inputs on the left and on the right, such as "image: b c h w". weights:
+    random, left, right, own or a file; empty selects a default for the sides. rename: table of
+    names. time: a key of TIMES. dtype: widest dtype to run, float32 or float64. limit: seconds for
+    one request.
     """
 
     inputs: Sequence[str] = ()
@@ -72,33 +74,37 @@ def compare(
     seed: int = 0,
     limit: float = 300.0,
 ) -> dict[str, Any]:
-    """Compares two models on the same weights and inputs and returns the report that `compare --json` writes.
+    """Compares two models on the same weights and inputs; returns the report of `compare --json`.
 
-    `verdict` is a word or two, `sentences` say what differs; `outputs`, `layers` and `variables` have the numbers. left, right:
-    "FILE.py:NAME", "MODULE:NAME", "CHECKPOINT@BACKEND", "transformers:DIR", "keras-hub:DIR", an ONNX file, or a port with component.
-    settings: arguments of both classes. weights: random, left, right, own, or a file. rename: a table of the names of both. inputs: such
-    as "tokens: b=2 t=7 int64 <100". limit: seconds for one answer. Raises ValueError on bad input, MissingBackend.
+    `verdict` is a word or two and `sentences` explain it; `outputs`, `layers` and `variables` have
+    the numbers. left, right: "FILE.py:NAME", "MODULE:NAME", "CHECKPOINT@BACKEND",
+    "transformers:DIR", "keras-hub:DIR", an ONNX file or, with component, a port. settings:
+    constructor arguments of both models. weights: random, left, right, own or a file. rename: table
+    of names. inputs: declarations, such as "tokens: b=2 t=7 int64 <100". limit: seconds for one
+    request. Raises ValueError on invalid input, MissingBackend.
     """
     named = sides_of(left, right, settings or {}, component)
     if named[0].kind == "report":
-        raise ValueError(f"two models can be compared; got the reports {left} and {right}, which `rosettaformer compare` reads")
+        raise ValueError(f"{left} and {right} are reports; only the command `rosettaformer compare` compares them")
     options = Options(inputs, weights=weights, rename=rename, gradients=gradients, step=step, dtype=dtype, seed=seed, limit=limit)
     return between(named, options)
 
 
 def sides_of(left: str, right: str, settings: Mapping[str, Any], component: str) -> list[sides.Side]:
-    """Returns the sides of these names. Raises ValueError if one names nothing, or is a report and the other is not."""
+    """Returns the sides by name. Raises ValueError on an unknown name, and on a report and a model."""
     named = sides.paired([sides.parse(text, settings, component) for text in (left, right)])
     reports = [side for side in named if side.kind == "report"]
     if len(reports) == 1:
-        raise ValueError(f"two reports can be compared, and two models; {reports[0].text} is a report and the other is not")
+        raise ValueError(f"a report can only be compared with another report; only {reports[0].text} is one")
     return named
 
 
 def between(named: Sequence[sides.Side], options: Options, progress: Callable[[str], None] = lambda what: None) -> dict[str, Any]:
-    """Returns the report of two sides. If a side has no gradients or fails in training, it holds outputs and layers, and `failed` says why.
+    """Returns the report of two sides.
 
-    Raises ValueError on bad input, `Failed` if a side gives no answer, MissingBackend if what runs a side is not installed.
+    If gradients or training fail, the report still has outputs and layers, and `failed` has the
+    reason. Raises ValueError on invalid input, `Failed` if the process of a side fails, and
+    MissingBackend if a package is missing.
     """
     _require(named)
     found = _Comparison(named, options, progress).report()
@@ -106,7 +112,7 @@ def between(named: Sequence[sides.Side], options: Options, progress: Callable[[s
 
 
 def _require(named: Sequence[sides.Side]) -> None:
-    """Raises MissingBackend if what runs a side is not installed; code that builds a model says only there what it imports."""
+    """Raises MissingBackend if a package is missing. Imports of the user's code are not known yet."""
     for side in named:
         if side.kind == "artefact":
             require(side.text, {KINDS["onnx"].extra: KINDS["onnx"].needs})
@@ -117,7 +123,7 @@ def _require(named: Sequence[sides.Side]) -> None:
 
 
 class NotMatched(ValueError):
-    """The weights of the two sides cannot be matched. table: a rename table to go on with."""
+    """The weights of the two sides cannot be matched. table: a draft of a rename table."""
 
     def __init__(self, text: str, table: str) -> None:
         super().__init__(text)
@@ -133,22 +139,22 @@ class _Comparison:
         self._axes = [dict(map(declared_inputs.axes_of, texts)) for texts in options.axes]
         for which, order in zip(SIDES, self._axes, strict=True):
             if unknown := order.keys() - {one.name for one in self._inputs if one.axes}:
-                raise ValueError(f"--axes {which} names {', '.join(sorted(unknown))}, whose axes no --input declares")
+                raise ValueError(f"--axes {which} names {', '.join(sorted(unknown))}, which no --input declares with axes")
         self._weights, self._asked = self._chosen_weights(), rename_table.read(options.rename)
         self._notes: list[str] = []
         self._explaining = Explaining()
         self._ranks: list[str] = []
         self._parts: list[fusing.Parts] = [{}, {}]
         self._rename: Rename | None = None
-        self._known: dict[str, tuple[str, str]] = {}  # pairs of layers that hold parts
-        self._alike: dict[str, Any] = {}  # layers that flatten as the left does, though the right's axes are not followed
+        self._known: dict[str, tuple[str, str]] = {}  # pairs of layers with fused weights
+        self._alike: dict[str, Any] = {}  # layers that flatten like the left, although the right's axes are unknown
 
     def _chosen_weights(self) -> str:
         kinds, weights = {side.kind for side in self._named}, self._options.weights
         own = "artefact" in kinds or ("loaded" in kinds and "built" not in kinds)
         chosen = weights or ("random" if kinds == {"built"} else "own" if own else "left")
         if "artefact" in kinds and chosen != "own":
-            raise ValueError(f"an ONNX file keeps its own weights: --weights must be own; got {chosen!r}")
+            raise ValueError(f"--weights must be own for an ONNX file; got {chosen!r}")
         if chosen not in ("random", "left", "right", "own") and not Path(chosen).exists():
             raise ValueError(f"--weights must be random, left, right, own or a file; got {chosen!r}")
         return chosen
@@ -169,8 +175,7 @@ class _Comparison:
         for side, of_other in zip(self._sides, (right, left), strict=True):
             side.ask("open", of_other, canonical)
         self._about = answers(self._sides)
-        if others := [f"{name} at {left[name]!r} and {right[name]!r}" for name in left if name in right and left[name] != right[name]]:
-            self._notes.append(f"the ports fix {', '.join(others)}")
+        self._notes += filter(None, [notes.fixed(left, right)])
         given = Given(self._about, self._inputs, options.file, self._axes, options.seed)
         self._ranks = given.ranks
         self._notes += given.notes
@@ -184,7 +189,7 @@ class _Comparison:
         self._carry()
         progress("running in float32 and float64")
         runs = {dtype: every(self._sides, "run", dtype) for dtype in ("float32", "float64")}
-        if self._explaining("how inputs are flattened", self._found_otherwise, runs):
+        if self._explaining("flattened inputs", self._found_otherwise, runs):
             self._layers, self._table = self._matched(first)
             self._carry()
             runs = {dtype: every(self._sides, "run", dtype) for dtype in ("float32", "float64")}
@@ -195,17 +200,17 @@ class _Comparison:
         headless = without_head(calls)
         rows = Rows(calls, self._table, self._explaining)
         report = self._start(given) | rows.report() | Explanations(rows, self._explaining).report()
-        self._notes += calls.notes + [f"{headless}; gradients and steps are not compared"] * bool(headless)
+        self._notes += calls.notes + [headless] * bool(headless)
         try:
             rows.require_alive()
             if not headless:
                 self._train(report, given, calls)
-        except Exception as error:  # the verdict on the outputs stays
-            report["failed"] = str(error) if isinstance(error, Failed) else f"gradients and steps cannot be compared: {words(error)}"
+        except Exception as error:  # keep the verdict on the outputs
+            report["failed"] = str(error) if isinstance(error, Failed) else f"gradients and steps could not be compared: {words(error)}"
         return report | {"notes": list(dict.fromkeys(self._notes)), "left_out": self._explaining.left_out}
 
     def _train(self, report: dict[str, Any], given: Given, calls: Calls) -> None:
-        """Adds gradients, steps and times to the report, as far as they are asked for."""
+        """Adds the requested gradients, steps and times to the report."""
         options, progress = self._options, self._progress
         if options.gradients or options.step or TIMES[options.time]:
             cotangents = calls.cotangents(options.seed)
@@ -222,14 +227,14 @@ class _Comparison:
             report["timing"] = self._timed()
 
     def _timed(self) -> list[dict[str, Any]]:
-        """Returns a row for forward and for step in each mode: the median, the first call and the peak memory of both sides."""
+        """Returns rows for forward and step in each mode: median, first call, peak memory."""
         options, modes = self._options, TIMES[self._options.time]
         speed = Speed(ROUNDS, THREADS, progress=self._progress)
         kinds = ["forward", *["step"] * options.step]
         for what in kinds:
             speed.table(what, {side.which: side.tell for side in self._sides}, "rows", what, modes)
         if ended := next((side for side in self._sides if side.ended), None):
-            raise ended.failed(f"cannot be timed: {ended.tell('drop')[1]}")  # whose answer is how it has ended
+            raise ended.failed(f"cannot be timed: {ended.tell('drop')[1]}")  # the answer says how it ended
         cells = {(timing.what, timing.mode, timing.name): _cell(timing) for timing in speed.timings}
         return [
             {"what": what, "mode": mode, "sides": [cells[what, mode, side.which] for side in self._sides]}
@@ -259,7 +264,7 @@ class _Comparison:
             found |= {"": ("", "whole")}
             table, more, _ = variable_matching.pairs(left, right, {}, self._asked, {})
             if more and self._weights != "own":
-                raise ValueError("weights of the two sides do not fit:\n  " + "\n  ".join(more))
+                raise ValueError("the weights of the two sides do not match:\n  " + "\n  ".join(more))
             return found, table
         rename = self._rename = self._rename or self._told(left, right)
         found, problems = layer_matching.layers(left, right, rename, self._known)
@@ -272,22 +277,22 @@ class _Comparison:
         table, more, missing = variable_matching.pairs(left, right, found, rename, self._flattened(calls, found))
         lacking = [text for (which, path), text in problems.items() if not which or (which, path) in missing]
         if (lacking or more) and self._weights != "own":
-            said = (
-                "weights of the two sides cannot be matched (--rename FILE.toml says what is what, and --write-rename FILE.toml begins it):"
+            remedy = "map the names yourself: --write-rename FILE.toml writes a draft of the table that --rename FILE.toml reads"
+            raise NotMatched(
+                "\n  ".join(["the weights cannot be matched:", *lacking, *more, *self._explaining.left_out, remedy]),
+                rename_table.unfinished(table, found),
             )
-            raise NotMatched("\n  ".join([said, *lacking, *more, *self._explaining.left_out]), rename_table.unfinished(table, found))
         self._notes += [f"not matched: {problem}" for problem in lacking + more]
         by_order = [f"{one} = {other}" for one, (other, how) in found.items() if how == "order"]
         if self._weights == "own":
             values = [side.call("values") for side in self._sides]
             self._explaining("other numbers", variable_matching.compare_values, table, left, right, *values)
         if by_order:
-            rest = f" and {len(by_order) - SHOWN} more" if len(by_order) > SHOWN else ""
-            self._notes.append(f"matched by the order of execution alone: {', '.join(by_order[:SHOWN])}{rest}; --rename decides otherwise")
+            self._notes.append(notes.by_order(by_order))
         return found, table
 
     def _fuse(self, found: Mapping[str, tuple[str, str]], calls: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, tuple[str, str]]:
-        """Splits the layers that are several on the other side; returns the pairs of their parts."""
+        """Splits layers that correspond to several of the other side; returns pairs of parts."""
         taken = [{*found}, {other for other, _ in found.values()}]
         lost = [[path for path in network.held() if path not in known] for network, known in zip(self._networks, taken, strict=True)]
         pairs: dict[str, tuple[str, str]] = {}
@@ -299,7 +304,7 @@ class _Comparison:
                 halves = {(fusing.part(path, each), each) for path, names in several.items() for each in names}
                 pairs |= {pair[which]: (pair[1 - which], "side by side") for pair in halves}
                 self._parts[which] |= parts
-                self._notes += [f"{side.which} {path} holds {', '.join(names)} side by side" for path, names in several.items()]
+                self._notes += [notes.fused(side.which, path, names) for path, names in several.items()]
         left, right = self._networks
         for mine, theirs, rows in fusing.aligned(left, right, *lost):
             pairs[mine] = (theirs, "rows of the same positions")
@@ -309,8 +314,10 @@ class _Comparison:
         return pairs
 
     def _told(self, left: layer_matching.Network, right: layer_matching.Network) -> Rename:
-        """Returns the table for the numbers in the left's names. What it says lies side by side is split, and what has no partner is
-        required no more.
+        """Returns the rename table, expanded for the left's names; splits the variables that it
+        splits.
+
+        Variables that it leaves without a partner are no longer required.
         """
         owners = [{one["name"]: one for several in network.variables.values() for one in several} for network in (left, right)]
         rename = self._asked.numbered([*left.layers, *owners[0]])
@@ -326,7 +333,7 @@ class _Comparison:
         return rename
 
     def _by_value(self, rename: Rename, owners: Sequence[Mapping[str, Any]]) -> Rename:
-        """Returns the table with the variables that hold the same numbers; layers of which all do are partners."""
+        """Returns the table, extended by variables with equal values, and pairs their layers."""
         every = [side.call("values") for side in self._sides]
         held = [{name: values[name] for name, one in own.items() if one["required"]} for own, values in zip(owners, every, strict=True)]
         found = value_matching.by_value(*held)
@@ -335,11 +342,11 @@ class _Comparison:
             partners.setdefault(owners[0][name]["layer"], set()).add(owners[1][row.name]["layer"])
         self._known |= {one: (min(others), "value") for one, others in partners.items() if one and len(others) == 1 and min(others)}
         count = len(found.rows) + len(found.parts)
-        self._notes.append(f"matched by value: {count} of {len(held[0])} variables, which hold the same numbers on both sides")
+        self._notes.append(notes.by_value(count, len(held[0])))
         return Rename({**found.rows, **rename.rows}, {**found.parts, **rename.parts}, rename.alone)
 
     def _flattened(self, calls: Sequence[Sequence[Mapping[str, Any]]], found: Mapping[str, tuple[str, str]]) -> dict[str, Any]:
-        """Returns the named axes of flattened inputs on both sides, by layer, if a side has followed them."""
+        """Returns the named axes of flattened inputs by layer, if a side has traced them."""
         result = {}
         for path, (other, _) in found.items():
             flat = [_flat(several, name) for several, name in zip(calls, (path, other), strict=True)]
@@ -349,7 +356,7 @@ class _Comparison:
         return result
 
     def _found_otherwise(self, runs: Mapping[str, Sequence[Any]]) -> bool:
-        """Whether a layer's flattened inputs equal the other's in the left's own order of axes, and not with channels last."""
+        """Returns whether flattened inputs agree only without moving channels last."""
         for row in self._table:
             other = self._layers.get(row["layer"], ("", ""))[0]
             if not row["how"].endswith("flattened"):
@@ -367,13 +374,11 @@ class _Comparison:
             if verdicts[0] == "differs" != verdicts[1]:
                 tag = next(filter(None, tags))
                 self._alike[row["layer"]] = tag
-                self._notes.append(
-                    f"{row['layer']} and {other} are given inputs that both sides flatten in the same order, and so are kernels"
-                )
+                self._notes.append(notes.flattened(row["layer"], other))
         return bool(self._alike)
 
     def _tag(self, runs: Mapping[str, Sequence[Any]]) -> None:
-        """Says of the inputs that are flattened alike which axes they have, on the side that does not follow them."""
+        """Sets the axes of equally flattened inputs on the side that has not traced them."""
         for path, tag in self._alike.items():
             for which, name in enumerate((path, self._layers[path][0])):
                 for dtype in runs:
@@ -388,11 +393,11 @@ class _Comparison:
         for side, (calls, _) in zip(self._sides, runs, strict=True):
             outputs = [array for array in calls[-1]["outputs"] if array.dtype.kind == "f"]
             if outputs and not any(np.isfinite(array).any() for array in outputs):
-                raise ValueError(f"{side.which}, {side.side.text}, gives no finite number for these inputs and weights")
+                raise ValueError(f"{side.side.text} (the {side.which}) outputs no finite number for these inputs and weights")
 
 
 def _cell(timing: Timing) -> dict[str, Any]:
-    """What a report says of a row of one side."""
+    """Returns the timing of one side for the report."""
     if timing.message or timing.first_s is None:
         return {"failed": timing.message}
     found = {"first_ms": 1e3 * timing.first_s, "median_ms": timing.median_ms, "min_ms": min(timing.samples_ms)}
@@ -400,7 +405,7 @@ def _cell(timing: Timing) -> dict[str, Any]:
 
 
 def _flat(calls: Sequence[Mapping[str, Any]], path: str) -> list[tuple[str, int]] | None:
-    """Returns the named axes of the last axis of a layer's first input, if these are several with channels among them."""
+    """Returns the named axes combined in a layer's first input, if channels are among them."""
     call = next((call for call in calls if call["path"] == path and call["inputs"]), None)
     tag = call and call["input_axes"] and call["input_axes"][0]
     if not tag or len(tag[-1]) < 2 or not any(name == axes.CHANNELS for name, _ in tag[-1]):

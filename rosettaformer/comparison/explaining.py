@@ -1,4 +1,4 @@
-"""The one guard around everything that explains a comparison and does not decide it."""
+"""The guard around explanations, which never decide a comparison."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -6,20 +6,23 @@ from typing import Any, TypeVar
 from ..common.processes import words
 
 Found = TypeVar("Found")
-LONGEST = 200  # characters of an error's text
+LONGEST = 200  # maximum length of an error, in characters
 
 
 class Explaining:
-    """Runs explanations. One that fails is left out, and the verdict stays.
+    """Runs explanations; one that fails is left out and the verdict stays.
 
-    left_out: a short note for each explanation that failed.
+    left_out: a note for each explanation that failed.
     """
 
     def __init__(self) -> None:
         self.left_out: list[str] = []
 
     def __call__(self, what: str, explain: Callable[..., Found], *arguments: Any) -> Found | None:
-        """Returns what the explanation gives for the arguments; None if it fails. what: names the explanation in the note."""
+        """Returns `explain(*arguments)`, or None if it fails.
+
+        what: name of the explanation, for the note.
+        """
         try:
             return explain(*arguments)
         except Exception as error:

@@ -1,4 +1,4 @@
-"""Describes the layers that frameworks have in common: kinds of classes, roles and axes of variables, and hyperparameters."""
+"""Layers common to the frameworks: kinds of classes, roles and axes of variables, hyperparameters."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -6,7 +6,7 @@ from typing import Any
 
 from ..common.modules.words import IN_PROJECTION
 
-# class -> kind; a class derived from one is of its kind
+# class -> kind; subclasses have the kind of their base class
 KINDS = {
     "torch": {
         "Linear": "dense", "Conv1D": "dense_io", "Conv1d": "convolution", "Conv2d": "convolution", "Conv3d": "convolution",
@@ -35,7 +35,7 @@ KINDS = {
 }  # fmt: skip
 SPATIAL = ("convolution", "transposed_convolution", "depthwise_convolution", "max_pool", "average_pool")
 SPACE = "zyx"
-PADDING = "padding_idx"  # the row of an embedding that is not trained
+PADDING = "padding_idx"  # row of an embedding that is not trained
 
 _NORM = {
     "torch": {"scale": "weight", "offset": "bias", "mean": "running_mean", "variance": "running_var"},
@@ -49,7 +49,7 @@ Rows = dict[str, tuple[str, str]]  # native name -> role, axes
 
 
 def kind_of(framework: str, module: Any) -> str:
-    """Returns the kind of a layer; empty if its class is not known."""
+    """Returns the kind of a layer; empty for an unknown class."""
     table = KINDS[framework]
     for cls in type(module).__mro__:
         if (found := table.get(cls.__name__)) and cls.__module__.partition(".")[0] in ("torch", "keras", "flax", "transformers"):
@@ -65,9 +65,10 @@ def kind_of(framework: str, module: Any) -> str:
 
 
 def roles(framework: str, kind: str, module: Any, ndim: int) -> Rows:
-    """Returns the role and the native axes of each variable that a layer of a kind may have, by native name; `-y` is a reversed axis.
+    """Returns the role and native axes of each variable of a kind of layer, by native name.
 
-    ndim: of its kernel, or 0. Axes: i inputs, o outputs, m outputs for each input, x y z in space, v rows, h heads, k head size.
+    Axes: i inputs, o outputs, m outputs per input, x y z space, v rows, h heads, k head size; `-y`
+    is a reversed axis. ndim: rank of the kernel, or 0.
     """
     space = " ".join(SPACE[3 - (ndim - 2) :]) if ndim > 2 else ""
     kernel = _KERNEL[framework]
@@ -107,14 +108,15 @@ def _attention(framework: str) -> Rows:
 
 
 def hyperparameters(framework: str, kind: str, module: Any) -> dict[str, Any]:
-    """Returns the layer's hyperparameters, as far as its framework shows them.
+    """Returns the layer's hyperparameters that are visible as attributes.
 
-    momentum is the share of the running statistics that a step keeps. padding is (low, high) of each axis, SAME or VALID.
+    momentum: fraction of the running statistics kept by a step. padding: (low, high) of each axis,
+    SAME or VALID.
     """
     found: dict[str, Any] = {}
     size = getattr(module, "kernel_size", None) or getattr(module, "pool_size", None) or ()
     numbered = re.search(r"([123])d$", type(module).__name__)
-    # the number of axes in space of a convolution or a pool
+    # number of spatial axes of a convolution or pool
     rank = len(size) if isinstance(size, (tuple, list)) else int(numbered[1]) if numbered else 1
 
     def add(name: str, *attributes: str, of: Callable[[Any], Any] = lambda value: value) -> None:
@@ -137,7 +139,7 @@ def hyperparameters(framework: str, kind: str, module: Any) -> dict[str, Any]:
     if kind in SPATIAL:
 
         def every(value: Any) -> Any:
-            """One number for each axis in space."""
+            """Returns one number per spatial axis."""
             return [value] * rank if isinstance(value, int) else [*map(int, value)][:rank] or value
 
         add("kernel_size", "kernel_size", "pool_size", of=every)
@@ -165,19 +167,19 @@ def hyperparameters(framework: str, kind: str, module: Any) -> dict[str, Any]:
     return found
 
 
-# attributes that say nothing of what a layer computes
+# attributes without effect on the output of a layer
 UNTOLD = ("name", "path", "training", "built", "trainable", "called", "name_or_path", "transformers_version")
 
 
 def scalars(module: Any) -> dict[str, Any]:
-    """Returns the numbers and texts among the module's attributes, without underscores before their names, and those of its config."""
+    """Returns the numbers and strings in the attributes and config of a module."""
     config = getattr(module, "config", None)
     own, held = getattr(module, "__dict__", {}), getattr(config, "__dict__", {})
     return _plain(own) | {f"config.{name}": value for name, value in _plain(held).items()}
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The numbers and texts of a mapping, and of mappings in it."""
+    """Returns the numbers and strings of a mapping and of its nested mappings."""
     found = {name.lstrip("_"): value for name, value in values.items() if isinstance(value, (bool, int, float, str))}
     for name, inner in values.items():
         if type(inner) is dict:
@@ -196,7 +198,7 @@ def _padding(value: Any, rank: int) -> Any:
 
 
 def resolved(kind: str, values: Mapping[str, Any], sizes: list[int]) -> dict[str, Any]:
-    """Returns the hyperparameters with SAME and VALID as numbers, for an input of these sizes in space."""
+    """Returns the hyperparameters with SAME and VALID as numbers, for these spatial sizes."""
     padding, kernel = values.get("padding"), values.get("kernel_size")
     if kind == "transposed_convolution" or not isinstance(kernel, list) or len(kernel) != len(sizes):
         return dict(values)

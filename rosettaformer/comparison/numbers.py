@@ -1,4 +1,4 @@
-"""Numbers in few characters."""
+"""Short formats of numbers."""
 
 import math
 
@@ -8,7 +8,7 @@ UNITS = ("KiB", "MiB", "GiB", "TiB")
 
 
 def number(value: float | None, digits: int = 2) -> str:
-    """Returns the value to a few digits; a dash if there is none."""
+    """Returns the value with a few digits; a dash for None, NaN and infinity."""
     if value is None or not math.isfinite(value):
         return "–"
     size = abs(value)
@@ -21,7 +21,7 @@ def number(value: float | None, digits: int = 2) -> str:
 
 
 def units(value: float | None) -> str:
-    """Returns an error in noise units, in few characters."""
+    """Returns an error in noise units, with two digits."""
     if value is None:
         return ""
     if value >= HIGHEST:
@@ -32,7 +32,7 @@ def units(value: float | None) -> str:
 
 
 def size(mib: float | None) -> str:
-    """Returns a size in the unit that suits it; a dash if there is none."""
+    """Returns a size in bytes, KiB, MiB, GiB or TiB; a dash for None, NaN and infinity."""
     if mib is None or not math.isfinite(mib):
         return "–"
     count = mib * 1024**2

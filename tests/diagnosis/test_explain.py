@@ -57,7 +57,7 @@ def test_the_page_says_what_it_is_how_it_shows_and_how_to_fix_it(id_: str) -> No
     texts = (defect.title, defect.what, *defect.variants, defect.shows, *defect.fix.values(), defect.elsewhere, defect.evidence)
     for text in (*texts, defect.unobservable):
         assert mentions(page, text)
-    assert ("times the tolerance" in page) == (not defect.unobservable)
+    assert ("divided by the tolerance" in page) == (not defect.unobservable)
     lines = [line for edit in planted().get(id_, ()) for line in (edit.wrong + edit.right).splitlines()]
     assert {*lines} <= {line[4:] for line in page.splitlines()}
 

@@ -23,7 +23,7 @@ TEXT, PAIR = "the quick brown fox", "the lazy dog"
 def shown(folder: Path, *options: str, heads: int = 6) -> dict[str, Any]:
     """The one map of the page that the command writes."""
     out = folder / "page.html"
-    assert succeeded("attention", folder, "--dtype", "float64", "--out", out, *options).out.startswith(f"{out}: {heads} heads, ")
+    assert mentions(succeeded("attention", folder, "--dtype", "float64", "--out", out, *options).out, f"{out} … {heads}")
     (one,) = held(out.read_text(encoding="utf-8"))
     return one
 

@@ -190,8 +190,8 @@ def test_what_a_runtime_raises_is_one_message(folders: tuple[Path, Path], stubbe
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--artefact", "m", "--backend", "numpy"), "--artefact … --backend"),
-        (("--artefact", "m", "--mesh", "data=2"), "--artefact takes no --mesh"),
+        (("--artefact", "m", "--backend", "numpy"), "--backend … --artefact"),
+        (("--artefact", "m", "--mesh", "data=2"), "--mesh … --artefact"),
         (("--allow-code",), "--allow-code has no effect without --artefact"),
         (("--artefact", "m", "--tensor", "a=b"), "the meaning of --tensor a must be"),
         (("--artefact", "none.onnx"), "there is no file none.onnx"),

@@ -218,13 +218,13 @@ def test_another_processor_differs_in_the_last_bits_only(exported: Path, monkeyp
 @pytest.mark.conformance
 def test_the_command_exports_verifies_and_exits(copy: Path, tmp_path: Path) -> None:
     found = invoke("vectors", "export", tmp_path / "some", "--component", "softmax", "--core")
-    assert (found.code, found.out.split(" in ")[0][:8]) == (0, "2 cases,")
+    assert found.code == 0 and mentions(found.out, "2 cases")
     found = invoke("vectors", "verify", tmp_path / "some")
     assert (found.code, found.out) == (0, "identical\n")
     _edit(copy, "layer_norm/plain", lambda row: _scale_noise(row, 1.5))
     found = invoke("vectors", "verify", copy)
     assert found.code == 1
-    assert "--rounding allows it" in found.out + found.err
+    assert "--rounding" in found.out + found.err
     found = invoke("vectors", "verify", copy, "--rounding")
     assert found.code == 0 and mentions(found.out, "0 differences, 1")
 

@@ -52,8 +52,8 @@ ATTENTION = ("layers.0.self_attn.v_proj", "layers.0.self_attn.o_proj")
 FEED_FORWARD = ("layers.0.mlp.up_proj", "layers.0.mlp.down_proj")
 OF_BERT = ("encoder.layer.0.intermediate.dense", "encoder.layer.0.output.dense")
 ROTARY = Plant("rotary layout", ATTENTION, "rotary positions that pair the halves of a head with the frequencies of neighbouring features")
-GROUPS = Plant("group order", ATTENTION, "the left has key heads that are tiled, the right key heads that are repeated")
-BIAS = "plus one vector, the same at every position, as a bias is"
+GROUPS = Plant("group order", ATTENTION, "the left has tiled key heads, the right repeated key heads")
+BIAS = "the same vector at every position"
 
 
 def _gelu(left: str, right: str, *where: str, of: str = "{}(dense)") -> Plant:
@@ -86,7 +86,7 @@ PLANTED = {
     "llama_scale": _scale("scores over k", *ATTENTION),
     "mistral_rotary": ROTARY,
     "mistral_groups": GROUPS,
-    "mistral_base": Plant("base of the rotation", ATTENTION, "of base 1000, the right rotary positions"),
+    "mistral_base": Plant("base of the rotation", ATTENTION, "base 1000, the right rotary positions"),
     "qwen2_groups": GROUPS,
     "qwen2_bias": Plant("missing bias", ("layers.0.self_attn.k_proj",), BIAS),
     "qwen3_rotary": ROTARY,
@@ -98,7 +98,7 @@ PLANTED = {
     "bart_scale": _scale("scores over k", "decoder.layers.0.encoder_attn.v_proj", "decoder.layers.0.encoder_attn.out_proj"),
     "bart_activation": _gelu("gelu_tanh", "gelu_erf", "encoder.layers.0.fc1", "encoder.layers.0.fc2", of="{}(fc1)"),
     "vit_epsilon": _epsilon("1e-12", "1e-06", "layers.0.layernorm_before"),
-    "vit_bias": Plant("missing bias", ("layers.0.attention.q_proj",), "bias on the right, none on the left"),
+    "vit_bias": Plant("missing bias", ("layers.0.attention.q_proj",), "bias only on the right"),
 }
 
 

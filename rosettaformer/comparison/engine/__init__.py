@@ -1,1 +1,1 @@
-"""The engine: sides as processes, what they are given, the questions that they answer, and the reference beside them."""
+"""Runs the two sides in processes: opening models, inputs and weights, requests, and timing."""

@@ -1,4 +1,4 @@
-"""Ports, each in a process of its own, beside the reference in this one, which tells how much of an error is rounding."""
+"""Runs ports, each in its own process, together with the reference, which measures rounding."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
@@ -16,7 +16,7 @@ from ...judge.status import Kind
 
 @contextlib.contextmanager
 def opened(ports: Mapping[str, str], limit: float) -> Iterator[dict[str, Worker]]:
-    """Starts the processes of ports, by name, and ends them after the block; a greeting says which of them cannot be asked."""
+    """Starts a process per port and ends them after the block; handshakes report failures."""
     threads = thread_share(len(ports))
     with contextlib.ExitStack() as stack, ThreadPoolExecutor(max(1, len(ports))) as pool:
         started = pool.map(lambda port: open_worker(port, threads, limit), ports.values())
@@ -25,10 +25,10 @@ def opened(ports: Mapping[str, str], limit: float) -> Iterator[dict[str, Worker]
 
 @dataclass(frozen=True)
 class Beside:
-    """Asks ports and the reference the same.
+    """Runs the same cases on ports and the reference.
 
-    limit: seconds for one answer. in_turn: ports are asked one after the other, so that memory holds few copies of a model. problems: why
-    a port has no answer, by name; not of what it lacks.
+    limit: seconds for one output. in_turn: run one port at a time, to save memory. problems: errors
+    by port; cases that a port does not cover are no errors.
     """
 
     ports: Mapping[str, Worker]
@@ -39,8 +39,10 @@ class Beside:
     def measured(
         self, what: str, case: Case, reference: Callable[[Case], Any], question: Callable[[Worker], Answer] | None = None
     ) -> tuple[Any, list[Any], dict[str, Any]]:
-        """Returns what the reference gives in float64, what it gives in the case's dtype in each summation order, and the outputs of the
-        ports that have the dtype, by name. question: what a port is asked in the place of the case. what: names the question.
+        """Returns the float64 reference, the reference in the case's dtype for each summation
+        order, and the outputs of the ports that support the dtype, by name.
+
+        question: called with each port instead of running the case. what: description for errors.
         """
         able = {name: port for name, port in self.ports.items() if case.dtype in port.greeting[1]["dtypes"]}
         with ThreadPoolExecutor(1 if self.in_turn else max(1, len(able))) as pool:
@@ -53,5 +55,5 @@ class Beside:
         return exact, runs, {name: answer for name, (kind, answer) in answers.items() if kind == Kind.OUTPUTS}
 
     def problem(self, name: str, text: str) -> None:
-        """Adds what is wrong with a port."""
+        """Adds an error of a port."""
         self.problems.setdefault(name, []).append(text)

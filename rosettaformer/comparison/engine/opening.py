@@ -1,4 +1,4 @@
-"""Builds the model that a side names, behind the face of `models.base`: by a function, of a checkpoint, or as a library loads a folder."""
+"""Builds the model of a side as a `models.base.Model`."""
 
 import importlib
 import inspect
@@ -20,17 +20,20 @@ from ..models.own import of_checkpoint, of_component
 from .sides import Side
 
 FREE: Mapping[str, Any] = {}
-TOKENS = {"input_ids": "t=7", "decoder_input_ids": "s=5"}  # the random inputs, with their lengths
+TOKENS = {"input_ids": "t=7", "decoder_input_ids": "s=5"}  # random inputs and their lengths
 
 
 def opened(side: Side, port: ports.Port | None = None, fixed: Mapping[str, Any] = FREE, canonical: bool = False) -> Model:
-    """Returns the side's model; fixed, canonical: of a component. Raises ValueError if it cannot be built, and MissingBackend."""
+    """Returns the side's model.
+
+    fixed, canonical: see `of_component`. Raises ValueError, MissingBackend.
+    """
     if side.kind == "checkpoint":
         return of_checkpoint(Path(side.path), side.name)
     if side.kind == "loaded":
         return _loaded(side)
     if side.kind == "artefact":
-        open_artefact(Path(side.path))  # examined before anything that reads it is imported
+        open_artefact(Path(side.path))  # validate it before importing a runtime
         model: Model = importlib.import_module(f"{models.__name__}.onnx_model").OnnxModel(Path(side.path))
         return model
     if port:
@@ -58,19 +61,19 @@ def _maker(side: Side) -> Callable[[], Any]:
             given["rngs"] = importlib.import_module("flax.nnx").Rngs(0)
         unknown = [name for name in given if names and name not in names and "**" not in names]
         if unknown:
-            raise ValueError(f"{side.text} takes no {', '.join(f'{name}{nearest(name, names)}' for name in unknown)}")
+            raise ValueError(f"{side.text} has no argument {', '.join(f'{name}{nearest(name, names)}' for name in unknown)}")
         try:
             return found(**given)
         except TypeError as error:
             if "required positional argument" in str(error) or "required keyword-only" in str(error):
-                raise ValueError(f"{side.text} must be built without arguments, or with those that --set gives: {error}") from None
+                raise ValueError(f"{side.text} cannot be built without arguments: {error}; pass them with --set NAME=VALUE") from None
             raise
 
     return make
 
 
 def _names(function: Any) -> list[str]:
-    """The arguments of a function, or of a class's constructor, which a metaclass may hide."""
+    """Returns the arguments of a function or constructor, which a metaclass may hide."""
     try:
         found = [*inspect.signature(function.__init__ if inspect.isclass(function) else function).parameters.values()]
     except (TypeError, ValueError):
@@ -79,38 +82,38 @@ def _names(function: Any) -> list[str]:
 
 
 def _imported(path: str) -> Any:
-    """The module of a dotted path, from the working directory or installed."""
+    """Imports a module by its dotted path, from the working directory or an installed package."""
     sys.path.insert(0, str(Path.cwd()))
     try:
         return importlib.import_module(path)
     except ModuleNotFoundError as error:
         if error.name and (path == error.name or path.startswith(f"{error.name}.")):
-            raise ValueError(f"there is no module {path}; a file is named with its end, as in {path}.py:Model") from None
+            raise ValueError(f"there is no module {path}; for a file, use {path}.py:NAME") from None
         raise ValueError(f"{path} cannot be imported: {words(error)}") from error
     except Exception as error:
         raise ValueError(f"{path} cannot be imported: {words(error)}") from error
 
 
 def _module(path: Path) -> Any:
-    """The file, run as a module of its own; what it imports from its folder is found."""
+    """Runs a file as a module; imports from its folder work."""
     before = list(sys.path)
     try:
         return ports.load_file(path)
     except Exception as error:
         if reason := ports.unavailable(error):
             raise ports.MissingBackend(reason) from None
-        raise ValueError(f"{path} cannot be run: {words(error)}") from error
+        raise ValueError(f"{path} failed: {words(error)}") from error
     finally:
         sys.path[:] = [str(path.resolve().parent), *before]
 
 
 def transformers_model(side: Side) -> Any:
-    """Returns the module that transformers loads. Raises as `_loaded`."""
+    """Returns the module that transformers loads. Raises like `_loaded`."""
     return _made(side, _transformers(side)[0])
 
 
 def _loaded(side: Side) -> Model:
-    """Returns the model of a side. Raises ValueError if the library cannot load the folder, and MissingBackend."""
+    """Returns the model loaded by a library. Raises ValueError if that fails, MissingBackend."""
     make, vocabulary = (_transformers if side.name == "transformers" else _keras_hub)(side)
     model = wrapped(_made(side, make), make, side.text)
     takes = {name for name, _ in model.about()["arguments"]}
@@ -123,7 +126,7 @@ def _made(side: Side, make: Callable[[], Any]) -> Any:
     try:
         return make()
     except (OSError, KeyError, ImportError, RuntimeError) as error:
-        raise ValueError(f"{side.text}: {side.name} cannot load the folder: {error}") from error
+        raise ValueError(f"{side.text} cannot be loaded by {side.name}: {error}") from error
 
 
 def require(library: str) -> None:
@@ -139,12 +142,12 @@ def _library(name: str) -> Any:
 
 
 def _transformers(side: Side) -> tuple[Any, int]:
-    """The model with the head that `architectures` names, or without a head."""
+    """Returns a function that builds the model or its backbone, and the vocabulary size."""
     transformers = _library("transformers")
     try:
         config = transformers.AutoConfig.from_pretrained(side.path)
     except (OSError, ValueError) as error:
-        raise ValueError(f"{side.text}: transformers cannot read the config: {error}") from error
+        raise ValueError(f"{side.text} has a config that transformers cannot read: {error}") from error
     named = getattr(transformers, (config.architectures or ["AutoModel"])[0], transformers.AutoModel)
     kind = transformers.AutoModel if side.component == "backbone" else named
     options = {"attn_implementation": "eager", "dtype": "float32", **side.settings}
@@ -152,7 +155,7 @@ def _transformers(side: Side) -> tuple[Any, int]:
 
 
 def _keras_hub(side: Side) -> tuple[Any, int]:
-    if not installed("sentencepiece"):  # it imports it for tokenizers, which no backbone needs
+    if not installed("sentencepiece"):  # keras_hub imports it for tokenizers, which backbones do not need
         stub: Any = ModuleType("sentencepiece")
         stub.SentencePieceProcessor = None
         sys.modules["sentencepiece"] = stub

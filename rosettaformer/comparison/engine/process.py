@@ -1,4 +1,4 @@
-"""Asks the processes of the sides."""
+"""Requests to the processes of the sides."""
 
 import json
 from collections.abc import Sequence
@@ -12,24 +12,21 @@ DOING = {
     "start": "cannot be loaded",
     "open": "cannot be built",
     "prepare": "cannot be called with the inputs",
-    "run": "cannot be run",
-    "load": "cannot take the weights",
-    "gradients": "gives no gradients",
+    "run": "cannot run",
+    "load": "cannot load the weights",
+    "gradients": "has no gradients",
     "step": "cannot be trained",
 }
 
 
 class Failed(ValueError):
-    """A side gives no answer: it refuses, crashes or hangs. The message says which side and why. ended: its process has ended."""
+    """A side refused a request, crashed or hung. ended: whether its process has ended."""
 
     ended = False
 
 
 class Asked:
-    """A process that answers questions, each within `limit` seconds; without an answer it says why there is none.
-
-    module, argument: see `Child`.
-    """
+    """A process that answers requests, each within `limit` seconds. module, argument: see `Child`."""
 
     def __init__(self, module: str, argument: str, limit: float, threads: int, who: str) -> None:
         self._limit = limit
@@ -38,7 +35,7 @@ class Asked:
 
     @property
     def greeting(self) -> Answer:
-        """Its first answer, once it has begun."""
+        """The handshake; waits for the process to start."""
         if self._greeting is None:
             self._greeting = self._child.answer(self._limit)
         return self._greeting
@@ -48,7 +45,7 @@ class Asked:
         return self._child.ended
 
     def tell(self, method: str, *arguments: Any) -> Answer:
-        """Returns the kind of the answer, and the answer; of a process that has not begun, why."""
+        """Returns the kind of the answer and the answer, or the handshake of a failed start."""
         if self.greeting[0] != "answer":
             return self.greeting
         self._child.ask(method, *arguments, limit=self._limit)
@@ -59,7 +56,7 @@ class Asked:
 
 
 class Process(Asked):
-    """The process of a side, see `server.Server`; raises Failed, or MissingBackend, if it gives no answer."""
+    """The process of a side (see `server.Server`); raises Failed or MissingBackend."""
 
     def __init__(self, side: Side, which: str, limit: float, threads: int) -> None:
         super().__init__(f"{__package__}.server", json.dumps(side.plain()), limit, threads, "the side")
@@ -67,13 +64,13 @@ class Process(Asked):
         self._waiting = "start"
 
     def start(self) -> dict[str, Any]:
-        """The config fields that its port fixes, once the side has begun."""
+        """Waits for the start and returns the config fields that the port fixes."""
         self._content("start", self.greeting)
         found: dict[str, Any] = self.call("fixed")
         return found
 
     def ask(self, method: str, *arguments: Any) -> None:
-        """Asks, and does not wait for the answer."""
+        """Sends a request without waiting for the answer."""
         self._waiting = method
         self._child.ask(method, *arguments, limit=self._limit)
 
@@ -90,25 +87,27 @@ class Process(Asked):
             return answer
         if kind == "missing":
             raise MissingBackend(f"{self.side.text}: {answer}")
-        said = {"crash": "crashes: ", "hang": "does not answer: "}.get(kind, "")
-        raise self.failed(f"{DOING.get(what, what)}: {said}{answer}")
+        raise self.failed(f"{DOING.get(what, what)}: {answer}")
 
     def failed(self, why: str) -> Failed:
-        """The error that says why the side gives no answer."""
-        failed = Failed(f"the {self.which} side, {self.side.text}, {why}")
+        """Returns the error for a request that failed."""
+        failed = Failed(f"{self.side.text} (the {self.which}) {why}")
         failed.ended = self.ended
         return failed
 
 
 def every(sides: Sequence[Process], method: str, *arguments: Any) -> list[Any]:
-    """Asks all the same question, which they answer at the same time. Raises the error of the first that gives no answer."""
+    """Sends one request to all sides, which run in parallel.
+
+    Raises the error of the first that fails.
+    """
     for side in sides:
         side.ask(method, *arguments)
     return answers(sides)
 
 
 def answers(sides: Sequence[Process]) -> list[Any]:
-    """Returns the answers to the question that each was asked. Raises the error of the first that gives none."""
+    """Returns the answer of every side. Raises the error of the first that fails."""
     found: list[Any] = []
     failures: list[Exception] = []
     for side in sides:

@@ -1,4 +1,4 @@
-"""Random weights that show what a fresh model hides: biases, scales of norms, forms of an activation."""
+"""Random weights that reveal biases, norm scales and activations, unlike freshly initialized ones."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,12 +11,12 @@ from ..matching.variable_matching import Pair
 from ..models.base import Variable
 from ..models.behaviour import INPUTS
 
-SPREAD = 0.3  # of biases, and of scales around what they are
-INSIDE = {"i", *INPUTS, *"xyz"}  # the letters of the axes that a kernel sums over
+SPREAD = 0.3  # standard deviation of biases, and of scales around their values
+INSIDE = {"i", *INPUTS, *"xyz"}  # axes that a kernel sums over
 
 
 def made(values: Mapping[str, np.ndarray], network: Network, seed: int) -> dict[str, np.ndarray]:
-    """Returns random values of the variables that are trained or run along."""
+    """Returns random values of the trainable variables and running statistics."""
     rng, found = np.random.default_rng([seed, 2]), dict[str, np.ndarray]()
     for several in network.variables.values():
         for one in several:
@@ -27,9 +27,10 @@ def made(values: Mapping[str, np.ndarray], network: Network, seed: int) -> dict[
 
 
 def needless(network: Network, table: Sequence[Pair], which: int) -> dict[str, str]:
-    """Returns the variables of a side that the other side need not have, as their function can do without them, and why: they are zero.
+    """Returns the unmatched variables of a side that can be zero without changing the set of
+    functions, and why.
 
-    That is a table of one row, and the bias of a layer whose output batch norm alone is given.
+    These are tables with one row, and biases directly before a batch norm.
     """
     sides = ("left", "right")
     alone = {row[sides[which]] for row in table if row[sides[which]] and not row[sides[1 - which]]}
@@ -38,20 +39,20 @@ def needless(network: Network, table: Sequence[Pair], which: int) -> dict[str, s
         normed = {network.kind(other) for other in network.after(path)} == {"batch_norm"}
         for one in several:
             if one["name"] in alone and one["role"] == "table" and one["shape"][0] == 1:
-                found[one["name"]] = "it adds the same to every token"
+                found[one["name"]] = "it adds the same vector to every token"
             elif one["name"] in alone and one["role"] == "bias" and normed:
-                found[one["name"]] = "batch norm, which follows, has an offset"
+                found[one["name"]] = "the following batch norm has an offset"
     return found
 
 
 def visible(variables: Sequence[Variable], values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Returns random values of the variables that are trained, by which a layer shows what it is."""
+    """Returns random values of the trainable variables, which reveal the kind of each layer."""
     rng = np.random.default_rng(0)
     return {one.name: drawn_for(rng, vars(one), values[one.name]) for one in variables if one.trainable and one.required}
 
 
 def drawn_for(rng: np.random.Generator, one: Mapping[str, Any], before: np.ndarray) -> np.ndarray:
-    """Returns a random value of a variable, with the role and the axes that are known."""
+    """Returns a random value of a variable, by its role and axes."""
     drawn, role = rng.standard_normal(before.shape), one["role"].rpartition(".")[2]
     if role == "variance":
         drawn = np.exp(SPREAD * drawn)
@@ -65,7 +66,7 @@ def drawn_for(rng: np.random.Generator, one: Mapping[str, Any], before: np.ndarr
 
 
 def _inside(one: Mapping[str, Any], shape: Sequence[int]) -> int:
-    """The number of terms in a sum over a kernel's inputs."""
+    """Returns the number of terms in a kernel's sums."""
     letters = one["axes"].replace("-", "").split()
     if len(letters) == len(shape) and INSIDE & {*letters}:
         return math.prod(size for letter, size in zip(letters, shape, strict=True) if letter in INSIDE)

@@ -1,6 +1,7 @@
-"""The process of one side: `python -m rosettaformer.comparison.engine.server SIDE`, asked by `process.Process`.
+"""The process of one side, controlled by `process.Process`.
 
-SIDE is `Side.plain()` as JSON. A question is the name of a method of `Server` and its arguments.
+Run as `python -m rosettaformer.comparison.engine.server SIDE`, with `Side.plain()` as JSON. A
+request is the name of a method of `Server` and its arguments.
 """
 
 import dataclasses
@@ -27,7 +28,7 @@ from .sides import Side
 
 
 class Server(server.Server):
-    """Answers questions about one model, and times it. Inputs and cotangents are in the side's own axes; they are set once."""
+    """Runs and times one model. Inputs and cotangents are set once, in the side's own axis order."""
 
     model: Model
 
@@ -37,17 +38,20 @@ class Server(server.Server):
         self._port = Port(self._side.path) if self._side.kind == "component" else None
         self._inputs: dict[str, np.ndarray] = {}
         self._cotangents: list[np.ndarray] = []
-        self._narrow = ""  # why there is no float64
-        self._first: Sequence[np.ndarray] | None = None  # the outputs when the model was described
+        self._narrow = ""  # the reason why there is no float64
+        self._first: Sequence[np.ndarray] | None = None  # the outputs of the run in `describe`
         self._parts: fusing.Parts = {}
 
     def fixed(self) -> dict[str, Any]:
-        """The config fields that the side's port fixes."""
+        """Returns the config fields that the side's port fixes."""
         return dict(self._port.config) if self._port else {}
 
     def open(self, fixed: Mapping[str, Any], canonical: bool) -> dict[str, Any]:
-        """Builds the model, and says what it is. fixed: the config fields that the other's port fixes. canonical: whether both are ours
-        or ports to ours, whose variables have canonical names."""
+        """Builds the model and returns its description.
+
+        fixed: config fields that the other side's port fixes. canonical: whether both sides have
+        canonical variable names, as built-in models and ports of components do.
+        """
         self.model = opened(self._side, self._port, fixed, canonical)
         found = self.model.about() | {"framework": self.model.framework, "convention": self.model.convention}
         if self.model.known is not None:
@@ -55,15 +59,17 @@ class Server(server.Server):
         return found | {"inputs": self.model.defaults}
 
     def prepare(self, inputs: Mapping[str, np.ndarray], axes: Mapping[str, Sequence[str]], wide: bool, random: bool) -> dict[str, Any]:
-        """Sets the inputs, whose floats are exact in float32, and says what the model consists of. wide: whether float64 is asked for.
-        random: whether the model's own weights may be lost.
+        """Sets the inputs, rounded to float32, and returns the layers and variables of the model.
+
+        wide: whether to run in float64, too. random: whether the model's own weights may be
+        overwritten.
         """
         self._inputs = {name: rounded(array, "float32") for name, array in inputs.items()}
         canonical = self.model.canonical
         if hasattr(self.model, "axes") and not canonical:
             self.model.axes = axes
         self.model.build(self._inputs)
-        self._narrow = "" if wide else "--dtype float32 leaves it out"
+        self._narrow = "" if wide else "--dtype float32 excludes it"
         if wide:
             try:
                 self.model.widen(self._inputs)
@@ -74,7 +80,7 @@ class Server(server.Server):
         return self.describe()
 
     def describe(self, whole_attention: bool = True) -> dict[str, Any]:
-        """Says what the model consists of. whole_attention: attention is one layer, whatever it is made of."""
+        """Returns layers and variables. whole_attention: whether attention counts as one layer."""
         self.model.whole_attention = whole_attention
         canonical = self.model.canonical
         layers, variables = self.model.layers(), self.model.variables()
@@ -90,7 +96,7 @@ class Server(server.Server):
         return about | {"convention": self.model.convention, "notes": list(self.model.notes), "left_out": explaining.left_out}
 
     def _once(self, variables: Sequence[Variable], called: set[str]) -> None:
-        """Of each variable with several names one is required: that of a layer that is called."""
+        """Makes only one name of each tied variable required, preferably that of a called layer."""
         named = {one.name: one for one in variables}
         for names in self.model.tied():
             several = [named[name] for name in names if name in named]
@@ -99,7 +105,7 @@ class Server(server.Server):
                 one.required = False
 
     def split(self, parts: fusing.Parts) -> None:
-        """From now on parts of these variables stand for them."""
+        """Replaces variables by their parts in all later requests."""
         self._parts = parts
 
     def values(self) -> dict[str, np.ndarray]:
@@ -117,11 +123,10 @@ class Server(server.Server):
         self.model.load(whole)
 
     def run(self, dtype: str) -> tuple[list[dict[str, Any]], str]:
-        """Returns the calls of the layers, and why a run in float64 is none; empty if it is one.
+        """Returns the calls of the layers, and the reason if float64 was replaced by float32.
 
-        Raises ValueError if the first run gives other numbers than it did when the model was described.
-
-        If the model cannot run in float64, this and every later answer in float64 is its answer in float32.
+        If the model cannot run in float64, later requests in float64 also run in float32. Raises
+        ValueError if the outputs differ from those in `describe`.
         """
         if dtype == DTYPES[1] and not self._narrow:
             try:
@@ -130,14 +135,13 @@ class Server(server.Server):
                 self._narrow = message(error)
         calls, _ = self._calls(DTYPES[0])
         outputs = [call["outputs"] for call in calls if not call["path"]][-1]
-        first, self._first = self._first, None  # of the run that described the model
+        first, self._first = self._first, None  # the run in `describe`
         if first is not None and not behaviour.same(first, outputs):
-            what = "something random is active, or it keeps a state"
-            raise ValueError(f"it gives other numbers when called again with the same inputs: {what}")
+            raise ValueError("two calls with the same inputs differ; disable dropout and other random or stateful parts")
         return calls, self._narrow if dtype == DTYPES[1] else ""
 
     def _dtype(self, dtype: str) -> str:
-        """The dtype that the model computes in if it is asked for this one."""
+        """Returns the dtype that the model runs in when this one is requested."""
         return DTYPES[0] if self._narrow else dtype
 
     def _calls(self, dtype: str) -> tuple[list[dict[str, Any]], str]:
@@ -149,7 +153,7 @@ class Server(server.Server):
         return self.model.force(wanted, self._inputs, self._dtype(dtype))
 
     def activate(self, path: str, arrays: Sequence[np.ndarray], dtype: str) -> list[np.ndarray] | None:
-        """Returns what the activation within a layer makes of other arrays; None if it cannot be called alone."""
+        """Applies the activation of a layer to arrays; None if it cannot be called separately."""
         return self.model.activate(path, list(arrays), self._dtype(dtype))
 
     def cotangents(self, arrays: Sequence[np.ndarray]) -> None:
@@ -163,7 +167,7 @@ class Server(server.Server):
         return dict(fusing.views(after, self._parts)), random
 
     def rows(self, what: str, modes: Sequence[str]) -> list[dict[str, Any]]:
-        """Returns the rows of `forward` or `step`, one for each mode, to be timed."""
+        """Returns timing rows of `forward` or `step`, one per mode."""
 
         def row(mode: str) -> Row:
             start = functools.partial(self.model.timed, self._inputs, self._cotangents, what, mode == "compiled")

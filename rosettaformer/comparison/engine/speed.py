@@ -1,4 +1,4 @@
-"""Time and memory of several sides: their rows are timed in interleaved rounds, by processes that are asked in turn."""
+"""Time and memory of several sides, measured in interleaved rounds, one process at a time."""
 
 import math
 import statistics
@@ -12,16 +12,16 @@ import numpy as np
 from ...common.processes import Answer, cores
 from ..timing.server import PAUSE
 
-Tell = Callable[..., Answer]  # asks a side that answers as `timing.server.Server` does
-SPREAD = 0.25  # between the quartiles, as a share of the median, from which times are said to be unsteady
+Tell = Callable[..., Answer]  # sends a request to a `timing.server.Server`
+SPREAD = 0.25  # interquartile range / median above which a warning is given
 
 
 @dataclass
 class Timing:
-    """One side in one mode. what: what is timed. status: timed; or wrong or error, explained by `message`.
+    """Timing of one side in one mode. status: timed; or wrong or error, explained by `message`.
 
-    first_s: seconds of the first call, which compiles. memory_mib: MiB at the peak of a call, above what is held before it. difference:
-    from the first row, in units of its largest value.
+    first_s: seconds of the first call, with compilation. memory_mib: peak of a call above the
+    memory before it. difference: from the first row, relative to its largest value.
     """
 
     what: str
@@ -40,7 +40,7 @@ class Timing:
 
     @property
     def compile_s(self) -> float | None:
-        """Seconds of the first call beyond those of a call; None of a row that does not compile."""
+        """Seconds of the first call beyond the median; None without compilation."""
         if self.mode != "compiled" or self.first_s is None or not self.samples_ms:
             return None
         return max(0.0, self.first_s - self.median_ms / 1e3)
@@ -54,15 +54,18 @@ class Timing:
 
     @property
     def spread(self) -> float:
-        """The distance between the quartiles, as a share of the median."""
+        """Interquartile range divided by the median."""
         first, third = self.quartiles_ms
         return (third - first) / self.median_ms
 
 
 @dataclass
 class Speed:
-    """load: how many processes wanted to run before, on average over a minute. alone, peaks: MiB of each process with its framework
-    loaded, and at its peak, where they are asked for. outputs: the first row's output of each kind. problems: why a side has no rows.
+    """Times and memory of several sides.
+
+    load: load average of the last minute before the start. alone, peaks: MiB of each process with
+    only its framework loaded, and at its peak. outputs: the first row's output of each kind.
+    problems: errors of sides without rows.
     """
 
     rounds: int
@@ -79,20 +82,20 @@ class Speed:
 
     @property
     def warnings(self) -> list[str]:
-        """Why the times are those of a machine that is busy; empty if they are not."""
+        """Warnings that the machine was busy."""
         found = []
         if self.load > cores():
-            found.append(f"before the report began {self.load:.1f} processes wanted to run on {cores()} cores")
+            found.append(f"the load average was {self.load:.1f} on {cores()} cores before the measurement")
         worst = max((timing for timing in self.timings if timing.samples_ms), key=lambda timing: timing.spread, default=None)
         if worst and worst.spread > SPREAD:
             first, third = worst.quartiles_ms
-            found.append(f"the rounds differ by a quarter or more: a {worst.what} has quartiles of {first:.3g} and {third:.3g} ms")
+            found.append(f"times vary by a quarter or more: the quartiles of {worst.what} are {first:.3g} and {third:.3g} ms")
         return found
 
     def table(self, what: str, sides: Mapping[str, Tell], *question: Any, bound: float = math.inf) -> None:
-        """Times the rows that the sides make of a question in turn, then drops them.
+        """Times the rows that the sides create for a request, then drops them.
 
-        bound: by how much of the largest value an output may differ from that of the first row of this kind.
+        bound: maximum difference of an output from the first row's, relative to the largest value.
         """
         rows: list[tuple[Timing, Tell, int]] = []
         for name, tell in sides.items():
@@ -117,7 +120,7 @@ class Speed:
         self.timings += [timing for timing, _, _ in rows]
 
     def _time(self, rows: Sequence[tuple[Timing, Tell, int]]) -> None:
-        """Times every row once in each round, one round after another."""
+        """Times every row once per round."""
         calls = [_asked(timing, tell("calls", index)) for timing, tell, index in rows]
         for number in range(self.rounds):
             self.progress(f"speed: round {number + 1} of {self.rounds}")
@@ -129,7 +132,7 @@ class Speed:
 
 
 def _asked(timing: Timing, answer: Answer) -> Any:
-    """Returns the answer; None if there is none, for the reason that is set in the timing."""
+    """Returns the answer, or None and records the error in the timing."""
     kind, value = answer
     if kind == "answer":
         return value
@@ -138,10 +141,10 @@ def _asked(timing: Timing, answer: Answer) -> Any:
 
 
 def _compare(timing: Timing, reference: np.ndarray, output: np.ndarray, bound: float) -> None:
-    """Marks a row as wrong, which is then not timed, if its output differs from the first row's."""
+    """Marks a row as wrong, so that it is not timed, if its output differs from the first row's."""
     if output.shape != reference.shape:
-        timing.status, timing.message = "wrong", f"shape {output.shape}, must be {reference.shape}"
+        timing.status, timing.message = "wrong", f"shape must be {reference.shape}; got {output.shape}"
         return
     timing.difference = float(np.abs(output - reference).max() / (np.abs(reference).max() or 1.0))
     if not timing.difference <= bound:
-        timing.status, timing.message = "wrong", f"differs by {timing.difference:.1e} of the largest value; at most {bound:.0e}"
+        timing.status, timing.message = "wrong", f"relative difference must be at most {bound:.0e}; got {timing.difference:.1e}"

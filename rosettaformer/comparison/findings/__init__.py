@@ -1,1 +1,1 @@
-"""What the answers of two sides say: rows, the first divergence, and what explains it."""
+"""Compares the outputs of two sides: rows, the first difference and its explanation."""

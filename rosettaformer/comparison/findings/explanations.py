@@ -1,6 +1,6 @@
-"""What explains a comparison: what diverges first, where and how, what is around it, and where float64 parts.
+"""Explains a comparison: the first difference, its place and form, and where float64 diverges.
 
-The verdict is that of the rows: nothing here decides it, and whatever fails is left out.
+Explanations never change the verdict; one that fails is left out.
 """
 
 import re
@@ -15,41 +15,39 @@ from . import known_parts, layouts, settings
 from .layer_rows import LayerRow, Rows
 from .recorded_calls import WHOLE
 
-PROJECTS = ("dense", "rms_norm", "layer_norm")  # the kinds of layers that give attention and feed-forward networks their inputs
-BASE = re.compile("base|theta|wavelength")  # of rotary positions
+PROJECTS = ("dense", "rms_norm", "layer_norm")  # layers that feed attention and feed-forward networks
+BASE = re.compile("base|theta|wavelength")  # names of the base of rotary positions
 AXES = ("rows", "positions", "features")
-CLOSE = 1e-4  # relative to the largest number: far above rounding, and below what shows
-RUNS = 3  # of places one after the other that are said: more of them is where differences happen to be small
-LITTLE = 0.01  # of a difference, which a relation leaves at most
+CLOSE = 1e-4  # relative to the largest number: far above rounding, far below a difference
+RUNS = 3  # maximum number of separate ranges; more are gaps where the difference happens to be small
+LITTLE = 0.01  # fraction of a difference that a relation may leave unexplained
 
 
 class Explanations:
-    """What is said about the rows of a comparison."""
+    """Explanations of the rows of a comparison."""
 
     def __init__(self, rows: Rows, explaining: Explaining) -> None:
         self._rows, self._calls, self._explaining = rows, rows.calls, explaining
 
     def report(self) -> dict[str, Any]:
-        """The part of the report that explains the rest."""
+        """Returns the explanatory part of the report."""
         rows, hidden = self._rows.layers, self._rows.hidden
         unmatched = self._explaining("layers without a partner", self._unmatched) or [[], []]
         found: dict[str, Any] = {"first": None, "elsewhere": [], "unmatched": unmatched, "float64": None}
         if hidden or not self._rows.agree:
-            found["first"] = self._explaining("the first divergence", self._first, hidden or rows)
+            found["first"] = self._explaining("first difference", self._first, hidden or rows)
         else:
             found["elsewhere"] = [row.left for row in rows if row.leaf and row.verdict == "differs"]
             if any(one.verdict == "rounding" for one, _ in self._rows.outputs):
-                found["float64"] = self._explaining("where float64 parts", self._parting)
+                found["float64"] = self._explaining("float64 divergence", self._parting)
         if one := found["first"]:
-            one |= {"where": [], "how": "", "around": self._explaining("what is around it", self._around, one) or []}
-            one |= self._explaining("where and how it differs", self._described, one) or {}
+            one |= {"where": [], "how": "", "around": self._explaining("enclosing settings", self._around, one) or []}
+            one |= self._explaining("place and form of the difference", self._described, one) or {}
         return found
 
     def _first(self, rows: Sequence[LayerRow]) -> dict[str, Any] | None:
-        """Returns the first layer, in the left's order of execution, that gives something else for the same
-        inputs; or the first whose inputs differ although every layer before it agrees.
-
-        None if nothing differs.
+        """Returns the first layer that differs on equal inputs, or the first whose inputs differ
+        although all layers before it agree, in the left's execution order; None if nothing differs.
         """
         leaves = [row for row in rows if row.leaf]
         before = None
@@ -69,15 +67,15 @@ class Explanations:
         return self._between(before, None) if self._rows.whole.free.verdict == "differs" else None
 
     def _made_good(self, row: LayerRow, leaves: Sequence[LayerRow]) -> bool:
-        """Whether a layer that is given the output, on the left or on the right, has the same input on both
-        sides: only the boundary lies elsewhere.
+        """Returns whether a consumer of the output has equal inputs on both sides, so that only the
+        boundary between the layers differs.
         """
         alike = [other for other in leaves if other.inputs.verdict in ("equal", "rounding")]
         pairs = [pair for other in alike for pair in zip(row.gives, other.given, strict=True)]
         return row.free.verdict == "differs" and any(one and one == given for one, given in pairs)
 
     def _parting(self) -> dict[str, Any] | None:
-        """Returns the first layer that gives something else in float64 for the same inputs, and how many do; or the place between two."""
+        """Returns the first layer that differs in float64 and their number, or a place."""
         leaves = [row for row in self._rows.layers if row.leaf]
         found = [row for row in leaves if "rounding" in {one.verdict for one in row.forced}]
         if found:
@@ -87,7 +85,7 @@ class Explanations:
         return {"layers": 0, "place": [[row.left, row.right] if row else ["", ""] for row in ends]}
 
     def _described(self, found: Mapping[str, Any]) -> dict[str, Any]:
-        """Says where the outputs of the layer differ, or the inputs after the place between two, and how."""
+        """Describes where and how outputs of a layer, or inputs after a place, differ."""
         keys = [WHOLE, WHOLE]
         if found["what"] == "layer":
             keys = [(found["left"], found["call"]), (found["right"], found["call"])]
@@ -102,13 +100,13 @@ class Explanations:
         pair = arrays[0][0], arrays[1][0]
         how, explaining = "", self._explaining
         if what == "inputs":
-            how = explaining("what the reference knows", self._by_the_reference, found["before"], pair) or ""
+            how = explaining("known parts", self._by_the_reference, found["before"], pair) or ""
         if not how and not found["settings"]:
-            how = explaining("how both are related", relation, *pair) or ""
-        return {"where": explaining("where it differs", places, *pair) or [], "how": how}
+            how = explaining("relation of both", relation, *pair) or ""
+        return {"where": explaining("differing positions", places, *pair) or [], "how": how}
 
     def _around(self, found: Mapping[str, Any]) -> list[str]:
-        """Says which numbers and texts of what holds the place differ, from the innermost: attention and its config, the whole model."""
+        """Returns the differing settings of the modules around a place, innermost first."""
         place = found["left"] if found["what"] == "layer" else found["before"][0] or found["after"][0]
         holders = [(row.left, row.right) for row in self._rows.layers if not row.leaf and place.startswith(f"{row.left}.")]
         said: dict[str, str] = {}
@@ -118,13 +116,13 @@ class Explanations:
         return [*said.values()]
 
     def _by_the_reference(self, before: Sequence[str], pair: Sequence[np.ndarray]) -> str:
-        """Says what the reference makes of what agrees before a layer whose inputs differ."""
+        """Describes the inputs of a layer as known functions of the outputs before it."""
         layers, networks = self._calls.layers, self._calls.networks
         given: dict[str, np.ndarray] = {}
         known = {other: path for path, (other, _) in layers.items()}
         calls = [side["float32"] for side in self._calls.by_key]
         ordered = [list(side) for side in calls]
-        for path, index in ordered[1][: ordered[1].index((before[1], 0))]:  # what the left computes side by side
+        for path, index in ordered[1][: ordered[1].index((before[1], 0))]:  # parts that the left computes in one layer
             if index == 0 and path in known and (known[path], 0) not in calls[0]:
                 given[known[path]] = calls[1][path, 0]["outputs"][0]
         for path, index in ordered[0][: ordered[0].index((before[0], 0))]:
@@ -136,7 +134,7 @@ class Explanations:
         return known_parts.said(given, words, pair, bases)
 
     def _unmatched(self) -> list[list[str]]:
-        """Returns the layers that are called and have no counterpart, on the left and on the right."""
+        """Returns the called layers without a partner, on the left and on the right."""
         layers = self._calls.layers
         taken = {other for other, _ in layers.values()}
         return [
@@ -145,15 +143,15 @@ class Explanations:
         ]
 
     def _between(self, before: LayerRow | None, after: LayerRow | None) -> dict[str, Any]:
-        """What runs between two matched layers: functions, or layers without a counterpart."""
+        """Returns a difference between two matched layers: functions, or layers without a partner."""
         lone = []
         for network, several, which in zip(self._calls.networks, self._unmatched(), ("left", "right"), strict=True):
             ends = [network.order.index(getattr(row, which)) if row else None for row in (before, after)]
             within = network.order[slice(*ends)]
             lone.append([path for path in several if path in within])
         places = [[row.left, row.right] if row else ["", ""] for row in (before, after)]
-        # An input of another shape is padded on one side before the layer, and on the other within it: the
-        # layer itself may be the cause.
+        # An input of another shape may be padded before the layer on one side and inside it on the other, so
+        # that the layer itself can be the cause.
         padded = after is not None and after.inputs.shapes
         said = [text for row in (before, after) if row for text in row.settings
                 if text.startswith("activation") or (padded and row is after)]  # fmt: skip
@@ -162,7 +160,9 @@ class Explanations:
 
 
 def places(left: np.ndarray, right: np.ndarray) -> list[str]:
-    """Returns what differs alone along each axis of `b t d`, such as "positions 1 to 6 of 7"; nothing along an axis all of which does."""
+    """Returns the differing ranges along each axis of `b t d`, such as "positions 1 to 6 of 7",
+    unless all differ.
+    """
     left, right = _shaped(left, right)
     if left.shape != right.shape or left.ndim != len(AXES) or left.dtype.kind != "f":
         return []
@@ -178,9 +178,7 @@ def places(left: np.ndarray, right: np.ndarray) -> list[str]:
 
 
 def relation(left: np.ndarray, right: np.ndarray) -> str:
-    """Returns what the left is in terms of the right: its transpose, a multiple, the same vector added everywhere, or the features in
-    another order.
-    """
+    """Returns the left as a transpose, multiple, offset or permutation of the right."""
     order = layouts.transposition(left, right)
     if order and layouts.agree(left, right.transpose(order)):
         return f"the left is the right with its axes transposed to {' '.join(map(str, order))}"
@@ -188,20 +186,20 @@ def relation(left: np.ndarray, right: np.ndarray) -> str:
     if left.shape != right.shape or left.ndim < 2 or left.dtype.kind != "f" or not right.any():
         return ""
     one, other = (array.reshape(-1, array.shape[-1]).astype(np.float64) for array in (left, right))
-    much = LITTLE * float(np.abs(one - other).max())  # what is explained leaves little
+    much = LITTLE * float(np.abs(one - other).max())  # the largest error that counts as explained
     factor = float((one * other).sum() / (other * other).sum())
     if float(np.abs(one - factor * other).max()) <= much:
         return f"the left is {factor:.6g} times the right"
     if len(one) > 1 and float(np.abs((one - other) - (one - other)[0]).max()) <= much:
-        return "the left is the right plus one vector, the same at every position, as a bias is"
+        return "the left is the right plus the same vector at every position, like a bias"
     sorted_one, sorted_other = (rows[:, np.argsort(rows[0], kind="stable")] for rows in (one, other))
     if len(one) > 1 and float(np.abs(sorted_one - sorted_other).max()) <= much:
-        return "the left has the features of the right in another order"
+        return "the left has the features of the right in a different order"
     return ""
 
 
 def _shaped(left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Both in the shape of the one that has fewer axes, if these are joined there."""
+    """Returns both in the shape of the one with fewer axes, if it only joins axes of the other."""
     if left.shape != right.shape and splits(left.shape, right.shape):
         shape = min(left.shape, right.shape, key=len)
         return left.reshape(shape), right.reshape(shape)

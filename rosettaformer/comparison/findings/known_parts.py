@@ -1,7 +1,7 @@
-"""Says what runs between two layers where the reference knows it: attention of queries, keys and values, or what a feed-forward network
-gives its last layer.
+"""Recognizes attention and feed-forward activations that run between two layers.
 
-Every reading is computed by the reference from what the layers before give, and is said only where a side's numbers are those.
+The reference computes each candidate (a reading) from the outputs of the layers before; a reading
+is reported only if it reproduces the numbers of a side.
 """
 
 import itertools
@@ -17,17 +17,17 @@ from reference_numpy.scores import Scores
 from reference_numpy.values import Heads
 
 PROJECTIONS = ("query", "key", "value")
-BASES = (1e4, 1e6, 5e5, 1e5, 1e3)  # of rotary positions, those of published models first
-CLOSE = 1e-5  # relative to the largest number: float32 rounds less, and another reading is further off
-LARGEST = 1 << 17  # numbers in one map of weights: with more of them nothing is tried
+BASES = (1e4, 1e6, 5e5, 1e5, 1e3)  # bases of rotary positions; those of published models come first
+CLOSE = 1e-5  # relative to the largest number: above rounding in float32, below any other reading
+LARGEST = 1 << 17  # maximum size of a map of attention weights
 Reading = dict[str, str]
 
 
 def said(given: Mapping[str, np.ndarray], words: Mapping[str, Sequence[str]], sides: Sequence[np.ndarray], bases: Iterable[float]) -> str:
-    """Returns what the reference finds of what each side gives the layer after; empty if it knows neither.
+    """Returns a sentence on how each side computed its array; empty if neither is recognized.
 
-    given: what the layers before it give on both sides, in the order of execution. words: of the names of these layers. sides: the arrays
-    of the left and of the right. bases: of rotary positions that a side names.
+    given: outputs of the layers before, in execution order. words: words in the names of these
+    layers. sides: the arrays of the left and the right. bases: rotary bases that the configs name.
     """
     if any(array.dtype.kind != "f" for array in sides):
         return ""
@@ -40,13 +40,13 @@ def said(given: Mapping[str, np.ndarray], words: Mapping[str, Sequence[str]], si
 
 
 def _found(readings: Iterable[tuple[Reading, np.ndarray]], sides: Sequence[np.ndarray]) -> list[Reading | None]:
-    """Returns the reading that is nearest to each side's numbers, if it gives them."""
+    """Returns the closest reading of each side; None unless it reproduces the numbers."""
     found: list[Reading | None] = [None, None]
     least = [CLOSE * float(np.abs(side).max(initial=0.0)) for side in sides]
     for reading, array in readings:
         for which, side in enumerate(sides):
             if array.size == side.size and (error := float(np.abs(array.reshape(side.shape) - side).max())) < least[which]:
-                found[which], least[which] = reading, error / 2  # of two that are as near the first counts
+                found[which], least[which] = reading, error / 2  # on a tie, the first reading wins
     return found
 
 
@@ -58,13 +58,13 @@ def _sentence(found: Sequence[Reading | None]) -> str:
         return f"the left has {both[0]}, the right {both[1]}" if names else ""
     which, other, one = ("right", "left", right) if right else ("left", "right", left)
     assert one is not None
-    return f"the {which} has {', '.join(one.values())}, the {other} nothing that the reference knows"
+    return f"the {which} has {', '.join(one.values())}, the {other} nothing that is recognized"
 
 
 def _attention(
     given: Mapping[str, np.ndarray], words: Mapping[str, Sequence[str]], sides: Sequence[np.ndarray], bases: Iterable[float]
 ) -> Iterator[tuple[Reading, np.ndarray]]:
-    """Yields attention of the last queries, keys and values, of as many heads as fit, read in all ways. One layer may give all three."""
+    """Yields all readings of attention over the last queries, keys and values, fused or not."""
     last: dict[str, np.ndarray] = {}
     for path, array in given.items():
         last |= {name: array for name in PROJECTIONS if name in words[path]}
@@ -86,8 +86,8 @@ def _attention(
 
 
 def _by_heads(*projected: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Yields queries `b t h k`, keys `b s g k` and values `b s g e` in all ways in which they can be read so, of four axes `b t h k` and
-    `b h t k`: what the sizes leave open the numbers decide.
+    """Yields queries `b t h k`, keys `b s g k` and values `b s g e` for every possible number of
+    heads; arrays with four axes are read as `b t h k` and as `b h t k`.
     """
     read = ([array] if array.ndim < 4 else [array, array.swapaxes(1, 2)] for array in projected)
     for query, key, value in itertools.product(*read):
@@ -104,7 +104,7 @@ def _by_heads(*projected: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, 
 
 
 def _positions(query: np.ndarray, key: np.ndarray, bases: Iterable[float]) -> Iterator[tuple[str, Sequence[np.ndarray]]]:
-    """Yields queries and keys as they are, and rotated."""
+    """Yields queries and keys without and with rotary positions."""
     yield "no rotation", (query, key)
     size = query.shape[-1]
     if size % 2 or query.shape[1] != key.shape[1]:
@@ -114,19 +114,19 @@ def _positions(query: np.ndarray, key: np.ndarray, bases: Iterable[float]) -> It
         angles = at * rotary.rotary_frequencies(size, base, RotaryScaling(), query.shape[1])
         turned = rotary.Rotation(np.cos(angles)[None], np.sin(angles)[None])
         for layout, name in (("halves", "the halves of a head"), ("interleaved", "neighbouring features")):
-            yield f"rotary positions that pair {name}, of base {base:g}", [rotary.rotated(x, turned, layout) for x in (query, key)]
+            yield f"rotary positions that pair {name}, with base {base:g}", [rotary.rotated(x, turned, layout) for x in (query, key)]
         mixed = [np.repeat(angle, 2, axis=-1)[..., None, :] for angle in turned]
-        text = f"rotary positions that pair the halves of a head with the frequencies of neighbouring features, of base {base:g}"
+        text = f"rotary positions that pair the halves of a head with the frequencies of neighbouring features, with base {base:g}"
         yield text, [x * mixed[0] + np.concatenate([-x[..., size // 2 :], x[..., : size // 2]], -1) * mixed[1] for x in (query, key)]
 
 
 def _groups(heads: int, groups: int) -> list[tuple[str, Any]]:
-    """Returns the ways in which heads share key heads."""
+    """Returns the ways to share key heads among query heads."""
     if groups in (1, heads):
         return [("", lambda array: array)]
     return [
-        ("key heads that are repeated", lambda array: array),
-        ("key heads that are tiled", lambda array: np.tile(array, (1, 1, heads // groups, 1))),
+        ("repeated key heads", lambda array: array),
+        ("tiled key heads", lambda array: np.tile(array, (1, 1, heads // groups, 1))),
     ]
 
 
@@ -136,7 +136,7 @@ def _scales(size: int, heads: int) -> list[tuple[float, str]]:
 
 
 def _feed_forward(given: Mapping[str, np.ndarray]) -> Iterator[tuple[Reading, np.ndarray]]:
-    """Yields activations of what the last layer gives, and of one of the last two times the other."""
+    """Yields activations of the last two outputs, alone and times the other output."""
     paths = [*given][-2:]
     names = {path: path.rpartition(".")[2] for path in paths}
     names = names if len({*names.values()}) == len(paths) else {path: path for path in paths}

@@ -1,4 +1,4 @@
-"""The layers of both sides beside each other: as they run, and each of them given the other's input."""
+"""Rows of matched layers: as they run, and each on the other side's inputs."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -19,9 +19,13 @@ ORDER = ("equal", "not comparable", "rounding", "differs")
 
 @dataclasses.dataclass
 class LayerRow:
-    """A layer's call. free: the outputs as both sides run; inputs: what they were given there; forced: the outputs where the right is given
-    the left's inputs, and the other way round. settings: which differ. leaf: no other matched layer is within it. given, gives: what tells
-    the first input and the output apart, on the left and on the right."""
+    """One call of a matched layer.
+
+    free: difference of the outputs in the models; inputs: difference of their inputs; forced:
+    difference of the outputs on the left's inputs, and on the right's. settings: differing
+    settings. leaf: whether it contains no other matched layer. given, gives: hashes of the first
+    input and output, on the left and on the right.
+    """
 
     left: str
     right: str
@@ -43,7 +47,7 @@ class LayerRow:
 
     @property
     def has_another_epsilon(self) -> bool:
-        """Whether it gives something else for the same input and has another epsilon, which other layers do not make good."""
+        """Returns whether epsilon makes it differ on equal inputs, without compensation."""
         return self.leaf and self.verdict == "differs" and any(text.startswith("epsilon ") for text in self.settings)
 
     def plain(self) -> dict[str, Any]:
@@ -53,15 +57,16 @@ class LayerRow:
 
 
 def worst(found: Sequence[Difference]) -> Difference:
-    """The one that is furthest from equal."""
-    return max(found, key=lambda one: (ORDER.index(one.verdict), one.units), default=Difference("not comparable", note="there is nothing"))
+    """Returns the worst difference."""
+    return max(found, key=lambda one: (ORDER.index(one.verdict), one.units), default=Difference("not comparable", note="no arrays"))
 
 
 class Rows:
-    """The outputs and the layers of two models, judged.
+    """The compared outputs and layers of two models.
 
-    outputs: how they compare, and how they are transposed. agree: whether they do in float32. layers: the rows, in the left's order of
-    execution. whole: the row of the models themselves. hidden: the rows of another epsilon, which rounding hides in outputs that agree.
+    outputs: their differences, and the transposition of each. agree: whether all agree in float32.
+    layers: the rows, in the left's execution order. whole: the row of the models themselves.
+    hidden: rows with a different epsilon that rounding hides in the outputs.
     """
 
     def __init__(self, calls: Calls, table: Sequence[Pair], explaining: Explaining) -> None:
@@ -81,17 +86,17 @@ class Rows:
         self.hidden = [row for row in self.layers if row.has_another_epsilon] if self.agree else []
 
     def report(self) -> dict[str, Any]:
-        """The part of the report that decides."""
+        """Returns the part of the report that decides the verdict."""
         outputs = [one.plain() | ({"transposed": [*order]} if order else {}) for one, order in self.outputs]
         return {"layers": [row.plain() for row in self.layers], "outputs": outputs, "hidden": [row.left for row in self.hidden]}
 
     def require_alive(self) -> None:
-        """Raises Failed if a side's process has ended."""
+        """Raises Failed if the process of a side has ended."""
         if self._failed:
             raise self._failed
 
     def _row(self, key: Key) -> LayerRow | None:
-        """The row of a call of the left; None if the right has no such call."""
+        """Returns the row of a call of the left; None if the right has no such call."""
         calls, (path, index) = self.calls, key
         other = calls.layers.get(path, ("",))[0]
         if not path or not other or None in calls.pair(key, (other, index)):
@@ -107,21 +112,21 @@ class Rows:
         return LayerRow(path, other, kind, index, shape, leaf, free, inputs, [], differ, given, gives)
 
     def _told(self, *keys: Key) -> list[list[int]]:
-        """Returns what tells first inputs and outputs apart, on both sides."""
+        """Returns the hashes of the first input and of the first output, on both sides."""
         calls = self.calls.pair(*keys)
         return [[hash(call[what][0].tobytes()) if call[what] else 0 for call in calls] for what in ("inputs", "outputs")]
 
     def _is_given_otherwise(self, row: LayerRow) -> bool:
-        """Whether one side's layer is given integers and the other's floats, as positions and what is added to them; says so in the row."""
+        """Returns whether one side gets integers and the other floats, and notes it in the row."""
         first = [next(iter(call["inputs"]), None) for call in self.calls.pair((row.left, row.call), (row.right, row.call))]
         dtypes = [array.dtype for array in first if array is not None]
         if len({dtype.kind == "f" for dtype in dtypes}) < 2:
             return False
-        row.note = f"is given {dtypes[0]} on the left, {dtypes[1]} on the right"
+        row.note = f"the input is {dtypes[0]} on the left, {dtypes[1]} on the right"
         return True
 
     def _force(self, leaves: Sequence[LayerRow]) -> None:
-        """Gives every layer without layers the other's inputs, in both dtypes, and its own in float64."""
+        """Runs every leaf on the other side's inputs in both dtypes, and on its own in float64."""
         keys = [[(row.left, row.call) for row in leaves], [(row.right, row.call) for row in leaves]]
         given = [[self.calls.by_key[which]["float32"][key] for key in keys[which]] for which in (0, 1)]
         answers: list[dict[str, list[Any]]] = [{}, {}]
@@ -134,12 +139,12 @@ class Rows:
             answers[which] = {"narrow": side.call("force", others, "float32"), "wide": side.call("force", others, "float64"),
                               "own": side.call("force", own, "float64")}  # fmt: skip
         for number, row in enumerate(leaves):
-            for owner in (0, 1):  # whose inputs they are
-                what = f"layer {row.left} given the other's input"
+            for owner in (0, 1):  # the side that provides the inputs
+                what = f"layer {row.left} on the other side's input"
                 row.forced += self._explaining(what, self._judged, row, owner, number, keys, answers) or []
 
     def _exchanged(self, call: Mapping[str, Any], other: Mapping[str, Any]) -> list[np.ndarray]:
-        """The other's inputs in the axes of the side's own."""
+        """Returns the other side's inputs in this side's order of axes."""
         arrays = self.calls.common(other, "inputs")
         if len(arrays) != len(call["inputs"]) and len(first_of(arrays, "inputs")) == len(first_of(call["inputs"], "inputs")) == 1:
             arrays = arrays[:1] * len(call["inputs"])
@@ -149,7 +154,7 @@ class Rows:
     def _judged(
         self, row: LayerRow, owner: int, number: int, keys: Sequence[Sequence[Key]], answers: Sequence[Mapping[str, list[Any]]]
     ) -> list[Difference]:
-        """How the layer's outputs compare where both sides are given one side's inputs; nothing if they cannot be."""
+        """Returns the difference on one side's inputs; empty if a layer cannot run on them."""
         forced = 1 - owner
         narrow: list[Any] = [None, None]
         wide: list[Any] = [None, None]
@@ -157,7 +162,7 @@ class Rows:
         narrow[owner], narrow[forced] = calls[owner]["outputs"], answers[forced]["narrow"][number]
         wide[owner], wide[forced] = answers[owner]["own"][number], answers[forced]["wide"][number]
         if failed := next((text for text in (*narrow, *wide) if isinstance(text, str)), ""):
-            row.note = row.note or f"cannot be given the other's input: {failed}"
+            row.note = row.note or f"cannot run on the other side's input: {failed}"
             return []
         if self.calls.networks[0].kind(row.left) == "attention":
             narrow, wide = [several[:1] for several in narrow], [several[:1] for several in wide]

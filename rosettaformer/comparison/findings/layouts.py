@@ -1,4 +1,4 @@
-"""Decides by numbers in which order of axes two arrays are compared: as they are, or in the common order that the tags of a side give."""
+"""Decides numerically whether two arrays are compared as they are or in the common order of axes."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -9,19 +9,21 @@ import numpy as np
 from ...common.modules.nests import splits
 from .. import axes
 
-NEARER = 0.5  # of the other order's distance: two arrays that have nothing in common are as far apart in either order
-CLOSE = 1e-4  # relative to the largest number: above what rounding adds up to, and far below what another order of axes gives
-MOST = 5  # axes, which have 120 orders
+NEARER = 0.5  # fraction of the other order's distance; unrelated arrays are equally far apart in both orders
+CLOSE = 1e-4  # relative to the largest number: above accumulated rounding, far below a wrong order of axes
+MOST = 5  # maximum number of axes: 120 orders
 Call = Mapping[str, Any]
 Keys = tuple[tuple[str, int], tuple[str, int]]
 
 
 def settle(runs: Mapping[str, Sequence[Any]], layers: Mapping[str, tuple[str, str]], ranks: Sequence[str], one_convention: bool) -> None:
-    """Takes the tags off arrays that are to be compared as they are, in the inputs and outputs of all layers.
+    """Removes the tags of arrays that are compared as they are, in the inputs and outputs of all
+    layers.
 
-    What the models give is turned only from channels first to channels last, and only if both sides are given their channels so: another
-    order is a difference. runs: by dtype the calls of both sides. layers: the right's layer by the left's. one_convention: whether both
-    sides have their channels at the same place.
+    Outputs of the models are only converted from channels first to channels last, and only if the
+    sides have different conventions; any other order is a difference. runs: calls of both sides, by
+    dtype. layers: the right's layer by the left's. one_convention: whether both sides have one
+    convention.
     """
     calls = [{dtype: {(call["path"], call["index"]): call for call in runs[dtype][which][0]} for dtype in runs} for which in (0, 1)]
     for path, index in calls[0]["float32"]:
@@ -32,7 +34,7 @@ def settle(runs: Mapping[str, Sequence[Any]], layers: Mapping[str, tuple[str, st
 
 
 def _settle(calls: Sequence[Mapping[str, Any]], keys: Keys, what: str, ranks: Sequence[str], given: bool, one_convention: bool) -> None:
-    """given: whether it is what the models give."""
+    """given: whether the arrays are outputs of the models."""
     pair = [side["float32"][key] for side, key in zip(calls, keys, strict=True)]
     tags = [call[f"{what}_axes"] for call in pair]
     for number, two in enumerate(zip(*tags, strict=False)):
@@ -58,18 +60,20 @@ def _distance(left: np.ndarray, right: np.ndarray) -> float:
 
 
 def fit(one: Sequence[int], other: Sequence[int]) -> bool:
-    """Whether arrays of these shapes hold their elements in one order, whatever axes are split."""
+    """Returns whether the shapes are equal, or equal after splitting axes."""
     return tuple(one) == tuple(other) or splits(one, other)
 
 
 def may_be_transposed(one: Sequence[int], other: Sequence[int]) -> bool:
-    """Whether one shape is the other in another order."""
+    """Returns whether one shape is a permutation of the other."""
     return len(one) == len(other) <= MOST and sorted(one) == sorted(other)
 
 
 def transposition(left: np.ndarray, right: np.ndarray) -> tuple[int, ...] | None:
-    """Returns the order of the right's axes that gives the left: of those that give its shape the first in which the numbers agree, or the
-    first. None if the right's own order gives its shape, and no other its numbers.
+    """Returns the transposition of the right that fits the left: one in which the numbers agree, or
+    else the first with the left's shape.
+
+    None if no transposition is needed or possible.
     """
     if not may_be_transposed(left.shape, right.shape):
         return None
@@ -80,7 +84,7 @@ def transposition(left: np.ndarray, right: np.ndarray) -> tuple[int, ...] | None
 
 
 def agree(left: np.ndarray, right: np.ndarray) -> bool:
-    """Whether the numbers are the same but for rounding."""
+    """Returns whether the arrays are equal up to rounding."""
     one, other = left.astype(np.float64), right.astype(np.float64)
     largest = float(np.abs(one[np.isfinite(one)]).max(initial=0.0))
     return bool(np.allclose(one, other, rtol=0, atol=CLOSE * largest, equal_nan=True))

@@ -1,4 +1,4 @@
-"""Measures how far two sides are apart, in units of their own rounding noise."""
+"""Differences between two sides in units of their own rounding noise."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,18 +9,19 @@ from ...common.modules.nests import splits
 from ...judge.compare import HIGHEST
 from ...judge.expectation.tolerance import MAX_FACTOR, ulp
 
-SAME = 1000.0  # times the noise that float64 would have: what one run of float32 says of it is a guess, and a difference is far larger
-WIDER = float(np.finfo(np.float64).eps / np.finfo(np.float32).eps)  # what is left of float32's noise in float64
+SAME = 1000.0  # times the estimated noise of float64, which is a guess from one float32 run; real differences are far larger
+WIDER = float(np.finfo(np.float64).eps / np.finfo(np.float32).eps)  # noise of float64 relative to float32
 
 
 @dataclass(frozen=True)
 class Difference:
-    """How one array compares.
+    """The difference between two arrays.
 
-    error: max|left - right| in float32; noise: the larger of the sides' max|float32 - float64|, at least half an ulp; units: their
-    quotient. wide: max|left - right| in float64, in units of the noise that float64 would have; None if a side has no float64.
-    verdict: `equal` if the sides agree in float64 up to SAME times its noise, `rounding` if they only agree in float32,
-    up to MAX_FACTOR times its noise and one ulp, `differs` if they do neither.
+    error: max|left - right| in float32. noise: the larger max|float32 - float64| of the sides, at
+    least half an ulp. units: error / noise. wide: max|left - right| in float64, in units of
+    float64's estimated noise; None if a side has no float64. verdict: `equal` if the sides agree in
+    float64 up to SAME times its noise; `rounding` if they agree only in float32, up to MAX_FACTOR
+    times its noise plus one ulp; otherwise `differs`.
     """
 
     verdict: str
@@ -29,7 +30,7 @@ class Difference:
     units: float = 0.0
     wide: float | None = None
     note: str = ""
-    shapes: bool = False  # whether the two have different ones
+    shapes: bool = False  # whether the shapes differ
 
     def plain(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if value is not None and value is not False and value != ""}
@@ -37,8 +38,9 @@ class Difference:
 
 @np.errstate(invalid="ignore", over="ignore")
 def difference(left: np.ndarray, right: np.ndarray, left_wide: np.ndarray | None, right_wide: np.ndarray | None) -> Difference:
-    """Compares an array of two sides, in float32 and in float64; the axes are in one order. One side may have several axes, such as heads
-    and their features, where the other has one.
+    """Compares an array of two sides, in float32 and in float64, in the same order of axes.
+
+    One side may split an axis of the other, such as features into heads.
     """
     if left.shape != right.shape and splits(left.shape, right.shape):
         right, right_wide = right.reshape(left.shape), None if right_wide is None else right_wide.reshape(left.shape)
@@ -52,7 +54,7 @@ def difference(left: np.ndarray, right: np.ndarray, left_wide: np.ndarray | None
         wrong = int((left != right).sum())
         return Difference("differs", 1.0, 0.0, HIGHEST, None, f"{wrong} of {left.size} differ") if wrong else Difference("equal")
     if (places := int((np.isfinite(left) != np.isfinite(right)).sum())):  # fmt: skip
-        note = f"{places} of {left.size} elements are NaN or infinite on one side alone"
+        note = f"{places} of {left.size} elements are NaN or infinite on one side only"
         return Difference("differs", HIGHEST, 0.0, HIGHEST, None, note)
     finite = np.isfinite(left)
     if not finite.any():
@@ -73,14 +75,14 @@ def _finite(left: np.ndarray, right: np.ndarray, left_wide: Any, right_wide: Any
     allowed = MAX_FACTOR * noise + unit
     units = min(error / noise, HIGHEST)
     if wides[0] is None or wides[1] is None:
-        note = "one side has no float64, so that only float32 judges"
+        note = "one side has no float64, so only float32 is compared"
         return Difference("differs" if error > allowed else "rounding" if error else "equal", error, noise, units, None, note)
     wide_error = float(np.abs(wides[0] - wides[1]).max())
     wide = min(wide_error / (noise * WIDER), HIGHEST)
     if error <= allowed and wide_error <= SAME * (noise + unit) * WIDER:
         return Difference("equal", error, noise, units, wide)
     if error <= allowed:
-        note = f"in float64 still {wide_error / noise:.1g} of float32's noise apart"
+        note = f"the difference in float64 is {wide_error / noise:.1g} of float32's noise"
         return Difference("rounding", error, noise, units, wide, note)
     return Difference("differs", error, noise, units, wide)
 

@@ -1,4 +1,4 @@
-"""What both sides were given and gave, layer by layer, in one order of axes."""
+"""Recorded inputs and outputs of all layers on both sides, in the common order of axes."""
 
 import dataclasses
 import functools
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...judge.compare import HIGHEST
-from .. import axes
+from .. import axes, words
 from ..engine.process import Process
 from ..matching.layer_matching import Network
 from . import layouts
@@ -22,10 +22,11 @@ Key = tuple[str, int]  # the path of a layer and the number of its call
 
 
 class Calls:
-    """The calls of both sides.
+    """The recorded calls of both sides.
 
-    runs: by dtype, of both sides the calls and why there is no float64. layers: the right's layer by the left's. by_key: of both sides, by
-    dtype and key. wide: whether each side has float64. notes: what cannot be compared, and why.
+    runs: by dtype, the calls of each side and the reason why it has no float64. layers: the right's
+    layer by the left's. by_key: calls of each side, by dtype and key. wide: whether each side has
+    float64. notes: what could not be compared, and why.
     """
 
     def __init__(
@@ -38,20 +39,20 @@ class Calls:
         ]
         self.wide = [not runs["float64"][which][1] for which in (0, 1)]
         self.notes = [
-            f"{side.side.text} has no float64: {runs['float64'][which][1]}" for which, side in enumerate(sides) if runs["float64"][which][1]
+            words.no_float64(side.side.text, runs["float64"][which][1]) for which, side in enumerate(sides) if runs["float64"][which][1]
         ]
 
     def pair(self, *keys: Key, dtype: str = "float32") -> list[Any]:
-        """The call of each side; None where it has none."""
+        """Returns the call of each side, or None."""
         return [side[dtype].get(key) for side, key in zip(self.by_key, keys, strict=True)]
 
     def common(self, call: Mapping[str, Any], what: str) -> list[np.ndarray]:
-        """The inputs or outputs of a call in the common order of axes."""
+        """Returns the inputs or outputs of a call in the common order of axes."""
         tags = call[f"{what[:-1]}_axes"]
         return [axes.to_common(array, tag, self.ranks) for array, tag in zip(call[what], tags, strict=True)]
 
     def input_of(self, which: int, path: str) -> np.ndarray | None:
-        """The first input of a layer in float32, in the common order of axes."""
+        """Returns the first input of a layer in float32, in the common order of axes."""
         call = self.by_key[which]["float32"].get((path, 0))
         return self.common(call, "inputs")[0] if call and call["inputs"] else None
 
@@ -59,12 +60,12 @@ class Calls:
         return self.networks[which].layers.get(path, {}).get("hyperparameters", {}).get(name)
 
     def differences(self, left: Key, right: Key, what: str) -> list[Difference]:
-        """How the inputs or outputs of two calls compare."""
+        """Returns the differences of the inputs or outputs of two calls."""
         found = [[self.common(call, what) if call else [] for call in self.pair(left, right, dtype=dtype)] for dtype in DTYPES]
         if left == right == WHOLE and what == "outputs":
             found = [[[several[pair[which]] for pair in self.outputs] for which, several in enumerate(both)] for both in found]
         shapes = {array.shape for several in found[0] for array in several[:1]}
-        alike = len(shapes) == 1 and 1 in map(len, found[0])  # a graph leaves out what nothing reads
+        alike = len(shapes) == 1 and 1 in map(len, found[0])  # a graph drops outputs that nothing reads
         if len(found[0][0]) != len(found[0][1]) and (what == "inputs" or alike or self.networks[0].kind(left[0]) == "attention"):
             found = [[first_of(several, what) for several in pair] for pair in found]
         if len(found[0][0]) != len(found[0][1]):
@@ -74,17 +75,17 @@ class Calls:
         return [self.difference(*four) for four in zip(*arrays[0], *arrays[1], strict=True)]
 
     def difference(self, left: np.ndarray, right: np.ndarray, left_wide: np.ndarray, right_wide: np.ndarray) -> Difference:
-        pairs = [*zip(left.shape, right.shape, strict=False)]  # one side may compute once for all rows
+        pairs = [*zip(left.shape, right.shape, strict=False)]  # one side may compute once for the whole batch
         repeats = left.ndim == right.ndim and all(1 in pair or pair[0] == pair[1] for pair in pairs)
         if left.shape != right.shape and repeats:
             (left, right), (left_wide, right_wide) = (np.broadcast_arrays(*pair) for pair in ((left, right), (left_wide, right_wide)))
         found = difference(left, right, left_wide if self.wide[0] else None, right_wide if self.wide[1] else None)
         if found.shapes and left.size == right.size:
-            return dataclasses.replace(NOTHING, note=f"laid out in another way: {found.note}")
+            return dataclasses.replace(NOTHING, note=f"different layout: {found.note}")
         return found
 
     def activated(self, left: str, right: str, dtype: str, arrays: list[list[np.ndarray]]) -> list[list[np.ndarray]]:
-        """Returns the outputs of both after the activation, if one layer contains it and the other does not: the side's own is applied."""
+        """Applies the activation that only one side's layer contains to the other's outputs."""
         names = [self.setting(which, path, "activation") for which, path in enumerate((left, right))]
         if None in names or names[0] == names[1] or "linear" not in names:
             return arrays
@@ -93,16 +94,17 @@ class Calls:
         return [active if which == plain and active is not None else several for which, several in enumerate(arrays)]
 
     def judged_outputs(self) -> list[tuple[Difference, Sequence[int] | None]]:
-        """How the outputs of the models compare, and the order of the right's axes that gives the left; None if they have one order.
+        """Returns the differences of the models' outputs and the transposition of the right, or
+        None.
 
-        Arrays of the same elements in another order differ. Raises ValueError if none can be compared.
+        Transposed outputs differ. Raises ValueError if no output can be compared.
         """
         rows = self.differences(WHOLE, WHOLE, "outputs")
         for side, call in zip(self.sides, self.pair(WHOLE, WHOLE), strict=True):
             if any(tag and axes.moves_channels(tag, self.ranks) for tag in call["output_axes"]):
-                self.notes.append(f"the {side.which} gives its channels before the axes in space; they are compared as the last axis")
+                self.notes.append(words.channels(side.which))
         if all(one.verdict == NOTHING.verdict and order is None for one, order in zip(rows, self._orders, strict=True)):
-            raise ValueError(f"the output cannot be compared: {rows[0].note if rows else 'it has no array'}")
+            raise ValueError(f"the outputs cannot be compared: {rows[0].note if rows else 'there are no arrays'}")
         return [
             (Difference("differs", HIGHEST, 0.0, HIGHEST, None, one.note) if order and one.verdict == NOTHING.verdict else one, order)
             for one, order in zip(rows, self._orders, strict=True)
@@ -115,24 +117,24 @@ class Calls:
 
     @functools.cached_property
     def outputs(self) -> list[tuple[int, int]]:
-        """Returns which outputs are compared with which: in their order, or where the sides have others those of one shape.
+        """Returns the pairs of outputs to compare: in order, or else by shape.
 
-        Raises ValueError if no two have the same elements in any order.
+        Raises ValueError if no two shapes are permutations of each other.
         """
         shapes = [[array.shape for array in self.common(call, "outputs")] for call in self.pair(WHOLE, WHOLE)]
         if len(shapes[0]) == len(shapes[1]) and all(itertools.starmap(layouts.fit, zip(*shapes, strict=True))):
             return [(index, index) for index in range(len(shapes[0]))]
         found = _alike(shapes, layouts.fit) or _alike(shapes, layouts.may_be_transposed)
         if not found:
-            raise ValueError(f"outputs must have the same shapes; got {shapes[0]} on the left, {shapes[1]} on the right")
+            raise ValueError(f"no outputs have the same shape: {shapes[0]} on the left, {shapes[1]} on the right")
         for which, several in (("left", [index for index, _ in found]), ("right", [index for _, index in found])):
             own = shapes[which == "right"]
             if spare := [str(shape) for index, shape in enumerate(own) if index not in several]:
-                self.notes.append(f"not compared: outputs that the {which} alone has, of shapes {', '.join(spare)}")
+                self.notes.append(words.spare_outputs(which, spare))
         return found
 
     def cotangents(self, seed: int) -> list[list[np.ndarray]]:
-        """Returns random cotangents of the floating outputs, the same for both sides; zeros for an output that the other side has not."""
+        """Returns equal random cotangents for both sides; zeros for unpaired outputs."""
         calls = self.pair(WHOLE, WHOLE)
         several = [self.common(call, "outputs") for call in calls]
         cotangents: list[dict[int, np.ndarray]] = [{}, {}]
@@ -153,7 +155,7 @@ class Calls:
 
 
 def _alike(shapes: Sequence[Sequence[Sequence[int]]], like: Callable[[Sequence[int], Sequence[int]], bool]) -> list[tuple[int, int]]:
-    """Returns which of the left's outputs is which of the right's, by their shapes."""
+    """Returns pairs of outputs by shape."""
     free, found = dict(enumerate(shapes[1])), []
     for left, shape in enumerate(shapes[0]):
         right = next((index for index, other in free.items() if like(shape, other)), None)
@@ -164,16 +166,16 @@ def _alike(shapes: Sequence[Sequence[Sequence[int]]], like: Callable[[Sequence[i
 
 
 def first_of(arrays: list[np.ndarray], what: str) -> list[np.ndarray]:
-    """Returns one array if the layer gives more (its attention weights), or is given the same one several times (query, key and value)."""
+    """Returns the first array, if the others are attention weights or repeated inputs."""
     same = what == "outputs" or all(np.array_equal(array, arrays[0]) for array in arrays[1:])
     return arrays[:1] if same else arrays
 
 
 def without_head(calls: Calls) -> str:
-    """Lets the side with a head end where the other ends, so that hidden states are compared with hidden
-    states, if no output of one has the shape of one of the other's: at the partner of the layer whose output
-    is the other's. A head is a matrix: a side that only changes its last layer's output has none.
-    Returns a note; empty if both sides end as they are.
+    """Cuts the head off a side, so that hidden states are compared with hidden states.
+
+    Applies if no output shapes fit and one side has a matrix after the partner of the other's last
+    layer. Returns a note; empty if no head was cut off.
     """
     pair = calls.pair(WHOLE, WHOLE)
     shapes = [[array.shape for array in calls.common(call, "outputs")] for call in pair]
@@ -192,12 +194,12 @@ def without_head(calls: Calls) -> str:
                     ended = {what: several[partner][what][:1] for what in ("outputs", "output_axes")}
                     several[WHOLE] = {**several[WHOLE], **ended}
                 sides = [side.which for side in calls.sides]
-                return f"the {sides[1 - ends]} has a head and the {sides[ends]} has none: it is compared up to {partner[0]}"
+                return words.headless(sides[1 - ends], sides[ends], partner[0])
     return ""
 
 
 def _projects(network: Network, hidden: np.ndarray, outputs: Sequence[np.ndarray]) -> bool:
-    """Returns whether the model has a matrix from the width of the hidden states to that of its output."""
+    """Returns whether the model has a matrix from its hidden width to its output width."""
     shape = {hidden.shape[-1], outputs[0].shape[-1]} if outputs and outputs[0].ndim else set()
     every = itertools.chain.from_iterable(network.variables.values())
     return any(len(variable["shape"]) == 2 and {*variable["shape"]} == shape for variable in every)

@@ -1,4 +1,4 @@
-"""Which settings and other attributes of two layers differ, in words."""
+"""Differing settings and attributes of two layers, as text."""
 
 from collections.abc import Sequence, Set
 from typing import Any
@@ -11,7 +11,7 @@ from .recorded_calls import Calls
 
 
 def differing(calls: Calls, table: Sequence[Pair], left: str, right: str) -> list[str]:
-    """Says which hyperparameters, attributes, weights and variables of two layers differ."""
+    """Returns the differing hyperparameters, attributes, weights and variables of two layers."""
     own = [network.layers.get(path, {}).get("hyperparameters", {}) for network, path in zip(calls.networks, (left, right), strict=True)]
     given = [calls.input_of(which, path) for which, path in enumerate((left, right))]
     kind = calls.networks[0].kind(left)
@@ -29,15 +29,15 @@ def differing(calls: Calls, table: Sequence[Pair], left: str, right: str) -> lis
             ]
             said.append(f"{name} {texts[0]} on the left, {texts[1]} on the right")
     said += scalars(calls, left, right, {*own[0]} | {*own[1]})
-    said += [f"{row['left']} holds other numbers" for row in table if row["layer"] == left and row.get("other numbers")]
+    said += [f"the values of {row['left']} differ" for row in table if row["layer"] == left and row.get("other numbers")]
     for row in alone:
-        has, lacks = ("left", "right") if row["left"] else ("right", "left")
-        said.append(f"{row[has].rpartition('.')[2]} on the {has}, none on the {lacks}")
+        has = "left" if row["left"] else "right"
+        said.append(f"{row[has].rpartition('.')[2]} only on the {has}")
     return said
 
 
 def scalars(calls: Calls, left: str, right: str, said: Set[str]) -> list[str]:
-    """Says which attributes of one name differ, but for those that are said already."""
+    """Returns the differing attributes, without those that are listed already (said)."""
     own = [network.layers.get(path, {}).get("scalars", {}) for network, path in zip(calls.networks, (left, right), strict=True)]
     return [
         f"{name} {_text(value)} on the left, {_text(own[1][name])} on the right"

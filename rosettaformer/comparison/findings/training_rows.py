@@ -11,19 +11,22 @@ from ..explaining import Explaining
 from ..kinds import PADDING
 from ..matching import weight_layout
 from ..matching.variable_matching import Pair
+from ..words import CONVENTION
 from .noise import Difference, difference
 from .recorded_calls import Calls
 
 OPTIMIZERS = ("sgd", "adamw")
-CLOSE = 1e-6  # relative: how well a convention must explain a running variance
-CONVENTION = "convention"
-STATISTICS = ("mean", "variance")  # roles of what runs along, and is not trained
+CLOSE = 1e-6  # relative error up to which a convention explains a running variance
+STATISTICS = ("mean", "variance")  # roles of running statistics
 
 
 def gradients(
     calls: Calls, table: Sequence[Pair], orders: Mapping[str, Sequence[Sequence[str]]], explaining: Explaining
 ) -> list[dict[str, Any]]:
-    """Returns a row for every floating input and every parameter. orders: the axes of each input on both sides."""
+    """Returns a row for every floating-point input and parameter.
+
+    orders: axes of each input on both sides.
+    """
     found = {dtype: every(calls.sides, "gradients", dtype) for dtype in ("float32", "float64")}
     rows = []
     for name, (of_left, of_right) in orders.items():
@@ -43,7 +46,7 @@ def gradients(
 
 
 def _but_for_padding(pair: Pair, arrays: Sequence[Sequence[np.ndarray]], calls: Calls, found: Difference) -> dict[str, Any]:
-    """Says of a table whose only difference is the row that one side does not train that it is a convention."""
+    """Returns the convention verdict if a table differs only in an untrained row."""
     if found.verdict != "differs" or pair["role"] != "table":
         return {}
     paths = pair["layer"], pair["right"].rpartition(".")[0]
@@ -54,7 +57,7 @@ def _but_for_padding(pair: Pair, arrays: Sequence[Sequence[np.ndarray]], calls: 
         kept = [[np.delete(array, row, axis=0) for array in several] for several in arrays]
         rest = difference(*kept[0], *kept[1])
         if rest.verdict != "differs":
-            note = f"the {side} does not train row {row} of its table, {PADDING}"
+            note = f"the {side} does not train row {row} of the table ({PADDING})"
             return rest.plain() | {"verdict": CONVENTION, "note": note}
     return {}
 
@@ -64,7 +67,7 @@ def _carried(arrays: Mapping[str, np.ndarray], pair: Pair) -> np.ndarray:
 
 
 def steps(calls: Calls, table: Sequence[Pair], explaining: Explaining) -> dict[str, Any]:
-    """Returns the rows of all variables after one step, by optimiser; or why the steps cannot be compared."""
+    """Returns the rows of all variables after one step by optimizer, or why there are none."""
     statistics = [pair["left"] for pair in table if pair["left"] and pair.get("role") in STATISTICS]
     values = calls.sides[0].call("values") if statistics else {}
     before = {name: values[name] for name in statistics}
@@ -82,7 +85,7 @@ def steps(calls: Calls, table: Sequence[Pair], explaining: Explaining) -> dict[s
             found[optimizer] = {"not comparable": "; ".join(random), "rows": []}
             continue
         found[optimizer] = {"rows": [_row(pair, answers, before, calls, explaining) for pair in table if pair["left"] and pair["right"]]}
-        del answers  # which are all variables of both sides
+        del answers  # free the memory of all variables
     return found
 
 
@@ -101,7 +104,7 @@ def _row(
 
 
 def _explained(pair: Pair, after: Sequence[np.ndarray], before: np.ndarray, calls: Calls) -> dict[str, Any]:
-    """Says why running statistics differ, if the conventions of the layers explain it exactly."""
+    """Returns a note and verdict if conventions explain differing running statistics exactly."""
     left = pair["layer"]
     right = pair["right"].rpartition(".")[0]
     kept = [calls.setting(which, path, "momentum") for which, path in enumerate((left, right))]
@@ -112,9 +115,9 @@ def _explained(pair: Pair, after: Sequence[np.ndarray], before: np.ndarray, call
     batch = [(array.astype(np.float64) - share * before.astype(np.float64)) / (1 - share) for array, share in zip(after, kept, strict=True)]
     factors = {"": 1.0}
     if pair["role"] == "variance" and count > 1:
-        text = "one side keeps the unbiased variance of the batch, n/(n-1) times the other's"
-        factors = {"": 1.0, f"{text} (left)": (count - 1) / count, f"{text} (right)": count / (count - 1)}
-    momentum = "" if np.isclose(*kept) else f"a step keeps {kept[0]:g} of the statistics on the left, {kept[1]:g} on the right"
+        text = "the running variance on the {} is unbiased, n/(n-1) times that of the other side"
+        factors = {"": 1.0, text.format("left"): (count - 1) / count, text.format("right"): count / (count - 1)}
+    momentum = "" if np.isclose(*kept) else f"the momentum of the statistics is {kept[0]:g} on the left, {kept[1]:g} on the right"
     for text, factor in factors.items():
         if np.allclose(batch[0] * factor, batch[1], rtol=CLOSE, atol=CLOSE * float(np.abs(batch[1]).max())):
             said = "; ".join(filter(None, [text, momentum]))

@@ -1,1 +1,1 @@
-"""Which layer, variable and axis of one side is which of the other."""
+"""Matches layers, variables and axes of the two sides."""

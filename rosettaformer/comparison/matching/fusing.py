@@ -1,4 +1,4 @@
-"""Finds dense layers of one side that are several of the other: one kernel for query, key and value, or for gate and hidden layer."""
+"""Finds fused dense layers: one kernel for query, key and value, or for gate and hidden layer."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,17 +9,18 @@ from ..models.behaviour import FIRST_ROW, INPUTS
 from .layer_matching import Network
 from .rename_table import Rename
 
-MOST = 4  # layers that one may hold
-FIRST = [*PROJECTED, "gate"]  # the order in which published models hold them
-Parts = dict[str, list[tuple[str, str, int, int, int]]]  # of a variable: name, layer, axis and range of each part
+MOST = 4  # maximum number of fused layers
+FIRST = [*PROJECTED, "gate"]  # the usual order in published models
+Parts = dict[str, list[tuple[str, str, int, int, int]]]  # variable -> name, layer, axis and range of each part
 
 
 def fused(
     one: Network, other: Network, mine: Sequence[str], others: Sequence[str], calls: Sequence[Mapping[str, Any]]
 ) -> dict[str, list[str]]:
-    """Returns the layers of the other side that each of mine holds, in the order of its outputs.
+    """Returns the other side's layers that each of mine fuses, in the order of its outputs.
 
-    mine, others: layers without a counterpart; calls: of the other side. Layers that one holds are given the same input.
+    Fused layers have the same input. mine, others: layers without a partner. calls: calls of the
+    other side.
     """
     given = {call["path"]: call["inputs"][0].tobytes() for call in reversed(calls) if call["inputs"]}
     siblings: dict[bytes, list[str]] = {}
@@ -40,7 +41,7 @@ def fused(
 
 
 def parts(one: Network, other: Network, found: Mapping[str, Sequence[str]]) -> Parts:
-    """Returns the parts of the variables of the layers that hold several; each is named after its layer on the other side."""
+    """Returns the parts of the variables of fused layers, named after the layers on the other side."""
     result: Parts = {}
     for path, several in found.items():
         for variable in one.variables[path]:
@@ -57,7 +58,7 @@ def parts(one: Network, other: Network, found: Mapping[str, Sequence[str]]) -> P
 
 
 def aligned(left: Network, right: Network, lost: Sequence[str], spare: Sequence[str]) -> list[tuple[str, str, tuple[Parts, Parts]]]:
-    """Returns the tables of positions of different lengths that serve the same positions, and the rows of both that do."""
+    """Returns pairs of position tables with different lengths or offsets, and their common rows."""
 
     def tables(network: Network, paths: Sequence[str]) -> list[tuple[str, Mapping[str, Any], int]]:
         found: list[tuple[str, Mapping[str, Any], int]] = []
@@ -75,7 +76,7 @@ def aligned(left: Network, right: Network, lost: Sequence[str], spare: Sequence[
     for (one, table, first), (other, of_other, first_of_other) in zip(mine, others, strict=True):
         if table["shape"][1] == of_other["shape"][1]:
             count = min(table["shape"][0] - first, of_other["shape"][0] - first_of_other)
-            rows: list[Parts] = []  # of each table those from one on, as its only part
+            rows: list[Parts] = []  # the rows from one on, as the only part of each table
             for path, own, start in ((one, table, first), (other, of_other, first_of_other)):
                 name = own["name"]
                 rows.append({name: [(f"{name}[{start}:]", f"{path}[{start}:]", 0, start, start + count)]})
@@ -84,23 +85,25 @@ def aligned(left: Network, right: Network, lost: Sequence[str], spare: Sequence[
 
 
 def told(rename: Rename, left: Mapping[str, Any], right: Mapping[str, Any]) -> tuple[Parts, dict[str, tuple[str, str]]]:
-    """Returns the parts of the left's variables that a rename table names, and the pairs of their layers. left, right: variables by name.
+    """Returns the parts of variables in a rename table, and the pairs of their layers.
 
-    Raises ValueError if a name is on neither side.
+    left, right: variables by name.
+
+    Raises ValueError on an unknown name.
     """
     result: Parts = {}
     pairs: dict[str, tuple[str, str]] = {}
     for name, several in rename.parts.items():
         for known, each in ((left, name), *((right, other) for other, _, _ in several)):
             if each not in known:
-                raise ValueError(f"the rename table names {each}, which the {'left' if known is left else 'right'} does not have")
+                raise ValueError(f"the rename table names {each}, which does not exist on the {'left' if known is left else 'right'}")
         one = left[name]
         axis, end = _outputs(one), 0
         for other, begin, until in several:
             start, stop = begin, until
             if until <= begin:
                 sizes = zip(right[other]["axes"].split(), right[other]["shape"], strict=True)
-                start, stop = end, end + math.prod(size for letter, size in sizes if letter not in {"i", *INPUTS})  # of outputs
+                start, stop = end, end + math.prod(size for letter, size in sizes if letter not in {"i", *INPUTS})  # number of outputs
             end = stop
             layer = part(one["layer"], right[other]["layer"])
             row = part(name, right[other]["layer"]), layer, len(one["shape"]) - 1 if axis is None else axis, start, stop
@@ -110,7 +113,7 @@ def told(rename: Rename, left: Mapping[str, Any], right: Mapping[str, Any]) -> t
 
 
 def split(network: Network, several: Parts) -> None:
-    """Puts the parts of variables in their place, each with a layer of its own."""
+    """Replaces variables by their parts, each in a layer of its own."""
     for path in list(network.variables):
         own = network.variables[path]
         whole = [one for one in own if one["name"] in several]
@@ -127,7 +130,7 @@ def split(network: Network, several: Parts) -> None:
 
 
 def part(name: str, other: str) -> str:
-    """The name of a part, after its layer on the other side."""
+    """Returns the name of a part, after its layer on the other side."""
     return f"{name}[{other.rpartition('.')[2]}]"
 
 
@@ -136,7 +139,7 @@ def _rank(network: Network, path: str) -> int:
 
 
 def _sizes(network: Network, path: str) -> tuple[int, int]:
-    """The number of inputs and of outputs of a dense layer."""
+    """Returns the number of inputs and outputs of a dense layer."""
     kernel = next((one for one in network.variables[path] if one["role"] == "kernel"), None)
     if kernel is None or len(kernel["axes"].split()) != len(kernel["shape"]):
         return 0, 0
@@ -152,13 +155,13 @@ def _sum(sizes: Sequence[tuple[int, int]]) -> tuple[int, int]:
 
 
 def _outputs(variable: Mapping[str, Any]) -> int | None:
-    """The axis of the outputs; None unless it is one."""
+    """Returns the axis of the outputs; None unless there is exactly one."""
     axes = variable["axes"].split()
     return axes.index("o") if axes.count("o") == 1 else None
 
 
 def views(arrays: Mapping[str, Any], several: Parts) -> Iterator[tuple[str, Any]]:
-    """Yields the arrays, and of one that has parts these in its place."""
+    """Yields the arrays, replacing those with parts by views of their parts."""
     for name, array in arrays.items():
         if name not in several:
             yield name, array

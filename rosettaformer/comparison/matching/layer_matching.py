@@ -1,4 +1,4 @@
-"""Matches layers of the left and the right: by the rename table, by name, by kind and shape, and then by order."""
+"""Matches layers by rename table, name, kind and shape, data flow, and finally order."""
 
 import functools
 import math
@@ -20,15 +20,15 @@ SYNONYMS |= {"conv": "convolution", "bn": "norm", "ln": "norm", "fc": "dense", "
 NONE: Mapping[str, tuple[str, str]] = {}
 Problems = dict[tuple[str, str], str]
 MAIN = ("kernel", "table", "scale", "query.kernel")
-DEPTH = 3  # how far away layers are looked at that tell others apart
+DEPTH = 3  # distance of neighbours that distinguish layers
 
 
 @dataclass(eq=False)
 class Network:
     """Layers, variables and execution order of one model.
 
-    order: the paths of the layers in the order in which their first calls end. given, gives: of the first call of each the first input and
-    output, as what tells arrays apart.
+    order: paths in the order in which first calls end. given, gives: hashes of the first input and
+    output of each first call.
     """
 
     layers: dict[str, dict[str, Any]]
@@ -59,7 +59,7 @@ class Network:
         return ALIKE.get(kind, kind)
 
     def held(self) -> list[str]:
-        """The layers that have variables which the other side must have, in the order of execution; what is never called last."""
+        """Returns the layers with required variables in execution order, uncalled ones last."""
         rank = {path: index for index, path in enumerate(self.order)}
         return sorted(filter(self._holds, self.variables), key=lambda path: rank.get(path, len(rank)))
 
@@ -68,7 +68,7 @@ class Network:
 
     @functools.cached_property
     def _by_number(self) -> tuple[dict[int, list[str]], dict[int, list[str]]]:
-        """The layers by what tells their inputs apart, and by what tells their outputs apart."""
+        """The layers by the hash of their input, and by the hash of their output."""
         found: tuple[dict[int, list[str]], dict[int, list[str]]] = ({}, {})
         for layers, told in zip(found, (self.given, self.gives), strict=True):
             for path, number in told.items():
@@ -76,17 +76,17 @@ class Network:
         return found
 
     def after(self, path: str) -> list[str]:
-        """The layers with variables whose input is the layer's output."""
+        """Returns the layers with variables that take the layer's output as input."""
         takers = self._by_number[0].get(self.gives.get(path, 0), ())
         return [other for other in takers if other != path and self._holds(other)]
 
     def before(self, path: str) -> list[str]:
-        """The layers with variables whose output is the layer's input."""
+        """Returns the layers with variables that produce the layer's input."""
         givers = self._by_number[1].get(self.given.get(path, 0), ())
         return [other for other in givers if other != path and self._holds(other)]
 
     def places(self) -> dict[str, int]:
-        """Returns what tells the layers with variables apart by what they are and by what feeds them and is fed by them, and so on."""
+        """Returns a hash of each layer with variables, from its kind, sizes and neighbours."""
         found = {}
         for path in self.held():
             main = [one for one in self.variables[path] if one["role"] in MAIN]
@@ -98,7 +98,7 @@ class Network:
         return found
 
     def leaves(self) -> list[str]:
-        """The layers that hold no other that is called, in the order of execution."""
+        """Returns the layers without called layers inside, in execution order."""
         return [path for path in self.order if path and not any(other.startswith(f"{path}.") for other in self.order)]
 
     def within(self, path: str) -> frozenset[str]:
@@ -106,22 +106,22 @@ class Network:
 
 
 def normal(name: str) -> str:
-    """A name without what only writes it otherwise."""
+    """Returns a name without case and punctuation."""
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
 def layers(
     left: Network, right: Network, rename: Rename, known: Mapping[str, tuple[str, str]] = NONE
 ) -> tuple[dict[str, tuple[str, str]], Problems]:
-    """Returns the right's layer and how it was found, by the left's path; and what is wrong with layers that hold variables, by side and
-    path, or by "" and the text where the table is wrong.
+    """Returns the right's layer and how it was found, by the left's path; and the problems.
 
-    known: pairs that are found already.
+    Problems are keyed by side and path of a layer with variables, or by "" and the text for an
+    error in the table. known: pairs that are already known.
     """
     pairs: dict[str, tuple[str, str]] = {"": ("", "whole"), **known}
     problems: Problems = {("", text): text for text in _renamed(left, right, rename, pairs)}
     taken = {other for other, _ in pairs.values()}
-    # of one full name and the same shapes, if a class of the user's hides the kind of one of them
+    # same full name and shapes, although a user's class hides the kind of one of them
     for path in left.held():
         free = path and path not in pairs and path not in taken and path in right.variables
         alike = free and sorted(_shapes(left, path)) == sorted(_shapes(right, path))
@@ -138,12 +138,12 @@ def layers(
             waiting.append((mine, others))
     _along(left, right, waiting, pairs)
     for mine, others in waiting:
-        if _numbers(left, mine) != _numbers(right, others):  # one side counts from 0 and the other from 1
+        if _numbers(left, mine) != _numbers(right, others):  # one side counts from 0, the other from 1
             continue
         fits = _alike(left, right, *_rest(mine, others, pairs))
         pairs |= {one: found for one, found in fits.items() if _flow(left, right, one, found[0], pairs) is not False}
         _along(left, right, waiting, pairs)
-    for mine, others in sorted(waiting, key=lambda group: left.kind(group[0][0]).endswith("norm")):  # a norm follows what feeds it
+    for mine, others in sorted(waiting, key=lambda group: left.kind(group[0][0]).endswith("norm")):  # norms last
         pairs |= {one: (other, "order") for one, other in zip(*_rest(mine, others, pairs), strict=True)}
         _along(left, right, waiting, pairs)
     taken = {other for other, _ in pairs.values()}
@@ -156,7 +156,7 @@ def layers(
 
 
 def compatible(left: Network, one: str, right: Network, other: str) -> bool:
-    """Whether the layers are of one kind and the kernels, tables or scales have shapes that fit."""
+    """Returns whether the layers have the same kind and compatible kernels, tables or scales."""
     if left.kind(one) != right.kind(other) or (not one) != (not other):
         return False
     mine = {variable["role"]: variable for variable in left.variables[one] if variable["required"]}
@@ -174,10 +174,10 @@ def _shapes(network: Network, path: str) -> list[tuple[int, ...]]:
 
 
 def _fit(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two tensors of one role have sizes that fit."""
+    """Returns whether two tensors with the same role have compatible sizes."""
     if math.prod(one["shape"]) != math.prod(other["shape"]):
         return False
-    if ("m" in one["axes"]) != ("m" in other["axes"]):  # a convolution of as many groups as channels beside a depthwise one
+    if ("m" in one["axes"]) != ("m" in other["axes"]):  # a convolution with one group per channel, and a depthwise one
         return True
     groups = re.compile(r"\([^)]*\)|\w")
     pairs = ((groups.findall(each["axes"].replace("-", "")), each["shape"]) for each in (one, other))
@@ -187,7 +187,7 @@ def _fit(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 def _renamed(left: Network, right: Network, rename: Rename, pairs: dict[str, tuple[str, str]]) -> list[str]:
-    """Those that the table renames."""
+    """Adds the pairs of the table and returns its errors."""
     problems, known = [], {*right.layers, *right.variables}
     names = known | {one["name"] for several in right.variables.values() for one in several}
     for path in {**left.layers, **left.variables}:
@@ -197,15 +197,15 @@ def _renamed(left: Network, right: Network, rename: Rename, pairs: dict[str, tup
     for name, row in rename.rows.items():
         own = {*left.layers, *left.variables} | {one["name"] for several in left.variables.values() for one in several}
         if name in own and row.name not in names:
-            problems.append(f"the rename table says that {name} is {row.name} on the right, which has none{nearest(row.name, names)}")
+            problems.append(f"the rename table maps {name} to {row.name}, which does not exist on the right{nearest(row.name, names)}")
         parts = {part for each in own for part in each.split(".")}
         if name not in own and name not in parts and not any(each.startswith(f"{name}.") for each in own):
-            problems.append(f"the rename table names {name}, which the left does not have{nearest(name, own)}")
+            problems.append(f"the rename table names {name}, which does not exist on the left{nearest(name, own)}")
     return problems
 
 
 def _groups(left: Network, right: Network, lefts: list[str], rights: list[str]) -> list[tuple[list[str], list[str]]]:
-    """Returns the layers that fit each other, in the order of execution on either side."""
+    """Returns groups of compatible layers, in execution order on each side."""
     found: list[tuple[list[str], list[str]]] = []
     waiting, places = [path for path in lefts if path], (left.places(), right.places())
     while waiting:
@@ -219,7 +219,7 @@ def _groups(left: Network, right: Network, lefts: list[str], rights: list[str]) 
 def _at_their_places(
     mine: list[str], others: list[str], left: Mapping[str, int], right: Mapping[str, int]
 ) -> list[tuple[list[str], list[str]]]:
-    """Returns a group in parts: the layers of each place in the data flow that both sides have equally often, and the rest."""
+    """Splits a group by place in the data flow, for places with as many layers on both sides."""
     counts = Counter(left[path] for path in mine), Counter(right[path] for path in others)
     common = [place for place in counts[0] if counts[0][place] == counts[1][place]]
     parts = [([path for path in mine if left[path] == place], [path for path in others if right[path] == place]) for place in common]
@@ -228,9 +228,10 @@ def _at_their_places(
 
 
 def _in_group(left: Network, right: Network, rename: Rename, mine: list[str], others: list[str]) -> dict[str, tuple[str, str]]:
-    """Returns the pairs of a group: by name; otherwise, if both sides have the same number, by the likeness of all names.
+    """Returns the pairs of a group by name or, if both sides have as many layers, by similarity of
+    names.
 
-    Names count if each of the group has its own, since frameworks number from 0 or from 1.
+    Names count only if every layer has a partner by name, since frameworks number from 0 or from 1.
     """
     names = {path: [other for other in others if normal(other) == normal(rename.of(path))] for path in mine}
     named = {path: (found[0], "name") for path, found in names.items() if len(found) == 1}
@@ -245,13 +246,13 @@ def _in_group(left: Network, right: Network, rename: Rename, mine: list[str], ot
 
 
 def _rest(mine: Sequence[str], others: Sequence[str], pairs: Mapping[str, tuple[str, str]]) -> tuple[list[str], list[str]]:
-    """Returns those that have no partner yet."""
+    """Returns the layers without a partner so far."""
     taken = {other for other, _ in pairs.values()}
     return [path for path in mine if path not in pairs], [path for path in others if path not in taken]
 
 
 def _along(left: Network, right: Network, waiting: Sequence[tuple[list[str], list[str]]], pairs: dict[str, tuple[str, str]]) -> None:
-    """Adds pairs along the data flow: layers that feed, or are fed by, layers that are partners already."""
+    """Adds pairs of layers that are neighbours of known pairs in the data flow."""
     before = -1
     while before != len(pairs):
         before, taken = len(pairs), {other for other, _ in pairs.values()}
@@ -264,17 +265,17 @@ def _along(left: Network, right: Network, waiting: Sequence[tuple[list[str], lis
 
 
 def _flow(left: Network, right: Network, one: str, other: str, pairs: Mapping[str, tuple[str, str]]) -> bool | None:
-    """Whether the layers that feed both, or are fed by them, are partners; None if none of them is known."""
+    """Returns whether the neighbours of both layers are partners; None if none of them is known."""
     known = {path for path, _ in pairs.values()}
     around = (left.after(one), right.after(other)), (left.before(one), right.before(other))
     sets = [({pairs[path][0] for path in mine if path in pairs}, {*others} & known) for mine, others in around]
-    # With boundaries elsewhere, as a scale within an embedding or after it, one side shows nothing.
+    # With other boundaries, such as a scale inside or after an embedding, one side has no neighbours.
     agrees = [mine == others for mine, others in sets if mine and others]
     return all(agrees) if agrees else None
 
 
 def _alike(left: Network, right: Network, mine: list[str], others: list[str]) -> dict[str, tuple[str, str]]:
-    """Returns the pairs whose names have more in common than with any other, seen from both sides."""
+    """Returns the pairs whose names are most similar, from both sides."""
 
     def best(scores: list[tuple[int, str]]) -> str:
         first = sorted(scores, reverse=True)[:2]
@@ -291,7 +292,7 @@ def _numbers(network: Network, paths: Sequence[str]) -> set[tuple[str, ...]]:
 
 
 def _common(one: list[str], other: list[str]) -> int:
-    """Counts words in common; numbers only if both names have the same number of them, since frameworks count differently."""
+    """Returns a score of common words; numbers count only if both names have as many."""
     numbers = [[word for word in words if word.isdigit()] for words in (one, other)]
     shared = len({*one} & {*other} - {*numbers[0], *numbers[1]})
     if len(numbers[0]) != len(numbers[1]):
@@ -300,21 +301,21 @@ def _common(one: list[str], other: list[str]) -> int:
 
 
 def _unmatched(which: str, path: str, own: Network, others: Sequence[str], other: Network) -> str:
-    """What is said of a layer that nothing of the other side fits."""
+    """Describes a layer without a partner."""
     kin = [one for one in others if other.kind(one) == own.kind(path)]
     like = nearest(path, kin or others)
     close = next((one for one in kin or others if f"nearest: {one})" in like), kin[0] if kin else "")
-    said = f"; nearest is {_described(other, close)}" if close else ""
-    return f"{which} {_described(own, path)} has no layer on the other side{said}"
+    said = f"; the nearest is {_described(other, close)}" if close else ""
+    return f"{which} {_described(own, path)} has no partner on the other side{said}"
 
 
 def _described(network: Network, path: str) -> str:
     shapes = ", ".join(f"{one['name'].rpartition('.')[2]} {tuple(one['shape'])}" for one in network.variables.get(path, []))
-    return f"{path or 'the whole'} ({network.layers.get(path, {}).get('type', 'variable')}: {shapes})"
+    return f"{path or 'the whole model'} ({network.layers.get(path, {}).get('type', 'variable')}: {shapes})"
 
 
 def _without_variables(left: Network, right: Network, rename: Rename, pairs: dict[str, tuple[str, str]]) -> None:
-    """Layers of a kind that hold nothing: of one name, or as many of them between the same two layers."""
+    """Pairs layers without variables: by name, or if there are as many between the same two layers."""
     taken = {other for other, _ in pairs.values()}
     hold = {*left.held()}, {*right.held()}
     names = {normal(path): path for path in right.leaves() if path not in taken}
@@ -331,7 +332,7 @@ def _without_variables(left: Network, right: Network, rename: Rename, pairs: dic
 
 
 def _between(network: Network, known: Mapping[str, str]) -> dict[tuple[str, str], list[str]]:
-    """Returns the unmatched layers of each kind, by the matched layer before them."""
+    """Returns the unmatched layers of each kind, grouped by the matched layer before them."""
     found: dict[tuple[str, str], list[str]] = {}
     anchor, held = "", {*network.held()}
     for path in network.leaves():
@@ -343,7 +344,7 @@ def _between(network: Network, known: Mapping[str, str]) -> dict[tuple[str, str]
 
 
 def _containers(left: Network, right: Network, pairs: dict[str, tuple[str, str]]) -> None:
-    """Layers that hold the same layers, from the outermost."""
+    """Pairs layers that contain the same layers, outermost first."""
     taken = {other for other, _ in pairs.values()}
     held: dict[frozenset[str], list[str]] = {}
     for path in sorted(right.order, key=len):

@@ -1,20 +1,22 @@
-"""The rename table: what a layer or a variable of the left is called on the right.
+"""The rename table, which maps names of layers and variables on the left to names on the right.
 
-A TOML file of rows `"left" = "right"`: whole names, the beginnings of names, or single parts of them; the longest that fits counts. {n}
-stands for a number. A row of a variable can have axes too, and sizes of letters that the shapes do not show:
+It is a TOML file with rows `"left" = "right"`: whole names, prefixes, or single parts of names; the
+longest match wins. {n} matches a number. A row of a variable can have axes, and sizes that the
+shapes do not determine:
 
     "layers.{n}.mlp.up_proj" = "transformer_layer_{n}._feedforward_gate_dense"
     "head.weight" = {name = "head.kernel", left = "o (c h w)", right = "(h w c) o", c = 8, h = 7, w = 7}
 
-Several rows may have one right name, as tied tables do. A list holds what lies side by side in the left's variable, each after the other or
-with its range of the outputs; "" says that a name has no partner, and the names of the right without one are a list under the name "":
+Several rows may have the same right name, for tied tables. A list splits a fused variable of the
+left, in order or with ranges of the outputs. "" marks a name without a partner; names of the right
+without a partner are a list under "":
 
     "h.{n}.attn.c_attn.bias" = ["layer_{n}.query.bias", "layer_{n}.key.bias", "layer_{n}.value.bias"]
     "h.{n}.attn.c_attn.weight" = [{name = "layer_{n}.query.kernel", slice = "0:24"}, {name = "layer_{n}.key.kernel", slice = "24:48"}]
     "rotary_emb.scale" = ""
     "" = ["reverse_embeddings"]
 
-Tables of transformers beside KerasHub are shipped (`SHIPPED`).
+Tables from transformers to KerasHub are included (`SHIPPED`).
 """
 
 import dataclasses
@@ -31,15 +33,18 @@ from ...common.reading import read_toml
 
 FORM = '"left" = "right", or "left" = {name = "right", left = "o i", right = "i o"}, or a list of names, or of {name, slice}'
 NUMBER = "{n}"
-SHIPPED = "keras-hub:"  # before the family of a table that is shipped
-WHOLE = (0, -1)  # the range of what lies side by side, where only the sizes of the parts say it
+SHIPPED = "keras-hub:"  # prefix of the family of an included table
+WHOLE = (0, -1)  # range of a part that follows from the sizes of the parts
 TABLES = Path(__file__).with_name("tables")
 GROUP = re.compile(r"\([^)]*\)")
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """The name of a variable of the left on the right, and its axes on either side. sizes: of letters that the shapes do not show."""
+    """A name on the right, and the axes on both sides.
+
+    sizes: sizes that the shapes do not determine.
+    """
 
     name: str
     left: str = ""
@@ -49,8 +54,11 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Rename:
-    """rows: by the left's name, or a part of it. parts: of a variable of the left the right's names, each with its range of the outputs.
-    alone: the names of the left and of the right that have no partner.
+    """A rename table.
+
+    rows: by the left's name, or a part of it. parts: the right's names for each fused variable of
+    the left, with ranges of its outputs. alone: names of the left and of the right without a
+    partner.
     """
 
     rows: Mapping[str, Row] = dataclasses.field(default_factory=dict)
@@ -58,11 +66,11 @@ class Rename:
     alone: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
 
     def numbered(self, names: Iterable[str]) -> "Rename":
-        """Returns the table with a row for each number that stands for {n} in the left's names."""
+        """Returns the table with {n} expanded to the numbers in the left's names."""
         names = [*names]
         rows = {left: row for left, row in self.rows.items() if NUMBER not in left}
         parts = {left: each for left, each in self.parts.items() if NUMBER not in left}
-        # each pattern with each number that makes it a name, or the beginning of one
+        # every pattern with every number that makes it a name or a prefix
         found = []
         for pattern in (one for one in (*self.rows, *self.parts) if NUMBER in one):
             escaped = re.escape(pattern).replace(r"\{n\}", r"(\d+)", 1).replace(r"\{n\}", r"\1")
@@ -79,11 +87,11 @@ class Rename:
         return Rename(rows, parts, self.alone)
 
     def is_alone(self, which: int, name: str) -> bool:
-        """Whether the name, or what it begins with, has no partner."""
+        """Returns whether the table marks the name, or a prefix of it, as having no partner."""
         return any(re.fullmatch(re.escape(one).replace(r"\{n\}", r"\d+") + r"(\..*)?", name) for one in self.alone[which])
 
     def of(self, name: str) -> str:
-        """Returns the name on the right; the same name if no row fits."""
+        """Returns the name on the right; the same name if no row matches."""
         if name in self.rows:
             return self.rows[name].name
         starts = [left for left in self.rows if name.startswith(f"{left}.")]
@@ -98,9 +106,10 @@ class Rename:
 
 
 def read(name: str | Path) -> Rename:
-    """Returns the table of a file, or one that is shipped, such as `keras-hub:llama`; an empty one without a name.
+    """Reads a table from a file, or an included one such as `keras-hub:llama`; empty without a
+    name.
 
-    Raises ValueError listing every row that is none.
+    Raises ValueError that lists every invalid row.
     """
     text = str(name)
     if not text:
@@ -108,7 +117,7 @@ def read(name: str | Path) -> Rename:
     path = Path(text)
     if text.startswith(SHIPPED) and not path.exists():
         family = text.removeprefix(SHIPPED)
-        known(f"the tables that are shipped, {text}", [family], shipped())
+        known(f"the table {text}", [family], shipped())
         path = TABLES / f"{family}.toml"
     rows, parts, problems = {}, {}, []
     alone: tuple[list[str], list[str]] = ([], [])
@@ -127,14 +136,14 @@ def read(name: str | Path) -> Rename:
             sizes = {letter: size for letter, size in value.items() if isinstance(size, int)}
             rows[left] = Row(value["name"], str(value.get("left", "")), str(value.get("right", "")), sizes)
         else:
-            problems.append(f"{left!r}: a row must be {FORM}; got {value!r:.80}")
+            problems.append(f"{left!r} must be {FORM}; got {value!r:.80}")
     if problems:
         raise ValueError(f"{path}:\n  " + "\n  ".join(problems))
     return Rename(rows, parts, (tuple(alone[0]), tuple(alone[1])))
 
 
 def shipped() -> list[str]:
-    """Returns the families of which a table is shipped: transformers' names on the left, KerasHub's on the right."""
+    """Returns the families with an included table from transformers (left) to KerasHub (right)."""
     return sorted(path.stem for path in TABLES.glob("*.toml"))
 
 
@@ -143,18 +152,18 @@ def _is_part(value: Any) -> bool:
 
 
 def unfinished(weights: Sequence[Mapping[str, Any]], layers: Mapping[str, tuple[str, str]]) -> str:
-    """Returns the table of what is matched, and a row to be filled for each variable that is not, with the names that are left."""
+    """Returns the table of the matched names, with rows to fill in and the candidates."""
     rows = [{"left": one, "right": other} for one, (other, _) in layers.items()]
     spare = [row["right"] for row in weights if not row["left"]]
     lines = [written([row for row in weights if row["left"] and row["right"]], rows).rstrip("\n")]
-    lines += ['# to be filled, or "" for what has no partner; candidates are', *(f"#   {name}" for name in spare)]
+    lines += ['# fill in the names, or keep "" for no partner; candidates:', *(f"#   {name}" for name in spare)]
     lines += [f'# "{row["left"]}" = ""' for row in weights if row["left"] and not row["right"]]
     return "\n".join(lines) + "\n"
 
 
 def written(weights: Sequence[Mapping[str, Any]], layers: Sequence[Mapping[str, Any]]) -> str:
-    """Returns the table as TOML, from the rows of a report: what names, kinds of layers and their places do not say by themselves."""
-    several = {row["left"] for row in layers if row["left"].endswith("]")}  # what lies side by side, and the rows of a table
+    """Returns the table as TOML, without rows that are found automatically."""
+    several = {row["left"] for row in layers if row["left"].endswith("]")}  # parts of fused layers and of tables
     holding = {row["layer"] for row in weights if row["left"]} - several
     rows = [(row["left"], f'"{row["right"]}"') for row in layers if row["left"] in holding and row["left"] != row["right"]]
     held: dict[str, list[str]] = {}
@@ -175,7 +184,7 @@ def written(weights: Sequence[Mapping[str, Any]], layers: Sequence[Mapping[str, 
 
 
 def _partner(row: Mapping[str, Any]) -> str:
-    """The right's name of a variable, with the axes of both, and the sizes that neither shape shows."""
+    """Returns the right's name of a variable, with axes and sizes if needed."""
     if not row.get("left_axes"):
         return f'"{row["right"]}"'
     shown = "".join(GROUP.sub("", row[f"{side}_axes"]) for side in ("left", "right"))
@@ -184,7 +193,7 @@ def _partner(row: Mapping[str, Any]) -> str:
 
 
 def _folded(rows: Sequence[tuple[str, str]]) -> list[str]:
-    """Returns the lines of a table, in which {n} stands for the number of a layer if all layers have the same names but for it."""
+    """Returns the lines of a table, with {n} for numbers in names that differ only in them."""
     patterns = [_pattern(left, right) for left, right in rows]
     counts = Counter(patterns), Counter(left for left, _ in patterns)
     lines = [
@@ -196,7 +205,7 @@ def _folded(rows: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def _pattern(left: str, right: str) -> tuple[str, str]:
-    """The row with {n} for the first number of the left, if the right has it too."""
+    """Returns the row with {n} for the first number of the left, if the right has it, too."""
     number = re.search(r"\d+", left)
     found = number and re.compile(rf"(?<!\d){number[0]}(?!\d)")
     if not number or not found or not found.search(right):

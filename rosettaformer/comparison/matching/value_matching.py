@@ -1,4 +1,4 @@
-"""Matches variables of two models that hold the same loaded numbers: as they are, transposed, with axes split, or side by side in one."""
+"""Matches variables by equal values: unchanged, transposed, with split axes, or fused."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ LETTERS = "ABCDEFGHIJKL"
 
 
 def by_value(left: Arrays, right: Arrays) -> Rename:
-    """Returns the table of the variables whose numbers are the same; of those that are one number throughout nothing is known."""
+    """Returns the table of variables with equal values; constant variables are skipped."""
     mine, others = dict[bytes, list[str]](), dict[bytes, list[str]]()
     for arrays, by_numbers in ((left, mine), (right, others)):
         for name, array in arrays.items():
@@ -40,7 +40,7 @@ def _shows(array: np.ndarray) -> bool:
 
 
 def _row(one: np.ndarray, other: np.ndarray, name: str) -> Row | None:
-    """The axes by which one array is the other; None if there are none."""
+    """Returns the axes that convert one array to the other; None if there are none."""
     if one.shape == other.shape and np.array_equal(one, other):
         axes = " ".join(LETTERS[: one.ndim])
         return Row(name, axes, axes, _sizes(one.shape))
@@ -48,7 +48,7 @@ def _row(one: np.ndarray, other: np.ndarray, name: str) -> Row | None:
         turned = one.transpose(order)
         if splits(turned.shape, other.shape) and np.array_equal(turned.reshape(other.shape), other):
             products = {1, *np.cumprod(turned.shape).tolist(), *np.cumprod(other.shape).tolist()}
-            # the sizes of the axes that both shapes are made of
+            # sizes of the common factors of both shapes
             atoms = [after // before for before, after in itertools.pairwise(sorted(products))]
             mine, theirs = (_grouped(shape, atoms) for shape in (turned.shape, other.shape))
             return Row(name, " ".join(mine[order.index(axis)] for axis in range(one.ndim)), " ".join(theirs), _sizes(atoms))
@@ -60,7 +60,7 @@ def _sizes(atoms: Sequence[int]) -> dict[str, int]:
 
 
 def _grouped(shape: Sequence[int], atoms: Sequence[int]) -> list[str]:
-    """Writes each axis as the letters of its atoms."""
+    """Returns each axis as the letters of its factors."""
     waiting, found = iter(zip(LETTERS, atoms, strict=False)), []
     for size in shape:
         letters, held = [], 1
@@ -73,7 +73,7 @@ def _grouped(shape: Sequence[int], atoms: Sequence[int]) -> list[str]:
 
 
 def _place(whole: np.ndarray, part: np.ndarray) -> tuple[int, int] | None:
-    """Returns where the part begins and ends in the whole, along an axis; None if it is not in it."""
+    """Returns the range of the part along one axis of the whole; None if it is not there."""
     if part.size >= whole.size or whole.ndim > 2:
         return None
     for axis in range(whole.ndim):

@@ -1,4 +1,4 @@
-"""Matches variables of the left and the right, and says how their axes change."""
+"""Matches variables of the two sides, with their axes."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,7 +14,7 @@ from .rename_table import Rename
 
 Pair = dict[str, Any]  # left, right, left_axes, right_axes, sizes, how, layer; right is empty if the other side has none
 Arrays = Mapping[str, np.ndarray]
-OPTIONAL = ("bias", "offset", "scale")  # a layer can be without: a difference between the layers, and no reason to stop
+OPTIONAL = ("bias", "offset", "scale")  # a missing one is a difference between layers, not an error
 CHANNELS = "c"
 
 
@@ -25,9 +25,11 @@ def pairs(
     rename: Rename,
     flattened: Mapping[str, Sequence[Sequence[tuple[str, int]] | None]],
 ) -> tuple[list[Pair], list[str], set[tuple[str, str]]]:
-    """Returns the table of the variables, what is wrong with it, and the layers, by side and path, that have variables without a partner.
+    """Returns the table of variables, its problems, and the layers (side, path) with unmatched
+    variables.
 
-    flattened: by path of the left's layer, the named axes that its inputs were flattened from, on the left and on the right.
+    flattened: named axes of a layer's flattened input, on the left and on the right, by the left's
+    path.
     """
     table: list[Pair] = []
     problems: list[str] = []
@@ -69,12 +71,12 @@ def pairs(
                 missing.add((which, one["layer"]))
                 continue
             named = f"{which} {one['name']} {tuple(one['shape'])}"
-            problems.append(f"{named} has no variable on the other side{nearest(one['name'], others)}")
+            problems.append(f"{named} has no partner on the other side{nearest(one['name'], others)}")
     return table, problems, missing
 
 
 def compare_values(table: Sequence[Pair], left: Network, right: Network, mine: Arrays, others: Arrays) -> None:
-    """Marks the pairs that hold other numbers, in the layout in which either layer uses them, with `other numbers`."""
+    """Marks pairs with different values, in the same layout, with `other numbers`."""
     owned = [{one["name"]: one for several in network.variables.values() for one in several} for network in (left, right)]
     for row in table:
         if row["left"] in mine and row["right"] in others:
@@ -85,7 +87,7 @@ def compare_values(table: Sequence[Pair], left: Network, right: Network, mine: A
                     (axes[0], one["shape"]), (axes[1], other["shape"]), {**one["sizes"], **other["sizes"]}
                 )
                 arrays = weight_layout.carried(arrays[0], own, theirs, sizes).ravel(), arrays[1].ravel()
-            else:  # of unknown layout
+            else:  # unknown layout
                 arrays = np.sort(arrays[0], axis=None), np.sort(arrays[1], axis=None)
             row["other numbers"] = not np.array_equal(*arrays)
 
@@ -95,7 +97,7 @@ def _alone(one: Mapping[str, Any], how: str) -> Pair:
 
 
 def _of_one_shape(lost: Sequence[Mapping[str, Any]], spare: Sequence[Mapping[str, Any]]) -> list[tuple[Any, Any, str]]:
-    """Returns pairs of variables whose layers fit no other: those that alone have a shape, or as many on both sides in their order."""
+    """Returns pairs of unmatched variables by unique shape, or by order if there are as many."""
 
     def by_shape(several: Sequence[Mapping[str, Any]]) -> dict[tuple[int, ...], list[Any]]:
         found: dict[tuple[int, ...], list[Any]] = {}
@@ -117,7 +119,7 @@ def _found(
     one: Mapping[str, Any], others: Mapping[str, Any], everything: Mapping[str, Any], canonical: Mapping[str, Any], rename: Rename,
     taken: set[str],
 ) -> tuple[Any, str]:  # fmt: skip
-    """The other's variable: by the table, the canonical name, the role, the name, or the shape."""
+    """Returns the partner of a variable: by table, canonical name, role, name or shape."""
     if one["name"] in rename.rows and rename.rows[one["name"]].name in everything:
         return everything[rename.rows[one["name"]].name], "renamed"
     if one["canonical"] and one["canonical"] in canonical:
@@ -147,7 +149,7 @@ def _with_axes(
     one: Mapping[str, Any], other: Mapping[str, Any], path: str, how: str, rename: Rename,
     flattened: Sequence[Sequence[tuple[str, int]] | None],
 ) -> Pair:  # fmt: skip
-    """The pair with the axes of both; without known axes the shapes must be equal."""
+    """Returns the pair with the axes of both sides; without known axes, the shapes must be equal."""
     pair = _pair(one, other, path, "", how)
     row = rename.rows.get(one["name"])
     axes = (row.left, row.right) if row and row.left else _joined((one["axes"], other["axes"]))
@@ -161,7 +163,7 @@ def _with_axes(
             return pair | {"left_axes": left_axes, "right_axes": right_axes, "sizes": sizes, "how": how}
         if tuple(one["shape"]) != tuple(other["shape"]):
             raise ValueError(
-                f"shapes {tuple(one['shape'])} and {tuple(other['shape'])} differ, and no axes are known; give a row with axes"
+                f"shapes {tuple(one['shape'])} and {tuple(other['shape'])} differ and the axes are unknown; add a row with axes to --rename"
             )
         return pair | {"how": f"{how}, as it is"}
     if not (row and row.left) and one["role"] == "kernel" and any(flattened):
@@ -178,13 +180,13 @@ def _long(variable: Mapping[str, Any]) -> list[int]:
 
 
 def _with_ones(shape: Sequence[int]) -> str:
-    """Returns the axes of a shape, those of length 1 as 1."""
+    """Returns letters for the axes of a shape, with 1 for axes of length 1."""
     letters = iter("ABCDEFGH")
     return " ".join("1" if size == 1 else next(letters) for size in shape)
 
 
 def _joined(axes: Sequence[str]) -> tuple[str, str]:
-    """Returns the axes of two dense layers' variables, of which one may have several axes where the other has one."""
+    """Returns the axes of two dense variables, joining several axes if the other side has one."""
     found = list(axes)
     for one, several in (("i", INPUTS), ("o", OUTPUTS)):
         for which in (0, 1):
@@ -195,18 +197,18 @@ def _joined(axes: Sequence[str]) -> tuple[str, str]:
 
 
 def _depthwise(axes: str) -> str:
-    """Returns the axes of a convolution with one group for each channel, written as a depthwise convolution."""
+    """Returns the axes of a convolution with one group per channel as those of a depthwise one."""
     return axes if "m" in axes else axes.replace("o i", "(i m) 1").replace("i o", "1 (i m)")
 
 
 def _both(flattened: Sequence[Sequence[tuple[str, int]] | None]) -> list[list[tuple[str, int]]]:
-    """The named axes on both sides; a side that does not follow its own has the channels last."""
+    """Returns the named axes on both sides; a side that does not trace axes has channels last."""
     known = next(flat for flat in flattened if flat)
     last = [atom for atom in known if atom[0] != CHANNELS] + [atom for atom in known if atom[0] == CHANNELS]
     return [list(flat) if flat else last for flat in flattened]
 
 
 def _group(atoms: Sequence[tuple[str, int]]) -> str:
-    """The axes in brackets, by a letter for each."""
+    """Returns the axes in brackets, one letter each."""
     letters = dict(zip(sorted(map(tuple, atoms)), "PQRSTU", strict=False))
     return f"({' '.join(letters[tuple(atom)] for atom in atoms)})"  # type: ignore[index]

@@ -1,4 +1,4 @@
-"""Carries tensors from the layout of one side to the layout of the other."""
+"""Converts tensors from the layout of one side to the layout of the other."""
 
 import math
 import re
@@ -12,12 +12,12 @@ _GROUP = re.compile(r"\([^)]*\)|-?\w")
 
 
 def plain_axes(axes: str) -> str:
-    """Returns the axes without the signs of reversed ones."""
+    """Returns the axes without the signs of reversed axes."""
     return axes.replace("-", "")
 
 
 def carried(array: np.ndarray, from_axes: str, to_axes: str, sizes: Mapping[str, int]) -> np.ndarray:
-    """Returns the array in the other layout; `-y` is a reversed axis. Without known axes it stays as it is."""
+    """Returns the array in the other layout, unchanged without known axes; `-y` is a reversed axis."""
     if not from_axes or not to_axes:
         return array
     array = _reversed(array, from_axes)
@@ -31,9 +31,12 @@ def _reversed(array: np.ndarray, axes: str) -> np.ndarray:
 
 
 def solved(left: tuple[str, Sequence[int]], right: tuple[str, Sequence[int]], known: Mapping[str, int]) -> tuple[str, str, dict[str, int]]:
-    """Returns both axes and the size of every letter in them, from the shapes. known: sizes of letters that the shapes do not show.
+    """Returns the axes of both sides and the size of every letter.
 
-    A group that both sides have is one letter. Raises ValueError if the shapes do not fit, or a size stays unknown.
+    known: sizes that the shapes do not determine.
+
+    A group common to both sides becomes one letter. Raises ValueError on incompatible shapes and
+    unknown sizes.
     """
     axes = [left[0], right[0]]
     for letter, group in zip("ABCD", [group for group in _GROUP.findall(axes[0]) if "(" in group and group in axes[1]], strict=False):
@@ -42,7 +45,7 @@ def solved(left: tuple[str, Sequence[int]], right: tuple[str, Sequence[int]], kn
     for text, shape in zip(axes, (left[1], right[1]), strict=True):
         groups = [group.strip("()").split() for group in _GROUP.findall(plain_axes(text))]
         if len(groups) != len(shape):
-            raise ValueError(f"axes {text!r} do not fit the shape {tuple(shape)}")
+            raise ValueError(f"axes {text!r} do not match the shape {tuple(shape)}")
         pairs += list(zip(groups, shape, strict=True))
     sizes: dict[str, int] = {"1": 1}
     for _ in range(len(pairs) + 1):
@@ -52,10 +55,10 @@ def solved(left: tuple[str, Sequence[int]], right: tuple[str, Sequence[int]], kn
             if len(unknown) == 1 and size % have == 0:
                 sizes[unknown[0]] = size // have
             elif not unknown and have != size:
-                raise ValueError(f"shapes {tuple(left[1])} ({left[0]}) and {tuple(right[1])} ({right[0]}) do not fit")
+                raise ValueError(f"shapes {tuple(left[1])} ({left[0]}) and {tuple(right[1])} ({right[0]}) do not match")
         for letter, size in known.items():
             if any(letter in group for group, _ in pairs) and len([1 for group, _ in pairs for one in group if one not in sizes]):
                 sizes.setdefault(letter, size)
     if missing := sorted({letter for group, _ in pairs for letter in group if letter not in sizes}):
-        raise ValueError(f"the sizes of {', '.join(missing)} in {left[0]!r} and {right[0]!r} must be given")
+        raise ValueError(f"the sizes of {', '.join(missing)} in {left[0]!r} and {right[0]!r} are unknown; add them to the row in --rename")
     return axes[0], axes[1], {letter: size for letter, size in sizes.items() if letter != "1"}

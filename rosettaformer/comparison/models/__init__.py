@@ -1,1 +1,1 @@
-"""Models of each framework behind one face: `base.Model`."""
+"""Models of each framework behind one interface, `base.Model`."""

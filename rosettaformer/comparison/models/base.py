@@ -1,4 +1,4 @@
-"""What a side can be asked, in any framework."""
+"""The interface of a side's model, in any framework."""
 
 import abc
 import dataclasses
@@ -15,7 +15,7 @@ from ...common.backends import imported
 from ...common.modules import BACKENDS, framework_of
 
 DTYPES = ("float32", "float64")
-# Exact in float32: frameworks round such constants in more than one place, in float64 too.
+# Exact in float32, since frameworks round these constants in several places, even in float64.
 LEARNING_RATE, DECAY, BETAS, EPSILON = 2.0**-7, 2.0**-7, (0.875, 1 - 2.0**-10), 2.0**-27
 Arrays = dict[str, np.ndarray]
 Translation = Callable[[Mapping[str, Any]], Mapping[str, Any]]
@@ -23,8 +23,9 @@ Translation = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 @dataclasses.dataclass
 class Layer:
-    """A layer by its path. hyperparameters: its own, as `kinds.hyperparameters` names them. scalars: every number and text among its
-    attributes.
+    """A layer.
+
+    hyperparameters: see `kinds.hyperparameters`. scalars: numbers and strings in its attributes.
     """
 
     path: str
@@ -36,11 +37,12 @@ class Layer:
 
 @dataclasses.dataclass
 class Variable:
-    """A parameter, or a buffer that is part of the model's state.
+    """A parameter, or a buffer in the model's state.
 
-    name: the own name; a part of a tensor that holds several says which: `in_proj_weight[query]`. role: what it is to its layer, such as
-    kernel; empty if the layer is of no known kind. axes: of the native tensor, by named letters. sizes: of letters that the shape does
-    not show. required: whether the other side must have it. canonical: its name in a checkpoint of ours.
+    name: native name; parts of a fused tensor have an index: `in_proj_weight[query]`. role: role in
+    its layer, such as kernel; empty in a layer of unknown kind. axes: letters of the native axes.
+    sizes: sizes of letters that the shape does not determine. required: whether the other side must
+    have it. canonical: name in a canonical checkpoint.
     """
 
     name: str
@@ -56,7 +58,7 @@ class Variable:
 
 @dataclasses.dataclass
 class LayerCall:
-    """A call of a layer: the arrays that it was given and gave, and their tags (`axes.Tag`) if the side follows its axes."""
+    """A call of a layer: inputs, outputs, and their tags (`axes.Tag`) if the side traces axes."""
 
     path: str
     index: int
@@ -67,11 +69,12 @@ class LayerCall:
 
 
 class Model(abc.ABC):
-    """One side's model. Arrays go in and come out in the side's own axes, floats in the dtype of the question.
+    """The model of one side. Arrays have the side's own axis order, and floats the requested dtype.
 
-    framework: torch, keras, flax or numpy. convention: where the channels of its spatial layers stand, "first" or "last"; empty if it
-    has none. defaults: inputs that fit it, declared or as arrays. known: the arguments, and whether each is required, if they are not
-    those of its call. translation: what makes its own arguments of the reference's inputs. canonical: what gives its variables canonical
+    framework: torch, keras, flax, onnx or numpy. convention: "first" or "last", the channels of
+    spatial layers; empty without spatial layers. defaults: default inputs, declared or as arrays.
+    known: the arguments and whether each is required, if not those of the call. translation:
+    converts the reference's inputs to the model's arguments. canonical: gives variables canonical
     names.
     """
 
@@ -82,36 +85,36 @@ class Model(abc.ABC):
     known: Mapping[str, bool] | None = None
     translation: Translation | None = None
     canonical: Callable[[list[Variable]], list[Variable]] | None = None
-    whole_attention = True  # or attention is the layers that it is made of
+    whole_attention = True  # False: attention counts as the layers inside it
 
     def own(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Returns the inputs, which may be native tensors, by the names of the model's own arguments."""
+        """Returns the inputs by the model's own argument names."""
         return self.translation(inputs) if self.translation else inputs
 
     def adopt(self, values: Arrays, config: TransformerConfig, component: str, table: layout.Table) -> None:
-        """Sets the variables in float32 from canonical ones, as the table of a port says."""
+        """Loads canonical parameters in float32, using a port's table of weights."""
         raise NotImplementedError
 
     @abc.abstractmethod
     def about(self) -> dict[str, Any]:
-        """Returns the class, the framework's versions and the arguments of a call: (name, whether it has no default)."""
+        """Returns the class, the versions, and the arguments as (name, whether it is required)."""
 
     def build(self, inputs: Arrays) -> None:  # noqa: B027
-        """Finishes the model in float32, which may learn its shapes from inputs."""
+        """Builds the float32 model, whose shapes may depend on the inputs."""
 
     def widen(self, inputs: Arrays) -> None:  # noqa: B027
-        """Makes the float64 model of the one that `build` has finished. Raises what the model raises if it cannot be made."""
+        """Makes a float64 copy of the model that `build` finished. Raises any error of the model."""
 
     @abc.abstractmethod
     def layers(self) -> list[Layer]:
-        """Returns every layer, in the order of declaration."""
+        """Returns every layer, in declaration order."""
 
     @abc.abstractmethod
     def variables(self) -> list[Variable]:
-        """Returns every floating variable."""
+        """Returns every floating-point variable."""
 
     def tied(self) -> list[list[str]]:
-        """Returns the names of each variable that has several."""
+        """Returns the names of each tied variable."""
         return []
 
     @abc.abstractmethod
@@ -124,35 +127,37 @@ class Model(abc.ABC):
 
     @abc.abstractmethod
     def run(self, inputs: Arrays, dtype: str) -> list[LayerCall]:
-        """Returns every call of a layer in one evaluation, in the order in which they end; the last is the whole model, at the path ""."""
+        """Runs the model and returns the calls of all layers in the order in which they end; the
+        model itself, "", is last.
+        """
 
     @abc.abstractmethod
     def force(self, wanted: Sequence[tuple[str, int, list[np.ndarray]]], inputs: Arrays, dtype: str) -> list[Any]:
-        """Returns what layers give for other arrays, by path and number of the call; a text if a layer cannot be called so."""
+        """Runs layers on other inputs, by path and call number; an error becomes a string."""
 
     def activate(self, path: str, arrays: list[np.ndarray], dtype: str) -> list[np.ndarray] | None:
-        """Returns what the activation within a layer makes of other arrays; None if it has none that can be called alone."""
+        """Applies the activation of a layer to arrays; None if it cannot be called separately."""
         return None
 
     @abc.abstractmethod
     def gradients(self, inputs: Arrays, cotangents: list[np.ndarray], dtype: str) -> Arrays:
-        """Returns the gradients of the sum of cotangent * output in evaluation: of the inputs, by `input NAME`, and of the variables."""
+        """Returns the gradients of sum(cotangent * output): `input NAME`, and variables."""
 
     @abc.abstractmethod
     def step(self, inputs: Arrays, cotangents: list[np.ndarray], dtype: str, optimizer: str) -> tuple[Arrays, str]:
-        """Returns the variables after one step of training on that sum, and what is random in it; empty if it can be compared."""
+        """Returns the variables after one training step, and a message if it is random."""
 
     @abc.abstractmethod
     def timed(self, inputs: Arrays, cotangents: list[np.ndarray], what: str, compiled: bool) -> Callable[[], Any]:
-        """Returns what is to be timed, in float32: `forward` or `step`."""
+        """Returns the call to time, in float32. what: `forward` or `step`."""
 
 
 def narrow(calls: Sequence[LayerCall]) -> str:
-    """Returns why calls in float64 do not compute so; empty if they do."""
+    """Returns the reason why outputs are not float64; empty if they are."""
     outputs = [array for array in calls[-1].outputs if array.dtype.kind == "f"]
     if all(array.dtype == np.float64 for array in outputs):
         return ""
-    return "it has layers whose dtype is fixed, and gives " + ", ".join(sorted({str(array.dtype) for array in outputs}))
+    return "some layers have a fixed dtype; the outputs are " + ", ".join(sorted({str(array.dtype) for array in outputs}))
 
 
 def is_floating(array: Any) -> bool:
@@ -160,12 +165,12 @@ def is_floating(array: Any) -> bool:
 
 
 def rounded(array: np.ndarray, dtype: str) -> np.ndarray:
-    """Returns floats in the dtype, others unchanged."""
+    """Returns floats in the dtype, other arrays unchanged."""
     return array.astype(dtype) if array.dtype.kind == "f" else array
 
 
 def guarded(function: Callable[[], Any]) -> Any:
-    """Returns what the function gives, or a text that says why it fails."""
+    """Returns the result of the function, or its error as a string."""
     try:
         return function()
     except Exception as error:
@@ -173,10 +178,11 @@ def guarded(function: Callable[[], Any]) -> Any:
 
 
 def wrapped(built: Any, make: Callable[[], Any], text: str, call: str = "") -> Model:
-    """Returns the model that was built as one of its framework: a module, a method of one, or a partial function of one. call: the method
-    that is called, empty for the model itself.
+    """Wraps a module, a method of a module, or a partial of either.
 
-    Raises ValueError if it is of no framework.
+    call: the method to call; empty for the module.
+
+    Raises ValueError on any other object.
     """
     if isinstance(built, functools.partial) and built.args and (framework_of(built.args[0]) or inspect.ismethod(built.args[0])):
         return wrapped(built.args[0], lambda: make().args[0], text, call)
@@ -185,7 +191,7 @@ def wrapped(built: Any, make: Callable[[], Any], text: str, call: str = "") -> M
     framework = framework_of(built)
     if not framework:
         required = "a torch.nn.Module, a Keras layer or model, an nnx.Module or a linen Module"
-        raise ValueError(f"{text} must build {required}; it built {type(built).__module__}.{type(built).__name__}")
+        raise ValueError(f"{text} must build {required}; got {type(built).__module__}.{type(built).__name__}")
     module = imported(BACKENDS[framework], f"{__package__}.{framework}_model")
     kind = getattr(module, f"{framework.capitalize()}Model")
     model: Model = kind(make, built, call) if framework in ("torch", "keras") else kind(built, call or "__call__")

@@ -1,7 +1,8 @@
-"""Tells what a layer is by what it does: dense, a norm or a table, whatever its class is called.
+"""Recognizes dense layers, norms and tables by their behaviour, whatever their class is called.
 
-A layer with a kernel is dense if its output is linear in its input, a layer with one or two vectors is a norm if its output is the
-normalised input times one of them, and a layer whose output are rows of a matrix is a table.
+A layer with a kernel is dense if its output is linear in its input; a layer with one or two vectors
+is a norm if its output is the normalized input times one of them; a layer that outputs rows of a
+matrix is a table.
 """
 
 import itertools
@@ -14,17 +15,20 @@ import numpy as np
 from ..explaining import Explaining
 from .base import Arrays, Layer, LayerCall, Variable
 
-CLOSE = 1e-4  # relative to the largest output: float32 rounds far less, and a wrong hypothesis is far further off
-INPUTS, OUTPUTS = "rst", "pqu"  # the letters of several axes that are contracted, and of several that are left
-LEARNED = ("", "embedding")  # the kinds that are looked at
-OFFSETS = range(4)  # by which a table of positions may skip rows
-FIRST_ROW = "first row"  # of a table of positions, that of the first token
+CLOSE = 1e-4  # relative to the largest output: far above rounding, far below a wrong hypothesis
+INPUTS, OUTPUTS = "rst", "pqu"  # letters of several contracted axes, and of several remaining ones
+LEARNED = ("", "embedding")  # the kinds that are examined
+OFFSETS = range(4)  # rows that a table of positions may skip
+FIRST_ROW = "first row"  # setting of a table of positions: the row of the first token
 Activate = Callable[[str, list[np.ndarray]], list[np.ndarray] | None]
 
 
 @dataclass
 class Found:
-    """What a layer is. roles: of its variables, by name, with their axes; the others are not read."""
+    """A recognized layer.
+
+    roles: role and axes of its variables, by name; other variables are unused.
+    """
 
     kind: str
     roles: dict[str, tuple[str, str]]
@@ -39,7 +43,10 @@ def learn(
     activate: Activate,
     explaining: Explaining,
 ) -> None:
-    """Adds to layers of no known kind, and to their variables, what their first calls show. activate: `Model.activate` in float32."""
+    """Recognizes layers of unknown kind, and their variables, from their first calls.
+
+    activate: `Model.activate` in float32.
+    """
     first: dict[str, LayerCall] = {}
     for call in calls:
         first.setdefault(call.path, call)
@@ -53,7 +60,7 @@ def learn(
         if len(call.outputs) != 1 or not call.inputs:
             continue
         held = {one.name: values[one.name] for one in own if one.trainable}
-        found = explaining(f"what {layer.path} does", _found, call, held, activate)
+        found = explaining(f"kind of {layer.path}", _found, call, held, activate)
         if found is None:
             continue
         layer.kind = found.kind
@@ -63,13 +70,13 @@ def learn(
         for one in own:
             if one.name in found.roles:
                 one.role, one.axes = found.roles[one.name]
-                one.required &= found.kind != "embedding" or one.shape[0] > 1  # one row for all tokens is a constant
+                one.required &= found.kind != "embedding" or one.shape[0] > 1  # a single row for all tokens is a constant
             elif layer.path in once:
                 one.required = False
 
 
 def same(one: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> bool:
-    """Whether two calls give the same numbers, but for rounding."""
+    """Returns whether two calls agree up to rounding."""
     if len(one) != len(other) or any(first.shape != second.shape for first, second in zip(one, other, strict=True)):
         return False
     pairs = [pair for pair in zip(one, other, strict=True) if np.isfinite(pair[0]).all()]
@@ -103,13 +110,13 @@ def _table(call: LayerCall, own: Arrays, activate: Activate) -> Found | None:
 
 
 def _norm(call: LayerCall, own: Arrays, activate: Activate) -> Found | None:
-    """`y = (x - m) / sqrt(v + epsilon) (scale + 0 or 1) + offset` over the last axis, with the mean m or without."""
+    """`y = (x - m) / sqrt(v + epsilon) (scale + 0 or 1) + offset`, with or without the mean m."""
     x, y = call.inputs[0], call.outputs[0]
     if x.dtype.kind != "f" or x.shape != y.shape or x.ndim < 2 or not 1 <= len(own) <= 2 or x.shape[-1] < 2:
         return None
     if any(vector.shape != x.shape[-1:] for vector in own.values()):
         return None
-    shows = np.abs(x).max(axis=-1) > 0  # a row of zeros, such as an embedding's at padding, says nothing
+    shows = np.abs(x).max(axis=-1) > 0  # rows of zeros, such as an embedding at padding, carry no information
     wide, given = x[shows].astype(np.float64), y[shows].astype(np.float64)
     for names in itertools.permutations(own):
         scale, offset = own[names[0]].astype(np.float64), own[names[1]] if len(names) > 1 else 0.0
@@ -155,7 +162,7 @@ def _dense(call: LayerCall, own: Arrays, activate: Activate) -> Found | None:
 
 
 def _contracted(x: np.ndarray, kernel: np.ndarray) -> Iterator[tuple[tuple[int, ...], np.ndarray]]:
-    """Yields the products of the last axes of x with axes of the kernel of the same sizes, and which axes these are."""
+    """Yields products of x with the kernel over axes of equal sizes, and these axes."""
     for count in range(1, min(kernel.ndim, x.ndim)):
         for inside in itertools.combinations(range(kernel.ndim), count):
             if tuple(kernel.shape[axis] for axis in inside) == x.shape[-count:]:

@@ -16,11 +16,11 @@ from ...judge.ports.names import Names
 from .base import Arrays, Layer, LayerCall, Model, Variable
 from .reference_model import canonical_variables
 
-DIGITS = 1 << 12  # the base in which elements are counted, whose digits float32 holds
+DIGITS = 1 << 12  # base of element numbers; float32 represents every digit exactly
 
 
 def named(table: layout.Table, config: TransformerConfig, component: str) -> Callable[[list[Variable]], list[Variable]]:
-    """Returns what gives variables of a model their canonical names and axes."""
+    """Returns a function that gives variables their canonical names and axes."""
     shapes, axes = parameters.shapes(config, component), parameters.axes(config, component)
     rows = {native: (name, own) for name, native, own in table}
 
@@ -38,7 +38,7 @@ def named(table: layout.Table, config: TransformerConfig, component: str) -> Cal
 
 
 class Component(Model):
-    """A component of a port: its variables are the canonical ones, wherever the port holds them, and so are the paths of its layers."""
+    """A component of a port, with canonical variables and layer paths."""
 
     def __init__(self, model: Model, names: Names, case: Case, config: TransformerConfig) -> None:
         component = model_of(case.component)
@@ -60,7 +60,7 @@ class Component(Model):
         return self._model.timed(inputs, cotangents, what, compiled)
 
     def build(self, inputs: Arrays) -> None:
-        """Also finds the elements of canonical variables in the model's variables, which are loaded with numbers that identify them."""
+        """Also locates canonical elements in the model, by loading numbers that identify them."""
         self._model.build(inputs)
         before = self._model.values()
         sizes = {name: math.prod(shape) for name, shape in self._shapes.items()}
@@ -76,16 +76,16 @@ class Component(Model):
                     place[(low[native] + high[native] * DIGITS)[positions].astype(int)] = positions
                     self._places[name] = (native, place)
         if missing := [name for name in sizes if name not in self._places]:
-            raise ValueError(f"no variable of the model holds {', '.join(missing)}")
+            raise ValueError(f"the model has no variable for {', '.join(missing)}")
 
     def _marked(self, values: Callable[[str], np.ndarray]) -> Arrays:
-        """The model's variables, flat, when the canonical ones have these values."""
+        """Returns the model's variables, flattened, after loading these canonical values."""
         given = {name: values(name).astype(np.float32).reshape(shape) for name, shape in self._shapes.items()}
         self._model.adopt(given, self._config, self._component, self._table)
         return {name: array.ravel() for name, array in self._model.values().items()}
 
     def _of(self, native: Arrays) -> Arrays:
-        """Returns the canonical arrays among arrays of the model's variables, as far as these are given."""
+        """Converts native arrays to canonical ones, as far as they are present."""
         return {
             name: native[where].ravel()[place].reshape(self._shapes[name])
             for name, (where, place) in self._places.items()

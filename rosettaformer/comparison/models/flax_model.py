@@ -1,4 +1,4 @@
-"""A side in JAX, with Flax: what NNX and Linen do alike, as functions of the variables."""
+"""A side in Flax: the common parts of NNX and Linen, as functions of the variables."""
 
 import abc
 from collections.abc import Callable, Iterable, Mapping
@@ -17,12 +17,12 @@ from ...common.modules import jax as face
 from .base import BETAS, DECAY, EPSILON, LEARNING_RATE, Arrays, Model, Variable, rounded
 from .layer_calls import own_variables, tensors
 
-CPU = "cpu"  # the device of every comparison
+CPU = "cpu"  # device of every comparison
 Values = Mapping[str, jax.Array]
 
 
 class FlaxModel(Model):
-    """Holds the variables' values by name; an implementation applies its module to them."""
+    """Stores the values of variables by name; subclasses apply a module to them."""
 
     framework = "flax"
 
@@ -33,7 +33,7 @@ class FlaxModel(Model):
 
     @abc.abstractmethod
     def _apply(self, values: Values, given: Mapping[str, Any], dtype: str, training: bool, twice: bool = False) -> tuple[Any, Any, Any]:
-        """Returns the output, the values after the call, and the output of a second call if `twice`. Nothing is dropped at random."""
+        """Returns the output, the values after the call, and a second output if `twice`."""
 
     def about(self) -> dict[str, Any]:
         versions = {"jax": jax.__version__, "flax": flax.__version__}
@@ -41,7 +41,7 @@ class FlaxModel(Model):
         return {"class": type(self._module).__name__, "versions": versions, "arguments": found}
 
     def _function(self) -> Callable[..., Any]:
-        """What the model is called by, whose arguments are its own."""
+        """Returns the function that calls the model."""
         found: Callable[..., Any] = getattr(self._module, self._name)
         return found
 
@@ -91,7 +91,7 @@ class FlaxModel(Model):
     def _stepping(
         self, inputs: Arrays, cotangents: list[np.ndarray], dtype: str, optimizer: str
     ) -> tuple[Callable[..., Any], Any, Callable[..., Any]]:
-        """Returns a function of (all values, state) that makes one step, all values, and a function of them that makes the first state."""
+        """Returns a step (values, state), the values, and a function from values to a state."""
         given, values = self._tensors(inputs, dtype), self._tensors(self._values, dtype)
         own = [jnp.asarray(array, dtype) for array in cotangents]
         adamw = optax.adamw(LEARNING_RATE, b1=BETAS[0], b2=BETAS[1], eps=EPSILON, weight_decay=DECAY)
@@ -115,10 +115,10 @@ class FlaxModel(Model):
             given, values = self._tensors(inputs, dtype), self._tensors(self._values, dtype)
             first, _, second = self._apply(values, given, dtype, True, twice=True)
             pairs = zip(tensors(face, first), tensors(face, second), strict=True)
-            random = "" if all(np.array_equal(a, b) for a, b in pairs) else "something random is active in training"
+            random = "" if all(np.array_equal(a, b) for a, b in pairs) else "it is random in training mode"
             del first, second, values
             step, start, state = self._stepping(inputs, cotangents, dtype, optimizer)
-            after = jax.jit(lambda values: step(values, state(values))[0], donate_argnums=0)(start)  # no state takes memory
+            after = jax.jit(lambda values: step(values, state(values))[0], donate_argnums=0)(start)  # donate the values to save memory
             return {name: np.array(array) for name, array in after.items()}, random
 
     def timed(self, inputs: Arrays, cotangents: list[np.ndarray], what: str, compiled: bool) -> Callable[[], Any]:

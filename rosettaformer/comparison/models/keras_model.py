@@ -1,4 +1,4 @@
-"""A side in Keras, on TensorFlow."""
+"""A side in Keras with TensorFlow."""
 
 import contextlib
 import functools
@@ -82,7 +82,7 @@ class KerasModel(Model):
         return found
 
     def _owned(self, dtype: str) -> Iterator[tuple[str, Any, str, dict[str, Any]]]:
-        """Yields the layers, each with its own floating variables by name."""
+        """Yields the layers, each with its own floating-point variables by name."""
         taken: set[int] = set()
         for path, layer, kind in sorted(self._layers(dtype), key=lambda row: -len(row[0])):
             own = [variable for variable in layer.variables if id(variable) not in taken and "float" in str(variable.dtype)]
@@ -143,7 +143,7 @@ class KerasModel(Model):
         return [np.array(function(tf.constant(array))) for array in arrays] if callable(function) else None
 
     def _floating(self, dtype: str, given: Mapping[str, Any], training: bool) -> list[tf.Tensor]:
-        """The outputs that float."""
+        """Returns the floating-point outputs."""
         return [tensor for tensor in tensors(face, self._applied_to(dtype, given, training)) if tensor.dtype.is_floating]
 
     def _loss(self, dtype: str, given: Mapping[str, Any], cotangents: Sequence[tf.Tensor], training: bool) -> Any:
@@ -167,10 +167,10 @@ class KerasModel(Model):
             self._restore()
             step()
             after = {name: np.array(variable) for name, variable in self._tensors(dtype).items()}
-        return after, "" if first == second else "something random is active in training"
+        return after, "" if first == second else "it is random in training mode"
 
     def _stepping(self, dtype: str, given: Any, own: Any, optimizer: str) -> Callable[[], Any]:
-        # Keras adds its epsilon before the first correction of the bias; this value makes its first step equal to the others'.
+        # Keras adds epsilon before bias correction; this value makes its first step equal to the other frameworks'.
         epsilon = EPSILON * (1 - BETAS[1]) ** 0.5
         adamw = {"beta_1": BETAS[0], "beta_2": BETAS[1], "epsilon": epsilon, "weight_decay": DECAY}
         stepping = keras.optimizers.SGD(LEARNING_RATE) if optimizer == "sgd" else keras.optimizers.AdamW(LEARNING_RATE, **adamw)
@@ -187,7 +187,7 @@ class KerasModel(Model):
 
     @contextlib.contextmanager
     def _training(self, dtype: str) -> Iterator[None]:
-        """Dropout drops nothing, and afterwards every variable is as it was."""
+        """Disables dropout, and restores every variable afterwards."""
         rates = [(layer, layer.rate) for _, layer, kind in self._layers(dtype) if kind == "dropout"]
         before = [(variable, np.array(variable)) for variable in self._models[dtype].variables]
         self._restore = lambda: [variable.assign(value) for variable, value in before]
@@ -209,8 +209,9 @@ class KerasModel(Model):
 
 
 def _names(own: Sequence[Any], inner: bool) -> list[str]:
-    """Returns the names of a layer's variables. inner: those of layers within it. Keras numbers variables without a name through the
-    process: here they are numbered in the layer.
+    """Returns the names of a layer's variables. inner: whether they belong to layers inside it.
+
+    Variables without a name are numbered within the layer; Keras numbers them across the process.
     """
     inner |= len({variable.name for variable in own}) < len(own)
     unnamed = [variable for variable in own if re.fullmatch(r"variable(_\d+)?", variable.name)]
@@ -222,7 +223,7 @@ def _names(own: Sequence[Any], inner: bool) -> list[str]:
 
 @contextlib.contextmanager
 def _default(dtype: str) -> Iterator[None]:
-    """Makes layers of this dtype within the block."""
+    """Creates layers in this dtype within the block."""
     before = keras.config.floatx(), keras.config.dtype_policy()
     keras.config.set_floatx(dtype)
     keras.config.set_dtype_policy(dtype)

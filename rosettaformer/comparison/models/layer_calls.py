@@ -1,4 +1,4 @@
-"""The record of the calls of a model's layers, in any framework that `modules` knows."""
+"""Records the calls of a model's layers, in any framework of `common.modules`."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import ModuleType
@@ -15,7 +15,10 @@ Tag = Callable[[Any], Any]
 
 
 def layers(framework: str, rows: Iterable[tuple[str, Any]], whole_attention: bool = True) -> Iterator[tuple[str, Any, str]]:
-    """Yields path, module and kind of every layer. whole_attention: attention is one, whatever it is made of."""
+    """Yields path, module and kind of every layer.
+
+    whole_attention: whether attention counts as one layer.
+    """
     closed: list[str] = []
     for path, part in rows:
         if any(path.startswith(f"{prefix}.") for prefix in closed):
@@ -34,7 +37,7 @@ def tensors(face: ModuleType, value: Any) -> list[Any]:
 
 
 def described(framework: str, rows: Iterable[tuple[str, Any, str]]) -> list[Layer]:
-    """Returns the layers at these paths, of these kinds."""
+    """Returns the layers for rows of path, module and kind."""
     return [
         Layer(path, kind, type(part).__name__, kinds.hyperparameters(framework, kind, part), kinds.scalars(part))
         for path, part, kind in rows
@@ -42,7 +45,7 @@ def described(framework: str, rows: Iterable[tuple[str, Any, str]]) -> list[Laye
 
 
 def opened(layers: Iterable[Layer], variables: Iterable[Variable]) -> list[Layer]:
-    """Gives the projections of attention that holds them itself, as torch's does, layers of their own; these are never called."""
+    """Turns projections inside attention, as in torch, into layers that are never called."""
     whole, found = {layer.path for layer in layers if layer.kind == "attention"}, dict[str, Layer]()
     for one in variables:
         part, dot, role = one.role.partition(".")
@@ -54,7 +57,10 @@ def opened(layers: Iterable[Layer], variables: Iterable[Variable]) -> list[Layer
 
 
 def own_variables(framework: str, path: str, kind: str, module: Any, owned: Mapping[str, tuple[Any, bool]]) -> list[Variable]:
-    """Returns the variables of one layer of Keras or Flax: of each relative name the value, and whether it is trained."""
+    """Returns the variables of a Keras or Flax layer.
+
+    owned: value and trainable flag, by relative name.
+    """
     kernel = next((value for name, (value, _) in owned.items() if name.endswith("kernel")), None)
     rows = kinds.roles(framework, kind, module, 0 if kernel is None else len(kernel.shape))
     groups = getattr(module, "feature_group_count", None) or getattr(module, "groups", None) or 1
@@ -68,7 +74,10 @@ def own_variables(framework: str, path: str, kind: str, module: Any, owned: Mapp
 
 
 class Record:
-    """The calls of layers, in the order in which they end. face: the framework's file of `modules`. tag: the axes of a tensor."""
+    """Calls of layers in the order in which they end.
+
+    face: the framework's module in `common.modules`. tag: axes of a tensor.
+    """
 
     def __init__(self, face: ModuleType, tag: Tag = lambda tensor: None) -> None:
         self.calls: list[LayerCall] = []
@@ -77,21 +86,24 @@ class Record:
         self._open: dict[tuple[str, int], tuple[list[np.ndarray], list[Any]]] = {}
 
     def enter(self, call: ModuleCall) -> None:
-        """A call begins. Its arrays are copied here, since a layer may overwrite what it is given."""
+        """Starts a call; copies its inputs, since a layer may overwrite them."""
         self._given[call.path, call.index] = call
         self._open[call.path, call.index] = self._arrays((call.args, call.kwargs))
 
     def leave(self, call: ModuleCall, output: Any) -> None:
-        """A call ends."""
+        """Ends a call."""
         self._add(call.path, call.index, self._open.pop((call.path, call.index)), output)
 
     def whole(self, given: Any, output: Any) -> None:
-        """Adds the call of the whole model at the end, unless it stands there."""
+        """Appends the call of the whole model, unless it is recorded."""
         if not self.calls or self.calls[-1].path:
             self._add("", 0, self._arrays(given), output)
 
     def forced(self, path: str, index: int, arrays: list[np.ndarray], function: Callable[..., Any] | None = None) -> Any:
-        """Returns what a layer gives for other arrays in one of its calls, or why it gives nothing. function: called in its place."""
+        """Repeats a call of a layer on other inputs; returns an error as a string.
+
+        function: called instead of the layer.
+        """
 
         def answer() -> list[np.ndarray]:
             call = self._given[path, index]
@@ -105,6 +117,6 @@ class Record:
         self.calls.append(LayerCall(path, index, given[0], outputs[0], given[1], outputs[1]))
 
     def _arrays(self, value: Any) -> tuple[list[np.ndarray], list[Any]]:
-        """The tensors of a nest as arrays, and their tags."""
+        """Returns the tensors of a nest as arrays, and their tags."""
         found = tensors(self._face, value)
         return [self._face.to_numpy(tensor) for tensor in found], [self._tag(tensor) for tensor in found]

@@ -24,13 +24,13 @@ PARAMETERS = "params"
 
 
 class LinenModel(FlaxModel):
-    """An `nn.Module` and its variables; layers are known once it was called."""
+    """An `nn.Module` and its variables; its layers are known after the first call."""
 
     convention = "last"
 
     def __init__(self, module: nn.Module, call: str = "__call__") -> None:
         super().__init__(module, call)
-        self._places: dict[str, tuple[str, tuple[str, ...]]] = {}  # of a variable: its collection and path
+        self._places: dict[str, tuple[str, tuple[str, ...]]] = {}  # variable -> its collection and path
         self._others: dict[str, Any] = {}
         self._layers: dict[str, tuple[Layer, Any]] = {}
 
@@ -93,7 +93,7 @@ class LinenModel(FlaxModel):
         return record.calls
 
     def _path(self, module: nn.Module) -> str | None:
-        """The path of a layer, which joins those that are known; None within attention, which is one layer."""
+        """Returns the path of a layer and registers it; None inside attention, which is one layer."""
         path = face.path(module)
         if self.whole_attention and any(
             layer.kind == "attention" and path.startswith(f"{known}.") for known, (layer, _) in self._layers.items()
@@ -109,7 +109,7 @@ class LinenModel(FlaxModel):
         return self._recorded(inputs, dtype, Record.leave)
 
     def force(self, wanted: Sequence[tuple[str, int, list[np.ndarray]]], inputs: Arrays, dtype: str) -> list[Any]:
-        """A layer is called with the other arrays, too, in the call of the whole in which it exists."""
+        """Calls each layer on the other inputs while the whole model runs."""
         arrays = {(path, index): given for path, index, given in wanted}
         answers: dict[tuple[str, int], Any] = {}
 
@@ -121,7 +121,7 @@ class LinenModel(FlaxModel):
                 answers[call.path, call.index] = record.forced(call.path, call.index, given, function)
 
         self._recorded(inputs, dtype, leave)
-        return [answers.get((path, index), "was not called again") for path, index, _ in wanted]
+        return [answers.get((path, index), "the layer was not called again") for path, index, _ in wanted]
 
 
 def _no_dropout(call: Any, args: tuple[Any, ...], kwargs: dict[str, Any], context: nn.module.InterceptorContext) -> Any:

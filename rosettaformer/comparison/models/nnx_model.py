@@ -19,7 +19,7 @@ from .layer_calls import Record, described, layers
 
 
 class NnxModel(FlaxModel):
-    """An `nnx.Module`; its variables are set anew in every call, on a copy."""
+    """An `nnx.Module`; every call sets the variables of a copy."""
 
     def __init__(self, module: nnx.Module, call: str = "__call__") -> None:
         super().__init__(module, call)
@@ -41,7 +41,7 @@ class NnxModel(FlaxModel):
         return layers("flax", face.paths(self._module), self.whole_attention)
 
     def _copy(self, values: Values, dtype: str, training: bool) -> nnx.Module:
-        """The module with these values, in evaluation or in training without dropout."""
+        """Returns a copy with these values, in evaluation mode or in training mode without dropout."""
         module = nnx.clone(self._module)
         for name, variable in _variables(module):
             variable.set_value(values[name])
@@ -80,7 +80,7 @@ class NnxModel(FlaxModel):
 
 
 def _variables(module: nnx.Module) -> Iterator[tuple[str, nnx.Variable]]:
-    """The floating variables by dotted name."""
+    """Yields the floating-point variables by dotted name."""
     for name, node in face.variables(module):
         value: Any = None if isinstance(node, nnx.RngState) else node.get_value()
         if hasattr(value, "dtype") and jnp.issubdtype(value.dtype, jnp.floating):

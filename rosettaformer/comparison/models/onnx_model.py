@@ -1,5 +1,6 @@
-"""A side that is an ONNX file, run by ONNX Runtime with its own weights, in float64 as far as that has its
-operators. It has no gradients.
+"""A side that is an ONNX file, run by ONNX Runtime with its own weights.
+
+It has no gradients. In float64, operators that ONNX Runtime lacks run in float32.
 """
 
 import os
@@ -22,12 +23,12 @@ from . import behaviour
 from .base import Arrays, Layer, LayerCall, Model, Variable, guarded
 from .onnx_scopes import Graph, Scope
 
-ROWS, LENGTH = 2, 7  # of random tokens, where the file fixes no size
-LARGEST = 2**31 - 1  # bytes of a message that protobuf writes
+ROWS, LENGTH = 2, 7  # shape of random tokens, unless the file fixes it
+LARGEST = 2**31 - 1  # maximum size of a protobuf message, in bytes
 
 
 class _Running:
-    """A graph with a session that gives every tensor that enters or leaves a scope. tensors: of the last run."""
+    """A graph with a session that outputs every tensor that enters or leaves a scope."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
         self.graph = Graph(model)
@@ -48,14 +49,14 @@ class _Running:
         return LayerCall(path, 0, given, made, [None] * len(given), [None] * len(made))
 
     def _told(self, names: Sequence[str]) -> list[str]:
-        """The tensors that are more than shapes, which a graph computes too."""
+        """Returns the names of data tensors, without the shapes that a graph computes, too."""
         return [name for name in names if self._tensors[name].dtype.kind == "f" or self._tensors[name].ndim > 1]
 
     def forced(self, scope: Scope, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Returns what a scope gives for other arrays in its last call."""
+        """Repeats the last call of a scope on other inputs."""
         names = self._told(scope.inputs)
         if len(names) != len(arrays):
-            raise ValueError("takes other arrays")
+            raise ValueError(f"it takes {len(names)} arrays; got {len(arrays)}")
         given = {name: self._tensors[name] for name in scope.inputs}
         for name, array in zip(names, arrays, strict=True):
             fits = array.shape != given[name].shape and splits(array.shape, given[name].shape)  # heads and their features
@@ -67,9 +68,11 @@ class _Running:
 
 
 class OnnxModel(Model):
-    """An ONNX file. Its layers are the scopes of its nodes, its variables the initialisers that they read.
+    """An ONNX file.
 
-    Raises ValueError if the file is damaged or cannot be taken apart, and `artefacts.opening.Absent`.
+    Its layers are the scopes of its nodes, its variables the initializers that they read.
+
+    Raises ValueError if the file is damaged or cannot be split, and `artefacts.opening.Absent`.
     """
 
     framework = "onnx"
@@ -79,19 +82,19 @@ class OnnxModel(Model):
         self._inputs = {tensor.name: tensor for tensor in self._artefact.entries["forward"].inputs}
         model = whole(path)
         if model.ByteSize() > LARGEST:
-            raise ValueError(f"{path} holds more than 2 GiB, and its layers cannot be shown; check judges its outputs")
+            raise ValueError(f"{path} is larger than 2 GiB, so its layers are not accessible; use `rosettaformer check` for its outputs")
         self._running = {"float32": _Running(model)}
         self._graph = self._running["float32"].graph
-        self._names: dict[str, tuple[str, str]] = {}  # a weight has another name in every further scope that reads it
+        self._names: dict[str, tuple[str, str]] = {}  # a weight gets another name in each further scope that reads it
         for weight, paths in self._graph.owners.items():
             self._names |= {weight if path == paths[0] else f"{weight} in {path}": (weight, path) for path in paths}
         self.defaults = self._suggested()
-        self.notes = ("the file has no gradients and no training: its outputs and layers are compared",)
+        self.notes = ("an ONNX file has no gradients and no training; only outputs and layers are compared",)
         if half := sorted({array.dtype.name for array in self._graph.weights.values()} - {"float32", "float64"}):
-            self.notes += (f"the file holds {' and '.join(half)}, whose rounding counts as a difference",)
+            self.notes += (f"the file has weights in {' and '.join(half)}, whose rounding counts as a difference",)
 
     def _suggested(self) -> tuple[str, ...]:
-        """Declarations of random tokens, of the sizes that the file fixes; none if another input is needed, or a range is not known."""
+        """Returns declarations of random tokens; none if they cannot be derived from the file."""
         names = [name for name in self._inputs if name not in arguments.beside((), self._inputs)]
         found = []
         for name, length in zip(names, "tsuvwxyz", strict=False):
@@ -106,11 +109,11 @@ class OnnxModel(Model):
         return {"class": "ONNX model", "versions": dict(self._artefact.versions), "arguments": [(name, True) for name in self._inputs]}
 
     def build(self, inputs: Arrays) -> None:
-        """Compares the graph as it stands with the graph that ONNX Runtime makes of it."""
+        """Compares the graph with the one that ONNX Runtime optimizes."""
         given = self._given(inputs)
         plain, optimised = self._running["float32"].run(given)[-1].outputs, self._artefact.run("forward", given)
         if not behaviour.same(plain, _floating([optimised[name] for name in self._graph.outputs])):
-            self.notes += ("the graph that ONNX Runtime optimises gives other numbers than the one that is compared here",)
+            self.notes += ("the graph optimized by ONNX Runtime outputs different numbers; the unoptimized graph is compared",)
 
     def widen(self, inputs: Arrays) -> None:
         single: set[str] = set()
@@ -123,7 +126,7 @@ class OnnxModel(Model):
                     raise
                 single |= {lacks[1], MADE_OF.get(lacks[1], lacks[1])}
         if held := sorted(single & {node.op_type for node in self._graph.model.graph.node}):
-            self.notes += (f"ONNX Runtime computes {', '.join(held)} in float32 alone",)
+            self.notes += (f"ONNX Runtime computes {', '.join(held)} only in float32",)
         self._running["float64"].run(self._given(inputs, "float64"))
 
     def _given(self, inputs: Arrays, dtype: str = "float32") -> Arrays:
@@ -144,7 +147,7 @@ class OnnxModel(Model):
         return [Variable(name, path, "", "", shapes[weight], True) for name, (weight, path) in self._names.items()]
 
     def tied(self) -> list[list[str]]:
-        """Also a table and its transpose, which exporters write twice."""
+        """Returns tied names, also of a table and its transpose, which exporters write twice."""
         held: dict[tuple[bytes, ...], list[str]] = {}
         for name, (weight, _) in self._names.items():
             array = self._graph.weights[weight]
@@ -156,7 +159,7 @@ class OnnxModel(Model):
         return {name: self._graph.weights[weight].astype(np.float32) for name, (weight, _) in self._names.items()}
 
     def load(self, values: Arrays) -> None:
-        raise ValueError("a file keeps its own weights")
+        raise ValueError("an ONNX file keeps its own weights")
 
     def run(self, inputs: Arrays, dtype: str) -> list[LayerCall]:
         return self._running[dtype].run(self._given(inputs, dtype))
@@ -166,25 +169,25 @@ class OnnxModel(Model):
         return [guarded(lambda item=item: running.forced(running.graph.scopes[item[0]], item[2])) for item in wanted]  # type: ignore[misc]
 
     def gradients(self, inputs: Arrays, cotangents: list[np.ndarray], dtype: str) -> Arrays:
-        raise ValueError("a file has no gradients")
+        raise ValueError("an ONNX file has no gradients")
 
     def step(self, inputs: Arrays, cotangents: list[np.ndarray], dtype: str, optimizer: str) -> tuple[Arrays, str]:
-        raise ValueError("a file is not trained")
+        raise ValueError("an ONNX file cannot be trained")
 
     def timed(self, inputs: Arrays, cotangents: list[np.ndarray], what: str, compiled: bool) -> Callable[[], Any]:
         if compiled or what == "step":
-            raise ValueError("a file runs in one way, and has no step")
+            raise ValueError("an ONNX file has one mode and no training step")
         given = self._given(inputs)
         return lambda: self._artefact.run("forward", given)
 
 
 def _floating(arrays: list[np.ndarray]) -> list[np.ndarray]:
-    """Those that float, if any do."""
+    """Returns the floating-point arrays, or all if there are none."""
     return [array for array in arrays if array.dtype.kind == "f"] or arrays
 
 
 def _session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
-    """A session in which the graph runs as it stands, so that every tensor of it exists."""
+    """Returns a session without graph optimization, so that every tensor exists."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -192,13 +195,16 @@ def _session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
     return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
-LACKS = re.compile(r"implementation for (\w+)\(")  # what ONNX Runtime says of an operator that it has in float32 alone
-MADE_OF = {"Erf": "Gelu"}  # operators that ONNX Runtime writes out where it lacks them
+LACKS = re.compile(r"implementation for (\w+)\(")  # error of ONNX Runtime on an operator without float64
+MADE_OF = {"Erf": "Gelu"}  # operators that ONNX Runtime expands if it lacks them
 TYPED = ("to", "dtype")  # attributes that name a dtype
 
 
 def widened(model: onnx.ModelProto, single: Collection[str] = ()) -> onnx.ModelProto:
-    """Returns the model with its float32 as float64. single: operators of one input that compute in float32 all the same."""
+    """Returns the model with float64 instead of float32.
+
+    single: operators with one input that stay in float32.
+    """
     found = onnx.ModelProto()
     found.CopyFrom(model)
     _widen(found.graph, single)
@@ -218,7 +224,7 @@ def _widen(graph: onnx.GraphProto, single: Collection[str]) -> None:
 
 
 def _nodes(node: onnx.NodeProto, single: Collection[str]) -> Iterator[onnx.NodeProto]:
-    """Yields what stands for a node: itself, or with its casts. They belong to the same scopes."""
+    """Yields a widened node, with casts around it if it stays in float32, in the same scopes."""
     for one in node.attribute:
         if one.name in TYPED and one.i == TensorProto.FLOAT:
             one.i = TensorProto.DOUBLE

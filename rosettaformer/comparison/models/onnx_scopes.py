@@ -1,4 +1,4 @@
-"""The layers of an ONNX graph: the scopes that an exporter has written into its nodes, and the tensors that enter and leave each."""
+"""The layers of an ONNX graph: scopes recorded by an exporter, with their tensors."""
 
 import itertools
 import re
@@ -12,14 +12,18 @@ from onnx import helper, inliner, numpy_helper
 from ...files.artefacts.constants.onnx_graph import SCOPES
 
 CLASSES = "pkg.torch.onnx.class_hierarchy"
-OUTSIDE = ("StatefulPartitionedCall", "_empty_nn_module_stack_from_metadata_hook", "")  # scopes that are no layer
+OUTSIDE = ("StatefulPartitionedCall", "_empty_nn_module_stack_from_metadata_hook", "")  # scopes that are not layers
 WEIGHT = re.compile(r"(.+)[./](weight|bias|kernel|scale|gamma|beta|embeddings?|offset)(:0)?")
-ROUTES = ("Cast", "Reshape", "Unsqueeze", "Squeeze", "Identity", "Clip", "Where", "Flatten")  # what ids go through on their way to a table
+ROUTES = ("Cast", "Reshape", "Unsqueeze", "Squeeze", "Identity", "Clip", "Where", "Flatten")  # operators between ids and a table
 
 
 @dataclass
 class Scope:
-    """A layer. nodes: in the order of the graph. inputs, outputs: the tensors that enter and leave it. type: its class, or its operator."""
+    """A layer.
+
+    nodes: in graph order. inputs, outputs: tensors that enter and leave it. type: class or
+    operator.
+    """
 
     path: str
     type: str
@@ -29,8 +33,10 @@ class Scope:
 
 
 class Graph:
-    """A model's graph, in which functions are written out. scopes: by path, in the order in which they end. weights: the floating
-    initialisers by name. owners: the paths of the innermost scopes that read each weight.
+    """A model's graph with inlined functions.
+
+    scopes: by path, in the order in which they end. weights: floating-point initializers by name.
+    owners: paths of the innermost scopes that read each weight.
     """
 
     def __init__(self, model: onnx.ModelProto) -> None:
@@ -40,7 +46,7 @@ class Graph:
         self.inputs = [one.name for one in graph.input if one.name not in self._held]
         self.outputs = [one.name for one in graph.output]
         known = {*self._held, *(one.values.name for one in graph.sparse_initializer)}
-        self._fixed: list[onnx.NodeProto] = []  # nodes whose outputs depend on no input
+        self._fixed: list[onnx.NodeProto] = []  # nodes that depend on no input
         self._nodes: list[onnx.NodeProto] = []
         for node in graph.node:
             reads = _reads(node)
@@ -60,10 +66,11 @@ class Graph:
                     self.owners[name].append(path)
 
     def _places(self, node: onnx.NodeProto) -> Sequence[tuple[str, str]]:
-        """The scopes of a node, from the outermost, and their classes: as torch's exporter says, by its name, or by its weight.
+        """Returns the scopes of a node and their classes, outermost first: from torch's metadata,
+        the node's name, or its weight.
 
-        A node of which torch's exporter says nothing, since its optimiser made it, is in the innermost scope of what it reads and of all
-        that read it.
+        A node without metadata, created by the exporter's optimizer, is in the innermost scope
+        common to its inputs and its readers.
         """
         said = {one.key: re.findall(r"'([^']*)'", one.value) for one in node.metadata_props}
         if SCOPES in said:
@@ -77,7 +84,7 @@ class Graph:
         return [(path, node.op_type)] if path else []
 
     def _stem(self, node: onnx.NodeProto) -> str:
-        """The name of the first weight that a node reads, without what says which of its layer's it is."""
+        """Returns the name of the first weight that a node reads, without its role."""
         weight = next((name for name in node.input if name in self.weights), "")
         stem = WEIGHT.fullmatch(weight)
         return (stem[1] if stem else weight).replace("/", ".")
@@ -94,13 +101,13 @@ class Graph:
             if not _is_told(node) and not {*self.outputs}.intersection(node.output):
                 around = [makers[name] for name in _reads(node) if name in makers]
                 around += [reader for name in node.output for reader in readers.get(name, ())]
-                levels = zip(*map(self._places, around), strict=False)  # with what all begin
+                levels = zip(*map(self._places, around), strict=False)  # common prefix
                 shared = itertools.takewhile(lambda level: len({*level}) == 1, levels)
                 self._untold[id(node)] = [level[0] for level in shared]
         weighted = [node for node in self._nodes if self._stem(node)]
         sums = {name: node for node in weighted if node.op_type == "Add" for name in node.input}
         products = [node for node in weighted if node.op_type == "MatMul"]
-        # products with a weight to which a bias is added next
+        # products with a weight, followed by adding a bias
         self._biased = {node.output[0]: sums[node.output[0]] for node in products if node.output[0] in sums}
         self._named = any("/" in node.name.strip("/") for node in self._nodes)
         found: dict[str, Scope] = {}
@@ -117,12 +124,12 @@ class Graph:
             reads = dict.fromkeys(name for node in scope.nodes for name in _reads(node))
             scope.inputs = [name for name in reads if name not in made and name not in self._known]
             leaving = [name for node in scope.nodes for name in node.output if name in self.outputs or takers.get(name, set()) - own]
-            learned = self._learned(scope)  # beside it leaves what several layers share, such as positions
+            learned = self._learned(scope)  # other outputs are shared by several layers, such as positions
             scope.outputs = [name for name in leaving if name in learned] or leaving
         return {path: found[path] for path in sorted(found, key=lambda path: (last[path], -path.count(".")))}
 
     def _learned(self, scope: Scope) -> set[str]:
-        """What depends on the weights of a scope."""
+        """Returns the tensors of a scope that depend on weights."""
         found: set[str] = set()
         for node in scope.nodes:
             if any(name in found or name in self.weights or name in self._learned_before for name in _reads(node)):
@@ -130,7 +137,7 @@ class Graph:
         return found
 
     def rows(self, name: str) -> int:
-        """Returns the number of rows of the smallest table that a graph's input is an index of; 0 if there is none."""
+        """Returns the rows of the smallest table that an input indexes; 0 without a table."""
         found, reached = [], {name}
         for node in self._nodes:
             if node.op_type in ROUTES and reached.intersection(node.input):
@@ -140,7 +147,7 @@ class Graph:
         return min(found, default=0)
 
     def epsilon(self, scope: Scope) -> float | None:
-        """Returns what is added to a variance in a scope: an attribute, or a number added before a root."""
+        """Returns the epsilon of a scope: an attribute, or a number added before a square root."""
         added: dict[str, float] = {}
         for node in scope.nodes:
             for attribute in node.attribute:
@@ -163,7 +170,7 @@ class Graph:
         return float(array.reshape(())) if array.size == 1 and array.dtype.kind == "f" else None
 
     def showing(self, names: Iterable[str]) -> onnx.ModelProto:
-        """Returns the model with these tensors as its outputs."""
+        """Returns the model with these tensors as additional outputs."""
         found = onnx.ModelProto()
         found.CopyFrom(self.model)
         have = {*self.outputs}
@@ -171,7 +178,10 @@ class Graph:
         return found
 
     def alone(self, scope: Scope, given: Mapping[str, np.ndarray]) -> onnx.ModelProto:
-        """Returns a scope as a model of its own. given: arrays such as its inputs."""
+        """Returns a scope as a separate model.
+
+        given: arrays with the ranks and dtypes of its inputs.
+        """
         needed = {name for node in scope.nodes for name in _reads(node)}
         fixed: list[onnx.NodeProto] = []
         for node in reversed(self._fixed):
@@ -193,7 +203,7 @@ def _is_told(node: onnx.NodeProto) -> bool:
 
 
 def _reads(node: onnx.NodeProto) -> list[str]:
-    """The tensors that a node reads, those from around it that its bodies read with them."""
+    """Returns the tensors that a node and its subgraphs read."""
     return [*filter(None, node.input), *(name for one in node.attribute for body in (one.g, *one.graphs) for name in _free(body))]
 
 

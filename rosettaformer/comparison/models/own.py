@@ -1,4 +1,4 @@
-"""Opens models of ours: a checkpoint in a backend, and a component of a port's file."""
+"""Opens a checkpoint in a backend, and a component of a port."""
 
 import importlib
 import importlib.util
@@ -21,13 +21,13 @@ from .base import Model, Translation, wrapped
 from .canonical import Component, named
 from .reference_model import ReferenceModel, inputs_of
 
-OF_TEXTS = ("transformer", "pool", "classify", "masked_language_logits", "states")  # components that take sides of a model's input
+OF_TEXTS = ("transformer", "pool", "classify", "masked_language_logits", "states")  # components that take a source or a target
 
 
 def of_checkpoint(path: Path, backend: str) -> Model:
-    """Returns the model of a canonical file, a Hugging Face folder or a run's folder, with its weights in float32."""
+    """Returns the model of a checkpoint or run in a backend, with float32 weights."""
     checkpoint = checkpoints.load(path)
-    # Nothing is dropped in evaluation, and what drops at random cannot be compared.
+    # Random dropout cannot be compared.
     config = checkpoint.config.replace(**dict.fromkeys(DROPOUT_RATES, 0.0))
     values = {name: array.astype(np.float32) for name, array in checkpoint.parameters.items()}
     call = whole_model(config)
@@ -48,7 +48,7 @@ def of_checkpoint(path: Path, backend: str) -> Model:
 
 
 def _take_texts(model: Model, package: str, config: Any) -> None:
-    """Has a model of ours called with a mask and segments as parts of their side."""
+    """Makes a built-in model take mask and segments together with their source or target."""
     if package not in BACKENDS.values():
         return
     text = importlib.import_module(f"{package}.values").Text
@@ -58,24 +58,25 @@ def _take_texts(model: Model, package: str, config: Any) -> None:
 
 
 def _texts(text: Any, known: Mapping[str, bool], inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns the sides of a model of ours, each with its mask and its segments."""
+    """Returns source and target of a built-in model, each with its mask and segments."""
     given = arguments.masked(arguments.placed(known, arguments.of_decoder(known, inputs)))
     rest = {"source": ("source_mask_bs", "segment_bs"), "target": ("target_mask_bt",)}
     return {side: text(given[side], *map(given.get, own)) for side, own in rest.items() if side in given}
 
 
 def of_component(port: Port, component: str, fixed: Mapping[str, Any], canonical: bool) -> Model:
-    """Returns a component of a port, with the config and the inputs of one of its cases that has these config fields.
+    """Returns a component of a port, with the config and inputs of a case that has these config
+    fields.
 
-    Inputs of the reference's names are given as the arguments that the port's `call` says. Nothing is dropped. canonical: variables and
-    layers have canonical names.
+    The port's `call` converts inputs with the reference's names. canonical: whether variables and
+    layers get canonical names.
     """
     file = port.name
     if port.adapter is None:
-        raise ValueError(f"{file} gives functions, and only a port that names its framework shows layers and weights")
+        raise ValueError(f"{file} is a port of functions; compare needs a port with `framework`, which has layers and weights")
     if component not in port.components:
         has = ", ".join(name for name in port.components if not forward_of(name))
-        raise ValueError(f"{file} does not define {component}; it has {has}")
+        raise ValueError(f"{file} does not define {component}; it defines {has}")
     case = _chosen_case(component, fixed)
     config, build = case.config.replace(**dict.fromkeys(DROPOUT_RATES, 0.0)), port.module.components[component]
 
@@ -85,7 +86,7 @@ def of_component(port: Port, component: str, fixed: Mapping[str, Any], canonical
     model = wrapped(make(), make, f"{file}: {component}")
     called = port.adapter.calls.around(None, case, list)
     if isinstance(called, CallMapping) and (words := [word for word in (FOR, RETURN) if word in called.row]):
-        raise ValueError(f"{file}: compare calls the module itself; the `call` of {component} has {' and '.join(words)}")
+        raise ValueError(f"{file}: compare cannot use {' and '.join(words)} in the `call` of {component}")
     model.translation = _translation(called)
     if component in OF_TEXTS and not isinstance(called, CallMapping):
         _take_texts(model, getattr(port.module, "__name__", "").partition(".")[0], config)
@@ -94,14 +95,14 @@ def of_component(port: Port, component: str, fixed: Mapping[str, Any], canonical
 
 
 def _chosen_case(component: str, fixed: Mapping[str, Any]) -> Case:
-    """Returns the first case with these config fields whose inputs are all arrays, if possible with a mask that leaves every query a key.
+    """Returns the first case with these config fields and only array inputs.
 
-    Raises ValueError if there is none.
+    Prefers a mask that leaves every query a key. Raises ValueError if there is no such case.
     """
     cases = [case for case in all_cases(fixed) if case.component == component]
     found = [case for case in cases if not case.excluded and all(_is_input(*each) for each in case.inputs.items())]
     if not found:
-        raise ValueError(f"{component} has no case of arrays alone" + next((f": {case.excluded}" for case in cases if case.excluded), ""))
+        raise ValueError(f"no case of {component} has only arrays" + next((f": {case.excluded}" for case in cases if case.excluded), ""))
     masks = [[value for name, value in case.inputs.items() if name.endswith("mask_bhts")] for case in found]
     masked = [case for case, own in zip(found, masks, strict=True) if own and all(mask.any(-1).all() and not mask.all() for mask in own)]
     return (masked or found)[0]
@@ -112,7 +113,7 @@ def _is_input(name: str, value: Any) -> bool:
 
 
 def _translation(called: Any) -> Translation:
-    """Returns what makes the port's arguments of the reference's inputs; inputs of other names are its own arguments already."""
+    """Returns a function from the reference's inputs to the port's arguments."""
 
     def translation(inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         if not isinstance(called, CallMapping) or not inputs.keys() <= signature_of(called.component).parameters.keys():
@@ -126,7 +127,7 @@ def _translation(called: Any) -> Translation:
 
 
 def _dtype(framework: str) -> Any:
-    """Returns the dtype in which a port's component is built: float32, but Keras builds once in each dtype."""
+    """Returns the dtype to build a component in: float32, except that Keras builds once per dtype."""
     if framework == "torch":
         return importlib.import_module("torch").float32
     if framework == "jax":

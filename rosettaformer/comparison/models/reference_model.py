@@ -12,11 +12,11 @@ from ...judge.case import Case
 from ...judge.expectation import components, trace
 from .base import Arrays, Layer, LayerCall, Model, Variable, guarded, is_floating, rounded
 
-TOKENS = 16  # of random inputs, if the model has room for them
+TOKENS = 16  # length of random inputs, unless the model has fewer positions
 
 
 def inputs_of(config: TransformerConfig) -> list[str]:
-    """Returns declarations of random tokens."""
+    """Returns the declarations of random tokens."""
     length = min(TOKENS, config.max_positions) if config.positions == "learned" else TOKENS
     source = f"source: b=2 s={length} int64 <{config.source_vocabulary}"
     target = f"target: b=2 t={length} int64 <{config.target_vocabulary}"
@@ -24,7 +24,7 @@ def inputs_of(config: TransformerConfig) -> list[str]:
 
 
 def canonical_variables(axes: Mapping[str, str], shapes: Mapping[str, tuple[int, ...]]) -> list[Variable]:
-    """Returns variables in the reference's layout."""
+    """Returns the variables in the reference's layout."""
     found = []
     for name, shape in shapes.items():
         path, _, role = name.rpartition(".")
@@ -33,13 +33,13 @@ def canonical_variables(axes: Mapping[str, str], shapes: Mapping[str, tuple[int,
 
 
 class ReferenceModel(Model):
-    """A checkpoint in the reference, whose layers are the components that its run calls."""
+    """A checkpoint in the reference; its layers are the components that it calls."""
 
     framework = "numpy"
 
     def __init__(self, config: TransformerConfig, values: Arrays, component: str) -> None:
         if component == "encode":
-            raise ValueError("the reference compares an encoder-only model by its pooler or a head; this model has none")
+            raise ValueError("the reference cannot run an encoder-only model without a pooler or head")
         self._config, self._values, self._component = config, values, component
         self.defaults = inputs_of(config)
         self._traced: dict[str, Any] = {}
@@ -84,7 +84,7 @@ class ReferenceModel(Model):
             call = self._traced[path]
             names = [name for name, value in call.inputs.items() if is_floating(value)]
             if len(names) != len(arrays):
-                raise ValueError("takes other arrays")
+                raise ValueError(f"it takes {len(names)} arrays; got {len(arrays)}")
             case = dataclasses.replace(call.case(dtype), inputs={**call.inputs, **dict(zip(names, arrays, strict=True))}).at(dtype)
             return [next(iter(components.answer(case).values()))]
 
@@ -96,11 +96,11 @@ class ReferenceModel(Model):
         return {name.removeprefix(prefix) if name.startswith(prefix) else f"input {name}": array for name, array in found.items()}
 
     def step(self, inputs: Arrays, cotangents: list[np.ndarray], dtype: str, optimizer: str) -> tuple[Arrays, str]:
-        raise ValueError("the reference has no optimiser of a framework")
+        raise ValueError("the NumPy reference has no framework optimizer")
 
     def timed(self, inputs: Arrays, cotangents: list[np.ndarray], what: str, compiled: bool) -> Any:
         if compiled or what == "step":
-            raise ValueError("the reference runs eagerly, and has no step of a framework")
+            raise ValueError("the NumPy reference only has an eager forward pass")
 
         case = self._case(inputs, "float32")
         return lambda: components.answer(case)

@@ -1,4 +1,4 @@
-"""The axes of torch's tensors, followed through a model: which are channels, and which are in space."""
+"""Traces the named axes of torch tensors through a model, to find channels and spatial axes."""
 
 import math
 from collections.abc import Sequence
@@ -16,11 +16,11 @@ Tag = list[list[tuple[str, int]]]
 
 
 class Followed(TorchFunctionMode):
-    """Tags every tensor whose axes follow from the inputs, and from what convolutions and pools give."""
+    """Tags every tensor whose axes follow from the inputs, convolutions and pools."""
 
     def __init__(self, inputs: Sequence[tuple[torch.Tensor, Sequence[str]]]) -> None:
         super().__init__()
-        self._tags: dict[int, tuple[torch.Tensor, Tag]] = {}  # the tensors live as long as their tags
+        self._tags: dict[int, tuple[torch.Tensor, Tag]] = {}  # keep tensors alive, since ids are reused
         for tensor, axes in inputs:
             if len(axes) == tensor.ndim:
                 self._put(tensor, [[(name, size)] for name, size in zip(axes, tensor.shape, strict=True)])
@@ -30,8 +30,9 @@ class Followed(TorchFunctionMode):
         return found[1] if found else None
 
     def assume(self, tensor: torch.Tensor, convolved: bool) -> None:
-        """Assumes the axes of what a spatial layer is given, if they are not known. convolved: its second axis are the channels, however
-        the input was declared.
+        """Assumes the usual axes for the input of a spatial layer, if they are unknown.
+
+        convolved: the second axis is channels, whatever was declared.
         """
         tag = self.of(tensor)
         if (names := _spatial(tensor, tag if convolved else None)) and (tag is None or convolved):
@@ -79,9 +80,7 @@ class Followed(TorchFunctionMode):
 
 
 def _spatial(tensor: torch.Tensor, tag: Tag | None) -> list[str]:
-    """Returns the axes of what a convolution is given, with the names that they have but for the channels; none if it cannot be given
-    this tensor.
-    """
+    """Returns the axes of a convolution's input, keeping known names; empty for a wrong rank."""
     if tensor.ndim - 2 not in SPACE:
         return []
     usual = ["b", "c", *SPACE[tensor.ndim - 2]]
@@ -90,7 +89,7 @@ def _spatial(tensor: torch.Tensor, tag: Tag | None) -> list[str]:
 
 
 def _probed(function: Any, tag: Tag, args: Any, kwargs: Any, output: torch.Tensor) -> Tag | None:
-    """Returns where the axes went, which the same function shows on a tensor whose sizes are all different."""
+    """Returns the axes of the output, found by calling the function on distinct sizes."""
     if len(tag) > len(PRIMES):
         return None
     try:
@@ -105,7 +104,7 @@ def _probed(function: Any, tag: Tag, args: Any, kwargs: Any, output: torch.Tenso
 
 
 def _resized(tag: Tag, shape: Sequence[int]) -> Tag | None:
-    """Returns the axes with these sizes; none if an axis without a name, which had length 1, has another now."""
+    """Returns the axes with these sizes; None if an unnamed axis of length 1 has grown."""
     if any(not group and size != 1 for group, size in zip(tag, shape, strict=True)):
         return None
     counts = [math.prod(own for _, own in group) for group in tag]
@@ -114,7 +113,7 @@ def _resized(tag: Tag, shape: Sequence[int]) -> Tag | None:
 
 
 def _reshaped(tag: Tag, shape: Sequence[int]) -> Tag | None:
-    """Returns the atoms in order, gathered into axes of these sizes."""
+    """Returns the axes regrouped to these sizes, in the same order."""
     atoms = [atom for group in tag for atom in group if atom[1] != 1]
     found: Tag = []
     for size in shape:

@@ -26,8 +26,8 @@ from .torch_axes import Followed
 class TorchModel(Model):
     """A `torch.nn.Module`. axes: the declared axes of each input on this side.
 
-    It is built anew for every dtype and every step: a deep copy of a module whose functions close over its own layers computes with the
-    layers of the original.
+    It is built again for every dtype and step: in a deep copy, closures would still use the layers
+    of the original.
     """
 
     framework = "torch"
@@ -55,7 +55,7 @@ class TorchModel(Model):
 
     @torch.no_grad()
     def _again(self, dtype: str, inputs: Arrays) -> torch.nn.Module:
-        """Another module with the values of the one of that dtype."""
+        """Returns another module with the values of the one in that dtype."""
         before, module = self._modules[dtype], self._make()
         if module is before:
             return copy.deepcopy(before)
@@ -94,7 +94,7 @@ class TorchModel(Model):
         return found
 
     def _tensors(self, dtype: str) -> dict[str, torch.Tensor]:
-        """The native tensors by own name; parts of a tensor are views of it."""
+        """Returns the native tensors by name; parts of a tensor are views."""
         module = self._modules[dtype]
         found: dict[str, torch.Tensor] = {}
         for path, part, kind in self._paths(module):
@@ -156,7 +156,7 @@ class TorchModel(Model):
         return [self._records[dtype].forced(*item) for item in wanted]
 
     def _floating(self, module: torch.nn.Module, given: Any, training: bool) -> list[torch.Tensor]:
-        """The outputs that float."""
+        """Returns the floating-point outputs."""
         return [tensor for tensor in tensors(face, self._applied(module, given, training)) if tensor.is_floating_point()]
 
     def _loss(self, module: torch.nn.Module, given: Any, cotangents: Sequence[torch.Tensor], training: bool) -> torch.Tensor:
@@ -184,10 +184,10 @@ class TorchModel(Model):
         module = self._modules[dtype] = _without_dropout(self._again(dtype, inputs)).train()
         try:
             stepping = _optimizer(optimizer, module)
-            with _no_dropout():  # without gradients attention may take another kernel
+            with _no_dropout():  # without gradients, attention may use another kernel
                 again = self._loss(_without_dropout(self._again(dtype, inputs)).train(), given, own, True).detach()
                 loss = self._loss(module, given, own, True)
-            random = "" if torch.equal(loss, again) else "something random is active in training"
+            random = "" if torch.equal(loss, again) else "it is random in training mode"
             loss.backward()
             stepping.step()
             return {name: to_numpy(tensor.detach()) for name, tensor in self._tensors(dtype).items()}, random
@@ -214,7 +214,10 @@ class TorchModel(Model):
 
 
 def _owned(part: torch.nn.Module, recurse: bool) -> Iterator[tuple[str, torch.Tensor, bool]]:
-    """The floating variables: name, tensor, whether it is a parameter. A buffer that no state holds is a constant of the side's own."""
+    """Yields floating-point variables: name, tensor, whether it is a parameter.
+
+    Non-persistent buffers are constants.
+    """
     yield from ((name, tensor, True) for name, tensor in part.named_parameters(recurse=recurse))
     buffers = {name: tensor for name, tensor in part.named_buffers(recurse=recurse) if tensor.is_floating_point()}
     kept = part.state_dict() if buffers else {}
@@ -240,7 +243,7 @@ def _without_dropout(module: torch.nn.Module) -> torch.nn.Module:
 
 @contextlib.contextmanager
 def _no_dropout() -> Iterator[None]:
-    """Lets torch's functions drop nothing, which modules call with a rate of their own."""
+    """Disables dropout in torch.nn.functional."""
     attend = torch.nn.functional.scaled_dot_product_attention
 
     def attended(*args: Any, **kwargs: Any) -> Any:

@@ -1,1 +1,1 @@
-"""One model in four implementations and in transformers: what agrees, where errors grow, attention, training, speed and memory."""
+"""One model in several implementations: predictions, errors, attention, training, speed."""

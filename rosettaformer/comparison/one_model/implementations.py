@@ -1,6 +1,4 @@
-"""The implementations of a model: our four, and a folder's model as `transformers` loads it, which is asked like them: in a process of its
-own, as a port that is made of functions.
-"""
+"""The implementations of a model: those of this project, and transformers as a port."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,23 +13,23 @@ from ...judge.ports.port import NotCovered
 from ..engine.opening import transformers_model
 from ..engine.sides import Side
 
-# name -> what the judge loads as a port
+# name -> port to load
 OWN = {"numpy": f"{__package__}.plain", "torch": "torch", "tf": "tf", "jax": "jax"}
 LIBRARY = "transformers"
 IMPLEMENTATIONS = (*OWN, LIBRARY)
-# name -> title on the page
+# name -> display name
 NAMES = {"numpy": "NumPy", "torch": "PyTorch", "tf": "TensorFlow", "jax": "JAX", LIBRARY: "transformers"}
 
-# Its root mean squares and rotary angles are of float32, whatever the dtype of the weights is.
+# No float64: transformers computes RMS norms and rotary angles in float32, whatever the dtype of the weights.
 DTYPES = ("float32", "bfloat16", "float16")
-# component -> what the library calls its output, and whether it has a row for every token
+# component -> name of the output in transformers, and whether it has one row per token
 OUTPUTS = {"transformer": ("logits", True), "masked_language_logits": ("logits", True), "classify": ("logits", False),
            "pool": ("pooler_output", False)}  # fmt: skip
-TABLES = {"hidden_states": "hidden_lbtd", "attentions": "self_attention_lbhts"}  # what it calls the states of its one stack
+TABLES = {"hidden_states": "hidden_lbtd", "attentions": "self_attention_lbhts"}  # state in transformers -> state of the reference
 
 
 def port_of(name: str, folder: Path, temporary: Path) -> str:
-    """Returns what the judge loads as the port of an implementation. That of transformers is a file, which is written into `temporary`."""
+    """Returns the port of an implementation. For transformers, writes a port file to `temporary`."""
     if name in OWN:
         return OWN[name]
     file = temporary / "port_of_transformers.py"
@@ -40,13 +38,19 @@ def port_of(name: str, folder: Path, temporary: Path) -> str:
 
 
 def port(folder: str) -> dict[str, Any]:
-    """Returns what the file of a port defines. Raises ValueError if the library cannot load the folder, and ImportError without it."""
+    """Returns the definitions of the port file.
+
+    Raises ValueError if loading fails, ImportError without transformers.
+    """
     library = Library(folder)
     return {"dtypes": DTYPES, "states": library.states} | dict.fromkeys(OUTPUTS, library.output)
 
 
 class Library:
-    """The model of a folder, loaded anew for each dtype. settings: of its loading."""
+    """A model in transformers, loaded again for each dtype.
+
+    settings: arguments of `from_pretrained`.
+    """
 
     def __init__(self, folder: str, **settings: Any) -> None:
         self._folder, self._settings = folder, settings
@@ -57,15 +61,15 @@ class Library:
         return transformers_model(side).eval()
 
     def output(self, case: Case) -> np.ndarray:
-        """Returns the output of the head. Raises NotCovered if the model has none, or if it stands at padding."""
+        """Returns the output of the head. Raises NotCovered without that head, and on padding."""
         name, of_tokens = OUTPUTS[case.component]
         found = self._called(case, of_tokens)
         if name not in found:
-            raise NotCovered(f"{type(self._models[case.dtype]).__name__} gives no {name}")
+            raise NotCovered(f"{type(self._models[case.dtype]).__name__} has no {name}")
         return _array(found[name])
 
     def states(self, case: Case) -> dict[str, np.ndarray]:
-        """Returns the states as `reference_numpy.states` names them."""
+        """Returns the states, named as in `reference_numpy.states`."""
         import torch
 
         stack = "encoder" if case.config.encoder_layers else "decoder"
@@ -77,7 +81,7 @@ class Library:
 
         given = arguments(case)
         if of_tokens and not given["attention_mask"].all():
-            raise NotCovered("what transformers gives at padding is of no use, and differs")
+            raise NotCovered("transformers outputs meaningless numbers at padding, which differ")
         if case.dtype not in self._models:
             self._models = {case.dtype: self._loaded(case.dtype)}
         with torch.inference_mode():
@@ -86,7 +90,7 @@ class Library:
         return found
 
     def timed(self, case: Case, compiled: bool) -> Callable[[], Any]:
-        """Returns the call that is timed. Raises NotCovered if the model has no such output."""
+        """Returns the call to time. Raises NotCovered if the model lacks the output."""
         import torch
 
         if case.component == "states":
@@ -103,7 +107,7 @@ class Library:
 
 
 def arguments(case: Case) -> dict[str, np.ndarray]:
-    """Returns the inputs of a whole model by the library's names."""
+    """Returns the inputs of a whole model, named as in transformers."""
     side = "source" if case.config.encoder_layers else "target"
     token = case.inputs[side]
     mask, _ = inputs.masked_positions(case.config, side, token, case.inputs.get(f"{side}_mask_b{side[0]}"))

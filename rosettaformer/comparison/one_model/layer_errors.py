@@ -1,6 +1,4 @@
-"""Measures how far the implementations are from the float64 reference at every layer and every component, dtype by dtype; and their
-attention.
-"""
+"""Errors after every layer and component in every dtype, and attention weights."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -21,17 +19,22 @@ from .subject import Subject
 
 Arrays = Mapping[str, np.ndarray]
 Progress = Callable[[str], None]
-EVEN = 0.05  # of a query's largest weight: the weights of an even head differ by at most that
-HEADS = {"encoder.self_attention": "source", "decoder.self_attention": "target", "decoder.cross_attention": "source"}  # name -> its keys
+EVEN = 0.05  # largest variation of a query's weights in an even head, relative to the largest weight
+HEADS = {
+    "encoder.self_attention": "source",
+    "decoder.self_attention": "target",
+    "decoder.cross_attention": "source",
+}  # attention -> side of its keys
 
 
 @dataclass(frozen=True)
 class OutputError:
-    """One output on the way through the model, in one dtype.
+    """Errors of one intermediate output in one dtype.
 
-    name: a title or the component's name. path: its canonical path; empty for the whole. depth: how many components it is within. largest:
-    the largest |r| of the float64 reference. noise: the largest error of plain NumPy over all summation orders, at least half an ulp.
-    found: by implementation. said: why an implementation has none.
+    name: a title or the component. path: canonical path; empty for the whole model. depth: nesting
+    level. largest: largest |r| of the float64 reference. noise: largest error of NumPy in all
+    summation orders, at least half an ulp. found: comparison by implementation. said: reason why an
+    implementation has none.
     """
 
     name: str
@@ -46,9 +49,10 @@ class OutputError:
 
 @dataclass(frozen=True)
 class Attention:
-    """The weights of one kind of attention, `l h t s`, of the reference in float64 and of each implementation in the dtype.
+    """Weights of one kind of attention, `l h t s`: the float64 reference, and each implementation
+    in the dtype.
 
-    noise: of every layer, see `OutputError`.
+    noise_l: noise of each layer, see `OutputError`.
     """
 
     name: str
@@ -60,20 +64,20 @@ class Attention:
     noise_l: Sequence[float]
 
     def even(self, layer: int, head: int) -> bool:
-        """Whether every query spreads its weight evenly over the keys that it may attend to, whose weights are not 0."""
+        """Returns whether every query attends evenly to all keys with a weight above 0."""
         weights_ts = self.reference_lhts[layer, head]
         highest_t, lowest_t = weights_ts.max(axis=1), np.where(weights_ts > 0, weights_ts, np.inf).min(axis=1)
         return bool((highest_t - lowest_t <= EVEN * highest_t).all())
 
     def units(self, name: str, layer: int) -> np.ndarray:
-        """Returns the largest difference of every head of a layer, in units of the layer's noise."""
+        """Returns the largest difference in each head of a layer, in units of the layer's noise."""
         away_hts = np.abs(self.found_lhts[name][layer] - self.reference_lhts[layer])
         return np.asarray(away_hts.max(axis=(1, 2)) / self.noise_l[layer])
 
 
 @dataclass
 class Layers:
-    """What was found. whole: the component at the root of the tree."""
+    """Errors by layer and by component. whole: the component at the root of the tree."""
 
     whole: str
     dtypes: Sequence[str]
@@ -83,7 +87,7 @@ class Layers:
 
 
 def whole(subject: Subject) -> str:
-    """Returns the component to run so that all of the model's parts run."""
+    """Returns the component that runs every part of the model."""
     found = components.whole_model(subject.config)
     return "states" if found == "encode" else found
 
@@ -100,7 +104,8 @@ def whole_case(subject: Subject) -> Case:
 def evaluate(subject: Subject, beside: Beside, dtypes: Sequence[str], shown: str, progress: Progress, tree: bool = True) -> Layers:
     """Runs the model on the subject's tokens in every dtype.
 
-    shown: the dtype of the attention weights. tree: whether the components within layers are examined.
+    shown: dtype of the attention weights. tree: whether to compare the components inside layers,
+    too.
     """
     result = Layers(whole(subject), dtypes)
     for dtype in dict.fromkeys([*dtypes, shown]):
@@ -124,7 +129,7 @@ def _by_layer(reference: np.ndarray, runs: Sequence[np.ndarray]) -> list[Expecta
 
 
 def _outputs(expected: Mapping[str, list[Expectation]], found: Mapping[str, Arrays], dtype: str) -> list[OutputError]:
-    """Returns the errors of each layer's output, and of the first layer's input."""
+    """Returns the errors of every layer's output and of the embedding."""
     places = []
     for stack in ("encoder", "decoder"):
         for index, one in enumerate(expected.get(name := f"{stack}.hidden_lbtd", ())):
@@ -156,15 +161,15 @@ def _attention(
 
 
 def _tree(case: Case, beside: Beside) -> list[OutputError]:
-    """Returns the errors of every component that runs, in the order in which they begin: a component before its parts."""
+    """Returns the errors of every component in execution order, each before its parts."""
     calls, runs, answers = beside.measured("components", case, _recorded, lambda port: _traced(port, case, beside.limit))
     found = {who: {path: call["output"] for path, call in own.items() if "output" in call} for who, (own,) in answers.items()}
-    if "numpy" in found:  # functions show no parts
+    if "numpy" in found:  # a port of functions has no parts
         found["numpy"] = {path: call.output for path, call in runs[0].items()}
     places = []
     for path, depth in _walk(calls, None, 0):
         output = calls[path].output
-        if output.dtype.kind in "biu" or calls[path].component == "dropout":  # dropout does nothing in evaluation
+        if output.dtype.kind in "biu" or calls[path].component == "dropout":  # dropout is the identity in evaluation
             continue
         expected = expectation(output, [run[path].output for run in runs])
         got = {who: transposed(own[path], output.shape) for who, own in found.items() if path in own}
@@ -173,13 +178,15 @@ def _tree(case: Case, beside: Beside) -> list[OutputError]:
 
 
 def component_error(name: str, path: str, depth: int, dtype: str, expected: Expectation, got: Mapping[str, Any]) -> OutputError:
-    """How a component's output compares. A part that a framework computes once for all rows or positions counts for each of them; one that
-    gives something else than the reference's part divides the work otherwise, and has no number.
+    """Returns the errors of a component's output.
+
+    Outputs that a framework computes once for all rows or positions are broadcast; an output of
+    another shape divides the work differently, and gets no number.
     """
     shape = expected.reference.shape
     arrays = {who: np.asarray(array) if array is not None else None for who, array in got.items()}
     said = {
-        who: f"gives shape {getattr(array, 'shape', None)}, the reference {shape}"
+        who: f"the shape is {getattr(array, 'shape', None)}, in the reference {shape}"
         for who, array in arrays.items()
         if array is None or not _spreads(array.shape, shape)
     }
@@ -188,22 +195,22 @@ def component_error(name: str, path: str, depth: int, dtype: str, expected: Expe
 
 
 def _spreads(own: tuple[int, ...], shape: tuple[int, ...]) -> bool:
-    """Whether one shape is the other with some of its axes of length 1."""
+    """Returns whether the first shape broadcasts to the second."""
     return len(own) == len(shape) and all(size in (1, other) for size, other in zip(own, shape, strict=True))
 
 
 def _recorded(case: Case) -> dict[str, trace.TracedCall]:
-    """The calls of the reference without what they are given, which takes memory."""
+    """Returns the calls of the reference without their inputs, to save memory."""
     return {path: dataclasses.replace(call, inputs={}) for path, call in trace.record(case).items()}
 
 
 def _traced(port: Worker, case: Case, limit: float) -> tuple[str, Any]:
-    """Returns the outputs of the port's parts; none of a port of functions."""
+    """Returns the outputs of the port's parts; a port of functions has none."""
     return port.call("trace", case, [None], limit=limit) if port.greeting[1]["framework"] else (Kind.OUTPUTS, [{}])
 
 
 def _walk(calls: Mapping[str, trace.TracedCall], parent: str | None, depth: int) -> list[tuple[str, int]]:
-    """Returns paths and depths, a component before its parts."""
+    """Returns paths and depths, each component before its parts."""
     result = []
     for path, call in calls.items():
         if call.parent == parent:

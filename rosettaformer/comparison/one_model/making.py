@@ -1,4 +1,4 @@
-"""Makes everything that a report says."""
+"""Collects the contents of a report."""
 
 import contextlib
 import dataclasses
@@ -35,27 +35,29 @@ from .subject import LARGE, Subject
 from .trainee import STEPS, modes
 
 SECTIONS = {
-    "predictions": "What the model says, and whether any choice flips.",
-    "matrix": "The model's cases on every implementation, by dtype.",
-    "layers": "The error after every layer, by dtype, and of every component.",
-    "attention": "The attention of every head, and its difference from the reference.",
+    "predictions": "Predictions, and choices that flip.",
+    "matrix": "Results of the model's cases, by implementation and dtype.",
+    "layers": "Errors after every layer and of every component, by dtype.",
+    "attention": "Attention weights of every head, and their differences from the reference.",
     "training": "A few training steps.",
     "speed": "Time and memory.",
 }
 
 OTHER_KINDS = {"canonical": "a canonical checkpoint", "run": "a run of rosettaformer train"}
-OFTEN = 50  # comparisons of the matrix between two lines of the log
+OFTEN = 50  # comparisons between two lines of progress
 
 Progress = Callable[[str], None]
 
 
-SHOWN = "float32"  # the dtype of predictions and of attention weights
+SHOWN = "float32"  # dtype of predictions and attention weights
 
 
 @dataclass(frozen=True)
 class Options:
-    """What is made. quick: with fewer rounds, and each implementation timed in one mode, see `trainee.modes`. limit: seconds for an
-    answer.
+    """Contents of a report.
+
+    quick: fewer rounds, and one mode per implementation (see `trainee.modes`). limit: seconds for
+    one request.
     """
 
     names: Sequence[str] = tuple(IMPLEMENTATIONS)
@@ -69,7 +71,7 @@ class Options:
 
     @property
     def parts(self) -> list[str]:
-        """The parts of the work, in their order; a line of the log begins with the part's name and a colon."""
+        """The parts of the work, in order; progress lines start with a part and a colon."""
         asked = [name for name in ("layers", "predictions", "matrix", "training", "speed") if name in self.sections]
         if "attention" in self.sections and "layers" not in asked:
             asked.insert(0, "layers")
@@ -78,9 +80,10 @@ class Options:
 
 @dataclass
 class Report:
-    """ports: what the judge loads, by implementation. missing: implementations that cannot be asked, with the reason. load: how many
-    processes wanted to run before the report began, on average over a minute; NaN if the system does not say. A section that was not
-    requested is None.
+    """The contents of a report; sections that were not requested are None.
+
+    ports: port by implementation. missing: implementations that cannot run, with the reason. load:
+    load average of the last minute before the start; NaN if unknown.
     """
 
     subject: Subject
@@ -99,35 +102,35 @@ class Report:
 
     @property
     def present(self) -> list[str]:
-        """The implementations that could be asked."""
+        """The implementations that ran."""
         return [name for name in self.options.names if name not in self.missing]
 
     @property
     def own(self) -> list[str]:
-        """Those of our implementations that could be asked."""
+        """The implementations of this project that ran."""
         return [name for name in self.present if name in OWN]
 
     @property
     def conforms(self) -> bool:
-        """Whether everything that was compared agrees, and everything that was asked was answered."""
+        """Whether all comparisons agree and no implementation failed."""
         return (self.summary is None or self.summary.conforms) and not self.problems
 
 
 def make(subject: Subject, options: Options, progress: Progress = lambda text: None) -> Report:
-    """Runs what the options ask for. progress is told what is being done, see `Options.parts`.
+    """Runs the requested sections. progress: called with each step, see `Options.parts`.
 
-    Raises ValueError if there is no memory for it.
+    Raises ValueError if the model needs too much memory.
     """
     require(subject.count, [*options.dtypes, SHOWN], len(options.names))
     report = Report(subject, options)
-    with contextlib.suppress(OSError):  # the system does not say
+    with contextlib.suppress(OSError):  # unknown on this system
         report.load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="rosettaformer-") as folder:
         for name in options.names:
             if name != LIBRARY or subject.kind == "hugging-face":
                 report.ports[name] = port_of(name, subject.path, Path(folder))
             else:
-                report.missing[name] = f"it loads folders of Hugging Face; this is {OTHER_KINDS[subject.kind]}"
+                report.missing[name] = f"it needs a Hugging Face checkpoint; this is {OTHER_KINDS[subject.kind]}"
         _evaluate(report, progress)
         if "matrix" in options.sections and report.present:
             report.summary = _matrix(report, progress)
@@ -138,7 +141,7 @@ def make(subject: Subject, options: Options, progress: Progress = lambda text: N
 
 
 def _evaluate(report: Report, progress: Progress) -> None:
-    """Finds the available implementations; and compares each layer's output, and what the model says."""
+    """Finds the available implementations, and compares layers and predictions."""
     options = report.options
     progress(f"start: {', '.join(report.ports)}")
     with opened(report.ports, options.limit) as workers:
@@ -182,7 +185,7 @@ def _matrix(report: Report, progress: Progress) -> Summary:
 
 
 def _train(report: Report, progress: Progress) -> None:
-    """Trains for the curves, and then times: in the same processes, which hold the model, each with all threads."""
+    """Trains for the curves, then times, in the same processes, each with all threads."""
     options, subject, threads = report.options, report.subject, thread_share()
     steps = options.steps if "training" in options.sections else 0
     timed = report.present if "speed" in options.sections else report.own
@@ -213,7 +216,7 @@ def _train(report: Report, progress: Progress) -> None:
 
 
 def _measure(speed: Speed, sides: Mapping[str, Tell], subject: Subject, plan: training.Plan) -> None:
-    """Times the forward pass of the whole model on the subject's tokens, then a training step of the plan: eager, then compiled."""
+    """Times the forward pass, then a training step of the plan, eager and compiled."""
     speed.tokens = " and ".join(f"{len(words)} {side} tokens" for side, words in subject.tokens.items() if len(words))
     speed.alone = {name: _number(tell("alone")) for name, tell in sides.items()}
     case = whole_case(subject).at("float32")
@@ -231,14 +234,14 @@ def _number(answer: Answer) -> float:
 
 
 def _stamp(report: Report) -> dict[str, str]:
-    """Returns the lines on the environment, by their subjects."""
+    """Returns the description of the environment."""
     where = environment(thread_share(), {})
     options = report.options
     return {
         "command": shlex.join(["rosettaformer", *sys.argv[1:]]),
         "made": f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC",
         **where,
-        "load": f"{report.load:.1f} processes wanted to run before the report began, on average over a minute",
+        "load": f"load average of {report.load:.1f} in the minute before the start",
         **{name: described(about) for name, about in report.described.items() if about.get("version")},
         **{f"SHA-256 of {file}": digest for file, digest in report.subject.digests.items()},
         "seed": str(options.seed),

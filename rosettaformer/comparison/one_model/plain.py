@@ -1,4 +1,4 @@
-"""The plain NumPy reference as a port: it is asked like the others, in a process of its own."""
+"""The NumPy reference as a port, which runs in a process like the others."""
 
 from ...judge.expectation.components import COMPONENTS, answer
 

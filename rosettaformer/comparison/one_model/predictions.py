@@ -1,4 +1,4 @@
-"""What the model says in each implementation: its likeliest tokens or classes, and whether any choice flips within the error."""
+"""Predictions of each implementation: the most likely tokens or classes, and choices that flip."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,19 +9,18 @@ from ...judge.compare import Comparison, compare
 from ...judge.expectation import components
 from ...judge.expectation.tolerance import expectation
 from ...use.inference.classification import Labels, probabilities
+from .. import words as sentences
 from ..engine.beside import Beside
-from ..numbers import number
 from .layer_errors import whole_case
 from .subject import Subject
 
 SHOWN = 5
-COUNTS = {3: "three", 4: "four", 5: "five"}
 TOKENS = Labels((), "softmax")
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A token or class: its text, and its probability in the reference and in each implementation; in a regression its number."""
+    """A token or class with its probability, or its value in a regression, by implementation."""
 
     word: str
     reference: float
@@ -30,8 +29,10 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Place:
-    """Where something is said, with the reference's likeliest candidates. margin: between the logits of the first two, or of a label and
-    0; infinite where nothing is chosen. errors: the largest error of a logit here, by implementation.
+    """A prediction with the reference's most likely candidates.
+
+    margin: difference of the first two logits, or of a label's logit and 0; infinite without a
+    choice. errors: largest error of a logit, by implementation.
     """
 
     title: str
@@ -42,8 +43,9 @@ class Place:
 
 @dataclass(frozen=True)
 class Flip:
-    """A choice of an implementation, `found`, that is not the reference's. place: where. margin: see `Place`. allowed: the largest error
-    that passes.
+    """A choice of an implementation, `found`, that differs from the reference's.
+
+    place: title of the prediction. margin: see `Place`. allowed: tolerance of a logit.
     """
 
     name: str
@@ -56,14 +58,17 @@ class Flip:
 
     @property
     def explained(self) -> bool:
-        """Whether errors that pass, of both logits, can turn the choice."""
+        """Whether tolerated errors of both logits can flip the choice."""
         return self.margin <= 2 * self.allowed
 
 
 @dataclass(frozen=True)
 class Predictions:
-    """choices: how many are made: greedily at every position, or of a class. margin: the smallest of them. close: how many have a margin
-    of at most twice the largest error there, which could turn them. found: how the logits compare, by implementation.
+    """Predictions of all implementations.
+
+    choices: number of greedy choices, one per position or label. margin: the smallest margin.
+    close: number of choices with a margin of at most twice the largest error, which could flip.
+    found: comparison of the logits, by implementation.
     """
 
     component: str
@@ -77,36 +82,17 @@ class Predictions:
 
     @property
     def error(self) -> float:
-        """The largest error of a logit in any implementation."""
+        """Largest error of a logit in any implementation."""
         return max((one.error for one in self.found.values()), default=0.0)
 
     @property
     def sentence(self) -> str:
-        """Says whether all choose the same."""
-        if not self.choices:
-            return f"The model gives numbers and chooses nothing; the largest error is {number(self.error)}."
-        size = f"the smallest margin between the first two logits is {number(self.margin)}, the largest error {number(self.error)}"
-        if self.flips:
-            beyond = sum(not flip.explained for flip in self.flips)
-            how = f"{beyond} of them by more than rounding explains" if beyond else "each within what rounding explains"
-            return f"{len(self.flips)} of {self.choices * len(self.found)} choices flip, {how}: {size}."
-        could = f"; {self.close} of {self.choices} could flip within the error" if self.close else ""
-        return f"{self._agreement}{could}: {size}."
-
-    @property
-    def _agreement(self) -> str:
-        """Says what all implementations choose alike."""
-        count = len(self.found)
-        who = f"All {COUNTS.get(count, count)} give" if count > 2 else "Both give" if count == 2 else "The implementation gives"
-        of = "" if count > 1 else " as the reference"
-        if self.component == "classify":
-            return f"{who} the same label{of}" if self.choices == 1 else f"{who} the same answer for all {self.choices} labels{of}"
-        what = "next token" if self.component == "transformer" else "likeliest token"
-        return f"{who} the same {what} at {f'all {self.choices} positions' if self.choices > 1 else 'the one position'}{of}"
+        """Whether all implementations make the same choices, as text."""
+        return sentences.predictions(self)
 
 
 def predict(subject: Subject, beside: Beside, dtype: str) -> Predictions | None:
-    """Asks for the logits of the whole model on the subject's tokens. Returns None if it has no head that says anything."""
+    """Compares the logits of the whole model on the subject's tokens. Returns None without a head."""
     case = whole_case(subject).at(dtype)
     if case.component in ("states", "pool"):
         return None
@@ -122,13 +108,13 @@ def predict(subject: Subject, beside: Beside, dtype: str) -> Predictions | None:
 
 
 def _rows(logits: np.ndarray) -> np.ndarray:
-    """Returns the logits of the one text, `n v`: a row for every position, or the one of the classes."""
+    """Returns the logits `n v` of the text: one row per position, or one row of classes."""
     return logits[0] if logits.ndim == 3 else logits
 
 
 @dataclass(frozen=True)
 class _Reading:
-    """What the logits of a component are about."""
+    """Interprets the logits of a component as tokens or classes."""
 
     subject: Subject
     component: str
@@ -144,24 +130,24 @@ class _Reading:
         return [word.replace("\n", "↵") for word in self.subject.words([int(id_) for id_ in ids])]
 
     def choices(self, logits_nv: np.ndarray) -> np.ndarray:
-        """Returns the logits among which each choice is made, `n c`: of labels that exclude nothing each is one, yes or no."""
+        """Returns the logits `n c` of each choice; an independent label is a choice."""
         if self.labels.function == "none":
             return logits_nv[:0]
         return np.stack([logits_nv[0], np.zeros(logits_nv.shape[1])], 1) if self.labels.function == "sigmoid" else logits_nv
 
     def chosen(self, ids: Sequence[int]) -> list[str]:
-        """Returns the texts of what can be chosen."""
+        """Returns the texts of choices."""
         return [("yes", "no")[id_] for id_ in ids] if self.labels.function == "sigmoid" else self.words(ids)
 
     def title(self, n: int) -> str:
-        """Returns where a choice is made."""
+        """Returns the title of a choice."""
         if self.component == "classify":
             return self.labels.names[n] if self.labels.function == "sigmoid" else "label"
         side, where = ("target", "after") if self.component == "transformer" else ("source", "at")
         return f"{where} token {n}, “{self.subject.tokens[side][n]}”"
 
     def shown(self, count: int) -> list[tuple[int, str]]:
-        """Returns the rows of which the likeliest are shown, with their titles: the next token, every mask, or the classes."""
+        """Returns the rows to show, with titles: the next token, every mask, or the classes."""
         if self.component != "masked_language_logits":
             return [(count - 1, "next token" if self.component == "transformer" else "label")]
         masked = np.flatnonzero(self.subject.inputs["source"][0] == (-1 if self.subject.mask_id is None else self.subject.mask_id)).tolist()
@@ -195,7 +181,7 @@ def _said(
 
 
 def _margins(logits_nc: np.ndarray) -> np.ndarray:
-    """Returns the distance between the largest two logits of every choice; infinite where there is one."""
+    """Returns the difference of the two largest logits of each choice; infinite with one logit."""
     if logits_nc.shape[1] < 2:
         return np.full(len(logits_nc), np.inf)
     top_n2 = np.partition(logits_nc, -2, axis=1)[:, -2:]

@@ -1,4 +1,4 @@
-"""The model that a report is about, and what it reads."""
+"""The model of a report and its input tokens."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -21,10 +21,10 @@ from ...use.training.checkpoint_store import Store
 from ...use.training.manifest import Manifest, read_tokens
 from ...use.training.run_log import read_log
 
-LARGE = 20_000_000  # parameters of a model whose processes are asked in turn
-LONGEST = 64  # at most this many tokens of a text are read
-RANDOM = 24  # tokens if no text is given
-CELLS = 800_000  # attention weights that fit on a page of some megabytes
+LARGE = 20_000_000  # number of parameters from which processes run one at a time
+LONGEST = 64  # maximum number of tokens of a text
+RANDOM = 24  # number of random tokens without a text
+CELLS = 800_000  # maximum number of attention weights on a page
 UNLABELLED = Labels((), "none")
 WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth")
 
@@ -32,7 +32,7 @@ Inputs = dict[str, Any]
 
 
 def numbered(ids: Sequence[int]) -> list[str]:
-    """Returns what stands for tokens without a tokenizer."""
+    """Returns placeholders for tokens without a tokenizer."""
     return [f"#{id_}" for id_ in ids]
 
 
@@ -40,10 +40,10 @@ def numbered(ids: Sequence[int]) -> list[str]:
 class Subject:
     """A model and one row of tokens.
 
-    file: what the cases are made of: the folder, or the file of a run's newest model. inputs: see `reference_numpy.states`, without those
-    that are None. tokens: the texts of the tokens, by side. words: the texts of ids that the model may choose. labels: of its classes.
-    mask_id: the token that a masked language model fills. notes: what was limited or chosen. digests: SHA-256 by file name. log: the
-    entries of a run's log.
+    file: source of the cases: the folder, or the file of a run's newest model. inputs: see
+    `reference_numpy.states`, without None. tokens: token texts, by side. words: converts ids to
+    texts. labels: names of the classes. mask_id: the mask token. notes: limits and choices.
+    digests: SHA-256 by file name. log: entries of a run's log.
     """
 
     path: Path
@@ -63,7 +63,7 @@ class Subject:
 
     @property
     def count(self) -> int:
-        """The number of parameters, tied ones counted once."""
+        """Number of parameters; tied ones count once."""
         return parameters.count(self.config)
 
     @property
@@ -72,16 +72,16 @@ class Subject:
 
 
 def open_subject(path: Path, text: str | None = None, pair: str | None = None, seed: int = 0, ignore: Sequence[str] = ()) -> Subject:
-    """Opens the model of a canonical file, a Hugging Face folder or a run of `rosettaformer train`, and the tokens of the texts: the first
-    ones if there are many, random ones of that seed if there is no text.
+    """Opens a canonical file, a Hugging Face checkpoint or a run of `rosettaformer train`.
 
-    Raises ValueError listing what is wrong, and on a text for a model without a tokenizer.
+    Tokenizes the texts and keeps the first tokens; without a text, draws random tokens. Raises
+    ValueError on an invalid checkpoint, and on a text for a model without a tokenizer.
     """
     if not path.exists():
         raise ValueError(f"{path} does not exist")
     opened = _run if path.is_dir() and Manifest.exists(path) else _checkpoint
     if opened is _run and ignore:
-        raise ValueError(f"a run has nothing to ignore; got --ignore {ignore[0]}")
+        raise ValueError(f"--ignore {ignore[0]} has no effect on a run of `rosettaformer train`")
     subject = opened(path, text, pair, ignore=ignore)
     if text is None:
         subject = _with_random(subject, seed)
@@ -98,7 +98,7 @@ def _checkpoint(path: Path, text: str | None, pair: str | None, **options: Seque
     if text is None:
         return subject
     if kind != "hugging-face":
-        raise ValueError(f"--text needs a tokenizer, which a folder of Hugging Face or a run has; {path} is a canonical checkpoint alone")
+        raise ValueError(f"--text needs a tokenizer, and {path} is a canonical file without one; use a Hugging Face checkpoint or a run")
     require(f"the tokenizer of {path}", {"inference": ("transformers",)})
     from ...use.inference.attention import inputs_of
     from ...use.inference.tokenizer import Tokenizer
@@ -129,7 +129,7 @@ def _run(path: Path, text: str | None, pair: str | None, **options: Sequence[str
         nested = parameters.nest(subject.parameters)
         answer = decoding.greedy_search(nested, subject.config, source, strategy)["token_bn"][0].tolist()
         target = [START, *(answer[: answer.index(END) + 1] if END in answer else answer)]
-        notes.append("the target is the reference's own greedy translation")
+        notes.append("the target is the reference's greedy translation")
     else:
         target = tokens.target([pair])[0]
     inputs: Inputs = {"source": source, "target": np.array([target])}
@@ -139,37 +139,40 @@ def _run(path: Path, text: str | None, pair: str | None, **options: Sequence[str
 
 
 def _model(checkpoint: checkpoints.Checkpoint) -> tuple[TransformerConfig, Mapping[str, np.ndarray]]:
-    """Returns the config, and the parameters as contiguous arrays, each of which is read when needed."""
+    """Returns the config and the parameters, which are read when needed as contiguous arrays."""
     return checkpoint.config, Stored.of(checkpoint).then(in_c_order)
 
 
 def random_ids(config: TransformerConfig, side: str, shape: tuple[int, int], rng: np.random.Generator) -> np.ndarray:
-    """Returns random ids of a side's vocabulary, none of them the padding id."""
+    """Returns random ids from a side's vocabulary, without the padding id."""
     vocabulary = getattr(config, f"{side}_vocabulary")
     ids = rng.integers(0, vocabulary, shape)
     return np.where(ids == config.padding_id, (ids + 1) % vocabulary, ids)
 
 
 def _with_random(subject: Subject, seed: int) -> Subject:
-    """Returns the subject with random ids on every side that the model reads."""
+    """Returns the subject with random ids on every side of the model."""
     config, rng = subject.config, np.random.default_rng(seed)
     length = min(RANDOM, config.max_positions or RANDOM)
     sides = (("source", config.encoder_layers), ("target", config.decoder_layers))
     inputs = {side: random_ids(config, side, (1, length), rng) for side, layers in sides if layers}
     tokens = {side: numbered(ids[0]) for side, ids in inputs.items()}
-    notes = [f"no text was given: the tokens are {length} random ids of seed {seed}"]
+    notes = [f"without a text, the tokens are {length} random ids (seed {seed})"]
     return dataclasses.replace(subject, inputs=inputs, tokens=tokens, notes=notes)
 
 
 def _limited(subject: Subject) -> Subject:
-    """Returns the subject with only the first tokens if there are more than a page can show, or than the model has positions for."""
+    """Returns the subject, truncated to what the page can show and the model has positions for."""
     config = subject.config
     layers = config.encoder_layers + config.decoder_layers * (2 if config.cross_attention else 1)
     most = min(LONGEST, int((CELLS / max(1, layers * config.heads)) ** 0.5), config.max_positions or LONGEST)
     lengths = {side: len(words) for side, words in subject.tokens.items() if len(words)}
     if max(lengths.values()) <= most:
         return subject
-    notes = [*subject.notes, *(f"the first {most} of {count} {side} tokens are read" for side, count in lengths.items() if count > most)]
+    notes = [
+        *subject.notes,
+        *(f"cut to the first {most} of {count} {side} tokens" for side, count in lengths.items() if count > most),
+    ]
     inputs = {name: array[:, :most] for name, array in subject.inputs.items()}
     tokens = {side: words[:most] for side, words in subject.tokens.items()}
     return dataclasses.replace(subject, inputs=inputs, tokens=tokens, notes=notes)

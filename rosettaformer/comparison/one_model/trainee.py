@@ -1,7 +1,8 @@
-"""The process of one implementation that trains and is timed: `python -m rosettaformer.comparison.one_model.trainee NAME`, or
-`transformers:DIR`, which is timed alone.
+"""The process that trains and times one implementation.
 
-It answers (method, *arguments) with (kind, answer). The methods are those of `Server`.
+Run as `python -m rosettaformer.comparison.one_model.trainee NAME`; `transformers:DIR` is only
+timed. It answers requests (method, *arguments) with (kind, answer); the methods are those of
+`Server`.
 """
 
 import dataclasses
@@ -26,33 +27,35 @@ from ..timing.memory import status
 from ..timing.rows import Call, Row
 from .implementations import LIBRARY, Library
 
-# how a training step runs in use: a framework whose eager step is not for use has none
+# modes of a training step, without eager modes that are not meant for use
 STEPS = {"numpy": ("eager",), "torch": ("eager", "compiled"), "tf": ("compiled",), "jax": ("compiled",)}
 PASSES = STEPS | {"tf": ("eager", "compiled"), "transformers": ("eager", "compiled")}
 
 
 def modes(of: Mapping[str, tuple[str, ...]], name: str, compiled: bool) -> tuple[str, ...]:
-    """Returns the modes in which an implementation runs. compiled: whether every mode is wanted; otherwise the one that starts soonest,
-    which is eager, but JAX's: operation by operation it compiles far longer than a whole step.
+    """Returns the modes of an implementation.
+
+    compiled: whether to return every mode; otherwise the one that starts fastest, which is eager
+    except in JAX, where compiling single operations takes longer than compiling a whole step.
     """
     return of[name] if compiled else ("compiled" if name == "jax" else "eager",)
 
 
 class Server(server.Server):
-    """Answers for the rows of the model that it is given; one of our four implementations also trains."""
+    """Times rows of a model, and trains it in an implementation of this project."""
 
     def __init__(self, argument: str) -> None:
         super().__init__()
         self._name, _, self._folder = argument.partition(":")
         if self._folder:
-            importlib.import_module(LIBRARY)  # what is held without a model has it
+            importlib.import_module(LIBRARY)  # count the library in the memory without a model
         else:
             self._trainer = backends.trainer(self._name)
             self._port = None if self._name == "numpy" else Port(self._name)
         self._alone = self._peak = status("VmRSS")
 
     def alone(self) -> float:
-        """Returns MiB of the process before it was given a model."""
+        """Returns the MiB of the process before it loads a model."""
         return self._alone
 
     def passes(
@@ -66,7 +69,7 @@ class Server(server.Server):
         return Row(self._name, mode, compiles=mode == "compiled", start=start, read=_read)
 
     def _pass(self, case: Case, mode: str) -> Call:
-        """Builds the model, that of transformers with the attention that it takes by itself, and returns its forward pass."""
+        """Builds the model and returns its forward pass; transformers uses its default attention."""
         if self._folder:
             attention = {} if case.component == "states" else {"attn_implementation": None}
             return Library(self._folder, **attention).timed(case, mode == "compiled")
@@ -76,11 +79,11 @@ class Server(server.Server):
         return prepared
 
     def memory(self, index: int) -> float | None:
-        self._peak = max(self._peak, status("VmHWM"))  # the peak is reset there
+        self._peak = max(self._peak, status("VmHWM"))  # the next line resets the peak
         return super().memory(index)
 
     def peak(self) -> float:
-        """Returns MiB of the process at its peak; NaN if the system does not say."""
+        """Returns the peak MiB of the process; NaN if unknown."""
         return max(self._peak, status("VmHWM"))
 
     def _made(self, mode: str, config: Mapping[str, Any], values: Mapping[str, np.ndarray], recipe: Mapping[str, Any]) -> backends.Trainer:
@@ -88,11 +91,11 @@ class Server(server.Server):
         return self._trainer(*given, seed=0, device="cpu", compiled=mode == "compiled")
 
     def curve(self, mode: str, batches: Sequence[tuple[Any, Any]], *given: Any) -> list[tuple[float, float]]:
-        """Returns the loss before every step on these batches, and the norm of its gradient. given: config, values and recipe."""
+        """Returns loss and gradient norm of every step. given: config, values and recipe."""
         return trained(self._made(mode, *given), Recipe(**given[2]), batches)
 
     def training(self, mode: str, batch: tuple[Any, Any], *given: Any) -> list[dict[str, Any]]:
-        """Returns the row of the training step in that mode. given: as of `curve`."""
+        """Returns the row of a training step. given: see `curve`."""
 
         def start() -> Callable[[], float]:
             made = self._made(mode, *given)
@@ -102,8 +105,9 @@ class Server(server.Server):
 
 
 def trained(trainer: Any, recipe: Recipe, batches: Sequence[tuple[Any, Any]]) -> list[tuple[float, float]]:
-    """Returns loss and gradient norm of every step. `m_t = b m_(t-1) + (1 - b) g_t` is Adam's first moment, from which the gradient
-    follows.
+    """Returns loss and gradient norm of every step.
+
+    The gradient follows from Adam's first moment, `m_t = b m_(t-1) + (1 - b) g_t`.
     """
     found, before = [], _moments(trainer.state())
     for batch in batches:
@@ -115,13 +119,13 @@ def trained(trainer: Any, recipe: Recipe, batches: Sequence[tuple[Any, Any]]) ->
 
 
 def gradient_norm(before: Mapping[str, np.ndarray], after: Mapping[str, np.ndarray], beta_1: float) -> float:
-    """Returns the norm of the gradient that changed the first moments from before to after, in float64."""
+    """Returns the norm of the gradient, in float64, from the first moments before and after a step."""
     parts = ((after[name].astype(np.float64) - beta_1 * before[name]) / (1 - beta_1) for name in after)
     return float(np.sqrt(sum(float(np.vdot(part, part)) for part in parts)))
 
 
 def _moments(state: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    return {name: array for name, array in state.items() if name.startswith("first_moment.")}  # copies, as `state` gives them
+    return {name: array for name, array in state.items() if name.startswith("first_moment.")}  # `state` returns copies
 
 
 def _read(result: Any) -> Mapping[str, np.ndarray]:

@@ -1,4 +1,4 @@
-"""Trains the four implementations briefly on the same batches, beside the float64 reference."""
+"""Trains the implementations for a few steps on the same batches as the float64 reference."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -18,17 +18,19 @@ from .subject import LARGE, Subject, random_ids
 from .trainee import trained
 
 RECIPE = PAPER.replace(smoothing=0.0, warmup=100)
-FEW = 2  # orders of a large model, each step of which takes the reference many seconds
+FEW = 2  # summation orders of a large model, whose steps take the reference many seconds
 ROWS = 4  # rows of a batch of random tokens
-CLASSES = 2  # of a fresh classifier
+CLASSES = 2  # number of classes of a new classifier
 
 Batch = tuple[np.ndarray | None, np.ndarray]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is trained: config and float32 parameters, a recipe, and the batches: source and target of every step. notes: choices made.
-    learns: whether the batches hold anything that can be learned; of random tokens and classes the gradients alone mean something.
+    """A short training run: config, float32 parameters, recipe, and the batches (source, target).
+
+    notes: choices made. learns: whether the batches can be learned; with random tokens and classes,
+    only the gradients are meaningful.
     """
 
     config: TransformerConfig
@@ -40,14 +42,16 @@ class Plan:
 
     @property
     def sent(self) -> tuple[dict[str, Any], dict[str, np.ndarray], dict[str, Any]]:
-        """Config, parameters and recipe, as a trainee is given them."""
+        """Config, parameters and recipe, as arguments of a trainee."""
         return self.config.to_dict(), dict(self.values), self.recipe.to_dict()
 
 
 @dataclass
 class Curves:
-    """losses, norms: the reference's by step, and what is allowed. found: (loss, gradient norm) of every step by implementation. learns:
-    see `Plan`.
+    """Losses and gradient norms by step.
+
+    losses, norms: the reference's, with tolerances. found: (loss, gradient norm) by implementation.
+    learns: see `Plan`.
     """
 
     losses: list[Expectation]
@@ -58,7 +62,7 @@ class Curves:
     learns: bool = True
 
     def units(self, name: str) -> list[tuple[float, float]]:
-        """Returns how far every loss and norm of an implementation is from the reference's, in units of its noise."""
+        """Returns the errors of each loss and norm of an implementation, in units of the noise."""
         pairs = zip(self.found[name], self.losses, self.norms, strict=True)
         return [(_units(loss, one), _units(norm, two)) for (loss, norm), one, two in pairs]
 
@@ -68,18 +72,18 @@ def _units(value: float, expected: Expectation) -> float:
 
 
 def plan(subject: Subject, steps: int, seed: int) -> Plan:
-    """Returns the plan to train the model: on its text, the same batch at every step, or on random tokens, others at every step."""
+    """Returns a plan that trains on the text, or on new random tokens at every step."""
     config, values, notes = _learner(subject, seed)
     config = config.replace(**dict.fromkeys(DROPOUT_RATES, 0.0))
     rng = np.random.default_rng([seed, 1])
-    notes.append("float32, without dropout and label smoothing; Adam with the paper's schedule, warm-up of 100 steps")
+    notes.append("float32 without dropout and label smoothing, Adam with the paper's schedule and 100 warm-up steps")
     ids = {side: array for side, array in subject.inputs.items() if side in ("source", "target")}
     of_text = bool(subject.texts) and bool(config.classes or ids["target"].shape[1] > 1)
     if of_text:
-        notes.append("every step has the text as its batch")
+        notes.append("every batch is the text")
         batches = [_batch(config, ids, rng)] * steps
-    else:  # a target of one token has no label
-        notes.append(f"every step has {ROWS} rows of random tokens, seed {seed}")
+    else:  # a target with one token has no label
+        notes.append(f"every batch has {ROWS} rows of random tokens (seed {seed})")
         shapes = {side: (ROWS, max(2, array.shape[1])) for side, array in ids.items()}
         random = ({side: random_ids(config, side, shape, rng) for side, shape in shapes.items()} for _ in range(steps))
         batches = [_batch(config, each, rng) for each in random]
@@ -87,15 +91,13 @@ def plan(subject: Subject, steps: int, seed: int) -> Plan:
 
 
 def _learner(subject: Subject, seed: int) -> tuple[TransformerConfig, dict[str, np.ndarray], list[str]]:
-    """Returns config, parameters and notes of a model with a loss; an encoder without one is given a fresh classifier."""
+    """Returns config, parameters and notes of a model with a loss, if need be a new classifier."""
     config, notes = subject.config, []
     if not config.decoder_layers and (not config.classes or config.masked_language_head):
-        notes.append(
-            f"the checkpoint has no loss of its own: a fresh classifier of {config.classes or CLASSES} classes stands on its encoder"
-        )
+        notes.append(f"the checkpoint has no loss, so its encoder gets a new classifier with {config.classes or CLASSES} classes")
         config = config.replace(masked_language_head=False, pooler=True, classes=config.classes or CLASSES)
     if config.classes:
-        notes.append("the classes that it learns are random")
+        notes.append("the class labels are random")
     fresh = parameters.initialise(config, seed, np.float32)
     return config, {name: np.asarray(subject.parameters.get(name, array), np.float32) for name, array in fresh.items()}, notes
 
@@ -108,7 +110,7 @@ def _batch(config: TransformerConfig, ids: Mapping[str, np.ndarray], rng: np.ran
 
 
 def reference(plan: Plan, progress: Callable[[str], None]) -> Curves:
-    """Runs the reference in float64, then in float32 in other summation orders, in turn; returns its curves and their noise."""
+    """Runs the reference in float64, and in float32 in several orders; returns the curves."""
     large = sum(array.size for array in plan.values.values()) >= LARGE
     orders = [*ORDERS.values()][:FEW] if large else [*ORDERS.values(), *map(shuffled, range(SHUFFLES))]
     progress("training: the reference in float64")
@@ -123,5 +125,5 @@ def reference(plan: Plan, progress: Callable[[str], None]) -> Curves:
 
 
 def _run(plan: Plan) -> np.ndarray:
-    """The loss and the gradient norm of every step of the reference."""
+    """Returns the loss and gradient norm of every step of the reference."""
     return np.array(trained(Trainer(plan.config, plan.recipe, plan.values), plan.recipe, plan.batches))

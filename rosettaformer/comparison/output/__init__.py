@@ -1,1 +1,1 @@
-"""What is found, as text on a terminal, as JSON, as a page and as figures."""
+"""Output of comparisons and reports: terminal, JSON, HTML page and figures."""

@@ -1,4 +1,4 @@
-"""Line charts as data, and their drawing by matplotlib, for the page and for files."""
+"""Line charts as data, drawn by matplotlib for the page and for files."""
 
 import io
 import math
@@ -14,7 +14,7 @@ from ..one_model.layer_errors import Layers, OutputError
 from ..one_model.training import Curves
 
 SIZE = 7, 4  # inches
-LABELS = 14  # at most this many positions are labelled
+LABELS = 14  # maximum number of labelled positions
 COLOURS = {
     "numpy": "0.4", "torch": "#c2410c", "tf": "#946200", "jax": "#1c64c8", "reference": "0.8", "training": "C0", "validation": "C1",
     "transformers": "#7b3fa0",
@@ -23,17 +23,17 @@ STYLES = {"numpy": ("-", "o", 3.0), "torch": ("-", "s", 1.6), "tf": ((0, (5, 3))
           "transformers": ((0, (3, 2, 1, 2)), "x", 1.6),
           "reference": ("-", "", 7.0)}  # fmt: skip
 NOISE = "noise"
-GREY = "0.5"  # on a light ground and on a dark one
+GREY = "0.5"  # readable on light and dark backgrounds
 
 Points = Sequence[float | None]
 
 
 @dataclass(frozen=True)
 class Chart:
-    """Curves by name over the same positions. labels: of the positions. noise: the height of the filled area. log: whether the value axis
-    is logarithmic.
+    """Curves by name over the same positions.
 
-    A value that is not finite, or 0 on a logarithmic axis, has no point and breaks the curve; a curve passes over None.
+    labels: labels of the positions. noise: height of the filled area. log: whether the value axis
+    is logarithmic. NaN, infinity, and 0 on a logarithmic axis break a curve; None is skipped.
     """
 
     key: str
@@ -46,12 +46,12 @@ class Chart:
     log: bool = False
 
     def good(self, value: float | None) -> bool:
-        """Whether the value has a point."""
+        """Returns whether the value has a point."""
         return value is not None and math.isfinite(value) and (value > 0 or not self.log)
 
 
 def draw(figure: Any, chart: Chart) -> None:
-    """Draws the chart into a figure of matplotlib. What belongs to a curve, and the noise, has its name as an id."""
+    """Draws the chart into a matplotlib figure; curves and noise have their names as ids."""
     axes, shown = figure.subplots(), list[str]()
     for name, curve in chart.curves.items():
         style, marker, width = STYLES.get(name, ("-", "", 1.6))
@@ -74,7 +74,7 @@ def draw(figure: Any, chart: Chart) -> None:
 
 
 def svg(chart: Chart) -> str:
-    """Returns the chart as an element of a page, whose style sheet colours what has the class of a curve's name, or of the noise."""
+    """Returns the chart as an SVG element, with names of curves as classes."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -84,14 +84,14 @@ def svg(chart: Chart) -> str:
         draw(figure, chart)
         figure.savefig(file, format="svg", transparent=True, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
         text = file.getvalue()
-    text = re.sub(r"<style.*?</style>", "", text[text.index("<svg") :], flags=re.DOTALL)  # which is of the whole page
-    text = re.sub(r'(<path id="m[^>]*?") style="[^"]*"', r"\1", text)  # a mark is drawn as what uses it
+    text = re.sub(r"<style.*?</style>", "", text[text.index("<svg") :], flags=re.DOTALL)  # it would apply to the whole page
+    text = re.sub(r'(<path id="m[^>]*?") style="[^"]*"', r"\1", text)  # a marker inherits the style of its curve
     text = re.sub(rf'id="({"|".join([*chart.curves, NOISE])})"', r'class="\1"', text)
-    return re.sub(r' id="(?!m[0-9a-f]{10}")[^"]*"', "", text)  # another chart has the same
+    return re.sub(r' id="(?!m[0-9a-f]{10}")[^"]*"', "", text)  # ids are not unique across charts
 
 
 def layer_charts(found: Layers) -> Iterator[Chart]:
-    """Yields for each dtype the error after every layer, in units of the layer's largest value."""
+    """Yields, for each dtype, the error after every layer relative to its largest value."""
     for dtype in found.dtypes:
         places = [place for place in found.outputs if place.dtype == dtype]
         stacks = [[place for place in places if place.name.startswith(stack)] for stack in ("encoder", "decoder")]
@@ -104,7 +104,7 @@ def layer_charts(found: Layers) -> Iterator[Chart]:
 
 
 def _relative(row: OutputError | None, name: str) -> float:
-    """Returns the error of an implementation, in units of the largest value."""
+    """Returns the error of an implementation, relative to the largest value."""
     return row.found[name].error / (row.largest or 1.0) if row and name in row.found else math.nan
 
 
@@ -114,20 +114,18 @@ def _short(name: str, several: bool) -> str:
 
 
 def training_charts(curves: Curves) -> Iterator[Chart]:
-    """Yields loss and gradient norm, and how far each is from the reference's in units of its noise."""
+    """Yields charts of loss and gradient norm, and of their errors in units of the noise."""
     labels = [str(step + 1) for step in range(len(curves.losses))]
     for kind, (key, title, expected) in enumerate((("loss", "loss", curves.losses), ("gradient-norm", "gradient norm", curves.norms))):
         found = {name: [pair[kind] for pair in pairs] for name, pairs in curves.found.items()}
         yield Chart(key, title, "step", title, labels, {"reference": [float(one.reference) for one in expected], **found})
         away = {name: [pair[kind] for pair in curves.units(name)] for name in curves.found}
         noise = [1.0] * len(labels)
-        yield Chart(f"{key}-difference", f"difference of the {title}", "step", "× noise", labels, away, noise, log=True)
+        yield Chart(f"{key}-difference", f"{title} error", "step", "× noise", labels, away, noise, log=True)
 
 
 def recorded_chart(log: Sequence[Mapping[str, Any]], parts: int = 60) -> Chart | None:
-    """Returns what a run recorded of its own training: its losses, averaged over parts of it, and its validation losses; None if it
-    recorded none.
-    """
+    """Returns the training and validation losses of a run; None without a log."""
     steps = [entry for entry in log if entry.get("event") == "step" and "loss" in entry]
     if not steps:
         return None

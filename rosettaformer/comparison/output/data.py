@@ -1,4 +1,4 @@
-"""The numbers of a report, as JSON can hold them."""
+"""The numbers of a report as JSON."""
 
 import dataclasses
 from typing import Any
@@ -17,7 +17,7 @@ from .page import facts, verdict
 
 
 def to_dict(report: Report) -> dict[str, Any]:
-    """Returns every number. Attention has the reference's weights, and each implementation's differences from them."""
+    """Returns every number of the report."""
     good, headline, lead = verdict(report)
     recorded, layers = recorded_chart(report.subject.log), report.layers
     fields = jsonable(

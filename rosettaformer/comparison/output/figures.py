@@ -1,4 +1,4 @@
-"""Draws every picture of a report to files, with matplotlib, from the report's data."""
+"""Draws the figures of a report to files, with matplotlib."""
 
 import functools
 import math
@@ -19,12 +19,12 @@ from . import charts
 from .charts import COLOURS
 
 FORMATS = (".png", ".svg")
-MARK = "report.json"  # the numbers; a folder with this file is a folder of figures
+MARK = "report.json"  # the numbers, which mark a folder of figures
 Figures = Iterator[tuple[str, Callable[[Any], None], tuple[float, float]]]
 
 
 def is_ours(folder: Path) -> bool:
-    """Whether the folder may be replaced: it does not exist, is empty, or holds only what this module writes."""
+    """Returns whether the folder may be replaced: it is missing, empty, or contains only figures."""
     if not folder.exists():
         return True
     names = [path.name for path in folder.iterdir()] if folder.is_dir() else [""]
@@ -32,7 +32,7 @@ def is_ours(folder: Path) -> bool:
 
 
 def write(folder: Path, report: Report, progress: Callable[[str], None]) -> int:
-    """Draws every figure into the folder, which exists, as PNG and SVG; returns the number of figures."""
+    """Draws every figure into an existing folder, as PNG and SVG, and returns their number."""
     from matplotlib.figure import Figure
 
     count = 0
@@ -47,7 +47,7 @@ def write(folder: Path, report: Report, progress: Callable[[str], None]) -> int:
 
 
 def _figures(report: Report) -> Figures:
-    """Yields name, drawing function and size of every figure."""
+    """Yields the name, drawing function and size of every figure."""
     if report.summary:
         size = 3 + 2.5 * len(report.present), 1.6 + 0.4 * len({component for component, _ in report.summary.rows})
         yield "matrix", functools.partial(_matrix, report=report), size
@@ -65,7 +65,7 @@ def _figures(report: Report) -> Figures:
 
 
 def _matrix(figure: Any, report: Report) -> None:
-    """Draws ratios by component and, for each implementation, dtype; failures are red."""
+    """Draws the ratios by component, implementation and dtype, with failures in red."""
     summary = report.summary
     assert summary is not None
     components = list(dict.fromkeys(component for component, _ in summary.rows))
@@ -79,7 +79,7 @@ def _matrix(figure: Any, report: Report) -> None:
     table.set_fontsize(7)
     table.scale(1, 1.6)
     axes.set_axis_off()
-    axes.set_title("error in units of plain NumPy's", loc="left", fontsize="small")
+    axes.set_title("error / NumPy's rounding error", loc="left", fontsize="small")
 
 
 def _cell(cell: Cell) -> tuple[str, str]:
@@ -92,7 +92,7 @@ def _cell(cell: Cell) -> tuple[str, str]:
 
 
 def _attention(figure: Any, one: Attention, layer: int) -> None:
-    """Draws for every head the reference's weights, in its own range, and their difference in each implementation."""
+    """Draws the reference's weights of every head, and the differences of each implementation."""
     names, reference_hts = list(one.found_lhts), one.reference_lhts[layer]
     grid = figure.subplots(len(reference_hts), 1 + len(names), squeeze=False)
     figure.suptitle(f"{one.name}, layer {layer}, {one.dtype}: weights of the float64 reference, and differences", fontsize="small")
@@ -112,7 +112,7 @@ def _attention(figure: Any, one: Attention, layer: int) -> None:
 
 
 def _speed(figure: Any, speed: Speed) -> None:
-    """Draws medians with their quartiles, each kind on an axis of its own."""
+    """Draws medians with quartiles, one axis per kind."""
     kinds = dict.fromkeys(timing.what for timing in speed.timings)
     for axes, kind in zip(figure.subplots(len(kinds), squeeze=False)[:, 0], kinds, strict=True):
         rows = [timing for timing in speed.timings if timing.what == kind and timing.samples_ms]
@@ -129,7 +129,7 @@ def _memory(figure: Any, speed: Speed) -> None:
     names = list(speed.peaks)
     axes = figure.subplots()
     axes.barh(names, [speed.peaks[name] for name in names], color=[COLOURS[name] for name in names], label="peak")
-    axes.barh(names, [speed.alone[name] for name in names], color="none", hatch="///", edgecolor="white", label="framework alone")
+    axes.barh(names, [speed.alone[name] for name in names], color="none", hatch="///", edgecolor="white", label="framework only")
     axes.set_yticks(range(len(names)), [NAMES[name] for name in names])
-    axes.set(xlabel="MiB of the process at its peak; hatched: with the framework alone")
+    axes.set(xlabel="peak MiB of the process; hatched: framework only")
     axes.invert_yaxis()

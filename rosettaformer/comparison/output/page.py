@@ -4,7 +4,7 @@ import base64
 import math
 import os
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from ...common import pages
 from ...judge.expectation.tolerance import MAX_FACTOR, ORDERS
 from ...judge.report import grouping, html
 from ...use.inference.attention_page import LEVELS, packed
+from .. import words
 from ..numbers import number, size
 from ..one_model.implementations import LIBRARY, NAMES
 from ..one_model.layer_errors import Attention
@@ -20,13 +21,13 @@ from ..one_model.making import Report
 from ..one_model.subject import LARGE
 from . import charts
 
-FINEST = 127  # a difference is stored as a multiple of 1 / FINEST of the largest of its head
+FINEST = 127  # differences are stored in multiples of 1 / FINEST of the largest one of their head
 
 
 def render(report: Report) -> str:
-    """Renders the page."""
+    """Returns the HTML page."""
     templates = pages.environment(__package__, "rosettaformer.judge.report")
-    templates.filters |= {"significant": html.significant, "number": number, "size": size, "listed": _and}
+    templates.filters |= {"significant": html.significant, "number": number, "size": size, "listed": words.listed}
     templates.globals |= {"names": NAMES, "called": charts.title_of, "svg": charts.svg, "isfinite": math.isfinite}
     shown = report.summary if report.summary and not _in_words(report) else None
     matrix = html.context(shown) if shown else {"data": {"results": [], "findings": [], "failures": [], "highest": 0}}
@@ -40,7 +41,7 @@ def render(report: Report) -> str:
         good=good,
         headline=headline,
         lead=lead,
-        matrix_title="Matrix",
+        matrix_title="Results",
         in_words=_in_words(report),
         left=grouping.reasons(report.summary) if report.summary else [],
         facts=facts(report),
@@ -65,68 +66,54 @@ def render(report: Report) -> str:
 
 
 def verdict(report: Report) -> tuple[bool, str, str]:
-    """Returns whether all is well, the report in a sentence, and the numbers behind it."""
-    name, count = report.subject.path.resolve().name, len(report.own)
-    who = {4: "Four", 3: "Three", 2: "Two"}.get(count, "One" if count else "No")
+    """Returns whether the report conforms, its headline, and its numbers, a sentence per line."""
+    name = report.subject.path.resolve().name
     lacking = [NAMES[one] for one in report.missing if one != LIBRARY]
-    absent = f"; {_and(lacking)} missing" if lacking else ""
+    names = report.present
     if not report.conforms:
-        failed = list(dict.fromkeys([*(row.port for row in (report.summary.failed if report.summary else ())), *report.problems]))
-        subject = _and([NAMES.get(one, one) for one in failed]) or "The run"
-        return False, f"{subject} {'differ' if len(failed) > 1 else 'differs'} on {name}{absent}", _lead(report)
-    what = "conform" if report.summary and count > 1 else "conforms" if report.summary else "ran"
-    implementations = "implementations" if count != 1 else "implementation"
-    library = " beside transformers" if LIBRARY in report.present else ""
-    return bool(report.present), f"{who} {implementations} {what} on {name}{library}{absent}", _lead(report)
+        names = list(dict.fromkeys([*(row.port for row in (report.summary.failed if report.summary else ())), *report.problems]))
+    titles = [NAMES.get(one, one) for one in names]
+    headline = words.verdict(report.conforms, report.summary is not None, name, titles, lacking)
+    return report.conforms and bool(report.present), headline, "\n".join(_lead(report))
 
 
 def _in_words(report: Report) -> str:
-    """Returns a sentence that stands for a matrix of one dtype in which everything conforms; empty for any other."""
+    """Returns the paragraph that replaces a conforming table of one dtype; empty otherwise."""
     summary, dtypes = report.summary, report.options.dtypes
     if summary is None or not summary.conforms or len(dtypes) > 1:
         return ""
-    asked = _and(list(dict.fromkeys(row.component for row in summary.passed)))
+    asked = list(dict.fromkeys(row.component for row in summary.passed))
     worst = max(summary.passed, key=lambda row: row.ratio if math.isfinite(row.ratio) else 0.0)
-    who = _and([NAMES[name] for name in dict.fromkeys(row.port for row in summary.passed)])
-    left = f"; {len(summary.left)} are not compared" if summary.left else ""
-    return (
-        f"All {summary.compared} outputs conform in {dtypes[0]}: {asked} of {who}, on random tokens, full rows and padded ones. "
-        f"The largest error is {worst.ratio:.2f} times plain NumPy's, in {NAMES[worst.port]}, of {MAX_FACTOR:g} that may pass{left}."
-    )
+    who = [NAMES[name] for name in dict.fromkeys(row.port for row in summary.passed)]
+    largest = words.worst(worst.ratio, MAX_FACTOR, NAMES[worst.port])
+    return words.conformance(summary.compared, dtypes[0], asked, who, largest, len(summary.left))
 
 
-def _lead(report: Report) -> str:
-    parts = []
+def _lead(report: Report) -> Iterator[str]:
     if report.predictions:
-        parts.append(report.predictions.sentence.removesuffix("."))
+        yield report.predictions.sentence
     if report.summary:
-        summary = report.summary
-        ratios = [row.ratio for row in summary.passed if math.isfinite(row.ratio)]
-        parts.append(f"{summary.compared} outputs compared, {len(summary.failed)} failed")
+        ratios = [row.ratio for row in report.summary.passed if math.isfinite(row.ratio)]
+        yield words.outputs(report.summary.compared, len(report.summary.failed))
         if ratios:
-            parts.append(f"the largest error that passed is {max(ratios):.2f} times plain NumPy's, of {MAX_FACTOR:g} that may pass")
+            yield words.worst(max(ratios), MAX_FACTOR)
     if report.layers and report.layers.outputs:
         beyond = sum(one.excess > 1 for place in report.layers.outputs for one in place.found.values())
         total = sum(len(place.found) for place in report.layers.outputs)
-        parts.append(f"{total - beyond} of {total} outputs of layers are within what rounding explains")
+        yield words.layer_outputs(total - beyond, total)
     if report.curves and report.curves.found:
         largest = max(max(pair) for name in report.curves.found for pair in report.curves.units(name))
-        parts.append(f"in {len(report.curves.losses)} training steps loss and gradient stay within {number(largest)} times the noise")
-    return "; ".join(parts) + "." if parts else ""
-
-
-def _and(words: Sequence[str]) -> str:
-    return ", ".join(words[:-1]) + " and " + words[-1] if len(words) > 1 else "".join(words)
+        yield words.training(len(report.curves.losses), largest)
 
 
 def facts(report: Report) -> dict[str, str]:
-    """Returns what the model is."""
+    """Returns the facts about the model, by title."""
     subject, config = report.subject, report.subject.config
-    kinds = {"hugging-face": "Hugging Face folder", "canonical": "canonical checkpoint", "run": "run of rosettaformer train"}
+    kinds = {"hugging-face": "Hugging Face checkpoint", "canonical": "canonical checkpoint", "run": "run of rosettaformer train"}
     stacks = [f"{count} {name} layers" for name, count in (("encoder", config.encoder_layers), ("decoder", config.decoder_layers)) if count]
     shape = "encoder and decoder" if len(stacks) == 2 else "encoder-only" if config.encoder_layers else "decoder-only"
     heads = [name for name, there in (("classifier", config.classes), ("masked-language head", config.masked_language_head)) if there]
-    shared = f", {config.key_value_heads} of keys and values" if config.key_value_heads < config.heads else ""
+    shared = f", {config.key_value_heads} key-value heads" if config.key_value_heads < config.heads else ""
     activation = f"gated {config.activation}" if config.gated_feed_forward else config.activation
     kind = [f"{config.norm} {config.norm_placement}-norm", f"{config.positions} positions", activation]
     sizes = [
@@ -134,22 +121,22 @@ def facts(report: Report) -> dict[str, str]:
         f"vocabulary {config.source_vocabulary if config.encoder_layers else config.target_vocabulary:,}",
     ]  # fmt: skip
     result = {
-        "model": ", ".join([shape, *kind]) + (f", with {_and(heads)}" if heads else ""),
+        "model": ", ".join([shape, *kind]) + (f", with {words.listed(heads)}" if heads else ""),
         "sizes": ", ".join(sizes),
         "parameters": f"{subject.count:,}, stored in {subject.dtype}",
         "read from": f"{subject.path} ({kinds[subject.kind]})",
-        "implementations": _and([NAMES[name] for name in report.present]) or "none",
+        "implementations": words.listed([NAMES[name] for name in report.present]) or "none",
     }
     for index, text in enumerate(subject.texts):
         result["text" if not index else "second text"] = text
-    result["tokens"] = _and([f"{len(words)} {side}" for side, words in subject.tokens.items() if len(words)])
+    result["tokens"] = words.listed([f"{len(tokens)} {side}" for side, tokens in subject.tokens.items() if len(tokens)])
     if subject.notes:
         result["note"] = "; ".join(subject.notes)
     return result
 
 
 def _data(one: Attention) -> dict[str, Any]:
-    """Returns what the page's script reads for one kind of attention."""
+    """Returns the data of one kind of attention for the page's script."""
     layers, heads, *_ = one.reference_lhts.shape
     differences, scales = {}, {}
     for name, found in one.found_lhts.items():
@@ -174,5 +161,5 @@ def _data(one: Attention) -> dict[str, Any]:
 
 
 def _largest(one: Attention, layer: int) -> list[float]:
-    """Returns, for every head of a layer, the largest difference of all implementations, in units of its noise."""
+    """Returns the largest difference in every head over all implementations, in noise units."""
     return [float(value) for value in np.max([one.units(name, layer) for name in one.found_lhts], axis=0)] if one.found_lhts else []

@@ -1,4 +1,4 @@
-"""Compares two reports: what got worse or better, what appeared and what vanished."""
+"""Compares two reports: rows that got worse or better, appeared or vanished."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -8,22 +8,22 @@ from ...common.outputs import declared, versioned
 from ...common.reading import read_json
 from ...judge.compare import HIGHEST
 
-WORSE = 4.0  # a row got worse if its error grew by more noise units than this and by more than this factor, or if its verdict did
+WORSE = 4.0  # a row is worse if its verdict is, or if its error grew by more than this many units and more than this factor
 ORDER = ("equal", "not comparable", "convention", "rounding", "differs")
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Returns the report of a file. Raises ValueError if it is none."""
+    """Reads a report. Raises ValueError on any other file and on another version."""
     found = read_json(path)
     if not isinstance(found, dict) or not {"version", "outputs", "layers", "variables"} <= found.keys():
-        raise ValueError(f"{path} must be a report that `rosettaformer compare --json` wrote")
+        raise ValueError(f"{path} is not a report of `rosettaformer compare --json`")
     if found["version"] != (version := declared()["compare"]["version"]):
-        raise ValueError(f"{path} must be a report of version {version}; got {found['version']!r}")
+        raise ValueError(f"{path} must have version {version}; got {found['version']!r}. Run `rosettaformer compare --json` again")
     return found
 
 
 def versus(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the rows that changed between two reports."""
+    """Returns the rows that changed from one report to another."""
     old, new = dict(_rows(before)), dict(_rows(after))
     found: dict[str, Any] = {"worse": [], "better": [], "appeared": [*new.keys() - old.keys()], "vanished": [*old.keys() - new.keys()]}
     for name in old:
@@ -51,7 +51,7 @@ def _rows(report: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
             for row in step["rows"]:
                 yield f"{optimizer} {row['left']} = {row['right']}", _cell(row)
     except (KeyError, TypeError) as error:
-        raise ValueError(f"a report must be whole; this one lacks {error}") from None
+        raise ValueError(f"the report is incomplete: {error} is missing. Run `rosettaformer compare --json` again") from None
 
 
 def _cell(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""Rows whose calls are timed by the process that holds them: time, memory, and the environment in which they were measured."""
+"""Timing rows in their own process: time, memory and the environment of a measurement."""

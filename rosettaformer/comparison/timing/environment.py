@@ -1,4 +1,4 @@
-"""The environment in which numbers were measured: processor, cores, system and versions."""
+"""The environment of a measurement: processor, cores, system and versions."""
 
 import importlib.metadata
 import platform
@@ -13,10 +13,10 @@ PACKAGES = (
 
 
 def environment(threads: int, described: Mapping[str, str]) -> dict[str, str]:
-    """Describes where numbers were measured. described: threads or device by framework."""
+    """Describes the environment of a measurement. described: threads or device by framework."""
     return {
         "CPU": _cpu(),
-        "cores": f"{cores()}, of which each row had {threads}",
+        "cores": f"{cores()}; {threads} threads per row",
         "system": platform.platform(),
         **{name: text for name, text in described.items() if text},
         "versions": ", ".join([f"Python {platform.python_version()}", *_versions()]),
@@ -24,7 +24,7 @@ def environment(threads: int, described: Mapping[str, str]) -> dict[str, str]:
 
 
 def _cpu() -> str:
-    """Returns the processor's name: Linux writes it into /proc, which `platform` does not read."""
+    """Returns the processor's name, on Linux from /proc, which `platform` does not read."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]

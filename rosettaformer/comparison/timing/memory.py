@@ -1,4 +1,4 @@
-"""The resident memory of this process, as the system counts it."""
+"""Resident memory of this process."""
 
 import ctypes
 import math
@@ -7,20 +7,20 @@ from pathlib import Path
 
 from .rows import Call
 
-TRIM_THRESHOLD = -1  # as malloc.h numbers it
-SETTLED = 0.1  # seconds for threads to free what a call has left them
+TRIM_THRESHOLD = -1  # M_TRIM_THRESHOLD of malloc.h
+SETTLED = 0.1  # seconds for threads to free the memory of a call
 
 
 def resident(call: Call) -> float:
-    """Measures the process's resident memory. glibc would keep freed memory, and a call would live on what another left: it is given back
-    first.
+    """Returns the peak MiB of a call above the memory before it.
 
-    Returns the MiB at the peak of the call, beyond what was held before it. Raises OSError if the system does not tell.
+    Returns glibc's free memory to the system first, so that the call cannot reuse it. Raises
+    OSError if the system does not report memory.
     """
     system = ctypes.CDLL(None)
     if hasattr(system, "mallopt"):
         system.mallopt(TRIM_THRESHOLD, 0)
-        call()  # at its end threads trim their own heaps
+        call()  # at its end, threads trim their heaps
         time.sleep(SETTLED)
         system.malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5")  # resets the peak
@@ -30,7 +30,7 @@ def resident(call: Call) -> float:
 
 
 def status(name: str) -> float:
-    """Returns the MiB that the system counts under that name, such as VmRSS; NaN if it does not."""
+    """Returns an entry of /proc/self/status in MiB, such as VmRSS; NaN if unknown."""
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
     except OSError:

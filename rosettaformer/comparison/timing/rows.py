@@ -1,4 +1,4 @@
-"""A row of a table of times: one implementation of what is timed."""
+"""Rows of a table of times: one implementation of a timed task each."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -7,16 +7,16 @@ from typing import Any
 import numpy as np
 
 MODES = ("eager", "compiled")
-Call = Callable[[], Any]  # the timed call; returns when its result is ready
-# precision -> largest difference from the reference, relative to the reference's largest logit. Rounding stays ten times below it;
-# a wrong mask, position or weight is far above.
+Call = Callable[[], Any]  # a timed call, which returns when its result is ready
+# precision -> maximum difference from the reference, relative to its largest logit: ten times above
+# rounding, far below a wrong mask, position or weight
 BOUNDS = {"float32": 1e-4, "tf32": 2e-2, "bfloat16": 1e-1, "int8": 1e-1}
-# The same for the losses of the first training steps.
+# the same for the losses of the first training steps
 LOSS_BOUNDS = {"float32": 1e-5, "tf32": 1e-3}
 
 
 def named(result: Any) -> Mapping[str, np.ndarray]:
-    """Returns the arrays of a result by name: `output`, or those of a search (the best hypothesis of a beam search)."""
+    """Returns the arrays of a result by name: `output`, or the best hypothesis of a search."""
     if not isinstance(result, Mapping):
         return {"output": np.asarray(result, np.float32)}
     found = {name: np.asarray(tensor) for name, tensor in result.items()}
@@ -27,24 +27,25 @@ def named(result: Any) -> Mapping[str, np.ndarray]:
 
 @dataclass
 class About:
-    """Describes a row."""
+    """Description of a row."""
 
     framework: str
     name: str = ""
     precision: str = "float32"
     peer: bool = False
     compiles: bool = False
-    comparable: bool = True  # another architecture of the same sizes: timed, not compared
-    ceiling: bool = False  # the matrix products only
-    skips: bool = False  # with skip_padding: its rows at padding are zeros
+    comparable: bool = True  # False for another architecture of the same sizes, which is only timed
+    ceiling: bool = False  # only the matrix products
+    skips: bool = False  # with skip_padding, rows at padding are zeros
 
 
 @dataclass
 class Row(About):
-    """One implementation of a task. start: builds the model, when the row is run, and returns the call that is timed.
+    """One implementation of a task.
 
-    What is compared with the reference is the output of `read` on the call's result: arrays by name, see `named`. For a training step,
-    which is random, it is the result of `check`: the losses of the first steps without dropout.
+    start: builds the model and returns the timed call. read: converts its result to the arrays that
+    are compared with the reference, see `named`. check: returns the losses of the first training
+    steps without dropout, which are compared instead of the random result of a training step.
     """
 
     start: Callable[[], Call] = field(kw_only=True)

@@ -1,4 +1,4 @@
-"""Answers for rows in the process that holds them: it builds, checks and times one row on request, and idles meanwhile."""
+"""The server of a timing process, which builds, checks and times one row per request."""
 
 import dataclasses
 import gc
@@ -14,15 +14,15 @@ from ...common.processes import Answer, message, words
 from .memory import resident
 from .rows import About, Call, Row
 
-LONG = 0.05  # least seconds of all calls of one round together
-LASTING = 2.0  # seconds of a call from which memory and caches no longer matter
-MOST = 200  # calls of one round
+LONG = 0.05  # minimum seconds of all calls of one round
+LASTING = 2.0  # seconds of a call from which the state of caches no longer matters
+MOST = 200  # maximum number of calls of one round
 PAUSE = 0.05  # seconds for the threads of the previous row to stop spinning
-OURS = (NAME, *(module.partition(".")[0] for module, _, _ in PORTS.values()))  # packages that are never missing
+OURS = (NAME, *(module.partition(".")[0] for module, _, _ in PORTS.values()))  # packages that are never reported as missing
 
 
 class Server:
-    """Answers for rows by their index. A subclass says which: it passes them to `_take`."""
+    """Runs rows by index; a subclass sets them with `_take`."""
 
     def __init__(self) -> None:
         self._rows: list[Row] = []
@@ -30,18 +30,18 @@ class Server:
         self._lasting: set[int] = set()
 
     def _take(self, rows: Sequence[Row]) -> list[dict[str, Any]]:
-        """Answers for these rows instead of the earlier ones. Returns the description of each; builds none."""
+        """Replaces the rows, without building them, and returns their descriptions."""
         self.drop()
         self._rows = [*rows]
         return [{field.name: getattr(row, field.name) for field in dataclasses.fields(About)} for row in rows]
 
     def drop(self) -> None:
-        """Forgets the rows."""
+        """Drops the rows and frees their memory."""
         self._rows, self.started, self._lasting = [], {}, set()
         gc.collect()
 
     def check(self, index: int) -> tuple[float, Mapping[str, np.ndarray]]:
-        """Returns the seconds of the first call, which compiles, and what is compared with the reference."""
+        """Returns the seconds of the first call, with compilation, and the arrays to compare."""
         row = self._rows[index]
         call = self.started[index] = row.start()
         seconds, output = _timed(call)
@@ -50,7 +50,7 @@ class Server:
         return seconds, {"output": row.check()} if row.check else row.read(output)
 
     def calls(self, index: int) -> int:
-        """Warms up, and returns how many calls of the row make a round long enough for the clock."""
+        """Warms up and returns the number of calls that make a round long enough to time."""
         seconds = _timed(self.started[index])[0]
         if seconds < LASTING:
             seconds = min(seconds, _timed(self.started[index])[0])
@@ -59,7 +59,7 @@ class Server:
         return max(1, min(MOST, round(LONG / seconds)))
 
     def time(self, index: int, calls: int) -> float:
-        """Returns the seconds of a call that follows another one of its row, if the state of memory and caches matters."""
+        """Returns the seconds per call, with warm caches for short calls."""
         if index not in self._lasting:
             self.started[index]()
         start = time.perf_counter()
@@ -68,9 +68,9 @@ class Server:
         return (time.perf_counter() - start) / calls
 
     def memory(self, index: int) -> float | None:
-        """Returns the MiB at the peak of a warm call, beyond what was held before it; None if neither framework nor system tells.
+        """Returns the peak MiB of a warm call above the memory before it; None if unknown.
 
-        Nothing is timed after it.
+        Call it after all timing.
         """
         if index not in self.started:
             call = self.started[index] = self._rows[index].start()
@@ -83,7 +83,7 @@ class Server:
             return None
 
     def _peak_of(self, call: Call) -> float | None:
-        """Returns the MiB at the peak of a call; raises OSError, or returns None, where nothing tells."""
+        """Returns the peak MiB of a call. Returns None or raises OSError if unknown."""
         return resident(call)
 
 
@@ -94,7 +94,9 @@ def _timed(call: Call) -> tuple[float, Any]:
 
 
 def reply(action: Callable[[], Any], ours: Collection[str] = OURS) -> Answer:
-    """Turns a call into an answer. A missing package is ("missing", (package, how to install it)), unless it is one of ours."""
+    """Converts a call to an answer: a missing package is ("missing", (package, how to install it)),
+    except ours.
+    """
     try:
         return "answer", action()
     except ModuleNotFoundError as error:

@@ -105,7 +105,7 @@ async function draw() {
     picture(node, colours, map);
   }
   scales(range, widest, weight, difference);
-  document.getElementById("evenness").textContent = even ? "This head is even: every query spreads its weight evenly over the keys that it may attend to." : "";
+  document.getElementById("evenness").textContent = even ? "Even head: every query attends evenly to all keys that the mask allows." : "";
   read(map, weights, away, noise);
 }
 
