@@ -1,1 +1,1 @@
-"""What all rooms share; nothing here knows of the judge."""
+"""Shared by all packages; nothing here depends on the judge."""

@@ -1,4 +1,4 @@
-"""Writes that succeed as a whole or leave everything as it was."""
+"""Writes files and folders as a whole, or leaves everything unchanged."""
 
 import contextlib
 import os
@@ -14,8 +14,9 @@ _KINDS = {stat.S_IFDIR: "a folder", stat.S_IFBLK: "a block device", stat.S_IFSOC
 
 
 def require(path: Path, folder: bool = False) -> None:
-    """Raises ValueError, before any work, if nothing could be written to `path`: its folder must exist, and it may be no block device, no
-    socket, and a folder only if one is to be written.
+    """Raises ValueError, before any work, if nothing can be written to `path`.
+
+    Its folder must exist, and it must not be a device, a socket or, unless `folder`, a folder.
     """
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         kind = stat.S_IFMT(path.stat().st_mode)
@@ -28,12 +29,13 @@ def require(path: Path, folder: bool = False) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path, folder: bool = False) -> Iterator[Path]:
-    """Yields a free path, for a file or a new folder, which replaces `path` when the block ends without an exception.
+    """Yields a free path for a file or a new folder, which replaces `path` if the block succeeds.
 
-    folder: `path` may be a folder, which is replaced with everything in it.
-    When the block, the disk or the renaming fails, the old file stays untouched and nothing new is left. A link stays a link, and a file
-    keeps its permissions. A character device, a named pipe and this process's standard output or error are not replaced: what the block
-    wrote is written into them. Raises ValueError like `require`.
+    folder: `path` may be a folder, which is replaced with all its content. If the block, the disk
+    or the renaming fails, the old file stays unchanged and nothing new remains. Links stay links,
+    and files keep their permissions. Character devices, named pipes and this process's standard
+    output and error are not replaced: the content is written into them. Raises ValueError like
+    `require`.
     """
     require(path, folder)
     if (stream := _stream(path)) is None:
@@ -47,7 +49,7 @@ def replacing(path: Path, folder: bool = False) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replaces a file by one with this text, see `replacing`."""
+    """Replaces a file's content with this text, see `replacing`."""
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
@@ -57,7 +59,7 @@ def _target(path: Path) -> Path:
 
 
 def _stream(path: Path) -> Path | int | None:
-    """Returns the descriptor or path to write into instead of replacing it; None for a regular file and for a new path."""
+    """Returns the descriptor or path to write into; None for files and new paths."""
     try:
         status = path.stat()
     except FileNotFoundError:
@@ -83,7 +85,7 @@ def _renamed(target: Path) -> Iterator[Path]:
 
 
 def publish(temporary: Path, target: Path) -> None:
-    """Renames a file or folder to its name, in place of what has it, once all of it is on the disk."""
+    """Flushes a file or folder to the disk, then renames it, replacing what has that name."""
     for file in [path for path in temporary.rglob("*") if path.is_file()] if temporary.is_dir() else [temporary]:
         with file.open("rb+") as written:
             os.fsync(written.fileno())
@@ -96,7 +98,7 @@ def publish(temporary: Path, target: Path) -> None:
 
 @contextlib.contextmanager
 def _aside(target: Path) -> Iterator[None]:
-    """Makes room if the target is a folder: it is removed after the block, and put back if the block fails."""
+    """Moves a target folder away; removes it after the block, or restores it if the block fails."""
     if not target.is_dir():
         yield
         return
@@ -115,7 +117,7 @@ def _hidden(target: Path) -> Path:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Flushes the names in a folder to the disk, if the system can."""
+    """Flushes a folder's list of names to the disk, where supported."""
     with contextlib.suppress(OSError):  # some file systems, and Windows, cannot
         descriptor = os.open(folder, os.O_RDONLY)
         try:

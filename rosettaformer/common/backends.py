@@ -1,4 +1,4 @@
-"""The four implementations by name, whose parts are imported when they are asked for."""
+"""The four implementations by name; their modules are imported on demand."""
 
 import contextlib
 import importlib
@@ -19,13 +19,13 @@ from reference_numpy import TransformerConfig
 from .extras import MissingBackend, install
 from .processes import printable, words
 
-# name -> (module that the judge calls, framework module that it needs, extra that installs it)
+# name -> (module for the judge, required framework module, extra that installs it)
 PORTS = {
     "torch": ("impl_torch.port", "torch", "torch"),
     "tf": ("impl_tf.port", "tensorflow", "tf-cpu"),
     "jax": ("impl_jax.port", "jax", "jax"),
 }
-# packages -> the port that needs them
+# package -> the port that needs it
 PACKAGES = {needs: port for port, (_, needs, _) in PORTS.items()} | {"keras": "tf", "flax": "jax", "jaxlib": "jax", "optax": "jax"}
 OWN = (__package__.partition(".")[0], *(module.partition(".")[0] for module, _, _ in PORTS.values()))
 _GREETING = re.compile(
@@ -40,21 +40,21 @@ def how_to_install(port: str) -> str:
 
 
 def needs_of(*ports: str) -> dict[str, Sequence[str]]:
-    """Returns the packages that those among the ports need which are ours, by the extra that installs them."""
+    """Returns the packages that these ports need, by the extra that installs them."""
     return {PORTS[port][2]: [package for package, of in PACKAGES.items() if of == port] for port in ports if port in PORTS}
 
 
 def unavailable(error: BaseException) -> str:
-    """Returns why a framework cannot be used, if that caused the error: how to install it, or why its import fails; otherwise empty."""
+    """Returns why a framework is unavailable, or how to install it; empty for other errors."""
     name = getattr(error, "name", None) or "" if isinstance(error, ImportError) else ""
     if isinstance(error, ModuleNotFoundError) and name in PACKAGES:
         return how_to_install(PACKAGES[name])
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     importing = [_package(frame.f_globals.get("__name__")) for frame in frames if frame.f_code.co_name == "<module>"]
-    if frames and _package(frames[-1].f_globals.get("__name__")) in OWN:  # a name that we import is missing where it should be
+    if frames and _package(frames[-1].f_globals.get("__name__")) in OWN:  # the framework lacks a name that is imported here
         importing.append(_package(name))
     broken = next((package for package in importing if package in PACKAGES), "")
-    return f"{broken} is installed, but cannot be imported: {printable(words(error))}" if broken else ""
+    return f"{broken} is installed, but importing it fails: {printable(words(error))}" if broken else ""
 
 
 def _package(module: Any) -> str:
@@ -62,8 +62,9 @@ def _package(module: Any) -> str:
 
 
 def imported(backend: str, module: str) -> ModuleType:
-    """The module, which needs the backend's framework. Raises MissingBackend where that is missing, with the line that installs it, or
-    broken.
+    """Imports a module that needs a backend's framework.
+
+    Raises MissingBackend if the framework is broken or missing, with the command that installs it.
     """
     _hush()
     try:
@@ -80,9 +81,9 @@ def imported(backend: str, module: str) -> ModuleType:
 
 
 def transformer(backend: str, config: TransformerConfig, parameters: Mapping[str, np.ndarray], device: Any = None) -> Any:
-    """The backend's Transformer with these canonical parameters, in their dtype. device: of torch; the others have theirs from a context.
+    """Creates a backend's Transformer with these canonical parameters, in their dtype.
 
-    Raises MissingBackend.
+    device: only for torch; the others take theirs from a context. Raises MissingBackend.
     """
     dtype = next(iter(parameters.values())).dtype
     build = imported(backend, f"{BACKENDS[backend]}.transformer").Transformer
@@ -97,20 +98,21 @@ def transformer(backend: str, config: TransformerConfig, parameters: Mapping[str
 
 
 def _hush() -> None:
-    """What TensorFlow says of itself on standard error, and that every shape of a batch is a graph of its own, is not news."""
+    """Silences TensorFlow's start-up banner and retracing warnings."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
 
 
 @contextlib.contextmanager
 def without_greeting() -> Iterator[None]:
-    """Keeps from standard error what TensorFlow's C++ says when it is imported, before it heeds any setting, and LiteRT's when a model
-    first runs; the rest comes after it.
+    """Filters what TensorFlow's C++ code prints on import, and LiteRT's on the first run.
+
+    Other output on standard error appears after the block.
     """
     _hush()
     try:
         before = os.dup(2)
-    except OSError:  # there is none
+    except OSError:  # standard error is closed
         yield
         return
     with tempfile.TemporaryFile() as kept:

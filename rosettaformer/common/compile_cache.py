@@ -1,6 +1,6 @@
-"""Keeps the frameworks' compiled programs between processes: a call that an earlier process made compiles nothing.
+"""Keeps the frameworks' compiled programs across processes: a repeated call compiles nothing.
 
-Each framework has its own setting, an environment variable read at its start, and identifies a program by everything it is made of.
+Each framework has its own environment variable, read at start-up, and its own key for programs.
 """
 
 import contextlib
@@ -12,15 +12,15 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-PLACE = "ROSETTAFORMER_CACHE"  # environment variable that names another folder, or is "off"
+PLACE = "ROSETTAFORMER_CACHE"  # environment variable: the cache folder, or "off"
 LARGEST = 4 << 30  # bytes above which the least recently used files are removed
-IN_USE = 3600.0  # seconds for which a file stays after its last use; all files are looked at once in this time
-LOOKED = "looked"  # file whose time is that of the last look
+IN_USE = 3600.0  # seconds that a file stays after its last use; also the time between two checks of the size
+LOOKED = "looked"  # file whose time is that of the last check
 
 
 @contextlib.contextmanager
 def kept() -> Iterator[None]:
-    """Keeps programs that this process and its children compile, for later ones; the user's own settings take precedence."""
+    """Caches the programs that this process and its children compile, unless the user set it up."""
     place = folder()
     if place is None:
         yield
@@ -44,9 +44,9 @@ def _restored() -> Iterator[None]:
 
 
 def folder(environment: Mapping[str, str] = os.environ) -> Path | None:
-    """Returns the folder of compiled programs, by default in the user's cache folder; None if nothing is kept.
+    """Returns the cache folder, by default in the user's cache; None if caching is off.
 
-    Machine code is for one kind of processor, which the last part of the path names.
+    Machine code is specific to a kind of processor, which the last part of the path identifies.
     """
     place = environment.get(PLACE, "")
     if place.lower() == "off":
@@ -55,7 +55,7 @@ def folder(environment: Mapping[str, str] = os.environ) -> Path | None:
 
 
 def variables(place: Path) -> dict[str, str]:
-    """Returns the frameworks' settings for that folder. By default torch writes into a temporary folder, XLA nothing."""
+    """Returns the frameworks' settings for a folder. Default: temporary for torch, none for XLA."""
     return {
         "TORCHINDUCTOR_CACHE_DIR": str(place / "torch"),
         "JAX_COMPILATION_CACHE_DIR": str(place / "jax"),
@@ -66,7 +66,7 @@ def variables(place: Path) -> dict[str, str]:
 
 
 def trim(place: Path, largest: int = LARGEST) -> None:
-    """Removes files, least recently used first, until the rest takes no more than `most` bytes."""
+    """Removes the least recently used files until the rest has at most `largest` bytes."""
     found = [(about.st_mtime if about.st_mtime > about.st_atime else about.st_atime, about.st_size, path) for path, about in _files(place)]
     size, now = sum(size for _, size, _ in found), time.time()
     for used, taken, path in sorted(found):
@@ -77,7 +77,7 @@ def trim(place: Path, largest: int = LARGEST) -> None:
 
 
 def _due(place: Path) -> bool:
-    """Whether the last look at all files was a while ago; if so, notes the time."""
+    """Whether the size has not been checked for a while; if so, records the time."""
     mark = place / LOOKED
     if not place.exists() or (mark.exists() and time.time() - mark.stat().st_mtime < IN_USE):
         return False
@@ -94,7 +94,7 @@ def _files(place: Path) -> Iterator[tuple[Path, os.stat_result]]:
 
 
 def _caches(environment: Mapping[str, str]) -> Path:
-    """Returns the system's cache folder: XDG's on Linux."""
+    """Returns the system's cache folder; on Linux that of XDG."""
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches"
     if sys.platform == "win32" and "LOCALAPPDATA" in environment:
@@ -103,7 +103,7 @@ def _caches(environment: Mapping[str, str]) -> Path:
 
 
 def _processor() -> str:
-    """Returns a short name of the kind of processor, from the features that Linux lists."""
+    """Identifies the kind of processor by the features that Linux lists."""
     about, lines = Path("/proc/cpuinfo"), [platform.machine(), platform.processor()]
     if about.exists():
         lines += sorted({line for line in about.read_text().splitlines() if line.startswith(("model name", "flags", "Features"))})

@@ -1,4 +1,4 @@
-"""Extras: finds out, before any work, which packages are missing, and how to install them."""
+"""Checks for missing packages before any work, and tells how to install them."""
 
 import contextlib
 import functools
@@ -11,18 +11,19 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 NAME = "rosettaformer"
-# packages that no extra installs -> how to install them; KerasHub declares another TensorFlow than tensorflow-cpu
+# package without an extra -> how to install it; KerasHub requires tensorflow, not tensorflow-cpu
 OTHERS = {"transformers": "pip install transformers", "keras_hub": "pip install --no-deps keras-hub regex"}
 
 
 class MissingBackend(Exception):
-    """A framework or a package is not installed or cannot be imported; the message says how to install it, or why."""
+    """Raised if a framework or package is missing or broken; the message says how to fix it."""
 
 
 def install(extra: str) -> str:
-    """Returns the command that installs an extra, which depends on how rosettaformer itself was installed.
+    """Returns the command that installs an extra, in the way rosettaformer itself was installed.
 
-    A checkout that was installed as editable is installed again with the extra; its path is named if the command runs in another folder.
+    An editable checkout is installed again with the extra, by its path unless it is the current
+    folder.
     """
     checkout = _checkout()
     if checkout is None:
@@ -32,7 +33,7 @@ def install(extra: str) -> str:
 
 
 def installed(package: str) -> bool:
-    """Whether Python finds a module of that name."""
+    """Whether Python finds a module with this name."""
     try:
         return importlib.util.find_spec(package) is not None
     except (ModuleNotFoundError, ValueError):
@@ -40,7 +41,7 @@ def installed(package: str) -> bool:
 
 
 def require(what: str, needs: Mapping[str, Iterable[str]]) -> None:
-    """Raises MissingBackend if packages are not installed. what: what needs them; needs: packages by the extra that installs them."""
+    """Raises MissingBackend if packages are missing. what: needs them. needs: extra -> packages."""
     missing = {extra: absent for extra, packages in needs.items() if (absent := lacking(packages))}
     if missing:
         names = ", ".join(package for absent in missing.values() for package in absent)
@@ -54,8 +55,8 @@ def lacking(packages: Iterable[str]) -> list[str]:
 
 @functools.cache
 def _checkout() -> Path | None:
-    """Returns the folder that is installed as editable, if it is (`direct_url.json`, PEP 610)."""
-    # in the checkout its egg-info comes first, which has no RECORD and no URL
+    """Returns the folder of an editable install, or None (`direct_url.json`, PEP 610)."""
+    # in a checkout, the egg-info comes first, but has no RECORD and no URL
     found = next((one for one in distributions(name=NAME) if one.read_text("RECORD") is not None), None)
     with contextlib.suppress(ValueError):
         said = json.loads((found and found.read_text("direct_url.json")) or "{}")

@@ -1,4 +1,4 @@
-"""The JSON that commands write. `outputs.toml` declares its fields: their types and what they mean, and a version for each command."""
+"""The JSON output of commands. `outputs.toml` declares its fields, and a version per command."""
 
 import functools
 import tomllib
@@ -11,10 +11,10 @@ FILE = Path(__file__).with_name("outputs.toml")
 
 @functools.cache
 def declared() -> Mapping[str, Mapping[str, Any]]:
-    """Returns command -> field -> what it is, beside the command's `version`."""
+    """Returns command -> field -> its type and meaning; each command also has a `version`."""
     return tomllib.loads(FILE.read_text(encoding="utf-8"))
 
 
 def versioned(command: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the fields of an object that a command writes, after the version of what it writes."""
+    """Returns the fields of a command's output, preceded by its version."""
     return {"version": declared()[command]["version"], **fields}

@@ -1,4 +1,4 @@
-"""Saves pictures drawn by matplotlib, which the extras `report` and `train` install."""
+"""Saves matplotlib figures; the extras `report` and `train` install matplotlib."""
 
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,6 @@ SUFFIXES = (".png", ".svg", ".pdf")
 
 
 def save(figure: Any, path: Path) -> None:
-    """Writes the figure into a file whose suffix names the format, whole or not at all."""
+    """Writes a figure, in the format of the suffix. A failed write leaves nothing behind."""
     with replacing(path) as temporary:
         figure.savefig(temporary, format=path.suffix[1:], dpi=150)

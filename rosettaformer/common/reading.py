@@ -1,6 +1,4 @@
-"""Reads text that anyone may have written: regular files of bounded size, in UTF-8; JSON and TOML of bounded depth; lines of bounded
-length, ended by a line feed; settings FIELD=VALUE.
-"""
+"""Reads untrusted text, with limits: UTF-8 files, JSON, TOML, lines, and FIELD=VALUE settings."""
 
 import dataclasses
 import json
@@ -15,14 +13,14 @@ from reference_numpy import TransformerConfig
 from reference_numpy.fields import Fields
 from reference_numpy.suggestions import nearest
 
-LARGEST = 1 << 24  # bytes of a file that is read as a whole
-DIGITS = 400  # digits of an integer; float64 has no room for more
-LONGEST_LINE, ENDLESS = 100_000, 1 << 26  # bytes of a line; no sentence is longer than the first, no text has lines like the second
+LARGEST = 1 << 24  # bytes of the largest file that is read as a whole
+DIGITS = 400  # most digits of an integer; float64 has no room for more
+LONGEST_LINE, ENDLESS = 100_000, 1 << 26  # bytes: longer than any sentence; longer than any line of text
 _CONTROL = re.compile("[\\x00-\\x08\\x0a-\\x1f\\x7f-\\x9f\\ufffd]")
 
 
 def read_bytes(path: Path, most: int = LARGEST) -> bytes:
-    """Returns the content of a file. Raises ValueError if it is no regular file or too large, and OSError if the disk fails."""
+    """Returns a file's content. Raises ValueError if it is missing, not regular, or too large."""
     if not path.is_file():
         raise ValueError(f"{path} is not a file" if path.exists() else f"{path} does not exist")
     with path.open("rb") as file:
@@ -33,7 +31,7 @@ def read_bytes(path: Path, most: int = LARGEST) -> bytes:
 
 
 def read_text(path: Path, most: int = LARGEST) -> str:
-    """Returns the text of a file. Raises ValueError like `read_bytes`, and if it is not UTF-8."""
+    """Returns a file's text. Raises ValueError like `read_bytes`, and if it is not UTF-8."""
     content = read_bytes(path, most)
     try:
         return content.decode()
@@ -42,15 +40,15 @@ def read_text(path: Path, most: int = LARGEST) -> str:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Returns the value of a JSON text. Raises ValueError if it is not JSON, nested too deeply, or names a field of an object twice."""
+    """Parses JSON. Raises ValueError on invalid or too deeply nested text, and repeated fields."""
     try:
         return json.loads(text, object_pairs_hook=_object, parse_int=_integer)
     except RecursionError:
-        raise ValueError("JSON must not be nested so deeply") from None
+        raise ValueError("it is nested too deeply") from None
 
 
 def read_json(path: Path) -> Any:
-    """Returns the value of a JSON file. Raises ValueError like `read_text` and `parse_json`, naming the file."""
+    """Parses a JSON file. Raises ValueError like `read_text` and `parse_json`, naming the file."""
     text = read_text(path)
     try:
         return parse_json(text)
@@ -59,9 +57,9 @@ def read_json(path: Path) -> Any:
 
 
 def read_object(path: Path, optional: bool = False) -> dict[str, Any]:
-    """Returns the object of a JSON file. optional: a missing file counts as empty.
+    """Parses a JSON file that holds an object. optional: a missing file counts as empty.
 
-    Raises ValueError like `read_json`, and if it holds another kind of value.
+    Raises ValueError like `read_json`, and if it holds another type.
     """
     value = {} if optional and not os.path.lexists(path) else read_json(path)
     if not isinstance(value, dict):
@@ -70,7 +68,7 @@ def read_object(path: Path, optional: bool = False) -> dict[str, Any]:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Returns the tables of a TOML file. Raises ValueError like `read_text`, and if it is not TOML or too deep, naming the file."""
+    """Parses a TOML file. Raises ValueError like `read_text`, and on invalid TOML."""
     text = read_text(path, LARGEST >> 4)
     try:
         return tomllib.loads(text)
@@ -83,7 +81,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(fields) != len(pairs):
         seen: set[str] = set()
         twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
-        raise ValueError(f"a field must be named once; got {twice!r:.100} twice")
+        raise ValueError(f"a field must appear only once; got {twice!r:.100} twice")
     return fields
 
 
@@ -96,10 +94,11 @@ def _integer(digits: str) -> int:
 def parse_settings(
     settings: Iterable[str], kind: type[Fields] | Mapping[str, Any] = TransformerConfig, what: str = ""
 ) -> dict[str, Any]:  # fmt: skip
-    """Returns the mapping that FIELD=VALUE texts declare; values are numbers, true, false, none, lists as in JSON, or names. kind: the
-    class that has the fields, or their types; a text of a field whose type is text stays one. what: the word for a field in messages.
+    """Parses FIELD=VALUE settings. Values are numbers, true, false, none, JSON lists, or names.
 
-    Raises ValueError listing every text without a field, unknown field and field set twice.
+    kind: the class with the fields, or their types; fields of type str keep their text. what: the
+    word for a field in messages. Raises ValueError listing every invalid setting, unknown field and
+    repeated field.
     """
     fields = kind if isinstance(kind, Mapping) else {field.name: field.type for field in dataclasses.fields(kind)}
     what = what or f"{kind.KIND if isinstance(kind, type) else 'data'} field"
@@ -130,9 +129,9 @@ def _value(text: str) -> Any:
 
 
 def read_lines(file: BinaryIO) -> Iterator[bytes]:
-    """Yields the lines, each with its end; of one that is too long only the beginning, which `decode` refuses.
+    """Yields lines with their ends, and only the start of a line too long for `decode`.
 
-    Raises ValueError if a line does not end at all.
+    Raises ValueError if a line never ends.
     """
     while line := file.readline(LONGEST_LINE + 1):
         yield line
@@ -140,11 +139,11 @@ def read_lines(file: BinaryIO) -> Iterator[bytes]:
         while len(line) > LONGEST_LINE and not line.endswith(b"\n"):
             line = file.readline(LONGEST_LINE + 1)
             if (passed := passed + len(line)) > ENDLESS:
-                raise ValueError(f"{file.name} must be lines of text; got one of more than {ENDLESS} bytes")
+                raise ValueError(f"{file.name} must be lines of text; got a line of more than {ENDLESS} bytes")
 
 
 def read_texts(file: BinaryIO, size: int) -> Iterator[list[tuple[str, str]]]:
-    """Yields the lines' texts and problems, see `decode`, `size` at a time; one at a time in a terminal. Raises like `read_lines`."""
+    """Yields `size` results of `decode` at a time, or 1 in a terminal. Raises like `read_lines`."""
     size = 1 if file.isatty() else size
     texts: list[tuple[str, str]] = []
     for raw in read_lines(file):
@@ -157,7 +156,7 @@ def read_texts(file: BinaryIO, size: int) -> Iterator[list[tuple[str, str]]]:
 
 
 def decode(raw: bytes) -> tuple[str, str]:
-    """Returns the text of a line without its end and without a byte order mark; and its problem as a line, or an empty text."""
+    """Returns a line's text without line end and byte order mark, and its problem, or ""."""
     if len(raw) > LONGEST_LINE:
         return "", f"must be at most {LONGEST_LINE} bytes long; it is longer"
     try:
@@ -169,7 +168,7 @@ def decode(raw: bytes) -> tuple[str, str]:
 
 
 def damage(text: str) -> str:
-    """Returns why a text cannot be a line of a corpus; empty if it can."""
+    """Returns why a text cannot be a line of a corpus, or ""."""
     if not text.strip():
         return "must not be empty"
     found = _CONTROL.search(text)

@@ -1,1 +1,1 @@
-"""What people do with a model: use it, train it, plan its training."""
+"""Uses models: generates and classifies text, trains, and plans training."""

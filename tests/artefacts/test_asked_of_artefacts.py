@@ -135,7 +135,7 @@ def test_which_function_is_the_whole_model_must_be_said_if_none_is_called_so() -
     two = Functions(*(Entry(name, (IDS,), (LOGITS,)) for name in ("prefill_128", "decode")))
     with pytest.raises(ValueError, match=r"prefill_128.*--function"):
         Calls(two, GPT2, {})
-    with pytest.raises(ValueError, match="has no decod; it has"):
+    with pytest.raises(ValueError, match="no function decod,"):
         Calls(two, GPT2, {}, "decod")
     assert Calls(two, GPT2, {}, "decode").entry.name == "decode"
 
@@ -152,7 +152,7 @@ def test_a_cache_has_the_room_that_each_of_its_tensors_has() -> None:
     assert {name: array.shape for name, array in static._empty("forward", 3).items()} == {
         f"{part}.{layer}": (3, 2, size, 4) for layer, size in enumerate((64, 16)) for part in ("key", "value")
     }
-    with pytest.raises(NotShownByCalls, match="room for 64 tokens, not for 65"):
+    with pytest.raises(NotShownByCalls, match=r"64 tokens.*65"):
         static.forward(target=np.ones((1, 65), int))
     for other in ("p+t", 65):  # it grows; it is of one length alone
         growing = Calls(Functions(Entry("forward", (ids, *caches("past", 64)), (LOGITS, *caches("present", other)))), GPT2, {})

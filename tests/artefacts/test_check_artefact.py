@@ -201,7 +201,7 @@ def test_a_table_says_what_inputs_are(gpt2) -> None:
     asked = ("check", edited(file, "renamed.onnx", renamed), "--checkpoint", checkpoint, "-k", "short")
     assert run(*asked)[0] == 1
     assert run(*asked, "--tensor", "attention_mask=target", "--tensor", "input_ids=target_mask")[0] == 0
-    assert "it has no b" in refused(*asked, "--tensor", "b=target")
+    assert "lacks: b" in refused(*asked, "--tensor", "b=target")
     assert "nearest: target" in refused(*asked, "--tensor", "input_ids=targt")
 
 
@@ -247,7 +247,7 @@ def test_every_family_is_exported_to_every_format(family: str, kind: str, tmp_pa
     assert code == 0, [row["message"] for row in rows.values()]
     assert family != "gpt2" or any(name.startswith("decode_in_steps") for name in rows)
     if kind == "aoti":
-        assert "--allow-code opens it" in refused(*asked)
+        assert "--allow-code" in refused(*asked)
 
 
 @pytest.mark.conformance
@@ -260,7 +260,7 @@ def test_a_manifest_of_another_function_is_refused(gpt2, tmp_path: Path) -> None
     for change in ({"signature": "backward"}, {"inputs": {"x": {"dtype": "int64", "shape": []}}}):
         said["entries"]["forward"] |= change
         beside.write_text(json.dumps(said))
-        assert "must have the function" in refused("check", file, "--checkpoint", checkpoint)
+        assert beside.name in refused("check", file, "--checkpoint", checkpoint)
 
 
 @pytest.mark.conformance

@@ -106,7 +106,7 @@ def test_a_damaged_saved_model_is_refused(tmp_path: Path) -> None:
     whole, content, places = file.read_bytes(), data.read_bytes(), index.read_bytes()
     for part in (0, 10, len(whole) // 2):
         file.write_bytes(whole[:part])
-        refused(path, "must be a SavedModel")
+        refused(path, "a SavedModel")
     message = saved_model_pb2.SavedModel.FromString(whole)
     nodes = [node for function in message.meta_graphs[0].graph_def.library.function for node in function.node_def]
     constant = next(node for node in nodes if node.op == "Const" and node.attr["dtype"].type == 1)
@@ -122,12 +122,12 @@ def test_a_damaged_saved_model_is_refused(tmp_path: Path) -> None:
     refused(path, "TensorFlow's.*Evil")
     file.write_bytes(whole)
     data.write_bytes(content[:8])
-    refused(path, r"\d+ bytes.* 8$")
+    refused(path, r"\d+ bytes.* 8\.")
     data.write_bytes(content)
     index.write_bytes(places[: len(places) // 2])
-    refused(path, "must be a SavedModel")
+    refused(path, "a SavedModel")
     index.unlink()
-    refused(path, r"variables.index.*no such")
+    refused(path, r"variables\.index.*missing")
 
 
 # LiteRT
@@ -222,7 +222,7 @@ def test_a_damaged_litert_model_is_refused(tmp_path: Path) -> None:
     whole = path.read_bytes()
     for part in (4, 8, 40, len(whole) // 2, len(whole) - 8):
         (tmp_path / "part.tflite").write_bytes(whole[:part])
-        refused(tmp_path / "part.tflite", "must be a LiteRT model")
+        refused(tmp_path / "part.tflite", "a LiteRT model")
 
     def largest(model: Any) -> Any:
         return max(model.subgraphs[0].tensors, key=lambda tensor: np.size(model.buffers[tensor.buffer].data))
@@ -241,12 +241,12 @@ def test_a_damaged_litert_model_is_refused(tmp_path: Path) -> None:
     changes: dict[str, Callable[[Any], None]] = {
         "memory": lambda model: setattr(largest(model), "shape", [1 << 30, 1 << 30]),
         "24 bytes.*16": lambda model: setattr(largest(model), "shape", [2, 3]),
-        r"has one of \d+ buffers; got 1000": lambda model: setattr(largest(model), "buffer", 1000),
-        "tensors are numbered .*; got 1000": lambda model: setattr(model.subgraphs[0], "outputs", [1000]),
+        r"one of \d+ buffers; got 1000": lambda model: setattr(largest(model), "buffer", 1000),
+        "tensors .*; got 1000": lambda model: setattr(model.subgraphs[0], "outputs", [1000]),
         "operator.*got 9": lambda model: setattr(model.subgraphs[0].operators[0], "opcodeIndex", 9),
         "buffer of 16 bytes": outside,
-        "operators are LiteRT's own; Evil is a custom one": custom(b"Evil"),
-        r"FlexAsinh is one of TensorFlow's \(Flex\)": custom(b"FlexAsinh"),
+        "LiteRT's own; Evil is a custom": custom(b"Evil"),
+        r"FlexAsinh is TensorFlow's \(Flex\)": custom(b"FlexAsinh"),
     }
     for why, change in changes.items():
         refused(changed(path, change), why)
@@ -317,4 +317,4 @@ def test_a_damaged_stablehlo_export_is_refused(tmp_path: Path) -> None:
     whole = path.read_bytes()
     for part in (0, 100, len(whole) // 2):
         path.write_bytes(whole[:part])
-        refused(path, "must be a StableHLO export that JAX .* opens; ")
+        refused(path, "a StableHLO export that JAX")

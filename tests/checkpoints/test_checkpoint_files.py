@@ -153,7 +153,7 @@ def test_the_metadata_of_shards_may_stand_in_the_index_or_in_one_of_them(tmp_pat
 def test_a_weight_map_may_not_leave_the_folder(tmp_path: Path, file: str) -> None:
     saved_shards(tmp_path / "model")
     path = edit_index(tmp_path / "model", lambda index: index["weight_map"].update({"logits.bias": file}))
-    assert any(problem.startswith(f"weight_map names {file!r}, which leaves") for problem in problems_of(path))
+    assert any(mentions(problem, f"weight_map … {file!r} … folder") for problem in problems_of(path))
 
 
 def test_all_problems_of_shards_at_once(tmp_path: Path) -> None:
@@ -175,11 +175,11 @@ def test_all_problems_of_shards_at_once(tmp_path: Path) -> None:
 def test_a_broken_index(tmp_path: Path, text: str) -> None:
     path = tmp_path / "model.safetensors.index.json"
     path.write_text(text)
-    assert "index of shards" in problems_of(path)[0]
+    assert "index" in problems_of(path)[0]
 
 
 def test_a_folder_without_one_checkpoint(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"must hold one .*; got neither"):
+    with pytest.raises(ValueError, match="got neither"):
         canonical.load(tmp_path)
     for name in "ab":
         canonical.save(tmp_path / f"{name}.safetensors", CONFIG, random_parameters(CONFIG))
@@ -232,7 +232,7 @@ def test_all_problems_at_once(tmp_path: Path) -> None:
     path = write_raw(tmp_path / "a.safetensors", arrays, format_version="4", ties='{"logits.kernel": "target_embedding.table"}')
     text = "\n".join(problems_of(path))
     for message in (
-        "format … 1; got '4'", "ties … {}", "hidden.kernel is transposed",
+        "format_version … '1'; got '4'", "ties … {}", "hidden.kernel is transposed",
         "missing decoder.final_norm.offset", "unexpected decoder.more", "nearest: " + QUERY, "logits.bias must be finite",
         "target_embedding.table … float32 … float64",
     ):  # fmt: skip
@@ -311,8 +311,8 @@ def test_problems_of_tensors_do_not_speak_against_the_config(
         ({"config": json.dumps(CONFIG.to_dict() | {"epsilon": float("nan")})}, "config: epsilon must be a finite number"),
         ({"config": json.dumps(CONFIG.to_dict() | {"head": 1})}, "config: unknown config field 'head' (nearest: heads)"),
         ({"format": "pt"}, "metadata … 'rosettaformer'; got 'pt'"),
-        ({"format_version": "99"}, "format version … 1; got '99'"),
-        ({"format_version": None}, "format version … None"),
+        ({"format_version": "99"}, "format_version … '1'; got '99'"),
+        ({"format_version": None}, "format_version … None"),
         ({"foreign": "[1]"}, "foreign … JSON"),
         ({"ties": None}, "{}"),
     ],

@@ -1,4 +1,4 @@
-"""Files and folders of other programs: each is told in one line by what it is, through every command that reads checkpoints."""
+"""Files and folders of other programs: every command that reads checkpoints describes them in one line."""
 
 import argparse
 import io
@@ -68,7 +68,7 @@ FILES: dict[str, tuple[bytes, str, str]] = {
     "page.safetensors": (HTML.encode(), "a web page", "download the file"),
     "error.safetensors": (b"\xef\xbb\xbf<?xml version='1.0'?><Error/>", "a web page", "download the file"),
     "arrays.npz": (array(np.savez, a=np.ones(3)), "a NumPy archive (.npz)", "rosettaformer.files.checkpoints.save"),
-    "array.npy": (array(np.save, np.ones(3)), "one NumPy array", "rosettaformer.files.checkpoints.save"),
+    "array.npy": (array(np.save, np.ones(3)), "NumPy array", "rosettaformer.files.checkpoints.save"),
     "model.keras": (zipped("metadata.json", "config.json", "model.weights.h5"), "a Keras model", "rosettaformer.files.checkpoints.save"),
     "model.weights.h5": (b"\x89HDF\r\n\x1a\n" + bytes(99), "an HDF5 file", "rosettaformer.files.checkpoints.save"),
     "ckpt-1.index": (b"\0\0\2\1" + recognise.LEVEL_DB, "a TensorFlow checkpoint", "rosettaformer.files.checkpoints.save"),
@@ -76,30 +76,30 @@ FILES: dict[str, tuple[bytes, str, str]] = {
     "checkpoint": (b'model_checkpoint_path: "ckpt-1"', "a TensorFlow checkpoint", "rosettaformer.files.checkpoints.save"),
     "saved_model.pb": (b"\x08\x01\x12\x99", "a TensorFlow SavedModel", "rosettaformer.files.checkpoints.save"),
     "flax_model.msgpack": (b"\xde\0\x14\xa4key0\x81\xa6kernel", "a msgpack file", "rosettaformer.files.checkpoints.save"),
-    "model.onnx": (ONNX, "an ONNX model", "made from"),
-    "model.gguf": (b"GGUF" + struct.pack("<IQQ", 3, 0, 0), "a GGUF file", "made from"),
-    "model.tflite": (b"\x1c\0\0\0TFL3" + bytes(40), "a TensorFlow Lite model", "made from"),
-    "model.bin": (struct.pack("<IH", 6, 16) + b"TransformerSpec\0", "a CTranslate2 model", "made from"),
+    "model.onnx": (ONNX, "an ONNX model", "converted from"),
+    "model.gguf": (b"GGUF" + struct.pack("<IQQ", 3, 0, 0), "a GGUF file", "converted from"),
+    "model.tflite": (b"\x1c\0\0\0TFL3" + bytes(40), "a TensorFlow Lite model", "converted from"),
+    "model.bin": (struct.pack("<IH", 6, 16) + b"TransformerSpec\0", "a CTranslate2 model", "converted from"),
     "model.pkl": (b"\x80\x04\x95\x0b\0\0\0\0\0\0\0}.", "a Python pickle", "rosettaformer.files.checkpoints.save"),
     "model.tar": (tar(), "an archive", "unpack it"),
     "model.zip": (zipped("model.safetensors"), "a zip archive", "unpack it"),
     "nothing.zip": (zipped(), "an empty zip archive", "save it again"),
     "cut.pt": (zipped("model/data.pkl")[:-30], "a damaged zip archive", "save it again"),
     "script.pt": (zipped("m/data.pkl", "m/constants.pkl"), "a TorchScript archive", "torch.save(model.state_dict(), FILE)"),
-    "program.pt2": (zipped("p/archive_format", "p/models/model.json"), "a program of torch.export", "torch.save(model.state_dict(), FILE)"),
+    "program.pt2": (zipped("p/archive_format", "p/models/model.json"), "a torch.export program", "torch.save(model.state_dict(), FILE)"),
 }
 # names of a folder's files -> what it is, and what to do; config.json is that of a Hugging Face model
 FOLDERS: dict[tuple[str, ...], tuple[str, str]] = {
     ("saved_model.pb", "fingerprint.pb"): ("a TensorFlow SavedModel", "rosettaformer.files.checkpoints.save"),
     ("checkpoint", "ckpt-1.index", "ckpt-1.data-00000-of-00001"): ("a TensorFlow checkpoint", "rosettaformer.files.checkpoints.save"),
     ("_METADATA", "manifest.ocdbt"): ("an Orbax checkpoint", "rosettaformer.files.checkpoints.save"),
-    (".metadata", "__0_0.distcp"): ("a distributed checkpoint of PyTorch", "torch.distributed.checkpoint.format_utils"),
-    ("config.json", "model.bin", "shared_vocabulary.json"): ("a CTranslate2 model", "made from"),
+    (".metadata", "__0_0.distcp"): ("a distributed PyTorch checkpoint", "torch.distributed.checkpoint.format_utils"),
+    ("config.json", "model.bin", "shared_vocabulary.json"): ("a CTranslate2 model", "converted from"),
     ("config.json", "pytorch_model.bin"): ("a Hugging Face model of type 'marian'", "rosettaformer compare transformers:"),
-    ("pytorch_model.bin",): ("file of torch.save", "name the file: pytorch_model.bin"),
-    ("pytorch_model-00001-of-00002.bin", "pytorch_model-00002-of-00002.bin"): ("a folder with 2 files of torch.save", "name the file: "),
-    ("config.json", "tokenizer.json"): ("model of type 'marian' without", "model.save_pretrained(DIR)"),
-    ("adapter_config.json", "README.md"): ("an adapter of PEFT, not a model", "merge it"),
+    ("pytorch_model.bin",): ("torch.save file", ": pytorch_model.bin"),
+    ("pytorch_model-00001-of-00002.bin", "pytorch_model-00002-of-00002.bin"): ("2 torch.save files", ": pytorch_model-00001-of-00002.bin"),
+    ("config.json", "tokenizer.json"): ("'marian'", "rosettaformer compare transformers:"),
+    ("adapter_config.json", "README.md"): ("a PEFT adapter", "merge it"),
 }
 
 
@@ -186,7 +186,7 @@ def test_a_file_of_torch_save_where_safetensors_is_due(tmp_path: Path) -> None:
     for name, zip_format in (("model.pt", True), ("model.safetensors", True), ("old.pt", False), ("old.safetensors", False)):
         path = tmp_path / "files" / name
         torch.save(torch_model().state_dict(), path, _use_new_zipfile_serialization=zip_format)
-        assert_told(path, "a file of torch.save", "rosettaformer convert FILE NEW.safetensors --from torch-transformer", ALONE[1:])
+        assert_told(path, "a torch.save file", "rosettaformer convert FILE NEW.safetensors --from torch-transformer", ALONE[1:])
         assert checkpoints.load(path, "torch-transformer", **GIVEN).config == CONFIG  # whatever its suffix
 
 
@@ -195,7 +195,7 @@ def test_a_pickled_module(tmp_path: Path, zip_format: bool) -> None:
     torch = pytest.importorskip("torch")
     path = tmp_path / "files" / "model.pt"
     torch.save(torch.nn.Linear(3, 3), path, _use_new_zipfile_serialization=zip_format)
-    what, advice = "the class torch.nn.modules.linear.Linear", "torch.save(model.state_dict(), FILE)"
+    what, advice = "class torch.nn.modules.linear.Linear", "torch.save(model.state_dict(), FILE)"
     assert_told(path, what, advice, (ALONE[0], CONVERT))
 
 
@@ -214,8 +214,8 @@ def test_a_lightning_checkpoint(tmp_path: Path) -> None:
     path = tmp_path / "files" / "epoch=3.ckpt"
     model = torch_model()
     torch.save(lightning(model.state_dict()), path)
-    what = "a Lightning checkpoint, with tensors in state_dict"
-    assert_told(path, what, "--key state_dict; its names begin with model., the prefix", (ALONE[0], CONVERT))
+    what = "a Lightning checkpoint … state_dict"
+    assert_told(path, what, "--key state_dict … model.: … prefix", (ALONE[0], CONVERT))
     names = "--name source_embedding=model.source --name target_embedding=model.target --name logits=model.generator --ignore model.pe"
     command = f"{CONVERT} {names} --key state_dict"
     converted = invoke(*line_of(command, path))
@@ -234,7 +234,7 @@ def test_a_training_checkpoint(tmp_path: Path, key: str) -> None:
     torch = pytest.importorskip("torch")
     path = tmp_path / "files" / "last.pt"
     torch.save({"epoch": 1, "optimizer": {"state": {0: {"exp_avg": torch.ones(2)}}}, key: torch_model().state_dict()}, path)
-    assert_told(path, f"a training checkpoint, with tensors in {key}", f"--key {key}", (ALONE[0], CONVERT))
+    assert_told(path, f"a training checkpoint … {key}", f"--key {key}", (ALONE[0], CONVERT))
     assert checkpoints.load(path, "torch-transformer", key=key, **GIVEN).config == CONFIG
 
 
@@ -304,9 +304,9 @@ def test_a_model_of_hugging_face_in_a_bin_and_in_shards(tmp_path: Path, model: s
 
 OTHERS = {
     "a fairseq Transformer": ["encoder.embed_tokens.weight", "decoder.layers.0.encoder_attn.k_proj.weight", "decoder.version"],
-    "a Llama as Meta stores it": ["tok_embeddings.weight", "layers.0.attention.wq.weight"],
+    "a Llama in Meta's format": ["tok_embeddings.weight", "layers.0.attention.wq.weight"],
     "an OpenNMT Transformer": ["encoder.transformer.0.self_attn.linear_keys.weight", "decoder.embeddings.make_embedding.emb_luts.0.weight"],
-    "the Annotated Transformer": ["encoder.layers.0.self_attn.linears.0.weight", "src_embed.0.lut.weight"],
+    "an Annotated Transformer": ["encoder.layers.0.self_attn.linears.0.weight", "src_embed.0.lut.weight"],
     "torch.nn.TransformerEncoder or TransformerDecoder": ["layers.0.self_attn.in_proj_weight"],
 }
 
@@ -370,10 +370,10 @@ def test_files_that_the_libraries_write_are_told(tmp_path: Path) -> None:
     with orbax.StandardCheckpointer() as writer:
         writer.save(tmp_path / "orbax", tree)
     expected = {
-        "script.pt": "a TorchScript archive", "program.pt2": "a program of torch.export", "model.keras": "a Keras model",
+        "script.pt": "a TorchScript archive", "program.pt2": "a torch.export program", "model.keras": "a Keras model",
         "model.weights.h5": "an HDF5 file", "checkpoint/ckpt-1.index": "a TensorFlow checkpoint", "flax_model": "a msgpack file",
         "checkpoint/ckpt-1.data-00000-of-00001": "a TensorFlow checkpoint", "checkpoint/checkpoint": "a TensorFlow checkpoint",
-        "saved/saved_model.pb": "a TensorFlow SavedModel", "distributed": "a distributed checkpoint of PyTorch",
+        "saved/saved_model.pb": "a TensorFlow SavedModel", "distributed": "a distributed PyTorch checkpoint",
         "saved": "a TensorFlow SavedModel", "checkpoint": "a TensorFlow checkpoint", "orbax": "an Orbax checkpoint",
     }  # fmt: skip
     for name, what in expected.items():

@@ -12,7 +12,7 @@ from checkpoint_models import assert_same_bits, random_parameters
 from forked import Forks
 from hugging_face_folders import Drawn, assert_close, ours, saved, theirs, tokens
 from invoke import invoke, refused
-from messages import mentions
+from messages import each_mentions, mentions
 from model_folders import bert, edit, gpt2
 from test_hugging_face_folders import CONFIGS, altered, folder_of, problems_of
 
@@ -127,7 +127,7 @@ def test_a_training_checkpoint_in_a_folder_is_told_what_helps(tmp_path: Path, mo
     torch.save({"epoch": 3, "model": state}, file)
     for words in (("inspect", folder), ("convert", folder, tmp_path / "b"), ("convert", file, tmp_path / "b"), ("embed", folder)):
         said = refused(*words)
-        assert "a training checkpoint, with tensors in model: torch.save its entry model alone as pytorch_model.bin" in said
+        assert mentions(said, "a training checkpoint … model … model … torch.save … pytorch_model.bin")
     torch.save(torch.load(file)["model"], file)
     assert checkpoints.load(folder).config == CONFIGS["bert"]
 
@@ -188,7 +188,7 @@ def test_entries_that_are_ignored_or_null(tmp_path: Path) -> None:
     """The model goes there and back without them; what has no value changes nothing."""
     folder = edit(folder_of(tmp_path / "a", CONFIGS["bert"]), rope_scaling=None, my_note="x", _mine=[1])
     (folder / "generation_config.json").write_text('{"max_time": 5.0, "my_note": 3}')
-    assert [problem.partition(" is no known")[0] for problem in problems_of(folder)] == ["config.json: my_note", "config.json: _mine"]
+    assert each_mentions(problems_of(folder), ["config.json: … my_note … --ignore my_note", "config.json: … _mine … --ignore _mine"])
     ignored = ("--ignore", "my_note", "--ignore", "_mine")
     assert mentions(refused("inspect", folder, *ignored, "--ignore", "_min"), "_min … _mine")
     for destination in ("b", "c.safetensors"):
@@ -215,7 +215,7 @@ def test_every_command_that_opens_a_folder_ignores_what_it_is_told(tmp_path: Pat
     )  # fmt: skip
     for command, name, words in uses:
         line = (command, tmp_path / name, "--backend", "numpy", *words)
-        assert "config.json: my_note" in refused(*line, stdin="the\n")
+        assert mentions(refused(*line, stdin="the\n"), "config.json: … my_note")
         assert invoke(*line, "--ignore", "my_note", stdin="the\n").code == 0
     for command in ("check", "report", "fill-mask"):
         assert "--ignore NAME" in invoke(command, "--help").out

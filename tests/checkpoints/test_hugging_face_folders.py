@@ -91,9 +91,9 @@ def test_all_problems_of_a_folder_at_once(tmp_path: Path) -> None:
     assert report["counts"]["missing"] == 3 and len(report["problems"]) == 9
     found = problems_of(edit(folder, hidden_act="silu", num_attention_heads=5, is_decoder=True, hiden_size=3), ignore=["nothing"])
     for message in (
-        "nothing to ignore", "config.json: hidden_act", "got \"silu\"",
+        "--ignore nothing", "config.json: hidden_act", "got \"silu\"",
         "config.json: is_decoder",
-        "config.json: hiden_size … BERT … hidden_size", "cls.seq_relationship.weight is of",
+        "config.json: … hiden_size … BERT … hidden_size", "cls.seq_relationship.weight … next_sentence_head",
     ):  # fmt: skip
         assert any(mentions(problem, message) for problem in found), (message, found)
 
@@ -113,7 +113,7 @@ def test_missing_shards(tmp_path: Path) -> None:
         shard.unlink()
     found = problems_of(folder)
     assert len(found) == 2  # what only follows from it is not said
-    assert all(shard.name in problem and "does not exist" in problem for shard, problem in zip(shards[1:3], found, strict=True))
+    assert all(shard.name in problem and "missing" in problem for shard, problem in zip(shards[1:3], found, strict=True))
 
 
 def test_a_folder_without_safetensors_runs_nothing(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_the_tensors_of_a_fine_tuned_head(
     altered(folder, lambda tensors: tensors.update({name: np.ones(shape, np.float32) for name, shape in extra.items()}))
     edit(folder, architectures=[architecture])
     (problem,) = problems_of(folder)
-    assert f"--ignore {head} (ignore in Python)" in problem
+    assert f"--ignore {head} " in problem
     loaded = checkpoints.load(folder, ignore=[head])
     assert loaded.config == CONFIGS[kind]
     assert_same_bits(loaded.parameters, random_parameters(CONFIGS[kind]))
@@ -174,7 +174,7 @@ def test_a_classifier_whose_class_is_not_named(
     if head is None:
         assert checkpoints.load(folder).config == CONFIGS["classifier"].replace(classes=shape[0])
         return
-    advice = f"--ignore {head} (ignore"
+    advice = f"--ignore {head} "
     tells = f"{head} … {advice}"
     (problem,) = problems_of(folder)
     assert mentions(problem, f"classifier.bias … {tells}")
@@ -184,14 +184,14 @@ def test_a_classifier_whose_class_is_not_named(
 
 def test_a_file_without_tensors_is_that(tmp_path: Path) -> None:
     folder = altered(folder_of(tmp_path / "a", CONFIGS["bert"]), dict.clear)
-    assert problems_of(folder) == ["holds no tensors"]
+    assert each_mentions(problems_of(folder), ["no tensors"])
 
 
 def test_a_head_that_is_not_there(tmp_path: Path) -> None:
     folder = folder_of(tmp_path / "a", CONFIGS["bert"])
     edit(folder, architectures=["BertForSequenceClassification"])
     found = problems_of(folder)
-    assert [problem.partition(",")[0] for problem in found] == ["lacks the pooler of its class", "lacks the classifier of its class"]
+    assert each_mentions(found, ["pooler … --ignore pooler", "classifier … --ignore classifier"])
     assert checkpoints.load(folder, ignore=["pooler", "classifier"]).config == CONFIGS["bert"]
 
 
@@ -227,8 +227,8 @@ def test_what_older_folders_hold(tmp_path: Path) -> None:
     ("changes", "message"),
     [
         ({"epsilon": 1e-3, "key_value_heads": 1}, "has key_value_heads=3; got 1"),
-        ({"position_start": "first_token"}, "max_position_embeddings at least 2 more"),
-        ({"norm_placement": "pre", "final_norm": True}, "a BERT of Hugging Face has final_norm=False; got True"),
+        ({"position_start": "first_token"}, "max_position_embeddings … pad_token_id + 2"),
+        ({"norm_placement": "pre", "final_norm": True}, "BERT has final_norm=False; got True"),
         ({"classes": 3}, "BERT … masked_language_head"),
     ],
 )

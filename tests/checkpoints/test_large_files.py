@@ -86,8 +86,8 @@ def test_an_index_of_very_many_files(command: Forks, tmp_path: Path, files: int)
     path = tmp_path / "model.safetensors.index.json"
     path.write_text(json.dumps({"metadata": canonical.metadata(CONFIG), "weight_map": weight_map}))
     said = command.run("inspect", path).assert_refused()
-    wanted = {9_000: "not exist", 90_000: "at most 10000 files; got 90000", 200_000: "at most 100000 tensors; got 200000"}
-    assert wanted[files] in said
+    wanted = {9_000: "missing", 90_000: "files … 10000; got 90000", 200_000: "tensors … 100000; got 200000"}
+    assert mentions(said, wanted[files])
 
 
 def test_an_index_of_very_many_tensors_in_few_files(command: Forks, tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_an_index_of_very_many_tensors_in_few_files(command: Forks, tmp_path: Pa
     shards = sorted(set(index["weight_map"].values()))
     index["weight_map"] |= {f"tensor.{number}": shards[number % len(shards)] for number in range(99_000)}
     path.write_text(json.dumps(index))
-    assert "not hold" in command.run("inspect", path).assert_refused()
+    assert "weight_map" in command.run("inspect", path).assert_refused()
 
 
 @pytest.mark.parametrize("part", ["[", *map(conformance, ('{"a":', "[],", " ", '"', "1"))])

@@ -9,7 +9,7 @@ from messages import mentions
 from rosettaformer.common.reading import LARGEST, parse_json, parse_settings, read_bytes, read_json, read_text, read_toml
 
 JSON = {
-    "deep": (b"[" * 200_000, "nested so deeply"),
+    "deep": (b"[" * 200_000, "nested"),
     "twice": (b'{"a": {"b": 1, "c": 2, "b": 3}}', "'b'"),
     "digits": (b"1" + b"0" * 5000, "400 … 5001"),
     "empty": (b"", "must be JSON"),

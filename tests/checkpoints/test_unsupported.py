@@ -26,7 +26,7 @@ NEEDS: list[tuple[str, dict[str, Any], list[str]]] = [
     ("deepseek_v3", {"kv_lora_rank": 512, "n_routed_experts": 256}, [EXPERTS, "latent attention"]),
     ("new_one", {"num_experts": 8, "use_parallel_residual": True}, [EXPERTS, PARALLEL]),
     ("new_one", {"num_experts": 1, "layer_types": ["full_attention"]}, []),
-    ("new_one", {"layer_types": ["linear_attention"], "vision_config": {"a": 1}}, [RECURRENT, "images or sounds"]),
+    ("new_one", {"layer_types": ["linear_attention"], "vision_config": {"a": 1}}, [RECURRENT, "audio"]),
     ("new_one", {"num_experts": "8", "embedding_size": None, "alibi": "no"}, []),
 ]
 COMMANDS = (

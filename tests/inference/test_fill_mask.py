@@ -82,7 +82,7 @@ def test_mistakes_are_one_message(model: tuple[Path, Any], tmp_path: Path) -> No
     assert mentions(refused("fill-mask", model[0], *NUMPY, "--text", TEXTS[0], "--top-k", 112), "top_k … 111 … 112")
     assert mentions(refused("fill-mask", model[0], model[0] / "vocab.txt", "--text", "a"), "--text … vocab.txt")
     for kind, entries, message in (
-        ("BertForSequenceClassification", {}, "masks … filled"),
+        ("BertForSequenceClassification", {}, "masked_language_head=False"),
         ("BertForMaskedLM", {"mask_token": None}, "mask_token"),
     ):
         bert(tmp_path, kind=kind)

@@ -253,7 +253,7 @@ def test_the_last_position_is_read(pair: Pair) -> None:
 
 def test_options_that_do_not_go_together_are_refused() -> None:
     for settings, message in (
-        ({"do_sample": True, "num_beams": 2}, "do_sample needs num_beams=1; got 2"),
+        ({"do_sample": True, "num_beams": 2}, "do_sample … num_beams=1 … got 2"),
         ({"num_return_sequences": 2}, "num_return_sequences … num_beams"),
         ({"temperature": -1, "top_p": 2}, "temperature … -1 … top_p … 2"),
         ({"temperature": 0.0, "do_sample": True}, "do_sample … 0 … 0"),

@@ -126,7 +126,7 @@ def test_the_config_is_the_manifest_s_and_must_be_the_folder_s(folders: tuple[Pa
     stubbed(manifest=manifest(config.replace(decoder_layers=2, epsilon=0.5)))
     errors = refused("generate", bare, "--artefact", "model", *PROMPTS)
     assert mentions(errors, "config.json … manifest")
-    assert "decoder_layers 1 and 2, epsilon 1e-05 and 0.5" in errors
+    assert mentions(errors, "decoder_layers … 1 and 2 … epsilon … 1e-05 and 0.5")
 
 
 def test_other_models_are_refused_as_in_a_folder(stubbed: Any, tmp_path: Path) -> None:
@@ -153,8 +153,8 @@ def outputs(name: str, vocabulary: int) -> Callable[[Entry], Entry]:
 @pytest.mark.parametrize(
     ("names", "change", "message"),
     [
-        (IN_STEPS, fixed(2, "t"), "the file takes target int64[2, t] alone; got 3 rows of "),
-        (IN_STEPS, fixed("b", 3), "the file takes target int64[b, 3] alone; got 3 rows of "),
+        (IN_STEPS, fixed(2, "t"), "target int64[2, t]; got 3 rows of "),
+        (IN_STEPS, fixed("b", 3), "target int64[b, 3]; got 3 rows of "),
         (WHOLE, fixed(3, 8), "file … 8"),
         (WHOLE, outputs("hidden", 12), "hidden float32[b, t, 12]"),
         (WHOLE, outputs("logits", 19), "300 … config.json … 19"),
@@ -184,7 +184,7 @@ def test_what_a_runtime_raises_is_one_message(folders: tuple[Path, Path], stubbe
 
     stubbed(run=run)
     errors = refused("generate", folders[1], "--artefact", "model", *PROMPTS)
-    assert "the file must read 4 tokens of 3 rows; Fail: Gather node: idx=7" in errors
+    assert "4 tokens of 3 rows; Fail: Gather node: idx=7" in errors
 
 
 @pytest.mark.parametrize(
@@ -237,7 +237,7 @@ def test_a_file_of_every_format_continues_as_its_checkpoint(kind: str, family: s
         assert found == tokens(folder, "--backend", "numpy", "--dtype", dtype, *words, most=RUN[kind])
     if kind == "onnx":
         exporting.beside(file, "step").write_bytes(file.read_bytes())
-        assert "is of another model.step.onnx" in refused("generate", bare, "--artefact", file, *PROMPTS)
+        assert "model.step.onnx does not match" in refused("generate", bare, "--artefact", file, *PROMPTS)
 
 
 @pytest.mark.conformance

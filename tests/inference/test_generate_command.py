@@ -159,7 +159,7 @@ def test_what_a_folder_says_of_generation(model: tuple[Path, Any], tmp_path: Pat
     for entries, words, message in (
         ({"bos_token_id": None}, ("--prompt", ""), "prompt 1 … bos"),
         ({"max_time": 5.0}, ("--prompt", "a"), "--ignore … max_time=5.0"),
-        ({"do_sample": True, "num_beams": 3}, ("--prompt", "a"), "do_sample needs num_beams=1; got 3 (--no-do-sample draws none)"),
+        ({"do_sample": True, "num_beams": 3}, ("--prompt", "a"), "do_sample … num_beams=1 … got 3 … --no-do-sample"),
     ):
         file.write_text(json.dumps(said | entries))
         assert mentions(refused("generate", folder, *NUMPY, *words), message)

@@ -85,7 +85,7 @@ def test_derived_classes_are_reduced_to_what_they_derive_from() -> None:
     ],
 )  # fmt: skip
 def test_what_is_not_plain_is_not_sent(value: Any, what: str) -> None:
-    with pytest.raises(wire.Malformed, match="only numbers of 64 bits, text") as caught:
+    with pytest.raises(wire.Malformed, match="64-bit") as caught:
         wire.pack([value])
     assert what in str(caught.value)
 
@@ -98,7 +98,7 @@ def test_a_message_is_limited_before_anything_is_copied() -> None:
     endless.append(endless)
     with pytest.raises(wire.Malformed, match="nested at most 32 deep"):
         wire.pack(endless)
-    with pytest.raises(wire.Malformed, match="beside"):
+    with pytest.raises(wire.Malformed, match="at most 16777216 bytes"):
         wire.pack("x" * (17 << 20))
     with pytest.raises(wire.Malformed, match="at most 64 bytes; they have 72"):
         _returned(_bytes(np.zeros(9)), 64)

@@ -51,7 +51,7 @@ HANGS: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "limits of no length": (lambda fields: fields["limits"].update({"10000000": 4}), "limits … map"),
     "limits that are none": (lambda fields: fields.update(limits={}), "limits … map"),
     "limits and max_length": (
-        lambda fields: (fields["limits"].update({"16": 10**4}), fields["fixed"].update(max_length=10**4)), "those … data",
+        lambda fields: (fields["limits"].update({"16": 10**4}), fields["fixed"].update(max_length=10**4)), "limits … data",
     ),
     "max_length": (lambda fields: fields["fixed"].update(max_length=10**7), "fixed.max_length … 1 … 32768"),
     "length": (lambda fields: fields["task"].update(length=10**7), "must be at most 20000000 letters"),
@@ -77,7 +77,7 @@ def test_numbers_that_no_run_has_are_refused_before_anything_is_allocated(run: P
 
 def test_more_buckets_or_tokens_than_data_are_as_many_as_data(run: Path) -> None:
     edit(run / "run.json", lambda fields: fields["fixed"].update(batch_tokens=10**15))
-    assert mentions(refused(run).replace("its seed and ", ""), "position … data")
+    assert mentions(refused(run), "seed … position … data")
     edit(run / "run.json", lambda fields: fields["fixed"].update(batch_tokens=64, buckets=10**15))
     train(run, "--resume", "--steps", 5)
 
@@ -170,7 +170,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(run: Path, expected: A
     assert log(run) == steps
     for parameter, value in newest(run).items():
         np.testing.assert_array_equal(state[parameter], value, err_msg=parameter)
-    assert f"{LAST} cannot be read" in errors and mentions(errors, "older … taken") and mentions(errors, message)
+    assert f"{LAST} cannot be read" in errors and mentions(errors, f"{LAST} … before it") and mentions(errors, message)
 
 
 # the log
@@ -209,7 +209,7 @@ def test_what_is_no_file_is_not_waited_for(run: Path, name: str, make: Callable[
 def test_a_new_run_follows_no_link_and_writes_nothing_before_it_is_sure(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "log.jsonl").symlink_to(tmp_path / "victim")
-    assert mentions(refused(tmp_path, "train", "--out", tmp_path / "run", *TINY), "file … own")
+    assert mentions(refused(tmp_path, "train", "--out", tmp_path / "run", *TINY), "log.jsonl … file")
     refused(tmp_path, "train", "--out", tmp_path / "new", *TINY, "--backend", "numpy:cuda")
 
 

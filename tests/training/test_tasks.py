@@ -115,7 +115,8 @@ def test_every_damaged_line_is_named_and_counted(tmp_path: Path) -> None:
     }.items():
         assert f"{tsv}, line {number}: " in text and problem in text
     data = files(tsv=tsv, skip_damaged=True)
-    assert data.notes == ["left out 8 damaged lines of 11"]
+    (note,) = data.notes
+    assert "8 damaged lines" in note and "11" in note
     assert len([*data.epoch(0), *data.validation, *data.test]) == 3
 
 

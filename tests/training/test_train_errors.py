@@ -188,7 +188,7 @@ def test_divergence_is_an_error_and_is_not_saved(run: Path, monkeypatch: pytest.
         (("--preset", "large"), "preset must be one of"),
         (("--set", "key_value_heads=3"), "key … h=2 … g=3"),
         (("--set", "width=5"), "unknown config field 'width'"),
-        (("--set", "source_vocabulary=5"), "source_vocabulary cannot be set: the tokens decide"),
+        (("--set", "source_vocabulary=5"), "source_vocabulary … tokens … vocabulary"),
         (("--recipe", "clip_norm=0"), "clip_norm must be greater than 0, or None; got 0"),
         (("--loop", "average=6"), "average … keep … 6 … 5"),
         (("--data", "max_length=1"), "training … set"),

@@ -41,7 +41,7 @@ def test_two_processes_train_the_run_that_the_reference_trains_and_it_goes_on_th
     train(alone, *arguments, "--steps", 3)
     free = Manifest.read(folder).free
     assert (free["mesh"], free["recompute"]) == ("data=2,model=1", True)
-    assert "got --mesh data=2,model=1 (--mesh none)" in refused("train", "--out", folder, "--resume", "--backend", "numpy")
+    assert mentions(refused("train", "--out", folder, "--resume", "--backend", "numpy"), "--mesh data=2,model=1 … --mesh none")
     for path in (folder, alone):
         train(path, "--resume", "--backend", "numpy", "--mesh", "none", "--no-recompute", "--steps", 6)
     np.testing.assert_allclose(losses(folder), losses(alone), rtol=FLOAT32)
@@ -59,7 +59,7 @@ def test_two_processes_train_the_run_that_the_reference_trains_and_it_goes_on_th
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--mesh", "data=2"), "--mesh … data=2,model=1 … (--mesh … none)"),
+        (("--mesh", "data=2"), "--mesh … data=2,model=1 … --mesh … none"),
         (("--mesh", "two"), "a mesh is data=N,model=N"),
         (("--backend", "torch", "--mesh", "model=3"), "mesh's … h=2 … model=3"),
         (("--backend", "jax", "--mesh", "model=64"), "feed-forward … mesh's"),
@@ -76,7 +76,7 @@ def test_devices_that_are_missing(tmp_path: Path) -> None:
     if torch.cuda.device_count() > 63:
         pytest.skip("there are 64 devices")
     errors = refused("train", "--out", tmp_path / "run", *TORCH, "--backend", "torch:cuda", "--mesh", "data=64")
-    assert f"the mesh data=64,model=1 needs 64 devices; torch sees {torch.cuda.device_count()} of CUDA" in errors
+    assert mentions(errors, f"data=64,model=1 … 64 … {torch.cuda.device_count()}")
     assert not (tmp_path / "run").exists()
 
 
@@ -108,8 +108,8 @@ def test_a_run_in_training_is_refused_before_processes_start(run: Path) -> None:
 
 def test_what_has_lost_a_process_of_torchrun_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(failing.LAUNCHER, raising=False)
-    wanted = "lost another process, or this one failed: .*closed by peer; go on with --resume"
-    with pytest.raises(ValueError, match=wanted), failing.recorded(2, 0, advice=lambda: "go on with --resume"):
+    wanted = "closed by peer; the advice$"
+    with pytest.raises(ValueError, match=wanted), failing.recorded(2, 0, advice=lambda: "the advice"):
         raise RuntimeError("Connection closed by peer")
 
 

@@ -160,7 +160,7 @@ def reindex(path: Path) -> None:
 
 
 DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
-    "a part is missing": (lambda path: (path / "model-00002-of-00003.safetensors").unlink(), "does not exist"),
+    "a part is missing": (lambda path: (path / "model-00002-of-00003.safetensors").unlink(), "missing"),
     "a bit of a part": (lambda path: flip(path / "model-00002-of-00003.safetensors"), "written"),
     "a bit of the moments": (lambda path: flip(path / "optimizer-00001-of-00003.safetensors"), "written"),
     "another part": (

@@ -84,7 +84,7 @@ def test_one_of_four_is_killed_and_two_go_on_to_the_same_curve(tmp_path: Path, w
         code, said = ended(running, 30)
     last = int(Store(folder).paths()[-1].name.removeprefix("step-"))
     assert code == 2 and time.monotonic() - began < 30
-    message = f"rank 2 (of 4) … SIGKILL … step {last}: … --resume"
+    message = f"rank 2 (of 4) … SIGKILL … step {last}; … --resume"
     assert said.count("Error: ") == 1 and mentions(said, message) and "Traceback" not in said
     assert not marked(f"{failing.LAUNCHER}={running.pid}\0")
     assert not [*folder.glob(".*.tmp"), *folder.glob("checkpoints/.*")]

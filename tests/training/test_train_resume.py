@@ -208,4 +208,4 @@ def test_every_step_takes_the_next_batch_and_a_checkpoint_remembers_it(tmp_path:
         position = corpus.after(position)
     assert seconds == pytest.approx(entries[-1]["seconds"], rel=1e-3, abs=1e-3)
     assert padded
-    assert re.search(r"step 20: all 20 steps are done, lately [\d,]+ tokens/s without padding; the checkpoints are in", said)
+    assert re.search(r"step 20: all 20 steps are done\n[\d,]+ tokens/s .*\n.*average\.safetensors", said)

@@ -1,1 +1,1 @@
-"""A command on the devices of a mesh: the processes that it starts or is one of, and how they fail together."""
+"""Runs a command on the devices of a mesh: starts its processes, and makes them fail together."""

@@ -1,4 +1,4 @@
-"""What a process of a mesh says when it fails, and what is made of it: one message for all of them."""
+"""Records how a process of a mesh fails, and combines the records into one message."""
 
 import contextlib
 import json
@@ -15,19 +15,20 @@ from typing import Any
 from ..processes import message, printable, words
 from .together import Elsewhere, OneProcess
 
-LAUNCHER = "ROSETTAFORMER_LAUNCHER"  # environment variable: the process that started this one and prints its errors
-_RECORD = "TORCHELASTIC_ERROR_FILE"  # environment variable of PyTorch's launchers: the file of the error
+LAUNCHER = "ROSETTAFORMER_LAUNCHER"  # environment variable: id of the process that started this one and prints its errors
+_RECORD = "TORCHELASTIC_ERROR_FILE"  # environment variable of PyTorch's launchers: file for the error
 MISTAKE, CRASH, ELSEWHERE = "mistake", "crash", "elsewhere"
-_TAIL = 2000  # characters of what a process printed last
-WATCH = 0.5  # seconds between two looks whether the launcher still runs
+_TAIL = 2000  # characters kept of a process's last output
+WATCH = 0.5  # seconds between two checks that the launcher still runs
 
 
 @contextlib.contextmanager
 def recorded(size: int, local: int, advice: Callable[[], str] = str) -> Iterator[None]:
-    """Within the block an error of a process of several is recorded for the launcher, and printed where nobody else prints it.
+    """Records an error in the block for the launcher, and prints it if no other process does.
 
-    Under our launcher a process prints nothing. Under torchrun the first of a machine prints what all meet alike, and every other only what
-    it alone met. size: of the run; local: the rank of this process on its machine; advice: how to go on.
+    Under this package's launcher, a process prints nothing. Under torchrun, the first process of a
+    machine prints errors that all processes meet; the others print only their own. size: number of
+    processes. local: this process's number on its machine. advice: returns how to continue.
     """
     if size == 1:
         yield
@@ -37,7 +38,7 @@ def recorded(size: int, local: int, advice: Callable[[], str] = str) -> Iterator
         threading.Thread(target=_end_with_launcher, args=(int(os.environ[LAUNCHER]),), daemon=True).start()
     try:
         yield
-    except BrokenPipeError:  # nobody reads what the first one prints
+    except BrokenPipeError:  # nobody reads the first process's output
         raise
     except Elsewhere as error:
         _record(ELSEWHERE, error)
@@ -47,35 +48,36 @@ def recorded(size: int, local: int, advice: Callable[[], str] = str) -> Iterator
         if launched or (local and not isinstance(error, OneProcess)):
             _leave(2)
         raise
-    except Exception as error:  # also what a framework raises when it has lost a process
+    except Exception as error:  # includes a framework's error after losing a process
         _record(CRASH, error)
         if launched or local:
             _leave(1)
-        said = f"the run has lost another process, or this one failed: {words(error)}"
+        said = f"another process was lost, or this one failed: {words(error)}"
         raise ValueError("; ".join(filter(None, (said, advice())))) from error
 
 
 def read(path: str) -> dict[str, Any]:
-    """Returns what a process recorded; nothing if it did not."""
+    """Returns the record of a process; empty if there is none."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         return dict(json.loads(Path(path).read_text(encoding="utf-8"))["message"])
     return {}
 
 
 def mistake(records: Mapping[int, Mapping[str, Any]]) -> str:
-    """Returns the message of the first process that met a user's mistake, or nothing."""
+    """Returns the message of the first process with a user's error, or ""."""
     return next((said["message"] for said in records.values() if said.get("kind") == MISTAKE), "")
 
 
 def killed(ended: Mapping[int, int]) -> bool:
-    """Whether the first process that failed was ended by a signal: others fail when they lose it."""
+    """Whether a signal ended the first process that failed; others fail when they lose it."""
     return next((code for code in ended.values() if code), 0) < 0
 
 
 def problem(ended: Mapping[int, int], size: int, records: Mapping[int, Mapping[str, Any]], printed: Mapping[int, str]) -> str:
-    """Describes the process that failed first and is no user's mistake, and prints what it said last.
+    """Describes the process that failed first, but not by a user's error; prints its output.
 
-    ended: exit codes, in the order in which processes ended. size: how many there were. printed: files of what they printed.
+    ended: exit codes, in the order in which processes ended. size: number of processes. printed:
+    files with their output.
     """
     names = {-one: one.name for one in signal.Signals}
     for rank, code in ended.items():
@@ -92,7 +94,7 @@ def problem(ended: Mapping[int, int], size: int, records: Mapping[int, Mapping[s
 
 
 def _record(kind: str, error: BaseException) -> None:
-    """Writes the error as PyTorch's launchers read it."""
+    """Writes the error in the format of PyTorch's launchers."""
     said = {"kind": kind, "message": message(error) if kind == MISTAKE else words(error), "traceback": traceback.format_exc()}
     extra = {"py_callstack": said["traceback"], "timestamp": str(int(time.time()))}
     if path := os.environ.get(_RECORD):
@@ -108,7 +110,7 @@ def _leave(code: int) -> None:
 
 
 def _end_with_launcher(launcher: int, get: Callable[[], int] = os.getppid) -> None:
-    """Asks this process to end when its launcher has been killed."""
+    """Ends this process when its launcher has been killed."""
     while get() == launcher:
         time.sleep(WATCH)
     os.kill(os.getpid(), signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""Starts one process for each device of a mesh with PyTorch's own launcher, and ends them all when one fails."""
+"""Starts one process per device of a mesh with PyTorch's launcher; if one fails, ends them all."""
 
 import contextlib
 import logging
@@ -20,16 +20,16 @@ from reference_numpy.sharding import Mesh
 from ..processes import GONE, limited_threads, thread_share
 from . import failing
 
-TICK = 0.05  # seconds between two looks at the processes
-GRACE = 5.0  # seconds in which the others end by themselves when one has failed
+TICK = 0.05  # seconds between two checks of the processes
+GRACE = 5.0  # seconds for the other processes to end by themselves after a failure
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def run(command: str, arguments: Sequence[str], mesh: Mesh, device: str) -> str:
-    """Runs a command in a process for each device; returns nothing when all have ended well, or which has failed, and how.
+    """Runs a command in one process per device. Returns "", or which process failed and how.
 
-    Ctrl-C and SIGTERM are passed on once; the second ends the processes at once. Raises ValueError on devices that are missing, and with
-    what a process says of a user's mistake.
+    Ctrl-C and SIGTERM are forwarded once; the second one kills the processes. Raises ValueError on
+    missing devices, and with the message of a process about a user's error.
     """
     refuse_missing(mesh, device)
     with tempfile.TemporaryDirectory() as logs, _Processes((command, *arguments), mesh.devices, Path(logs)) as processes:
@@ -40,15 +40,15 @@ def run(command: str, arguments: Sequence[str], mesh: Mesh, device: str) -> str:
 
 
 def refuse_missing(mesh: Mesh, device: str) -> None:
-    """Raises ValueError if torch sees fewer devices than the mesh needs."""
+    """Raises ValueError if torch finds fewer devices than the mesh needs."""
     import torch
 
     if device.startswith("cuda") and torch.cuda.device_count() < mesh.devices:
-        raise ValueError(f"the mesh {mesh} needs {mesh.devices} devices; torch sees {torch.cuda.device_count()} of CUDA")
+        raise ValueError(f"the mesh {mesh} needs {mesh.devices} CUDA devices; torch finds {torch.cuda.device_count()}")
 
 
 class _Processes(contextlib.AbstractContextManager["_Processes"]):
-    """The processes of a run. The first one prints; what the others print is kept in a folder."""
+    """The processes of a run. The first one prints; the output of the others goes to files."""
 
     def __init__(self, words: Sequence[str], count: int, logs: Path) -> None:
         from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std, start_processes
@@ -75,10 +75,10 @@ class _Processes(contextlib.AbstractContextManager["_Processes"]):
                 signal.signal(number, handler)
 
     def problem(self) -> str:
-        """Waits until all processes have ended and returns nothing, or until one has failed and returns how.
+        """Waits for all processes, or for the first failure, and returns how it failed, or "".
 
-        Raises ValueError with what a process says of a user's mistake, KeyboardInterrupt or SystemExit if a signal has ended all, and
-        BrokenPipeError if nobody reads what the first one prints.
+        Raises ValueError with the message about a user's error, KeyboardInterrupt or SystemExit
+        after a signal, and BrokenPipeError if nobody reads the first process's output.
         """
         told = False
         while len(ended := self._ended()) < len(self._handlers) and not any(ended.values()):
@@ -95,7 +95,7 @@ class _Processes(contextlib.AbstractContextManager["_Processes"]):
         deadline = time.monotonic() + GRACE
         while len(ended) < len(self._handlers) and not failing.killed(ended) and time.monotonic() < deadline and len(self._asked) < 2:
             time.sleep(TICK)
-            ended |= {rank: code for rank, code in self._ended().items() if rank not in ended}  # in the order in which they end
+            ended |= {rank: code for rank, code in self._ended().items() if rank not in ended}  # keeps the order in which they end
         self._context.close(signal.SIGKILL, GRACE)
         records = {rank: failing.read(path) for rank, path in self._context.error_files.items()}
         if (mistake := failing.mistake(records)) and not failing.killed(ended):
@@ -111,7 +111,7 @@ class _Processes(contextlib.AbstractContextManager["_Processes"]):
         return self._context.subprocess_handlers
 
     def _ended(self) -> dict[int, int]:
-        """Returns the exit codes of the processes that have ended; first those that a signal has ended."""
+        """Returns the exit codes of ended processes, those ended by a signal first."""
         codes = {rank: handler.proc.poll() for rank, handler in self._handlers.items()}
         return dict(sorted(((rank, code) for rank, code in codes.items() if code is not None), key=lambda pair: (pair[1] >= 0, pair)))
 
@@ -125,20 +125,20 @@ class _Processes(contextlib.AbstractContextManager["_Processes"]):
 
 
 def _store() -> Any:
-    """Returns the store at which the processes meet, on a free port, or on MASTER_PORT if the environment names one."""
+    """Returns the store where the processes meet, on a free port or on MASTER_PORT."""
     from torch.distributed import DistNetworkError, TCPStore
 
     port = os.environ.get("MASTER_PORT", "0")
     if not port.isdecimal() or int(port) > 65535:
-        raise ValueError(f"MASTER_PORT of the environment must be a port; got {port!r:.50}")
+        raise ValueError(f"the environment variable MASTER_PORT must be a port; got {port!r:.50}")
     try:
         return TCPStore("127.0.0.1", int(port), is_master=True, wait_for_workers=False)
     except DistNetworkError:
-        raise ValueError(f"the port {port} is taken: MASTER_PORT of the environment must name a free one, or nothing") from None
+        raise ValueError(f"the port {port} is in use; set MASTER_PORT to a free port, or unset it") from None
 
 
 def _environment(rank: int, count: int, port: int) -> dict[str, str]:
-    """Returns what torchrun sets, threads that the processes share, and this process, without which they end."""
+    """Returns torchrun's variables, a share of the threads, and this process, which they watch."""
     numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_PORT": port}
     own = {"MASTER_ADDR": "127.0.0.1", "TORCHELASTIC_USE_AGENT_STORE": "True", failing.LAUNCHER: str(os.getpid())}
     own["TORCH_CPP_LOG_LEVEL"] = os.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR")

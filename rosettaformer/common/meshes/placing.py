@@ -1,4 +1,4 @@
-"""Where a run computes: its devices, which of its processes this one is, and what frameworks must be told before they start."""
+"""Determines the devices and processes of a run, and configures frameworks before they start."""
 
 import contextlib
 import json
@@ -16,7 +16,7 @@ MOST = 256  # devices of a mesh on one machine
 
 @dataclass(frozen=True)
 class Place:
-    """rank: of this process among the `size` of the run. device: as the Trainer takes it."""
+    """The place of this process in a run. rank: its number of `size`. device: for the Trainer."""
 
     device: str
     rank: int = 0
@@ -24,7 +24,7 @@ class Place:
 
 
 def started() -> tuple[int, int]:
-    """Returns how many processes the environment says there are, and which of those of its machine this one is."""
+    """Returns the number of processes, and this one's on its machine, from the environment."""
     if "RANK" in os.environ:
         return _number("WORLD_SIZE", 1), _number("LOCAL_RANK", 0)
     if "TF_CONFIG" in os.environ:
@@ -33,26 +33,26 @@ def started() -> tuple[int, int]:
 
 
 def to_start(backend: str, mesh: Mesh) -> int:
-    """Returns how many processes the command must start; 0 if the run is this process, or this is one that torchrun started.
+    """Returns how many processes to start; 0 if this process already is the run, or part of it.
 
-    Raises ValueError on more devices than a machine has.
+    Raises ValueError if a machine cannot have that many devices.
     """
     if mesh.devices > MOST and not {"RANK", "JAX_NUM_PROCESSES", "TF_CONFIG"} & {*os.environ}:
-        raise ValueError(f"one machine has at most {MOST} devices of a mesh; got {mesh}")
+        raise ValueError(f"a mesh on one machine must have at most {MOST} devices; got {mesh}")
     if backend != "torch" or mesh.devices == 1 or "RANK" in os.environ:
         return 0
     return mesh.devices
 
 
 def place(backend: str, device: str, mesh: Mesh | None) -> Place:
-    """Returns the place of this process, and sets what the backend reads from the environment.
+    """Returns the place of this process, and sets the environment variables of the backend.
 
-    Raises ValueError if the environment's processes are not those of the mesh.
+    Raises ValueError if the processes do not match the mesh.
     """
     if backend == "torch" and "RANK" in os.environ:
         return _of_torchrun(device, mesh)
     if "TORCHELASTIC_RUN_ID" in os.environ and started()[0] > 1:
-        raise ValueError(f"torchrun starts processes of torch; got the backend {backend}, which computes in one process on each machine")
+        raise ValueError(f"torchrun starts processes for torch; the backend {backend} needs one per machine. Start it without torchrun")
     if backend == "jax" and mesh:
         return _of_jax(device, mesh)
     if backend == "tf" and mesh and "TF_CONFIG" in os.environ:
@@ -62,7 +62,7 @@ def place(backend: str, device: str, mesh: Mesh | None) -> Place:
 
 @contextlib.contextmanager
 def left_well() -> Iterator[None]:
-    """Leaves the group of processes that the block has joined with PyTorch, if the block ends well: all are then there."""
+    """Leaves the PyTorch process group that the block has joined, if the block succeeds."""
     joined = _joined()
     yield
     if not joined and (group := _joined()):
@@ -70,7 +70,7 @@ def left_well() -> Iterator[None]:
 
 
 def _joined() -> Any:
-    """Returns PyTorch's module of processes if this one is in a group of them."""
+    """Returns torch.distributed if this process is in a group, otherwise None."""
     module = sys.modules.get("torch.distributed")
     return module if module and module.is_available() and module.is_initialized() else None
 
@@ -84,7 +84,7 @@ def _of_torchrun(device: str, mesh: Mesh | None) -> Place:
 
 
 def _of_jax(device: str, mesh: Mesh) -> Place:
-    """Gives JAX as many CPU devices as the mesh has, and joins the processes that JAX_NUM_PROCESSES counts."""
+    """Gives JAX a CPU device per device of the mesh, and joins JAX_NUM_PROCESSES processes."""
     size, rank = _number("JAX_NUM_PROCESSES", 1), _number("JAX_PROCESS_ID", 0)
     flags = os.environ.get("XLA_FLAGS", "")
     if device == "cpu" and mesh.devices > 1 and XLA_DEVICES not in flags:
@@ -93,7 +93,7 @@ def _of_jax(device: str, mesh: Mesh) -> Place:
         import jax
 
         if not jax.distributed.is_initialized():
-            jax.distributed.initialize(num_processes=size, process_id=rank)  # the address is JAX_COORDINATOR_ADDRESS
+            jax.distributed.initialize(num_processes=size, process_id=rank)  # reads JAX_COORDINATOR_ADDRESS
     return Place(device, rank, size)
 
 
@@ -103,11 +103,11 @@ def _of_tf(device: str) -> Place:
         tasks = [(job, index) for job in ("chief", "worker") for index in range(len(said["cluster"].get(job, ())))]
         return Place(device, tasks.index((said["task"]["type"], int(said["task"]["index"]))), len(tasks))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"TF_CONFIG of the environment must name a cluster and this process's task in it; {error!r:.100}") from None
+        raise ValueError(f"the environment variable TF_CONFIG must describe a cluster and this process's task; {error!r:.100}") from None
 
 
 def _number(name: str, default: int) -> int:
     text = os.environ.get(name, str(default))
     if not text.isdecimal():
-        raise ValueError(f"{name} of the environment must be a number; got {text!r:.50}")
+        raise ValueError(f"the environment variable {name} must be a number; got {text!r:.50}")
     return int(text)

@@ -1,4 +1,4 @@
-"""What several processes do at once, so that one that fails ends all and says why."""
+"""Runs an action in several processes, so that a failure in one ends all with its reason."""
 
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
@@ -7,7 +7,7 @@ T = TypeVar("T")
 
 
 class Group(Protocol):
-    """The processes of a run; `any` and `barrier` are for all of them to call."""
+    """The processes of a run. All of them must call `any` and `barrier`."""
 
     @property
     def rank(self) -> int: ...
@@ -18,17 +18,18 @@ class Group(Protocol):
 
 
 class OneProcess(ValueError):
-    """What went wrong in one process, which is not the first, and in no other."""
+    """An error in a single process other than the first."""
 
 
 class Elsewhere(Exception):
-    """Another process has failed and says why."""
+    """Raised if another process has failed, which reports the reason."""
 
 
 def together(group: Group, action: Callable[[], T]) -> T:
-    """Returns the action's result; every process of the group must call this at the same place.
+    """Returns the action's result; every process of the group must call this at the same point.
 
-    Where actions raise ValueError or OSError, the first process whose action did raises its error, and the others Elsewhere.
+    If actions raise ValueError or OSError, the first failing process raises its error, and all
+    others raise Elsewhere.
     """
     problem, result = None, None
     try:
@@ -46,10 +47,10 @@ def together(group: Group, action: Callable[[], T]) -> T:
 
 
 def led(group: Group, action: Callable[[], T]) -> T | None:
-    """Returns the result of the action, which only the first process does; None in the others. Raises like `together`."""
+    """Runs the action only in the first process, else returns None. Raises like `together`."""
     return together(group, action if group.rank == 0 else lambda: None)
 
 
 def decided(group: Group, flag: Any) -> bool:
-    """Whether the first process sets the flag, the same in every process."""
+    """Returns the first process's flag in every process."""
     return group.any(group.rank == 0 and bool(flag))

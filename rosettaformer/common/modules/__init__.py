@@ -1,28 +1,30 @@
-"""The modules of each framework behind one face: `torch`, `keras`, `nnx` and `linen` have the same functions under the same names.
+"""A common interface to the modules of all frameworks.
+
+`torch`, `keras`, `nnx` and `linen` have the same functions:
 
     paths(module)                  every module within a module, by path
     variables(module)              its parameters and buffers, by path
-    calls(rows, enter, leave)      a context in which the calls of these modules are reported, and may be given other arguments
-    gradients(...)                 of the sum of cotangent * output
-    eager()                        a context in which nothing is compiled, so that what passes through modules has values
+    calls(rows, enter, leave)      a context that reports calls of modules, and may change arguments
+    gradients(...)                 gradients of the sum of cotangent * output
+    eager()                        a context without compilation, in which all values are concrete
     device(name)                   the framework's device
-    function(module)               what is called, whose arguments are the module's
-    tensor, like, to_numpy         tensors of arrays, and arrays of tensors
-    is_tensor(value)               whether something is a tensor
+    function(module)               the function that a call runs, with the module's arguments
+    tensor, like, to_numpy         conversions between arrays and tensors
+    is_tensor(value)               whether a value is a tensor
 
-They know nothing of the reference and of its components.
+They do not depend on the reference and its components.
 """
 
 import importlib
 from types import ModuleType
 from typing import Any
 
-BACKENDS = {"torch": "torch", "keras": "tf", "nnx": "jax", "linen": "jax"}  # framework -> the backend that it needs
+BACKENDS = {"torch": "torch", "keras": "tf", "nnx": "jax", "linen": "jax"}  # framework -> required backend
 DEVICES = ("cpu", "cuda", "cuda-tf32")
 
 
 def framework_of(module: Any) -> str:
-    """torch, keras, nnx or linen, by the classes of the module, which are not imported; empty if it is of none."""
+    """Returns torch, keras, nnx, linen or "", by the module's classes, without importing them."""
     names = {f"{cls.__module__}.{cls.__name__}" for cls in type(module).__mro__}
     if "torch.nn.modules.module.Module" in names:
         return "torch"
@@ -34,5 +36,5 @@ def framework_of(module: Any) -> str:
 
 
 def face(framework: str) -> ModuleType:
-    """The file of a framework, which imports it."""
+    """Imports and returns the interface of a framework."""
     return importlib.import_module(f".{framework}", __package__)

@@ -1,4 +1,4 @@
-"""The arguments of a module's call: by name, and those that say whether it trains."""
+"""Assigns inputs to the arguments of a module's call, and recognises training flags."""
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-# an argument that says whether a call trains -> its value if it does
+# argument that says whether a call trains -> its value when training
 _TRAINS = {
     "train": True, "training": True, "is_training": True, "istraining": True, "is_train": True, "deterministic": False,
     "inference": False, "use_running_average": False,
 }  # fmt: skip
-_NEVER = {"use_cache": False}  # arguments that have one value in every call: a cache would make a second call another one
-# what published models call the same input
+_NEVER = {"use_cache": False}  # arguments with a fixed value: a cache would change the next call
+# names of the same input in published models
 TOKENS = {"input_ids", "token_ids", "tokens", "token", "ids", "inputs", "input", "x", "source", "src", "encoder_token_ids"}
 TARGET = {"decoder_input_ids", "decoder_token_ids", "target", "tgt"}
 MASK = {"attention_mask", "padding_mask", "input_mask", "token_mask", "encoder_padding_mask", "source_mask_bs"}
@@ -20,9 +20,9 @@ TARGET_MASK = {"decoder_attention_mask", "decoder_padding_mask", "target_mask_bt
 SEGMENTS = {"token_type_ids", "segment_ids", "segments", "type_ids", "segment_bs"}
 POSITIONS = {"position_ids", "positions"}
 TARGET_POSITIONS = {"decoder_position_ids"}
-_BESIDE = (MASK, TARGET_MASK, SEGMENTS, POSITIONS, TARGET_POSITIONS)  # what a model may have no argument for, since it makes its own
+_BESIDE = (MASK, TARGET_MASK, SEGMENTS, POSITIONS, TARGET_POSITIONS)  # inputs that a model may compute by itself
 _SYNONYMS = (TOKENS, TARGET, *_BESIDE, {"pixel_values", "images", "image", "pixels"})
-# an input that a model requires and nobody gives -> the input whose shape it has, and its value made of that
+# required argument without an input -> the input with its shape, and its value from that
 _FILLED = (
     (MASK, TOKENS, lambda tokens: tokens * 0 + 1),
     (TARGET_MASK, TARGET, lambda tokens: tokens * 0 + 1),
@@ -33,20 +33,20 @@ _FILLED = (
 
 
 def training_flag(name: str, trains: bool) -> bool | None:
-    """Returns the value of an argument that says whether a call trains; None if it is no such argument."""
+    """Returns the value of an argument that says whether a call trains; None for others."""
     flag = _TRAINS.get(name.lower())
     return None if flag is None else flag == trains
 
 
 def names(function: Callable[..., Any]) -> dict[str, bool]:
-    """Returns the arguments by name, and whether each has no default; those whose value does not depend on the inputs are left out."""
+    """Returns the arguments that depend on inputs, and whether each is required."""
     return {name: each.default is each.empty for name, each in _parameters(function).items() if _flag(name, False) is None}
 
 
 def bound(function: Callable[..., Any], inputs: Mapping[str, Any], trains: bool = False) -> dict[str, Any]:
-    """Returns the arguments of a call: the inputs as `placed` places them, what says whether the call trains, and None for what may be.
+    """Returns the arguments of a call: inputs as in `placed`, training flags, and None if optional.
 
-    Raises ValueError as `placed`.
+    Raises ValueError like `placed`.
     """
     parameters, known = _parameters(function), names(function)
     flags = {name: _flag(name, trains) for name in parameters if name not in known}
@@ -56,11 +56,11 @@ def bound(function: Callable[..., Any], inputs: Mapping[str, Any], trains: bool 
 
 
 def placed(known: Mapping[str, bool], inputs: Mapping[str, Any], ordered: bool = True) -> dict[str, Any]:
-    """Returns the inputs by the names of a model's arguments: those of the same name, those that mean the same, such as `input_ids` and
-    `token_ids`, and the others in their order in the places that are left. What is `beside` is left out.
+    """Assigns inputs to a model's arguments: by equal name, by synonym, then in order.
 
-    known: the arguments, and whether each is required. A mask that is required and not given is all ones, segments are all zeros, and
-    positions count from 0. ordered: whether the order of the arguments means anything. Raises ValueError if an input has no place, or an
+    Inputs in `beside` are dropped. known: the arguments, and whether each is required. A missing
+    required mask is all ones, segments are zeros, and positions count from 0. ordered: whether the
+    order of arguments is meaningful. Raises ValueError if an input has no argument, or a required
     argument no input.
     """
     found = {name: value for name, value in inputs.items() if name in known}
@@ -85,8 +85,9 @@ def placed(known: Mapping[str, bool], inputs: Mapping[str, Any], ordered: bool =
 
 
 def of_decoder(known: Iterable[str], inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns the inputs by the names of a decoder alone, which calls its tokens and their mask the target's; of another model as they
-    are. known: the model's arguments.
+    """Renames inputs for a decoder whose arguments are only the target's tokens and mask.
+
+    known: the model's arguments. For other models, the inputs stay unchanged.
     """
     known = {*known}
     if known & TOKENS or not known & TARGET:
@@ -98,7 +99,7 @@ def of_decoder(known: Iterable[str], inputs: Mapping[str, Any]) -> Mapping[str, 
 
 
 def masked(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the inputs with masks that are true at what counts."""
+    """Converts masks to booleans, True at real elements."""
     masks = {name for name in inputs if name in MASK | TARGET_MASK and "bool" not in str(inputs[name].dtype)}
     return {name: value != 0 if name in masks else value for name, value in inputs.items()}
 
@@ -118,7 +119,7 @@ def _alike(one: str, other: str) -> bool:
 
 
 def _flag(name: str, trains: bool) -> bool | None:
-    """Returns the value of an argument that does not depend on the inputs; None if it is no such argument."""
+    """Returns the value of an argument that does not depend on inputs; None for others."""
     return _NEVER.get(name, training_flag(name, trains))
 
 

@@ -1,4 +1,4 @@
-"""Modules that are attributes of modules, in Keras and NNX: variables by the path of attributes, keys and indices at which they stand."""
+"""Finds variables in Keras and NNX modules by their path of attributes, keys and indices."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -7,7 +7,7 @@ from . import framework_of
 
 
 def at(root: Any, path: str) -> Any:
-    """Returns what stands at a dotted path of attributes, keys and indices; None if it leads nowhere."""
+    """Returns the value at a dotted path of attributes, keys and indices; None if there is none."""
     node = root
     for part in filter(None, path.split(".")):
         try:
@@ -18,12 +18,12 @@ def at(root: Any, path: str) -> Any:
 
 
 def variables(node: Any) -> Iterator[tuple[str, Any]]:
-    """Yields the trainable variables of a Keras layer or an NNX module by path, each once, in the order of their declaration."""
+    """Yields the trainable variables of a Keras layer or NNX module once, by path, in order."""
     yield from _variables(node, "", {})
 
 
 def parts(root: Any) -> Iterator[Any]:
-    """Yields the module and what it is made of: modules, and lists and mappings of them."""
+    """Yields the module and its parts: modules, and lists and mappings of modules."""
     queue, seen = [root], dict[int, Any]()
     while queue:
         node = queue.pop()
@@ -36,7 +36,7 @@ def parts(root: Any) -> Iterator[Any]:
 
 
 def _variables(node: Any, prefix: str, seen: dict[int, Any]) -> Iterator[tuple[str, Any]]:
-    """seen: what was met, which so keeps its id."""
+    """Like `variables`. seen: visited objects, kept so that their ids stay unique."""
     for name, value in _members(node):
         if id(value) in seen:
             continue
@@ -63,7 +63,7 @@ def _members(node: Any) -> Iterator[tuple[str, Any]]:
         if not name.startswith("_"):
             yield name, value
         elif getattr(type(node), public, None) is not None and getattr(node, public, None) is value:
-            yield public, value  # behind a property, as the kernel of a Keras layer
+            yield public, value  # behind a property, like the kernel of a Keras layer
 
 
 def _is_variable(value: Any) -> bool:

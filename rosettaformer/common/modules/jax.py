@@ -1,4 +1,4 @@
-"""What NNX and Linen share: arrays, devices, gradients, and calls without `jit`."""
+"""Shared by the interfaces of NNX and Linen: arrays, devices, gradients, calls without `jit`."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
@@ -17,39 +17,39 @@ __all__ = ["device", "eager", "function", "gradients", "is_floating", "is_tensor
 
 
 def is_tensor(value: Any) -> bool:
-    """Returns whether the value is an array, and no key of random numbers."""
+    """Whether the value is an array, but not a random key."""
     return isinstance(value, jax.Array) and not jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
 
 
 def is_floating(value: Any) -> bool:
-    """Returns whether the value is an array of floats."""
+    """Whether the value is an array of floats."""
     return isinstance(value, jax.Array) and bool(jnp.issubdtype(value.dtype, jnp.floating))
 
 
 def tensor(array: Any) -> jax.Array:
-    """Returns the array as a tensor, of the nearest dtype that the framework has."""
+    """Converts an array to a jax.Array of the nearest supported dtype."""
     return jnp.asarray(array)
 
 
 def like(array: np.ndarray, tensor: jax.Array) -> jax.Array:
-    """Returns the array as an array of the other's dtype, where the other lies."""
+    """Converts an array to one with the other's dtype and sharding."""
     return from_numpy(array.astype(tensor.dtype), tensor.sharding)
 
 
 @contextlib.contextmanager
 def eager() -> Iterator[None]:
-    """Runs what `jax.jit` and `nnx.jit` compile without compiling it."""
+    """Runs functions wrapped in `jax.jit` and `nnx.jit` without compiling them."""
 
     def call(wrapped: Any, *args: Any, **kwargs: Any) -> Any:
         return wrapped.__wrapped__(*args, **kwargs)
 
-    # `nnx.jit` hands clones to the modules that it wraps, even if `jax.jit` is off.
+    # `nnx.jit` passes clones of modules to the wrapped function, even if `jax.jit` is disabled.
     with jax.disable_jit(), mock.patch.object(type(nnx.jit(call)), "__call__", call):
         yield
 
 
 def function(module: Any) -> Callable[..., Any]:
-    """Returns what a call of the module runs, whose arguments are the module's."""
+    """Returns the function that a call runs, with the module's arguments."""
     found: Callable[..., Any] = module.__call__
     return found
 
@@ -57,7 +57,7 @@ def function(module: Any) -> Callable[..., Any]:
 def gradients(
     function: Callable[..., list[jax.Array]], arguments: Sequence[Any], cotangents: Sequence[jax.Array], compiled: bool = False
 ) -> tuple[Any, ...]:
-    """Returns the gradients of the sum of cotangent * output over the arrays that the function gives, by each of its arguments."""
+    """Returns the gradients of the sum of cotangent * output for each argument of the function."""
 
     def pull(arguments: Sequence[Any], cotangents: Sequence[jax.Array]) -> Any:
         outputs, back = jax.vjp(function, *arguments)

@@ -1,4 +1,4 @@
-"""Layers and models of Keras, on TensorFlow, and tf.Modules."""
+"""The interface for Keras layers and models on TensorFlow, and for tf.Modules."""
 
 import contextlib
 import os
@@ -35,34 +35,34 @@ __all__ = [
     "variables",
 ]
 
-# How TensorFlow's own attributes begin, which hold all layers again; Keras has `_layers`.
+# Prefixes of TensorFlow's own attributes, which list all layers a second time; Keras has `_layers`.
 OF_TENSORFLOW = ("_self_tracked_", "_self_unconditional_", "_self_name_based_", "_self_saveable_")
-Functional = type(keras.Model(*[keras.Input((1,))] * 2))  # Keras makes this class of a model that is given inputs and outputs
+Functional = type(keras.Model(*[keras.Input((1,))] * 2))  # Keras' class of models with given inputs and outputs
 
 
 def is_tensor(value: Any) -> bool:
-    """Returns whether the value is a tensor or a variable."""
+    """Whether the value is a tensor or a variable."""
     return isinstance(value, (tf.Tensor, tf.Variable))
 
 
 def tensor(array: Any) -> tf.Tensor:
-    """Returns the array as a tensor, of the nearest dtype that the framework has."""
+    """Converts an array to a tensor of the nearest supported dtype."""
     return tf.convert_to_tensor(array)
 
 
 def like(array: np.ndarray, tensor: Any) -> tf.Tensor:
-    """Returns the array as a tensor of the other's dtype, on its device."""
+    """Converts an array to a tensor with the other tensor's dtype and device."""
     return tf.cast(from_numpy(array, tensor.device), tensor.dtype)
 
 
 def device(name: str, names: Sequence[str] = DEVICES) -> str:
-    """Returns the device; float32 products of cuda-tf32 are TF32. Raises ValueError if it is none of the names, or the machine has none."""
+    """Returns a device; cuda-tf32 is cuda with TF32 products. Raises ValueError if unavailable."""
     if name not in names:
         raise ValueError(f"device must be one of {', '.join(names)}; got {name!r}")
     if name == "cpu":
         return "/CPU:0"
     if not tf.config.list_physical_devices("GPU"):
-        raise ValueError(f"device {name} needs a GPU that TensorFlow sees; it sees none")
+        raise ValueError(f"device {name} needs a GPU; TensorFlow finds none")
     return "/GPU:0"
 
 
@@ -78,14 +78,13 @@ def eager() -> Iterator[None]:
 
 
 def function(module: Any) -> Callable[..., Any]:
-    """Returns what a call of the module runs, whose arguments are the module's."""
+    """Returns the function that a call runs, with the module's arguments."""
     found: Callable[..., Any] = getattr(module, "call", module)
     return found
 
 
 def paths(module: Any) -> Iterator[tuple[str, Any]]:
-    """Yields every layer by path, from the outermost, each once: by the attributes, keys and indices at which it stands; those of a
-    Sequential or a functional model by name."""
+    """Yields every layer once by its path of attributes, keys and indices, or names in a model."""
     seen: set[int] = set()
 
     def walk(path: str, layer: Any) -> Iterator[tuple[str, Any]]:
@@ -100,12 +99,12 @@ def paths(module: Any) -> Iterator[tuple[str, Any]]:
 
 
 def calls(rows: Iterable[tuple[str, Any]], enter: Enter, leave: Leave) -> contextlib.AbstractContextManager[None]:
-    """Reports the calls of layers."""
+    """Reports calls of layers."""
     return patched(rows, enter, leave, function)
 
 
 def gradients(tape: tf.GradientTape, outputs: Sequence[tf.Tensor], cotangents: Sequence[tf.Tensor], sought: Any) -> Any:
-    """Returns the gradients of the sum of cotangent * output, as the nest of what is sought; zeros if no output depends on a tensor."""
+    """Returns gradients of the sum of cotangent * output, nested like `sought`; zeros if unused."""
     pulled = [tf.cast(cotangent, output.dtype) for cotangent, output in zip(cotangents, outputs, strict=True)]
     found = tape.gradient(list(outputs), sought, pulled, tf.UnconnectedGradients.ZERO)
     return tf.nest.map_structure(tf.convert_to_tensor, found)
@@ -115,14 +114,14 @@ def _children(layer: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(layer, (Functional, keras.Sequential)):
         yield from _named(layer.layers)
         return
-    stack = getattr(layer, "layers", None)  # a tuple behind a property in our stacks, a list in keras.Model
+    stack = getattr(layer, "layers", None)  # a tuple behind a property in impl_tf's stacks, a list in keras.Model
     for name, value in (({"layers": stack} if isinstance(stack, tuple) else {}) | vars(layer)).items():
         if name != "_layers" and not name.startswith(OF_TENSORFLOW):
             yield from _within(name, value)
 
 
 def _within(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yields a layer, or the layers in a nest of lists and mappings."""
+    """Yields a layer, or the layers in nested lists and mappings."""
     if isinstance(value, keras.layers.Layer):
         yield name, value
     elif isinstance(value, (list, tuple, Mapping)):
@@ -131,7 +130,7 @@ def _within(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _named(several: Sequence[Any]) -> Iterator[tuple[str, Any]]:
-    """Yields layers by name; those that Keras has named itself count from 0 within their model, and not through the process."""
+    """Yields layers by name; automatic names count from 0 per model, not per process."""
     counts: dict[str, int] = {}
     for layer in several:
         own = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(layer).__name__).lower()

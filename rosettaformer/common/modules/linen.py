@@ -1,4 +1,4 @@
-"""Modules of Flax Linen, which exist in a call of the whole only, and whose variables lie beside them."""
+"""The interface for Flax Linen modules, which exist only during a call and keep no variables."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
@@ -16,7 +16,7 @@ __all__ = [
 
 
 def path(module: nn.Module) -> str:
-    """Returns the path of a module within the whole that is called."""
+    """Returns the path of a module within the outermost one."""
     return ".".join(module.path)
 
 
@@ -27,7 +27,7 @@ def variables(collection: Mapping[str, Any]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def calls(path_of: Callable[[nn.Module], str | None], enter: Enter, leave: Leave) -> Iterator[None]:
-    """Reports the calls of modules. path_of: by what a module is known, None if its calls are not reported."""
+    """Reports calls of modules. path_of: returns a module's path, None if it is not reported."""
     recording = Recording(path_of, enter, leave)
 
     def intercept(call: Any, args: tuple[Any, ...], kwargs: dict[str, Any], context: nn.module.InterceptorContext) -> Any:

@@ -1,4 +1,4 @@
-"""What modules take and give: nests of mappings, tuples, lists and dataclasses."""
+"""Nested inputs and outputs of modules: mappings, tuples, lists and dataclasses."""
 
 import dataclasses
 import itertools
@@ -11,7 +11,7 @@ import numpy as np
 
 
 def leaves(value: Any) -> Iterator[Any]:
-    """Yields what a nest holds, in order."""
+    """Yields the leaves of a nest in order."""
     if isinstance(value, Mapping):
         value = tuple(value.values())
     elif _is_record(value):
@@ -24,7 +24,7 @@ def leaves(value: Any) -> Iterator[Any]:
 
 
 def mapped(value: Any, function: Callable[[Any], Any]) -> Any:
-    """Returns the same nest with every leaf mapped, in the order of `leaves`; a dataclass in which nothing changes stays itself."""
+    """Maps every leaf of a nest, in the order of `leaves`; unchanged dataclasses are kept."""
     if isinstance(value, Mapping):
         return {name: mapped(item, function) for name, item in value.items()}
     if _is_record(value):
@@ -39,34 +39,34 @@ def mapped(value: Any, function: Callable[[Any], Any]) -> Any:
 
 
 def exchanged(nest: Any, arrays: Sequence[np.ndarray], is_tensor: Callable[[Any], bool], like: Callable[[np.ndarray, Any], Any]) -> Any:
-    """Returns the nest with arrays in the place of its tensors, in order. like: makes an array a tensor like another one.
+    """Replaces a nest's tensors by arrays, in order. like: converts an array to a similar tensor.
 
     Raises ValueError if their number or a shape differs.
     """
     count = sum(map(is_tensor, leaves(nest)))
     if count != len(arrays):
-        raise ValueError(f"takes {count} arrays; the other side's {len(arrays)}")
+        raise ValueError(f"takes {count} arrays; the other side has {len(arrays)}")
     waiting = iter(arrays)
 
     def fill(value: Any) -> Any:
         if not is_tensor(value):
             return value
         array = next(waiting)
-        if array.dtype.kind in "iuf" and splits(array.shape, value.shape):  # a mask of another shape often has another meaning, too
+        if array.dtype.kind in "iuf" and splits(array.shape, value.shape):  # not masks, whose meaning often differs with the shape
             array = array.reshape(tuple(value.shape))
         if tuple(array.shape) != tuple(value.shape):
-            raise ValueError(f"takes {tuple(value.shape)}; the other side's input is {tuple(array.shape)}")
+            raise ValueError(f"takes the shape {tuple(value.shape)}; the other side's input has {tuple(array.shape)}")
         return like(array, value)
 
     return mapped(nest, fill)
 
 
 def splits(one: Sequence[int], other: Sequence[int]) -> bool:
-    """Whether one shape is the other with some of its axes split, so that the elements stand in one order."""
+    """Whether one shape is the other with some axes split, in the same order of elements."""
     products = [set(itertools.accumulate(shape, operator.mul, initial=1)) for shape in (one, other)]
     return math.prod(one) == math.prod(other) != 0 and (products[0] <= products[1] or products[1] <= products[0])
 
 
 def _is_record(value: Any) -> bool:
-    """Whether the value is a dataclass of data; a Linen module is a dataclass, too, and is no nest."""
+    """Whether the value is a dataclass for data. Linen modules are ones, but not for data."""
     return dataclasses.is_dataclass(value) and not isinstance(value, type) and not callable(value)

@@ -1,4 +1,4 @@
-"""Modules of Flax NNX."""
+"""The interface for Flax NNX modules."""
 
 import contextlib
 from collections.abc import Iterable, Iterator
@@ -13,7 +13,7 @@ __all__ = ["calls", "device", "eager", "function", "gradients", "is_tensor", "li
 
 
 def paths(module: nnx.Module) -> Iterator[tuple[str, Any]]:
-    """Yields every module by path, from the outermost; one that stands at several paths at its first. Lists are none."""
+    """Yields modules, not lists, by path, from the outermost; shared ones at their first path."""
     rows = [(".".join(map(str, path)), part) for path, part in nnx.iter_modules(module)]
     for path, part in sorted(rows, key=lambda row: len(row[0].split(".")) if row[0] else 0):
         if callable(part) or not path:
@@ -26,5 +26,5 @@ def variables(module: Any) -> Iterator[tuple[str, Any]]:
 
 
 def calls(rows: Iterable[tuple[str, Any]], enter: Enter, leave: Leave) -> contextlib.AbstractContextManager[None]:
-    """Reports the calls of modules."""
+    """Reports calls of modules."""
     return patched(rows, enter, leave, function)

@@ -1,4 +1,4 @@
-"""What the frameworks' `calls` share: which calls of modules are reported, and by which path and number."""
+"""Shared by the frameworks' `calls`: decides which calls are reported, and numbers them."""
 
 import contextlib
 import functools
@@ -11,7 +11,7 @@ from unittest import mock
 
 @dataclass(eq=False)
 class ModuleCall:
-    """A call of a module. path: of the module. index: the number of its calls before. function: what is called, without the module."""
+    """A call of a module. index: number of earlier calls. function: what is called, unbound."""
 
     path: str
     index: int
@@ -21,14 +21,15 @@ class ModuleCall:
     kwargs: dict[str, Any]
 
 
-Enter = Callable[[ModuleCall], None]  # a call begins: its `args` and `kwargs` may be replaced
-Leave = Callable[[ModuleCall, Any], None]  # a call ends, with its output
+Enter = Callable[[ModuleCall], None]  # at the start of a call; may replace its `args` and `kwargs`
+Leave = Callable[[ModuleCall, Any], None]  # at the end of a call, with its output
 
 
 class Recording:
-    """Reports the calls of modules. path_of: the path of a module, None if its calls are not reported.
+    """Reports calls of modules. path_of: a module's path, None if its calls are not reported.
 
-    A call of a module within its own, such as that of its base class, is not another one. What `enter` and `leave` call is not reported.
+    A call within another call of the same module, such as that of its base class, does not count.
+    Calls made by `enter` and `leave` are not reported.
     """
 
     def __init__(self, path_of: Callable[[Any], str | None], enter: Enter, leave: Leave) -> None:
@@ -38,7 +39,7 @@ class Recording:
         self._silent = False
 
     def begin(self, module: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Reports that a call begins; returns the arguments that it is to have."""
+        """Reports the start of a call; returns the arguments to use."""
         path = None if self._silent or any(call and call.module is module for _, call in self._open) else self._path_of(module)
         call = None
         if path is not None:
@@ -50,7 +51,7 @@ class Recording:
         return args, kwargs
 
     def end(self, module: Any, output: Any) -> None:
-        """Reports that the last call of a module that began has ended; calls within it that have not ended have failed."""
+        """Reports the end of a module's latest call; open calls within it have failed."""
         opened: Any = None
         while opened is not module:
             opened, call = self._open.pop()
@@ -58,7 +59,7 @@ class Recording:
             self._report(self._leave, call, output)
 
     def around(self, call: Callable[..., Any], module: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Returns the output of `call`, which is reported."""
+        """Runs `call`, reports it, and returns its output."""
         args, kwargs = self.begin(module, function, args, kwargs)
         output = call(*args, **kwargs)
         self.end(module, output)
@@ -73,15 +74,15 @@ class Recording:
 
 
 def of_rows(rows: Iterable[tuple[str, Any]]) -> Callable[[Any], str | None]:
-    """The path of a module among these; one that stands at several is known by its first."""
-    kept = [*rows][::-1]  # which keeps their ids
+    """Returns a function from modules to paths; a shared module has its first path."""
+    kept = [*rows][::-1]  # keeps the modules, so that their ids stay unique
     paths = {id(module): path for path, module in kept}
     return lambda module: paths.get(id(module))
 
 
 @contextlib.contextmanager
 def patched(rows: Iterable[tuple[str, Any]], enter: Enter, leave: Leave, function: Callable[[Any], Any]) -> Iterator[None]:
-    """Reports calls through the `__call__` of the modules' classes, for frameworks that have no hooks."""
+    """Reports calls by patching `__call__` of the modules' classes, if there are no hooks."""
     rows = [*rows]
     recording = Recording(of_rows(rows), enter, leave)
 

@@ -1,4 +1,4 @@
-"""Modules of PyTorch."""
+"""The interface for PyTorch modules."""
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,53 +16,53 @@ __all__ = ["calls", "device", "eager", "function", "gradients", "is_tensor", "li
 
 
 def is_tensor(value: Any) -> bool:
-    """Returns whether the value is a tensor."""
+    """Whether the value is a tensor."""
     return isinstance(value, torch.Tensor)
 
 
 def tensor(array: Any) -> torch.Tensor:
-    """Returns the array as a tensor, of the nearest dtype that the framework has."""
+    """Converts an array to a tensor of the nearest supported dtype."""
     return torch.as_tensor(array)
 
 
 def like(array: np.ndarray, tensor: torch.Tensor) -> torch.Tensor:
-    """Returns the array as a tensor of the other's dtype, on its device."""
+    """Converts an array to a tensor with the other tensor's dtype and device."""
     return from_numpy(array, tensor.device).to(tensor.dtype)
 
 
 def device(name: str, names: Sequence[str] = DEVICES) -> torch.device:
-    """Returns the device; float32 products of cuda-tf32 are TF32. Raises ValueError if it is none of the names, or the machine has none."""
+    """Returns a device; cuda-tf32 is cuda with TF32 products. Raises ValueError if unavailable."""
     if name not in names:
         raise ValueError(f"device must be one of {', '.join(names)}; got {name!r}")
     if name != "cpu" and not torch.cuda.is_available():
-        raise ValueError(f"device {name} needs a CUDA device; torch sees none")
+        raise ValueError(f"device {name} needs a CUDA device; torch finds none")
     return torch.device(name.removesuffix("-tf32"))
 
 
 def eager() -> contextlib.AbstractContextManager[None]:
-    """Does nothing: modules run eagerly unless they are compiled from outside."""
+    """Does nothing: modules run eagerly unless compiled from outside."""
     return contextlib.nullcontext()
 
 
 def function(module: torch.nn.Module) -> Callable[..., Any]:
-    """Returns what a call of the module runs, whose arguments are the module's."""
+    """Returns the function that a call runs, with the module's arguments."""
     return module.forward
 
 
 def paths(module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
-    """Yields every module by path, from the outermost; one that stands at several paths at its first."""
+    """Yields every module by path, from the outermost; a shared module only at its first path."""
     yield from module.named_modules()
 
 
 def variables(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yields every parameter and buffer; a shared one by each of its names."""
+    """Yields every parameter and buffer; a shared one under each of its names."""
     yield from module.named_parameters(remove_duplicate=False)
     yield from module.named_buffers(remove_duplicate=False)
 
 
 @contextlib.contextmanager
 def calls(rows: Iterable[tuple[str, torch.nn.Module]], enter: Enter, leave: Leave) -> Iterator[None]:
-    """Reports the calls of modules through hooks, which also turn off the fused paths of torch's layers that skip their parts."""
+    """Reports calls through hooks, which also disable the fused paths of torch's layers."""
     rows = [*rows]
     recording = Recording(of_rows(rows), enter, leave)
 
@@ -83,7 +83,7 @@ def calls(rows: Iterable[tuple[str, torch.nn.Module]], enter: Enter, leave: Leav
 
 
 def gradients(outputs: Sequence[torch.Tensor], cotangents: Sequence[torch.Tensor], sought: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Returns the gradients of the sum of cotangent * output, contiguous; zeros if no output depends on a tensor."""
+    """Returns contiguous gradients of the sum of cotangent * output; zeros for unused tensors."""
     pairs = [(output, cotangent.to(output.dtype)) for output, cotangent in zip(outputs, cotangents, strict=True) if output.requires_grad]
     active = [tensor for tensor in sought if tensor.requires_grad] if pairs else []
     pulled = torch.autograd.grad([one for one, _ in pairs], active, [one for _, one in pairs], allow_unused=True) if active else ()

@@ -1,6 +1,6 @@
-"""The words by which the parts of attention and embeddings are called in people's code."""
+"""Common names of the parts of attention and embeddings in users' code."""
 
-IN_PROJECTION = ("query", "key", "value")  # the order of the parts of one fused tensor, such as torch's `in_proj_weight`
+IN_PROJECTION = ("query", "key", "value")  # order of the parts in a fused tensor, such as torch's `in_proj_weight`
 PROJECTED = {
     "query": {"q", "query", "queries", "wq", "qs", "xq", "bq", "toquery", "toqueries"},
     "key": {"k", "key", "keys", "wk", "ks", "xk", "bk", "tokey", "tokeys"},

@@ -1,14 +1,14 @@
-"""Pages to read in a browser: one file each, which names nothing outside itself; what all of them share."""
+"""Self-contained HTML pages: the templates that all of them share."""
 
 from typing import Any
 
 
 def environment(package: str, *others: str) -> Any:
-    """The Jinja environment of the templates in the folder `page` of a package; they extend `base.html.jinja`, and give it `data`.
+    """Returns a Jinja environment for the templates in a package's folder `page`.
 
-    others: packages whose templates, styles and scripts they include.
-
-    Raises ModuleNotFoundError without Jinja2, which the extra `report` installs.
+    Templates extend `base.html.jinja` and provide `data`. others: packages whose templates, styles
+    and scripts they include. Raises ModuleNotFoundError without Jinja2, which the extra `report`
+    installs.
     """
     import jinja2
 

@@ -9,7 +9,7 @@ function element(tag, attributes = {}, ...children) {
   return node;
 }
 
-// the bytes of base64 of zlib
+// decompresses base64 of zlib data
 async function inflated(text) {
   const packed = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
   const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));

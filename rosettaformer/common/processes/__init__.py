@@ -1,7 +1,7 @@
-"""Processes that answer questions: ports, training backends and benchmark rows.
+"""Processes that reply to messages: ports, training backends and benchmark rows.
 
-`Child` asks and `serve` answers. They exchange plain data (`wire`), so that no answer can run code in the asking process. Closing a
-`Program` leaves nothing of it running.
+`Child` asks and `serve` replies. They exchange plain data (`wire`), so a reply cannot run code in
+the asking process. Closing a `Program` ends everything that it started.
 """
 
 from .child import Answer, Child
@@ -14,4 +14,4 @@ __all__ = [
     "thread_share", "words",
 ]  # fmt: skip
 
-GONE = 141  # the exit code of a command whose output nobody reads any more
+GONE = 141  # exit code of a command whose output nobody reads

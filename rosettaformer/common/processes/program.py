@@ -1,5 +1,6 @@
-"""A process in a session of its own: read and written against a deadline, and ended together with everything it started, which its session
-and a mark in the environment show.
+"""Runs a process with deadlines for reading and writing, and ends it with everything it started.
+
+Its session, and a mark in the environment, identify its descendants.
 """
 
 import contextlib
@@ -17,20 +18,21 @@ from pathlib import Path
 from .text import printable
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
-TICK = 0.05  # seconds between two checks whether it still runs
-TAIL = 4000  # bytes of standard error that are kept
-SETTLED = 0.5  # seconds its descendants have to end by themselves
+TICK = 0.05  # seconds between two checks that the process still runs
+TAIL = 4000  # bytes kept of standard error
+SETTLED = 0.5  # seconds for descendants to end by themselves
 CHUNK = 1 << 16
 
 
 class Stopped(Exception):
-    """Raised when another thread says that nobody waits any more."""
+    """Raised if another thread says that nobody is waiting any more."""
 
 
 class Program:
-    """A running command. The end of its standard error is kept; its input and output are pipes only on request.
+    """A running command. Keeps the end of its standard error; input and output are optional pipes.
 
-    No read or write blocks longer than the caller waits, whatever the process does and whoever else holds its pipes.
+    No read or write blocks longer than requested, whatever the process does and whoever else holds
+    its pipes.
     """
 
     def __init__(
@@ -41,9 +43,8 @@ class Program:
         listens: bool = False,
         stopped: threading.Event | None = None,
     ) -> None:
-        """talks: read its standard output; listens: write its standard input. stopped: once set, every wait raises Stopped.
-
-        Raises OSError if the command cannot be started.
+        """talks: opens its standard output. listens: opens its standard input. stopped: event that
+        makes every wait raise Stopped. Raises OSError if the command cannot be started.
         """
         self._stopped = stopped
         self._mark = secrets.token_hex(8)
@@ -71,12 +72,12 @@ class Program:
         return self._process.poll()
 
     def write(self, data: bytes, deadline: float) -> None:
-        """Writes all of the data. Raises EOFError if nobody reads it, TimeoutError at the deadline (in `time.monotonic` seconds)."""
+        """Writes all data. Raises EOFError if nobody reads it, and TimeoutError at the deadline."""
         left = memoryview(data)
         while left:
             try:
                 written = self._process.stdin.write(left)  # type: ignore[union-attr]
-            except (BrokenPipeError, ValueError):  # closed by the process or by us
+            except (BrokenPipeError, ValueError):  # closed by either side
                 raise EOFError from None
             if written:
                 left = left[written:]
@@ -84,7 +85,7 @@ class Program:
                 self._await(self._process.stdin, select.POLLOUT, deadline)
 
     def read(self, size: int, deadline: float) -> bytearray:
-        """Returns exactly `size` bytes of its output. Raises EOFError if the output ends before, TimeoutError at the deadline."""
+        """Reads exactly `size` bytes. Raises EOFError at the end, TimeoutError at the deadline."""
         data = bytearray(size)
         left = memoryview(data)
         while left:
@@ -98,7 +99,7 @@ class Program:
         return data
 
     def output(self, most: int, deadline: float) -> bytes:
-        """Returns its output up to its end or to `most` bytes; raises TimeoutError at the deadline."""
+        """Reads the output to its end or `most` bytes; raises TimeoutError at the deadline."""
         data = b""
         while len(data) < most and (said := self._process.stdout.read(CHUNK)) != b"":  # type: ignore[union-attr]
             data += said or b""
@@ -110,15 +111,15 @@ class Program:
         return data
 
     def wait(self, deadline: float) -> None:
-        """Waits until it ends; raises TimeoutError at the deadline."""
+        """Waits until the process ends; raises TimeoutError at the deadline."""
         with contextlib.suppress(EOFError):
             while True:
                 self._await(None, 0, deadline)
 
     def _await(self, stream: object, event: int, deadline: float) -> None:
-        """Waits until the stream is ready. Raises EOFError if the process has ended and the stream is not ready."""
+        """Waits for the stream. Raises EOFError if it is not ready and the process has ended."""
         while True:
-            ended = not self.running  # checked first: whatever it wrote before it ended is then in the pipe
+            ended = not self.running  # checked first, so that everything it wrote is in the pipe
             left = deadline - time.monotonic()
             poller = select.poll()
             if not self._said_all:
@@ -138,7 +139,7 @@ class Program:
                 raise TimeoutError
 
     def _listen(self) -> bool:
-        """Reads what is ready of standard error and keeps its end."""
+        """Reads available standard error, and keeps its end."""
         said = None if self._said_all else self._process.stderr.read(CHUNK)  # type: ignore[union-attr]
         self._said_all = self._said_all or said == b""
         self._tail += said or b""
@@ -146,9 +147,9 @@ class Program:
         return bool(said)
 
     def close(self, grace: float = 0.0) -> int:
-        """Ends the process and everything it started; a process without standard input first gets `grace` seconds to end by itself.
+        """Closes standard input, waits `grace` seconds, then kills the process and its descendants.
 
-        Returns the number of its descendants that outlived it, if it ended by itself; otherwise that is unknown.
+        Returns the number of descendants that outlived it; 0 if the process had to be killed.
         """
         self._closing = True
         with contextlib.suppress(OSError):
@@ -160,7 +161,7 @@ class Program:
         others = outliving(self._process.pid, self._mark, SETTLED) if ended else []
         end(self._process.pid, self._mark)
         self._process.wait()
-        for _ in range(CHUNK):  # the rest of the pipe, unless other processes keep writing
+        for _ in range(CHUNK):  # reads the rest of the pipe, unless other processes keep writing
             if not self._listen():
                 break
         for stream in filter(None, (self._process.stdout, self._process.stderr)):
@@ -170,36 +171,36 @@ class Program:
 
     @property
     def end(self) -> str:
-        """Says how it ended, with the last line it wrote to standard error."""
+        """How the process ended, with the last line of its standard error."""
         code = self._process.returncode
         lines = self._tail.decode(errors="replace").strip().splitlines()
         return (f"signal {-code}" if code < 0 else f"exit code {code}") + (f": {printable(lines[-1])}" if lines else "")
 
 
 def cores() -> int:
-    """The number of cores that this process may use."""
+    """Returns the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def thread_share(sharers: int = 1) -> int:
-    """The threads of each of so many processes that run together: a share of the cores, but no more than OMP_NUM_THREADS says."""
+    """Returns the threads for each of several parallel processes, at most OMP_NUM_THREADS."""
     own = re.match(r"[1-9]\d*", os.environ.get(THREADS[0], ""))
     share = max(1, cores() // max(1, sharers))
     return min(share, int(own[0])) if own else share
 
 
 def limited_threads(threads: int) -> dict[str, str]:
-    """Returns the environment that limits frameworks to `threads` threads."""
+    """Returns an environment that limits frameworks to `threads` threads."""
     return os.environ | dict.fromkeys(THREADS, str(threads))
 
 
-MARK = "ROSETTAFORMER_PROCESS"  # environment variable inherited by every process that a program starts
+MARK = "ROSETTAFORMER_PROCESS"  # environment variable that all descendants of a program inherit
 PAUSE = 0.02  # seconds between two checks
-ROUNDS = 50  # rounds of killing, since processes may start others meanwhile
+ROUNDS = 50  # rounds of killing, since processes may start others in the meantime
 
 
 def outliving(session: int, mark: str, seconds: float) -> list[int]:
-    """Returns the ids of the processes that still run after `seconds`, the time they have to end by themselves."""
+    """Returns the ids of processes that still run after `seconds`."""
     deadline = time.monotonic() + seconds
     while (found := _running(session, mark)) and time.monotonic() < deadline:
         time.sleep(PAUSE)
@@ -207,7 +208,7 @@ def outliving(session: int, mark: str, seconds: float) -> list[int]:
 
 
 def end(session: int, mark: str) -> None:
-    """Kills the whole process group and, if the system lists processes (Linux), those that have left it."""
+    """Kills the process group and, on Linux, processes that have left it."""
     for _ in range(ROUNDS):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(session, signal.SIGKILL)
@@ -221,7 +222,7 @@ def end(session: int, mark: str) -> None:
 
 
 def _running(session: int, mark: str) -> list[int]:
-    """Returns the processes of the session and those with the mark, except the first and zombies."""
+    """Returns the processes in the session or with the mark, except the first one and zombies."""
     found = []
     sought = f"{MARK}={mark}".encode()
     for folder in Path("/proc").glob("[0-9]*"):

@@ -1,4 +1,4 @@
-"""The answering side: a process that another one started and asks."""
+"""The replying side: a process that another one started."""
 
 import contextlib
 import os
@@ -13,22 +13,22 @@ from typing import Any, BinaryIO
 from . import wire
 from .text import words
 
-ALONE = 3.0  # seconds after which a process ends when its asker is gone, whatever it does
+ALONE = 3.0  # seconds after which a process is ended when the asking process is gone
 
 Reply = Callable[..., tuple[str, Any]]
 
 
 def serve(start: Callable[[], tuple[tuple[str, Any], Reply | None]]) -> None:
-    """Sends the handshake, then answers questions until standard input ends. start: returns the handshake and the function that answers
-    questions, or None.
+    """Sends the handshake, then replies to messages until standard input ends.
 
-    Everything else that the process prints goes to standard error, and it reads nothing else; a forked child ends after its answer.
+    start: returns the handshake and the function that replies, or None. Other output of the process
+    goes to standard error, and its standard input is empty. A forked child ends after its reply.
     """
     questions, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.dup2(2, 1)
-    with contextlib.suppress(OSError):  # under memory pressure the system kills this process rather than the asking one (Linux)
+    with contextlib.suppress(OSError):  # if memory runs out, Linux kills this process rather than the asking one
         Path("/proc/self/oom_score_adj").write_text("1000")
     threading.Thread(target=_end_alone, args=(questions.fileno(),), daemon=True).start()
     owner, largest = os.getpid(), 0
@@ -44,7 +44,7 @@ def serve(start: Callable[[], tuple[tuple[str, Any], Reply | None]]) -> None:
 
 
 def serve_methods(make: Callable[[], Any], reply: Callable[[Callable[[], Any]], tuple[str, Any]]) -> None:
-    """Serves an object: a question is a method's name and its arguments. reply: turns a call, which may raise, into an answer."""
+    """Serves an object's methods; a message is a name and arguments. reply: runs the call."""
     made: list[Any] = []
 
     def start() -> tuple[tuple[str, Any], Reply]:
@@ -62,11 +62,11 @@ def _read(stream: BinaryIO, count: int) -> bytearray:
 
 
 def _send(stream: BinaryIO, answer: tuple[str, Any], largest: int, owner: int) -> None:
-    """Sends the answer, or an error if it cannot be sent."""
+    """Sends the reply, or else an error."""
     try:
         parts, _ = wire.pack(answer, wire.answer_limit(largest))
     except Exception as error:
-        parts, _ = wire.pack(("error", f"the answer cannot be sent: {words(error)}"))
+        parts, _ = wire.pack(("error", f"the reply cannot be sent: {words(error)}"))
     if os.getpid() != owner:
         os._exit(0)
     for part in parts:
@@ -75,9 +75,9 @@ def _send(stream: BinaryIO, answer: tuple[str, Any], largest: int, owner: int) -
 
 
 def _end_alone(questions: int) -> None:
-    """Ends the process, and the group that it leads, some time after the asker is gone."""
+    """Ends the process and its group some time after the asking process is gone."""
     poller = select.poll()
-    poller.register(questions, 0)  # the closing of the other end is always reported
+    poller.register(questions, 0)  # always reports that the other end is closed
     poller.poll()
     time.sleep(ALONE)
     if os.getpgrp() == os.getpid():

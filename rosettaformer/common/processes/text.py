@@ -1,32 +1,30 @@
-"""Makes text from foreign code safe to show."""
+"""Makes text from untrusted code safe to print."""
 
 import re
 from typing import Any
 
-# what a library advises that refuses to run code of a file
+# advice of libraries to let a file run code
 _UNSAFE = re.compile(
     "weights_only|trust_remote_code|allow_pickle|safe_mode|enable_unsafe_deserialization|add_safe_globals|trust the source"
 )
 _SENTENCE = re.compile(r"(?<=[.;!?])\s+|\n+")
-MOST = 4000  # characters of a text that are shown
-MESSAGE = 3500  # characters of an error's message; leaves room for the text around it
-# colours and other commands to a terminal: CSI sequences, and OSC sequences up to their end
+MOST = 4000  # most characters of a printed text
+MESSAGE = 3500  # most characters of an error's message; leaves room for the text around it
+# colours and other terminal commands: CSI sequences, and complete OSC sequences
 _TERMINAL = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
 
 
 def without_codes(text: str) -> str:
-    """Returns the text without the codes that colour it on a terminal."""
+    """Removes terminal colour codes."""
     return _TERMINAL.sub("", text)
 
 
 def printable(text: str, most: int = MOST, lines: bool = False) -> str:
     """Returns the text on one line, without terminal codes.
 
-    Everything else that a terminal would obey becomes a Python escape: control characters, lone
-    surrogates, marks of direction (\\x07, \\ud800, \\u202e). A long text is cut, and the number of
-    characters left out is given.
-
-    lines: keep line feeds and spaces.
+    Other characters that a terminal interprets become Python escapes: control characters, lone
+    surrogates, direction marks (\\x07, \\ud800, \\u202e). Long texts are cut, and the number of
+    dropped characters is appended. lines: keeps line feeds and spaces.
     """
     first = without_codes(text[:most])
     kept = first if lines else " ".join(first.split())
@@ -35,12 +33,12 @@ def printable(text: str, most: int = MOST, lines: bool = False) -> str:
 
 
 def words(error: BaseException) -> str:
-    """Returns the error's type, and its message if it has one."""
+    """Returns the error's type and message."""
     return ": ".join(filter(None, [plain(type(error).__name__), message(error)]))
 
 
 def message(error: BaseException) -> str:
-    """Returns the beginning of the error's message; foreign code computes it and may fail."""
+    """Returns the start of the error's message. Foreign code computes it, so it may fail."""
     try:
         text = without_codes(plain(str(error)))
     except BaseException:
@@ -50,18 +48,18 @@ def message(error: BaseException) -> str:
 
 
 def without_advice(text: str) -> str:
-    """Returns the text without the sentences that advise to let a file run code."""
+    """Removes sentences that advise to let a file run code."""
     if not _UNSAFE.search(text):
         return text
     return " ".join(sentence for sentence in _SENTENCE.split(text) if not _UNSAFE.search(sentence)).strip()
 
 
 def innermost(error: BaseException) -> BaseException:
-    """Unwraps an error that a framework has put into another one of the same class with a longer message, as Keras does."""
+    """Unwraps an error that a framework, such as Keras, wrapped in a longer one of its class."""
     inner = error.__context__
     return innermost(inner) if type(inner) is type(error) and message(inner) in message(error) else error
 
 
 def plain(text: Any) -> str:
-    """Returns the characters of a str, or of an instance of a subclass of str, as a plain str."""
+    """Converts an instance of a str subclass to a plain str."""
     return str.encode(text, "utf-8", "surrogatepass").decode("utf-8", "surrogatepass")

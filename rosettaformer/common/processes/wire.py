@@ -1,11 +1,12 @@
-"""Messages between processes as plain data: a header in JSON, then the bytes of the arrays. Nothing that is read constructs anything else.
+"""Messages between processes as plain data: a JSON header, then the bytes of arrays.
 
-A message holds None, bools, integers of 64 bits, floats, strings, lists, tuples, mappings with such scalars as keys, arrays of `DTYPES`.
+Reading a message constructs nothing else. A message holds None, bools, 64-bit integers, floats,
+strings, lists, tuples, mappings with scalar keys, and arrays of `DTYPES`:
 
-    MAGIC, u32 length of the header | header: {"value": tree, "arrays": [[dtype, shape], ...]} | the arrays' bytes, row by row, in order
+    MAGIC, u32 header length | {"value": tree, "arrays": [[dtype, shape], ...]} | arrays in C order
 
-In the tree a scalar is itself, and anything else is a pair: ["list", items], ["tuple", items], ["map", [[key, value], ...]] or
-["array", index].
+In the tree, a scalar is itself. Everything else is a pair: ["list", items], ["tuple", items],
+["map", [[key, value], ...]] or ["array", index].
 """
 
 import itertools
@@ -32,25 +33,25 @@ MOST_HEADER = 16 << 20  # bytes
 MOST_DEPTH = 32
 MOST_NODES = 1_000_000
 MOST_AXES = 32
-ANSWER, TIMES = 1 << 30, 4  # limits of an answer: at least this many bytes, and this many times the bytes of the question
+ANSWER, TIMES = 1 << 30, 4  # limits of a reply: at least this many bytes, and this multiple of the question's
 
 Read = Callable[[int], bytes | bytearray]
 
 
 class Malformed(ValueError):
-    """The data cannot be sent, or what came is no message; the text says why."""
+    """Raised if data cannot be sent, or received data is not a message; the text says why."""
 
 
 def answer_limit(sent: int) -> int:
-    """Returns the largest number of array bytes allowed in an answer, given that of the largest question so far."""
+    """Returns the most array bytes allowed in a reply. sent: those of the largest question."""
     return ANSWER + TIMES * sent
 
 
 def pack(message: Any, most: int | None = None) -> tuple[list[Any], int]:
-    """Returns the parts of a message in the order in which they are written, and the size in bytes of its arrays.
+    """Returns the parts of a message in order, and the size of its arrays in bytes.
 
-    Instances of subclasses are reduced to the types above (a str Enum to its str). Raises Malformed on any other type, and if the arrays
-    have more than `most` bytes.
+    Instances of subclasses are converted to the types above (a str Enum to str). Raises Malformed
+    on any other type, and if the arrays have more than `most` bytes.
     """
     arrays: list[np.ndarray] = []
     tree = _tree(message, arrays, itertools.count(1))
@@ -58,19 +59,20 @@ def pack(message: Any, most: int | None = None) -> tuple[list[Any], int]:
     _check_size(size, most)
     header = json.dumps({"value": tree, "arrays": [[array.dtype.name, array.shape] for array in arrays]}).encode("ascii")
     if len(header) > MOST_HEADER:
-        raise Malformed(f"the values beside the arrays must take at most {MOST_HEADER} bytes; they take {len(header)}")
+        raise Malformed(f"the values other than arrays must take at most {MOST_HEADER} bytes; they take {len(header)}")
     bodies = (np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in arrays)
     return [HEADER.pack(MAGIC, len(header)) + header, *(body for body in bodies if body.size)], size
 
 
 def receive(read: Read, most: int | None = None, text: Callable[[str], str] = str) -> tuple[Any, int]:
-    """Returns one message and the size in bytes of its arrays. read: returns exactly n bytes, or raises. text: maps every string.
+    """Returns a message and the size of its arrays in bytes.
 
-    Raises Malformed if the data is no message; reads no array if they have more than `most` bytes together.
+    read: returns exactly n bytes, or raises. text: maps every string. Raises Malformed if the data
+    is not a message, and, before reading arrays, if they have more than `most` bytes.
     """
     magic, length = HEADER.unpack(read(HEADER.size))
     if magic != MAGIC or length > MOST_HEADER:
-        raise Malformed("it does not begin as a message does")
+        raise Malformed("it does not start like a message")
     try:
         header = json.loads(bytes(read(length)))
         specs = [_spec(*spec) for spec in header["arrays"]]
@@ -81,7 +83,7 @@ def receive(read: Read, most: int | None = None, text: Callable[[str], str] = st
     except Malformed:
         raise
     except (ValueError, TypeError, KeyError, IndexError, RecursionError):
-        raise Malformed("its header cannot be read") from None
+        raise Malformed("its header is invalid") from None
 
 
 def _check_size(size: int, most: int | None) -> None:
@@ -91,7 +93,7 @@ def _check_size(size: int, most: int | None) -> None:
 
 
 def is_array(value: Any) -> bool:
-    """Whether the value is an array of `DTYPES`, whatever it claims to be."""
+    """Whether the value really is an array of `DTYPES`."""
     return issubclass(type(value), np.ndarray) and DTYPES.get(base(value).dtype.name) == base(value).dtype
 
 
@@ -101,9 +103,9 @@ def base(array: np.ndarray) -> np.ndarray:
 
 
 def _tree(value: Any, arrays: list[np.ndarray], nodes: Iterator[int], depth: int = 0) -> Any:
-    """Returns the value as a tree, and appends its arrays to `arrays`. nodes: counts the tree's nodes."""
+    """Converts a value to a tree, and appends its arrays to `arrays`. nodes: counts nodes."""
     if depth > MOST_DEPTH or next(nodes) > MOST_NODES:
-        raise Malformed(f"values must be nested at most {MOST_DEPTH} deep and be at most {MOST_NODES}; these are more")
+        raise Malformed(f"values must be nested at most {MOST_DEPTH} deep, and be at most {MOST_NODES}; there are more")
     kind = type(value)
     if is_array(value):
         arrays.append(base(value))
@@ -116,7 +118,7 @@ def _tree(value: Any, arrays: list[np.ndarray], nodes: Iterator[int], depth: int
 
 
 def _scalar(value: Any) -> Any:
-    """Returns the value as a JSON scalar. Raises Malformed if it is none."""
+    """Converts a value to a JSON scalar. Raises Malformed on other types."""
     kind = type(value)
     if value is None or kind is bool:
         return value
@@ -129,25 +131,25 @@ def _scalar(value: Any) -> Any:
         return float.__float__(value)
     if kind is bool or (issubclass(kind, int) and -(1 << 63) <= int.__int__(value) < 1 << 64):
         return value if kind is bool else int.__int__(value)
-    raise Malformed(f"only numbers of 64 bits, text, None, lists, mappings and arrays of numbers can be sent; got {named(value)}")
+    raise Malformed(f"only 64-bit numbers, text, None, lists, mappings and arrays of numbers can be sent; got {named(value)}")
 
 
 def named(value: Any) -> str:
-    """Describes the value by its dtype, if it is an array, or its class."""
+    """Describes a value by its class, or an array by its dtype."""
     kind = type(value)
     return f"an array of {base(value).dtype}" if issubclass(kind, np.ndarray) else plain(kind.__name__)
 
 
 def _spec(name: str, shape: Iterable[int]) -> tuple[np.dtype, tuple[int, ...], int]:
-    """Returns the dtype, the shape and the size in bytes of an array."""
+    """Returns an array's dtype, shape and size in bytes."""
     shape = tuple(shape)
     if len(shape) > MOST_AXES or any(type(size) is not int or not 0 <= size < 1 << 48 for size in shape):
-        raise Malformed("it has an array of no possible shape")
+        raise Malformed("it has an array with an invalid shape")
     return DTYPES[name], shape, DTYPES[name].itemsize * math.prod(shape)
 
 
 def _value(tree: Any, arrays: Sequence[np.ndarray], text: Callable[[str], str]) -> Any:
-    """Returns the value of a tree that JSON can hold."""
+    """Converts a JSON tree to a value."""
     if type(tree) is str:
         return text(tree)
     if type(tree) in (bool, float, NoneType) or (type(tree) is int and -(1 << 63) <= tree < 1 << 64):
@@ -160,4 +162,4 @@ def _value(tree: Any, arrays: Sequence[np.ndarray], text: Callable[[str], str]) 
     if kind in ("list", "tuple"):
         values = [_value(item, arrays, text) for item in items]
         return values if kind == "list" else tuple(values)
-    raise Malformed("it has a value of no known kind")
+    raise Malformed("it has a value of unknown type")

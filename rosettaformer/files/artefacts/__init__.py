@@ -1,1 +1,1 @@
-"""Models as files with weights of their own: which format they are of, what they take and give, and how they are run."""
+"""Exported models: detects their format, describes their inputs and outputs, and runs them."""

@@ -1,4 +1,4 @@
-"""An artefact with everything that lies beside it: the functions of all its files, by name."""
+"""Combines the files of an exported model: all their functions, by name."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,9 +11,9 @@ from .signature import Artefact, Entry
 
 
 class Bundle:
-    """The functions of an artefact: those of its manifest, if there is one, otherwise those of the file.
+    """The functions of an exported model: those in its manifest, or else those of the file.
 
-    manifest: what it says of itself; None if nothing. Raises ValueError and `Absent` like `open_artefact` and `manifest.read`.
+    manifest: None if there is none. Raises like `open_artefact` and `manifest.read`.
     """
 
     def __init__(self, path: Path, allow_code: bool = False) -> None:
@@ -33,23 +33,25 @@ class Bundle:
 
     @property
     def ids(self) -> dict[str, str]:
-        """What the manifest says becomes of an id out of range, of each side and of segments; empty if there is none."""
+        """The fate of ids out of range, by input; empty without a manifest."""
         said = self.manifest.ids if self.manifest else {}
         kinds = {"source": "tokens", "target": "tokens", "segment_bs": "segments"}
         return {side: said if isinstance(said, str) else said.get(kind, "") for side, kind in kinds.items()}
 
     @property
     def files(self) -> list[Path]:
-        """The files or folders of the functions, that of the whole model first."""
+        """The files or folders of the functions, the whole model's first."""
         return list(dict.fromkeys([self._path, *(path for path, _ in self._places.values())]))
 
     def place(self, name: str) -> tuple[Path, str]:
-        """Returns the file of a function, and what it is called there."""
+        """Returns a function's file and its name there."""
         return self._places[name]
 
     def entry(self, name: str) -> Entry:
-        """Returns what a function takes and gives: as the manifest says, since some formats keep neither sizes nor dtypes; otherwise as its
-        file says. Raises ValueError if the file lacks the function, or has another one.
+        """Returns a function's inputs and outputs as the manifest or else the file describes them.
+
+        The manifest is more precise: some formats store neither sizes nor dtypes. Raises ValueError
+        if the file lacks the function or has different inputs or outputs.
         """
         path, signature = self._places[name]
         if self.manifest is None:
@@ -58,16 +60,17 @@ class Bundle:
         said = manifest.entry_of(name, self.manifest.entries[name])
         if found is None or _names(found) != _names(said):
             got = "none" if found is None else ", ".join(map(str, (*found.inputs, *found.outputs)))
-            raise ValueError(f"{path} must have the function {signature} that {manifest.beside(self._path)} describes; got {got}")
+            described = manifest.beside(self._path)
+            raise ValueError(f"{path} does not match {described}, which describes the function {signature}; got {got}. Export it again")
         return said
 
     def run(self, name: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Returns the outputs of a function; what it keeps is as it was in the file."""
+        """Runs a function on the state stored in the file."""
         path, signature = self._places[name]
         return self._artefact(path).run(signature, inputs)
 
     def resume(self, name: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Returns the outputs of a function; what it keeps is as its last call left it."""
+        """Runs a function on the state that its last call left."""
         path, signature = self._places[name]
         return self._artefact(path).resume(signature, inputs)
 

@@ -1,4 +1,4 @@
-"""Calls the functions of an artefact by what their inputs and outputs mean, whole or in steps with a cache."""
+"""Calls an exported model's functions by the meaning of inputs and outputs, whole or in steps."""
 
 import fnmatch
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -16,28 +16,29 @@ from .meanings import IGNORED
 from .signature import Entry, Tensor
 
 Arrays = Mapping[str, np.ndarray]
-CACHED = ("keys", "values")  # of all layers; of one layer their names are key.N and value.N
+CACHED = ("keys", "values")  # of all layers; for one layer, key.N and value.N
 _OF_SOURCE = ("source", "source_mask", "source_padding", "source_derived", "source_positions", "segments")
 SHOWN = 3
 
 
 class NotShown(Exception):
-    """A function has no input, or no room, for what it is asked; the message says which."""
+    """Raised if a function lacks an input, or has no room, for a case; the message says which."""
 
 
 class Calls:
-    """The functions of an artefact of that config.
+    """The functions of an exported model with this config.
 
-    tensors: what names of inputs and outputs mean that do not say it, see `meanings`. function: that of the whole model; empty if the file
-    has one alone, or calls one forward. Raises ValueError if this or an input's meaning is not known.
+    tensors: the meanings of inputs and outputs whose names do not show it, see `meanings`.
+    function: the whole model's; "" if the file has only one function or one named forward. Raises
+    ValueError if the function or the meaning of an input is unknown.
     """
 
     def __init__(self, bundle: Bundle, config: TransformerConfig, tensors: Mapping[str, str], function: str = "") -> None:
         self.bundle, self.config = bundle, config
         self.forward_name = function or (bundle.names[0] if len(bundle.names) == 1 else "forward")
         if self.forward_name not in bundle.names:
-            which = f"has no {function}" if function else "calls none forward"
-            raise ValueError(f"the file {which}; it has the functions {', '.join(bundle.names)}: --function says which is the whole model")
+            which = f"has no function {function}" if function else "has no function named forward"
+            raise ValueError(f"the file {which}, only {', '.join(bundle.names)}; choose the whole model with --function")
         self._inputs, self._outputs = {}, {}
         for name in bundle.names:
             if name in (self.forward_name, "encode", "step"):
@@ -46,20 +47,20 @@ class Calls:
         entries = map(bundle.entry, self._inputs)
         known = [tensor.name for entry in entries for tensor in (*entry.inputs, *entry.outputs)]
         if unknown := [name for name in tensors if not fnmatch.filter(known, name) and name not in known]:
-            raise ValueError(f"the file must have the inputs and outputs that a table names; it has no {', '.join(unknown)}")
+            raise ValueError(f"--tensor names inputs or outputs that the file lacks: {', '.join(unknown)}")
 
     @property
     def meanings(self) -> dict[str, tuple[Mapping[str, str], Mapping[str, str]]]:
-        """The meanings of the inputs and of the outputs of every function that is called, by their names."""
+        """The meanings of inputs and of outputs by name, for every function that is called."""
         return {name: (self._inputs[name], self._outputs[name]) for name in self._inputs}
 
     def signatures(self, file: Path) -> set[str]:
-        """The functions that are called, by their names in a file."""
+        """Returns the names that a file has for the called functions."""
         return {signature for path, signature in map(self.bundle.place, self._inputs) if path == file}
 
     @property
     def gives(self) -> dict[str, Tensor]:
-        """The outputs of the whole model, by their meanings."""
+        """The outputs of the whole model, by meaning."""
         meanings_of = self._outputs[self.forward_name]
         return {meanings_of[one.name]: one for one in self.entry.outputs if one.name in meanings_of}
 
@@ -70,22 +71,22 @@ class Calls:
 
     @cached_property
     def step_name(self) -> str:
-        """The function that takes a cache, or keeps one; empty if there is none."""
+        """The function that takes or keeps a cache; empty if there is none."""
         return next((name for name, found in self._inputs.items() if any(map(_is_cache, found.values())) or self.keeps(name)), "")
 
     def keeps(self, name: str) -> bool:
-        """Whether a function keeps a cache between its calls: tensors of four axes."""
+        """Whether a function keeps a cache between calls: any state with four axes."""
         return any(len(one.shape) == 4 for one in self.bundle.entry(name).kept)
 
     @cached_property
     def step_size(self) -> int | None:
-        """The tokens that a step takes, if it takes no others."""
+        """The number of tokens per step; None if it is free."""
         given = next(one for one in self.bundle.entry(self.step_name).inputs if self._inputs[self.step_name][one.name] == "target")
         return size if len(given.shape) == 2 and isinstance(size := given.shape[1], int) else None
 
     @cached_property
     def room(self) -> int | None:
-        """The tokens that the cache has room for; None if it grows."""
+        """The number of tokens that fit into the cache; None if it grows."""
         if not self.step_name:
             return None
         entry, meanings_of = self.bundle.entry(self.step_name), self._inputs[self.step_name]
@@ -97,14 +98,14 @@ class Calls:
         return max((size for size in sizes if isinstance(size, int) and size), default=None)
 
     def _axis(self, shape: tuple[int | str, ...], meaning: str = "") -> int:
-        """Returns the axis of the tokens in a cache: of `l b s g k`, `b s g k` or `b g s k`."""
+        """Returns the token axis of a cache with axes `l b s g k`, `b s g k` or `b g s k`."""
         groups = self.config.key_value_heads
         inner = len(shape) == 4 and shape[2] == groups and shape[1] != groups
         return 2 if meaning in CACHED or not inner else 1
 
     @property
     def fixed(self) -> dict[str, int]:
-        """The sizes that the whole model's token inputs fix: rows, source and target."""
+        """The fixed sizes of the whole model's token inputs: rows, source and target."""
         found: dict[str, int] = {}
         for tensor in self.entry.inputs:
             side = self._inputs[self.forward_name][tensor.name]
@@ -114,7 +115,7 @@ class Calls:
         return found if self.room is None else found | {"room": self.room}
 
     def forward(self, **given: np.ndarray | None) -> dict[str, np.ndarray]:
-        """Returns what the whole model gives, by meaning. given: source, target, source_mask, target_mask, segments."""
+        """Runs the whole model on source, target, masks, segments; returns outputs by meaning."""
         values = self._values({name: array for name, array in given.items() if array is not None})
         if self.forward_name == self.step_name:
             values |= self._empty(self.forward_name, len(next(iter(values.values()))))
@@ -133,25 +134,26 @@ class Calls:
         return Steps(self, state)
 
     def call(self, name: str, values: Arrays, resumed: bool = False) -> dict[str, np.ndarray]:
-        """Returns what a function gives, by meaning. resumed: what it keeps is as its last call left it.
+        """Runs a function and returns its outputs by meaning.
 
-        Raises NotShown if it lacks an input or room for one.
+        resumed: continues from the state that its last call left. Raises NotShown if the function
+        lacks an input or room for it.
         """
         takes = self._inputs[name]
         for side in ("source", "target"):
             real = values.get(f"{side}_mask")
             hidden = real is not None and not (real.all() or np.array_equal(real, values.get(f"{side}_derived", np.empty(0))))
             if hidden and side in takes.values() and not {f"{side}_mask", f"{side}_padding"} & {*takes.values()}:
-                raise NotShown(f"the file takes no mask of its {side}")
+                raise NotShown(f"the file takes no mask for its {side}")
         room = self.room if name == self.step_name else None
         if room and (length := values["target_mask"].shape[1]) > room:
-            raise NotShown(f"its cache has room for {room} tokens, not for {length}")
+            raise NotShown(f"the cache has room for {room} tokens; got {length}")
         if "segments" not in takes.values() and values.get("segments", np.zeros(1)).any():
             raise NotShown("the file takes no segments")
         arrays = {}
         for tensor in self.bundle.entry(name).inputs:
             if (meaning := takes[tensor.name]) not in values:
-                raise NotShown(f"its {name} needs {tensor.name}, {meaning}, which is not given")
+                raise NotShown(f"its function {name} needs the input {tensor.name} ({meaning}), which the case does not have")
             array = values[meaning]
             if room and meaning in ("target_mask", "target_padding"):
                 array = np.pad(array, ((0, 0), (0, room - array.shape[1])), constant_values=meaning == "target_padding")
@@ -160,7 +162,7 @@ class Calls:
         return {meaning: outputs[own] for own, meaning in self._outputs[name].items() if own in outputs}
 
     def _values(self, given: Arrays) -> dict[str, np.ndarray]:
-        """Returns what is given with what follows from it: masks, positions, segments."""
+        """Adds the masks, positions and segments that follow from the given values."""
         values = dict(given)
         for side in ("source", "target"):
             if side in given:
@@ -170,7 +172,7 @@ class Calls:
         return values
 
     def of_mask(self, side: str, token_bt: np.ndarray, real_bt: np.ndarray | None) -> dict[str, np.ndarray]:
-        """Returns the mask of a side's tokens, that of padding, and the positions; and what mask the ids alone show."""
+        """Returns the mask, padding and positions of tokens, and the mask that the ids imply."""
         derived_bt = mask.token_mask(token_bt, self.config.padding_id)
         real_bt = derived_bt if real_bt is None else real_bt
         position_bt = positional_encoding.token_positions(real_bt, self.config.position_start)
@@ -179,7 +181,7 @@ class Calls:
         return own | alone
 
     def _empty(self, name: str, rows: int) -> dict[str, np.ndarray]:
-        """Returns the cache of no tokens, as a function takes it."""
+        """Returns an empty cache in the form that a function takes."""
         config, found = self.config, {}
         for tensor in self.bundle.entry(name).inputs:
             meaning = self._inputs[name][tensor.name]
@@ -195,7 +197,7 @@ class Calls:
 
 
 class Steps:
-    """The cache of rows that are read in steps."""
+    """The cache of rows that are decoded step by step."""
 
     def __init__(self, calls: Calls, state: dict[str, np.ndarray]) -> None:
         self._calls, self._state = calls, state
@@ -203,7 +205,7 @@ class Steps:
         self._mask_bt: np.ndarray | None = None
 
     def read(self, token_bt: np.ndarray, mask_bt: np.ndarray | None = None) -> np.ndarray:
-        """Reads tokens, as many at a time as the function takes; returns their logits `b t v`."""
+        """Reads tokens, as many per call as the function takes; returns their logits `b t v`."""
         mask_bt = mask.token_mask(token_bt, self._calls.config.padding_id) if mask_bt is None else mask_bt
         size = self._calls.step_size or max(token_bt.shape[1], 1)
         parts = [slice(start, start + size) for start in range(0, max(token_bt.shape[1], 1), size)]
@@ -222,9 +224,9 @@ class Steps:
         return found["logits"]
 
     def reorder(self, row_b: np.ndarray) -> None:
-        """Makes row i what row `row_b[i]` was. Raises NotShown if the function keeps the cache, and another row is wanted."""
+        """Replaces row i by row `row_b[i]`. Raises NotShown if the function keeps its own cache."""
         if self._calls.keeps(self._calls.step_name) and not np.array_equal(row_b, np.arange(len(row_b))):
-            raise NotShown("the file keeps its cache, whose rows cannot be exchanged")
+            raise NotShown("the file keeps its cache internally, so rows cannot be reordered")
         for name, array in self._state.items():
             self._state[name] = array.take(row_b, axis=1 if name.split("_")[-1] in CACHED else 0)
         if self._mask_bt is not None and self._token_bt is not None:
@@ -236,29 +238,30 @@ def _is_cache(meaning: str) -> bool:
 
 
 def _fitting(tensor: Tensor, array: np.ndarray) -> np.ndarray:
-    """Returns the array in the dtype of an input. Raises NotShown if the input has no room for it."""
+    """Converts an array to an input's dtype. Raises NotShown if its shape does not fit."""
     fits = not tensor.shape or len(tensor.shape) == array.ndim
     if not fits or any(isinstance(size, int) and size != got for size, got in zip(tensor.shape, array.shape, strict=False)):
-        raise NotShown(f"the file takes {tensor} alone")
+        raise NotShown(f"the file takes only {tensor}")
     return np.asarray(array, numpy_dtype(tensor.dtype) if tensor.dtype else None, order="C")
 
 
 def unjudged(calls: Calls, asked: Collection[str], chosen: bool) -> Iterator[tuple[str, str]]:
-    """Yields what is not judged: where, and a sentence.
+    """Yields what is not judged: its place and a sentence.
 
-    asked: the meanings of the outputs that cases ask of the whole model. chosen: the user chose its function, and so left out the others.
+    asked: the meanings of the outputs that cases judge. chosen: whether the user chose the function
+    and thereby left out the others.
     """
     for function, (_, outputs) in calls.meanings.items():
         judged = {IGNORED, *_read_by_steps(calls, function), *(asked if function == calls.forward_name else ())}
         left = [tensor for tensor in calls.bundle.entry(function).outputs if outputs.get(tensor.name) not in judged]
         if left:
-            options = f"--tensor NAME=MEANING says what an output is, NAME={IGNORED} accepts it"
-            yield f"outputs/{function}", f"{_listed(left)}: not judged; {options}"
+            options = f"set its meaning with --tensor NAME=MEANING, or accept it with NAME={IGNORED}"
+            yield f"outputs/{function}", f"not judged: {_listed(left)}; {options}"
     body = calls.entry.body
     others = [name for name in calls.bundle.names if name not in calls.meanings and not (body and calls.bundle.entry(name).body == body)]
     if others and not chosen:
-        option = "--function NAME judges that function, and accepts that others are not"
-        yield "outputs/functions", f"{_listed(others)}: not called; {option}"
+        option = "judge one with --function NAME, which also accepts that the others are not judged"
+        yield "outputs/functions", f"not called: {_listed(others)}; {option}"
 
 
 def _read_by_steps(calls: Calls, function: str) -> set[str]:

@@ -1,4 +1,4 @@
-"""The formats of artefacts, and how a file shows which it is: by its bytes, by its suffix where they do not. Nothing in it is run."""
+"""Detects the format of an exported model from its bytes, else its suffix; runs nothing in it."""
 
 import re
 import zipfile
@@ -7,13 +7,11 @@ from typing import NamedTuple
 
 from ...common.extras import install
 
-HEAD = 64  # bytes that show a format
+HEAD = 64  # bytes read to detect a format
 
 
 class Kind(NamedTuple):
-    """A format. title: what a file of it is. runtime: the module in `runtimes`. needs: the packages that run it. extra: what installs
-    them.
-    """
+    """A format. runtime: its module in `runtimes`. needs: the packages that extra installs."""
 
     title: str
     suffix: str
@@ -23,19 +21,19 @@ class Kind(NamedTuple):
 
     @property
     def missing(self) -> str:
-        """What is said where the runtime is not installed."""
+        """The error message if the runtime is not installed."""
         return f"{self.title} needs {' and '.join(self.needs)}: {install(self.extra)}"
 
 
 KINDS = {
     "onnx": Kind("an ONNX model", ".onnx", "onnx", ("onnx", "onnxruntime"), "onnx"),
-    "pt2": Kind("a program of torch.export", ".pt2", "torch_export", ("torch",), "torch"),
+    "pt2": Kind("a torch.export program", ".pt2", "torch_export", ("torch",), "torch"),
     "aoti": Kind("an AOTInductor package", ".pt2", "inductor", ("torch",), "torch"),
     "savedmodel": Kind("a SavedModel", "", "saved_model", ("tensorflow",), "tf-cpu"),
     "litert": Kind("a LiteRT model", ".tflite", "litert", ("ai_edge_litert",), "litert"),
     "stablehlo": Kind("a StableHLO export", ".stablehlo", "stablehlo", ("jax",), "jax"),
 }
-# suffix -> format, of a file whose bytes do not say it
+# suffix -> format, if the bytes do not identify it
 SUFFIXES = {".onnx": "onnx", ".pt2": "pt2", ".tflite": "litert", ".stablehlo": "stablehlo", ".jax_export": "stablehlo"}
 # first bytes -> format
 _HEADS = (
@@ -48,7 +46,7 @@ _COMPILED = re.compile(r".*aotinductor/.*|.*\.(so|dylib|dll)")
 
 
 def kind_of(path: Path) -> str:
-    """Returns the name of the format of a file or folder; empty if it is none, as a port's file is."""
+    """Returns the name of the format; empty if the file is not an exported model."""
     if path.is_dir():
         return "savedmodel" if any((path / name).is_file() for name in ("saved_model.pb", "saved_model.pbtxt")) else ""
     if path.suffix == ".py" or not path.is_file():
@@ -60,7 +58,7 @@ def kind_of(path: Path) -> str:
 
 
 def _of_archive(path: Path) -> str:
-    """Returns the format of a zip archive that says it by its members; a model of another format may have one behind it."""
+    """Returns the format of a zip archive, judging by its members; empty if it has none."""
     try:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()

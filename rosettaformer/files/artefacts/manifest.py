@@ -1,6 +1,4 @@
-"""The manifest of an export: FILE.json beside FILE. It says what every function takes and gives, of which config the model is, and the
-digests of the files.
-"""
+"""The manifest of an export, FILE.json next to FILE: functions, config and checksums."""
 
 import hashlib
 import json
@@ -17,15 +15,15 @@ from ...common.reading import read_object
 from .signature import Entry, Tensor
 
 CHUNK = 1 << 20
-OURS = "rosettaformer"  # an entry of every manifest: the version that wrote it
+OURS = "rosettaformer"  # key of the version that wrote the manifest
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What an export says of itself.
+    """The description of an exported model.
 
-    ids: what becomes of an id out of range: refused, nan, clamped, or unsaid; by input where they differ. entries: each function's file,
-    signature and tensors.
+    ids: what happens to ids out of range (refused, nan, clamped, or unsaid), or per input.
+    entries: the file, signature and tensors of each function.
     """
 
     format: str
@@ -38,12 +36,12 @@ class Manifest:
 
 
 def beside(path: Path) -> Path:
-    """Returns where the manifest of an artefact lies."""
+    """Returns the path of an exported model's manifest."""
     return path.with_name(f"{path.name}.json")
 
 
 def digest(path: Path) -> str:
-    """Returns the digest of a file, or of a folder's files and their names."""
+    """Returns the SHA-256 of a file, or of a folder's files and their names."""
     found = hashlib.sha256()
     for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
         if not file.is_file():
@@ -57,7 +55,7 @@ def digest(path: Path) -> str:
 
 
 def described(entry: Entry, file: str, signature: str = "") -> dict[str, Any]:
-    """Returns an entry as a manifest has it."""
+    """Returns an entry in the manifest's format."""
     tensors = {
         side: {tensor.name: {"dtype": tensor.dtype, "shape": list(tensor.shape)} for tensor in given}
         for side, given in (("inputs", entry.inputs), ("outputs", entry.outputs))
@@ -66,7 +64,7 @@ def described(entry: Entry, file: str, signature: str = "") -> dict[str, Any]:
 
 
 def entry_of(name: str, said: Mapping[str, Any]) -> Entry:
-    """Returns what a manifest says of an entry."""
+    """Parses an entry of a manifest."""
     inputs, outputs = (
         tuple(Tensor(own, tensor["dtype"], tuple(tensor["shape"])) for own, tensor in said[side].items()) for side in ("inputs", "outputs")
     )
@@ -74,14 +72,14 @@ def entry_of(name: str, said: Mapping[str, Any]) -> Entry:
 
 
 def write(path: Path, manifest: Manifest) -> None:
-    """Writes the manifest of the artefact at `path`."""
+    """Writes the manifest of the exported model at `path`."""
     atomic.write_text(beside(path), json.dumps({OURS: version(OURS)} | asdict(manifest), indent=1) + "\n")
 
 
 def read(path: Path) -> Manifest | None:
-    """Returns the manifest of an artefact; None if there is none, as where another program wrote the file of that name.
+    """Reads the manifest of an exported model; None if there is none.
 
-    Raises ValueError if it is damaged, or is of other files than those that lie beside it.
+    Raises ValueError if it is damaged or does not match the files.
     """
     file = beside(path)
     if not file.is_file():
@@ -94,17 +92,19 @@ def read(path: Path) -> Manifest | None:
         _check(found, path.name)
         TransformerConfig.from_dict(dict(found.config))
     except (TypeError, KeyError, AttributeError, ValueError) as error:
-        raise ValueError(f"{file} must be a manifest of rosettaformer export; {type(error).__name__}: {error}") from None
+        raise ValueError(
+            f"{file} is not a valid manifest of rosettaformer export; {type(error).__name__}: {error}. Export the model again"
+        ) from None
     for name, wanted in found.files.items():
         if not (other := path.with_name(name)).exists():
-            raise ValueError(f"{file} names {name}, which does not lie beside it")
+            raise ValueError(f"{file} lists {name}, which is missing; copy it next to the manifest, or export again")
         if (got := digest(other)) != wanted:
-            raise ValueError(f"{file} is of another {name}: its digest must be {wanted}; got {got}")
+            raise ValueError(f"{other} does not match {file}: its SHA-256 is {got} instead of {wanted}. Copy both again, or export again")
     return found
 
 
 def _check(found: Manifest, name: str) -> None:
-    """Raises ValueError, or what Python raises on another type, unless the manifest of a file of that name has all that is read of it."""
+    """Raises ValueError, or any other error, unless every field has its type."""
     ids = {"": found.ids} if isinstance(found.ids, str) else found.ids
     texts = [found.format, found.dtype, *ids.values(), *found.versions.values(), *found.files.values()]
     files = {name}
@@ -113,10 +113,10 @@ def _check(found: Manifest, name: str) -> None:
         texts += [said["signature"], *(tensor.dtype for tensor in (*entry.inputs, *entry.outputs))]
         files.add(said["file"])
         if not all(isinstance(size, int | str) for tensor in (*entry.inputs, *entry.outputs) for size in tensor.shape):
-            raise ValueError(f"the sizes of {own} are numbers and names; got {said}")
+            raise ValueError(f"the sizes of {own} must be numbers and names; got {said}")
     if wrong := [text for text in texts if not isinstance(text, str)]:
-        raise ValueError(f"a text is one; got {wrong[0]!r}")
+        raise ValueError(f"expected a string; got {wrong[0]!r}")
     if lost := files - {*found.files}:
-        raise ValueError(f"files has the digest of each; got none of {', '.join(sorted(lost))}")
+        raise ValueError(f"files must have a checksum of each file; missing: {', '.join(sorted(lost))}")
     if wrong := [own for own in found.files if Path(own).name != own or own in ("", "..") or "\0" in own]:
-        raise ValueError(f"its files lie beside it; got {wrong[0]!r}")
+        raise ValueError(f"its files must be in the manifest's folder; got {wrong[0]!r}")

@@ -1,14 +1,16 @@
-"""What the inputs and outputs of an artefact mean: by their names, then by their dtypes and numbers of axes, or as a table says.
+"""Determines what inputs and outputs of an exported model mean.
 
-source, target                      token ids; of a model of one stack that one
-source_mask, target_mask            True at real tokens; in a step of all tokens that are read so far
+A table decides, or else their names, or else their dtypes and shapes. The meanings:
+
+source, target                      token ids; models with one stack have only one of the two
+source_mask, target_mask            True at real tokens; for a step, at all tokens so far
 source_padding, target_padding      True at padding
 segments, source_positions, target_positions, cache_positions, uses_cache
-logits_to_keep                      of how many last tokens; 0 is all
-keys, values, cross_keys, cross_values      of all layers, `l b s g k`; key.N, value.N, cross_key.N, cross_value.N: of one layer
+logits_to_keep                      number of last tokens whose logits to return; 0 means all
+keys, values, cross_keys, cross_values      all layers, `l b s g k`; key.N, value.N, ...: one layer
 memory, logits, hidden, pooled, classes
-mean, unit_mean                     the mean of the real tokens' vectors; the same with length 1
-ignored                             an output that is not judged; its name may be a pattern, as `present.*`
+mean, unit_mean                     mean of the real tokens' vectors; the same scaled to length 1
+ignored                             not judged; its name may be a pattern such as `present.*`
 """
 
 import fnmatch
@@ -28,7 +30,7 @@ MEANINGS = (
 )  # fmt: skip
 IGNORED = "ignored"
 _LAYERS = ("key", "value", "cross_key", "cross_value")
-# what a model of one stack calls it -> what it is
+# lower-case name -> meaning
 _OWN = {
     "source_mask_bs": "source_mask", "target_mask_bt": "target_mask", "target_mask_bs": "target_mask", "segment_bs": "segments",
     "keys_lbsgk": "keys", "values_lbsge": "values", "cross_keys_lbsgk": "cross_keys", "cross_values_lbsge": "cross_values",
@@ -44,13 +46,13 @@ _SYNONYMS = (
     (arguments.SEGMENTS, "segments"),
     (arguments.TARGET_POSITIONS, "target_positions"),
 )
-_PLACE = re.compile(r"^(kw)?args?_?\d*[_.]")  # of an argument of torch.export, before its own name
-_OF_TEXT = re.compile(r"sentence|embed|mean|average")  # in the name of an output that may be any vector of a text
+_PLACE = re.compile(r"^(kw)?args?_?\d*[_.]")  # prefix that torch.export puts before an argument's own name
+_OF_TEXT = re.compile(r"sentence|embed|mean|average")  # output names that may mean any vector of a text
 _CACHE = re.compile(r"(past_key_values|present|past|past_key_value)[._](\d+)[._](?:(decoder|encoder)[._])?(key|value|0|1)s?")
 
 
 def parse(declarations: Iterable[str]) -> dict[str, str]:
-    """Returns the table that texts NAME=MEANING declare. Raises ValueError on other texts and unknown meanings."""
+    """Parses NAME=MEANING texts. Raises ValueError on other texts and on unknown meanings."""
     found = {}
     for text in declarations:
         name, equals, meaning = text.rpartition("=")
@@ -65,13 +67,13 @@ def parse(declarations: Iterable[str]) -> dict[str, str]:
 
 
 def of_inputs(entry: Entry, config: TransformerConfig, table: Mapping[str, str]) -> dict[str, str]:
-    """Returns the meaning of every input by its name.
+    """Maps the name of every input to its meaning.
 
-    Raises ValueError if one has none or is ignored, or two have the same.
+    Raises ValueError if a meaning is unknown, ignored or used twice.
     """
     found = {tensor.name: meaning for tensor in entry.inputs if (meaning := _named(tensor.name, config, table))}
     if ignored := [name for name, meaning in found.items() if meaning == IGNORED]:
-        raise ValueError(f"the input {ignored[0]} must be given a value; outputs alone are {IGNORED}")
+        raise ValueError(f"the input {ignored[0]} needs a value; only outputs can be {IGNORED}. Give it another meaning with --tensor")
     left = [tensor for tensor in entry.inputs if tensor.name not in found]
     tokens = [side for side in _sides(config, entry) if side not in found.values()]
     flat = [tensor for tensor in left if len(tensor.shape) in (0, 2)]
@@ -79,7 +81,7 @@ def of_inputs(entry: Entry, config: TransformerConfig, table: Mapping[str, str])
         found[tensor.name] = tokens.pop(0)
         left.remove(tensor)
     masks = [f"{side}_mask" for side in _sides(config, entry) if not {f"{side}_mask", f"{side}_padding"} & {*found.values()}]
-    unsaid = config.segments > 1 and "segments" not in found.values()  # what is left may be segments
+    unsaid = config.segments > 1 and "segments" not in found.values()  # an input left over may be segments
     may_be = [one for one in flat if one in left and one.dtype.startswith(("int", "uint", "bool", "float"))]
     if left and not unsaid and may_be == left and len(left) == len(masks):
         found |= {tensor.name: mask for tensor, mask in zip(left, masks, strict=True)}
@@ -90,9 +92,9 @@ def of_inputs(entry: Entry, config: TransformerConfig, table: Mapping[str, str])
 
 
 def of_outputs(entry: Entry, config: TransformerConfig, table: Mapping[str, str]) -> dict[str, str]:
-    """Returns the meanings of the outputs that have one, by name.
+    """Maps the names of outputs to their meanings, as far as they have one.
 
-    Raises ValueError if none has one, or two have the same.
+    Raises ValueError if no output has a meaning.
     """
     found: dict[str, str] = {}
     for tensor in entry.outputs:
@@ -110,7 +112,7 @@ def of_outputs(entry: Entry, config: TransformerConfig, table: Mapping[str, str]
 
 
 def _named(name: str, config: TransformerConfig, table: Mapping[str, str]) -> str:
-    """Returns what a name says; empty if nothing."""
+    """Returns the meaning that a name implies; empty if none."""
     if name in table:
         return table[name]
     if any(meaning == IGNORED and fnmatch.fnmatchcase(name, pattern) for pattern, meaning in table.items()):
@@ -145,7 +147,7 @@ def _is_of_text(tensor: Tensor) -> bool:
 
 
 def _by_shape(tensor: Tensor, config: TransformerConfig) -> str:
-    """Returns what an output is by its sizes; empty if they do not say it."""
+    """Returns the meaning that an output's sizes imply; empty if it is ambiguous."""
     last: int | str = (tensor.shape or ("",))[-1]
     vocabulary = config.target_vocabulary if config.decoder_layers else config.source_vocabulary
     sizes = {3: {"logits": vocabulary, "hidden": config.model_width}, 2: {"classes": config.classes, "pooled": config.model_width}}
@@ -156,13 +158,13 @@ def _by_shape(tensor: Tensor, config: TransformerConfig) -> str:
 def _unknown(what: str, left: Sequence[Tensor], found: Mapping[str, str], every: Sequence[Tensor], examples: str) -> str:
     known = ", ".join(f"{name} is {meaning}" for name, meaning in found.items())
     return (
-        f"the {what} {left[0]} is none whose meaning its name, dtype and axes say{f' ({known})' if known else ''}; "
-        f"--tensor {left[0].name}=MEANING says it, as {examples}"
+        f"the meaning of the {what} {left[0]} is unclear from its name, dtype and axes{f' ({known})' if known else ''}; "
+        f"set it with --tensor {left[0].name}=MEANING, such as {examples}"
     )
 
 
 def _single(what: str, found: dict[str, str]) -> dict[str, str]:
     for name, meaning in found.items():
         if same := [other for other in found if other != name and found[other] == meaning]:
-            raise ValueError(f"the {what}s {name} and {same[0]} both seem to be {meaning}; --tensor NAME=MEANING says which they are")
+            raise ValueError(f"the {what}s {name} and {same[0]} both seem to be {meaning}; set which is which with --tensor NAME=MEANING")
     return found

@@ -1,4 +1,4 @@
-"""Opens an artefact by its runtime."""
+"""Opens an exported model with the runtime of its format."""
 
 import importlib
 from pathlib import Path
@@ -9,18 +9,19 @@ from .signature import Artefact
 
 
 class Absent(MissingBackend):
-    """The runtime is not installed; the message says what installs it."""
+    """Raised if the runtime is not installed; the message has the command that installs it."""
 
 
 def open_artefact(path: Path, allow_code: bool = False) -> Artefact:
-    """Returns the artefact in a file or folder. allow_code: a compiled library in it is loaded, which runs with the rights of the caller.
+    """Opens an exported model. allow_code: permits loading a compiled library, with your rights.
 
-    Raises ValueError, before anything of the file is run, if it is no artefact, damaged, or holds what no model needs; and `Absent`.
+    Raises ValueError, before any of its code runs, if the file is no exported model, is damaged,
+    or contains more than a model needs. Raises `Absent` if the runtime is not installed.
     """
     if not path.exists():
-        raise ValueError(f"there is no file {path}")
+        raise ValueError(f"{path} does not exist")
     if not (name := kind_of(path)):
-        raise ValueError(f"{path} must be {', '.join(kind.title for kind in KINDS.values())}; its bytes are none of these")
+        raise ValueError(f"{path} is not an exported model: it must be {', '.join(kind.title for kind in KINDS.values())}")
     kind = KINDS[name]
     if lacking(kind.needs):
         raise Absent(kind.missing)

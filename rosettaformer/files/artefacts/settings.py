@@ -1,4 +1,4 @@
-"""What the process of an artefact is told: the config that its weights are of, what its names mean, and whether its code may run."""
+"""Passes settings to the process that runs an exported model."""
 
 import contextlib
 import json
@@ -16,9 +16,11 @@ VARIABLE = "ROSETTAFORMER_ARTEFACT"
 
 @dataclass(frozen=True)
 class Settings:
-    """config: of the checkpoint, as a mapping. declared: its config.json, if it has one. tensors: see `meanings`. function: see `Calls`.
-    allow_code: compiled code is loaded. expect: the precision by which its error is judged; empty for that of its outputs.
-    checkpoint: its path; and what of it is not read, see `checkpoints.load`.
+    """The settings of an exported model.
+
+    config: the checkpoint's config. declared: its config.json, if any. tensors: see `meanings`.
+    function: see `Calls`. allow_code: permits compiled code. expect: the precision that sets the
+    tolerance; "" for that of the outputs. checkpoint, ignore: see `checkpoints.load`.
     """
 
     config: Mapping[str, Any]
@@ -32,13 +34,13 @@ class Settings:
 
     @property
     def model(self) -> TransformerConfig:
-        """The config."""
+        """The config of the model."""
         return TransformerConfig.from_dict(dict(self.config))
 
 
 @contextlib.contextmanager
 def told(settings: Settings) -> Iterator[None]:
-    """Tells every process that is started meanwhile, by a file: a variable has no room for a long config.json."""
+    """Passes the settings to child processes, in a file, since config.json may be long."""
     before = os.environ.get(VARIABLE)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "settings.json"
@@ -51,7 +53,9 @@ def told(settings: Settings) -> Iterator[None]:
 
 
 def heard() -> Settings:
-    """Returns what this process was told. Raises ValueError if it was told nothing: an artefact has weights of its own."""
+    """Reads this process's settings. Raises ValueError if there are none."""
     if not (file := os.environ.get(VARIABLE)):
-        raise ValueError("an artefact has weights of its own: --checkpoint says which they are, a canonical file or a Hugging Face folder")
+        raise ValueError(
+            "an exported model has its own weights; pass --checkpoint with the canonical file or Hugging Face folder they are from"
+        )
     return Settings(**json.loads(Path(file).read_text(encoding="utf-8")))

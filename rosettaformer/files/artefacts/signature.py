@@ -1,4 +1,4 @@
-"""What an artefact takes and gives, and the face that every runtime has."""
+"""Describes an exported model's inputs and outputs; defines the interface of the runtimes."""
 
 import abc
 from collections.abc import Mapping
@@ -10,8 +10,9 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Tensor:
-    """An input or output: its name, its dtype as NumPy names it, and its sizes: a number where the file fixes it, otherwise the name of the
-    size, empty if it has none.
+    """An input or output.
+
+    dtype: NumPy's name. shape: a number for each fixed axis; otherwise the axis' name, or "".
     """
 
     name: str
@@ -24,8 +25,10 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Entry:
-    """A function of an artefact. kept: what it changes in itself whenever it is called, such as a cache. body: what it runs, the same where
-    a file offers it under two names; empty if that is not known.
+    """A function of an exported model.
+
+    kept: state that a call changes, such as a cache. body: identifies what the function runs, equal
+    for two names of the same function; "" if unknown.
     """
 
     name: str
@@ -36,9 +39,10 @@ class Entry:
 
 
 class Artefact(abc.ABC):
-    """An opened file.
+    """An opened model.
 
-    entries: its functions by name; a file with one program has it as `forward`. versions: of what runs it, by package.
+    entries: its functions by name; a file with a single program calls it `forward`. versions: the
+    versions of the packages that run it.
     """
 
     entries: Mapping[str, Entry]
@@ -46,22 +50,22 @@ class Artefact(abc.ABC):
 
     @abc.abstractmethod
     def run(self, entry: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Returns the outputs of a function by name. inputs: by name, each in the dtype that the entry says.
+        """Runs a function on the state stored in the file, and returns its outputs by name.
 
-        What a function keeps is as it was in the file. Raises whatever the runtime raises on inputs that it refuses.
+        inputs: arrays by name, in the entry's dtypes. Errors of the runtime are not caught.
         """
 
     def resume(self, entry: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Returns the outputs of a function that keeps something, which is as its last call left it."""
-        raise NotImplementedError(f"{type(self).__name__} knows no function that keeps something; got {entry}")
+        """Runs a function on the state that its last call left, and returns its outputs."""
+        raise NotImplementedError(f"{type(self).__name__} does not support functions with state; got {entry}")
 
 
-DEFAULTS = ("serving_default", "serve", "main")  # that stand for the whole model where none is called forward
+DEFAULTS = ("serving_default", "serve", "main")  # names of the whole model if no function is named forward
 T = TypeVar("T")
 
 
 def named(signatures: Mapping[str, T]) -> dict[str, T]:
-    """Returns what belongs to each signature by the name of its function, the whole model's first."""
+    """Renames signatures to function names, the whole model first."""
     found = dict(signatures.items())
     default = "forward" if "forward" in found else next((name for name in DEFAULTS if name in found), "")
     return ({"forward": found.pop(default)} if default else {}) | found

@@ -1,7 +1,7 @@
-"""Checkpoints: the canonical safetensors file, and foreign formats, one table each.
+"""Reads and writes checkpoints: the canonical safetensors file and foreign formats.
 
-A format is a module with `view(path, **options) -> Checkpoint`, `save(path, config, parameters, **options)` and the names of their options,
-LOAD_OPTIONS and SAVE_OPTIONS. The tensors of a view are read on access, one by one.
+A format is a module with `view(path, **options) -> Checkpoint`, `save(path, config, parameters,
+**options)`, and the names of their options in LOAD_OPTIONS and SAVE_OPTIONS.
 """
 
 import importlib
@@ -20,15 +20,15 @@ __all__ = ["FORMATS", "Checkpoint", "CheckpointError", "load", "options", "recog
 
 # name -> module, imported on demand
 FORMATS = {"canonical": "canonical", "torch-transformer": "torch_transformer", "hugging-face": "hugging_face"}
-SHOWN = 20  # problems that a message lists
+SHOWN = 20  # problems that an error message lists
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A model: its config, and its parameters by canonical name, tied tensors once.
+    """A model's config and its parameters by canonical name; tied tensors appear once.
 
-    foreign: what its Hugging Face folder says beyond the config, by the name of the JSON file: labels, token ids, generation settings. A
-    canonical file stores it unchanged.
+    foreign: the contents of a Hugging Face folder's JSON files that the config does not express
+    (labels, token ids, generation settings), by file name. A canonical file stores them unchanged.
     """
 
     config: TransformerConfig
@@ -36,12 +36,12 @@ class Checkpoint:
     foreign: Mapping[str, Any] = field(default_factory=dict)
 
     def in_memory(self) -> "Checkpoint":
-        """Returns a copy with arrays in memory, which no change of a file reaches."""
+        """Returns a copy whose arrays are in memory, independent of the file."""
         return replace(self, parameters={name: np.array(array) for name, array in self.parameters.items()})
 
 
 class CheckpointError(ValueError):
-    """The first problems of a checkpoint and their number; `problems` holds all, one by one."""
+    """Lists the first problems of a checkpoint; `problems` holds all of them."""
 
     def __init__(self, name: str | Path, problems: Iterable[str]) -> None:
         self.problems = list(problems)
@@ -50,19 +50,20 @@ class CheckpointError(ValueError):
 
 
 def load(path: str | Path, format: str | None = None, **options: Any) -> Checkpoint:
-    """Returns the config and canonical parameters of a file or folder in that format, by default the one that `recognised` finds.
+    """Loads the config and canonical parameters from a file or folder.
 
+    format: one of `FORMATS`; detected with `recognised` by default.
     Raises ValueError listing every problem of the file.
     """
     return view(path, format, **options).in_memory()
 
 
 def view(path: str | Path, format: str | None = None, **options: Any) -> Checkpoint:
-    """Like `load`, with parameters that are read on access: views of the file, which must not change meanwhile."""
+    """Like `load`, but maps the file lazily: do not change it while the views are in use."""
     module = _module(format or recognised(path))
     given = {name: value for name, value in options.items() if value not in (None, (), [])}
     if others := given.keys() - {*module.LOAD_OPTIONS}:
-        raise ValueError(f"{path} is of a format that takes no {', '.join(sorted(others))}")
+        raise ValueError(f"{path}: this format has no option {', '.join(sorted(others))}; remove it, or choose another --from")
     return module.view(path, **given)
 
 
@@ -76,28 +77,30 @@ def save(
     dtype: str | None = None,
     **options: Any,
 ) -> None:
-    """Writes config and canonical parameters in that format, whole or not at all; raises ValueError if the format cannot express them.
+    """Writes a config and canonical parameters; a failed write leaves nothing behind.
 
-    foreign: see `Checkpoint`; a format without a place for it leaves it out. dtype: every tensor is rounded to it. options: those of the
-    format, and `written`, which is called with the number of bytes of tensors written since the last call.
+    foreign: see `Checkpoint`; dropped by formats that cannot store it. dtype: rounds every tensor.
+    options: the format's own, and `written`, a callback that receives the number of tensor bytes
+    written since its last call. Raises ValueError if the format cannot express the config.
     """
     _module(format).save(path, config, parameters, foreign=foreign, dtype=dtype, **options)
 
 
 def recognised(path: str | Path) -> str:
-    """Returns the format of a file or folder, from its content; canonical if no other format fits."""
+    """Detects the format of a file or folder from its content; "canonical" if nothing else fits."""
     return importlib.import_module(".formats", __package__).recognised(Path(path))
 
 
 def own_format(path: str | Path) -> str:
-    """Returns the format of what shows its config by itself: hugging-face of such a folder, otherwise canonical, whose reader says what
-    other files are.
+    """Returns "hugging-face" for a folder that includes its config, otherwise "canonical".
+
+    The canonical reader explains files that it cannot read.
     """
     return found if (found := recognised(path)) == "hugging-face" else "canonical"
 
 
 def options(format: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Returns the names of the options that `load` and `save` take for that format."""
+    """Returns the option names that `load` and `save` accept for a format."""
     module = _module(format)
     return module.LOAD_OPTIONS, module.SAVE_OPTIONS
 

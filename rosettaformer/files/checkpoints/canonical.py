@@ -1,4 +1,4 @@
-"""The canonical checkpoint: a safetensors file of parameters under their canonical names, with config and ties in its metadata."""
+"""The canonical checkpoint: safetensors with canonical names, and config and ties as metadata."""
 
 import json
 from collections.abc import Mapping
@@ -31,17 +31,18 @@ def save(
     written: Written = lambda count: None,
     max_shard_bytes: int | None = None,
 ) -> None:
-    """Writes the canonical file, or with `max_shard_bytes` a new folder of shards with their index: whole, or not at all.
+    """Writes a canonical file, or a new folder of indexed shards if `max_shard_bytes` is set.
 
-    foreign, dtype, written: see `checkpoints.save`. Raises ValueError listing every parameter that does not fit the config, differs in
-    dtype, is not finite or too large for `dtype`.
+    A failed write leaves nothing behind. foreign, dtype, written: see `checkpoints.save`. Raises
+    ValueError listing every parameter that does not fit the config, has a different dtype, is not
+    finite, or overflows `dtype`.
     """
     path = Path(path)
     arrays = {name: np.asarray(array) for name, array in parameters.items()}
     if problems := strict.problems(arrays, declaration.shapes(config), dtype):
         raise CheckpointError(path, problems)
     if path.is_dir() or (path.exists() and max_shard_bytes):
-        raise ValueError(f"{path} is {'there: shards need a new folder' if max_shard_bytes else 'a folder'}")
+        raise ValueError(f"{path} {'already exists; shards need a new folder' if max_shard_bytes else 'is a folder; name a file'}")
     ordered, said = {name: arrays[name] for name in declaration.axes(config)}, metadata(config, foreign)
     kind = dtype and strict.numpy_dtype(dtype)
     with replacing(path) as temporary:
@@ -53,26 +54,27 @@ def save(
 
 
 def load(path: str | Path) -> Checkpoint:
-    """Returns the checkpoint in a file, an index of shards or the folder of one; raises ValueError like `validate`."""
+    """Loads a file, an index of shards, or the folder of either. Raises like `validate`."""
     return view(path).in_memory()
 
 
 def view(path: str | Path) -> Checkpoint:
-    """Like `load`, with parameters that are read on access."""
+    """Like `load`, but reads parameters on access."""
     return validate(container.read(Path(path)), path)
 
 
 def validate(source: Container, name: str | Path) -> Checkpoint:
-    """Returns the checkpoint in a container, whose tensors are its parameters.
+    """Checks a container's tensors and metadata and returns them as a checkpoint.
 
-    Raises ForeignError on another program's model, and otherwise ValueError listing every problem: of the container, the metadata, the
-    config and the ties; missing, unexpected, misnamed, transposed and misshapen tensors; dtypes; values that are not finite.
+    Raises ForeignError if another program wrote the model, otherwise ValueError listing every
+    problem: invalid container, metadata, config or ties; missing, unexpected, misnamed, transposed
+    or misshapen tensors; wrong dtypes; values that are not finite.
     """
     if not source.problems and not is_canonical(source):
         recognise.refuse_tensors(source.tensors, name)
     problems = list(source.problems)
     config = None
-    if source.tensors or not problems:  # without tensors there is nothing to judge
+    if source.tensors or not problems:  # a container that could not be read has no tensors to check
         config, metadata_problems = _read_metadata(source.metadata)
         problems += metadata_problems
         problems += _tensor_problems(config, source.tensors) if config else strict.content_problems(source.tensors, {})
@@ -83,12 +85,12 @@ def validate(source: Container, name: str | Path) -> Checkpoint:
 
 
 def is_canonical(source: Container) -> bool:
-    """Whether a container claims to be a canonical checkpoint, even a damaged one."""
+    """Whether a container claims to be a canonical checkpoint, even if it is damaged."""
     return source.metadata.get("format") == FORMAT
 
 
 def metadata(config: TransformerConfig, foreign: Mapping[str, Any] | None = None) -> dict[str, str]:
-    """Returns what the file says about itself beside its tensors."""
+    """Returns the metadata of a canonical file."""
     return {
         "format": FORMAT,
         "format_version": VERSION,
@@ -100,31 +102,34 @@ def metadata(config: TransformerConfig, foreign: Mapping[str, Any] | None = None
 def _read_metadata(fields: Mapping[str, str]) -> tuple[TransformerConfig | None, list[str]]:
     problems = []
     if fields.get("format") != FORMAT:
-        problems.append(f"metadata must name the format {FORMAT!r}; got {fields.get('format')!r} (a foreign file? see convert)")
+        found = fields.get("format")
+        problems.append(f"the metadata's format must be {FORMAT!r}; got {found!r}. Convert other formats with `rosettaformer convert`")
     if (version := fields.get("format_version")) != VERSION:
-        problems.append(f"the format version must be {VERSION}; got {version!r}")
+        problems.append(f"the metadata's format_version must be {VERSION!r}; got {version!r}")
     if "foreign" in fields and not isinstance(_json(fields, "foreign"), dict):
-        problems.append("metadata named foreign must be a JSON object")
+        problems.append("the metadata's foreign must be a JSON object")
     values, ties = _json(fields, "config"), _json(fields, "ties")
     if not isinstance(values, dict):
-        return None, [*problems, "metadata must hold the config, a JSON object"]
+        return None, [*problems, "the metadata has no config, or the config is not a JSON object"]
     try:
         config = TransformerConfig.from_dict(values)
     except ValueError as error:
         return None, [*problems, f"config: {error}"]
     if ties != declaration.ties(config):
-        problems.append(f"ties contradict the config, which declares {json.dumps(declaration.ties(config))}; got {json.dumps(ties)[:500]}")
+        wanted, got = json.dumps(declaration.ties(config)), json.dumps(ties)[:500]
+        problems.append(f"the metadata's ties contradict the config; expected {wanted}, got {got}")
     return config, problems
 
 
 def _tensor_problems(config: TransformerConfig, tensors: Mapping[str, np.ndarray]) -> list[str]:
     believed, problems = strict.contradictions(config, tensors)
-    problems += [f"the config ties {name} to {stored}" for name, stored in declaration.ties(believed).items() if name in tensors]
+    tied = declaration.ties(believed).items()
+    problems += [f"the config ties {name} to {stored}; it must not be stored" for name, stored in tied if name in tensors]
     return problems + strict.problems(tensors, declaration.shapes(believed))
 
 
 def _json(fields: Mapping[str, str], name: str) -> Any:
-    """Returns a field of the metadata parsed as JSON; None if it is not JSON."""
+    """Parses a metadata field as JSON; None if it is not JSON."""
     try:
         return parse_json(fields.get(name, ""))
     except ValueError:

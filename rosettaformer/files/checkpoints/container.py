@@ -1,6 +1,7 @@
-"""Tensors and metadata of a safetensors file, or of several with Hugging Face's index.
+"""Reads and writes safetensors files, single or sharded with a Hugging Face index.
 
-The index, `*.safetensors.index.json`, is `{"metadata": {...}, "weight_map": {tensor: file}}`; the files lie beside it.
+The index, `*.safetensors.index.json`, is `{"metadata": {...}, "weight_map": {tensor: file}}`.
+Its shards are in the same folder.
 """
 
 import contextlib
@@ -22,23 +23,23 @@ from . import recognise
 
 INDEX = "model.safetensors.index.json"
 NONE = "is empty, damaged or not a safetensors file"
-LONGEST_NAME = 255  # of a file
-MOST_FILES, MOST_TENSORS = 10_000, 100_000  # of an index; of a file, and of an index
-# in the order in which the safetensors package writes them, so that every tensor is aligned
+LONGEST_NAME = 255  # characters in a file name
+MOST_FILES, MOST_TENSORS = 10_000, 100_000  # files per index; tensors per file and per index
+# in the order in which the safetensors package writes them, which keeps every tensor aligned
 DTYPES: dict[str, Any] = {
     "U64": np.uint64, "I64": np.int64, "F64": np.float64, "C64": np.complex64, "F32": np.float32, "U32": np.uint32, "I32": np.int32,
     "BF16": ml_dtypes.bfloat16, "F16": np.float16, "U16": np.uint16, "I16": np.int16, "I8": np.int8, "U8": np.uint8, "BOOL": np.bool_,
 }  # fmt: skip
 _CODES = {np.dtype(kind): code for code, kind in DTYPES.items()}
 Put = Callable[[str, np.ndarray], None]
-Written = Callable[[int], None]  # called with the number of bytes of tensors written since the last call
+Written = Callable[[int], None]  # receives the number of tensor bytes written since its last call
 
 
 @dataclass
 class Container:
-    """The content of a file, or a set of files, and all its faults as a container of tensors.
+    """The tensors and metadata of one or several files, and the problems found while reading them.
 
-    tensors: read-only views of the files, read on access: names, shapes and dtypes cost nothing.
+    tensors: read-only memory maps; names, shapes and dtypes can be inspected without reading data.
     """
 
     tensors: dict[str, np.ndarray] = field(default_factory=dict)
@@ -47,7 +48,7 @@ class Container:
 
 
 def read(path: Path) -> Container:
-    """Returns the container of a file, of an index, or of the folder that holds one of the two; raises ForeignError if it is another's."""
+    """Reads a file, an index, or the folder of either. Raises ForeignError for other formats."""
     if path.is_dir():
         return read(_only_checkpoint(path))
     if not path.is_file():
@@ -59,9 +60,9 @@ def read(path: Path) -> Container:
 
 
 def parse(content: bytes) -> Container:
-    """Returns the container of a file's content in memory, which nobody can change meanwhile."""
+    """Reads a file's content from memory, where no other process can change it."""
     try:
-        deserialize(content)  # it checks the content as safe_open checks a file
+        deserialize(content)  # validates the content as safe_open validates a file
         return _views(np.frombuffer(content, np.uint8))
     except (SafetensorError, ValueError) as error:
         return Container(problems=[f"{NONE}: {error!s:.300}"])
@@ -70,9 +71,9 @@ def parse(content: bytes) -> Container:
 def write(
     path: Path, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str], dtype: Any = None, written: Written = lambda count: None
 ) -> None:
-    """Writes one file, tensor by tensor, rounded to `dtype` if given; equal arguments give equal bytes.
+    """Writes one file, tensor by tensor, rounded to `dtype` if set. The bytes are reproducible.
 
-    It needs the memory of one tensor besides the arguments. A mapping that computes its tensors is asked twice for each.
+    Needs memory for one tensor at a time. Each tensor of the mapping is read twice.
     """
     _write(path, tensors, list(tensors), metadata, dtype, written)
 
@@ -91,7 +92,7 @@ def _write(
 
 @contextlib.contextmanager
 def open_places(path: Path, kinds: Mapping[str, tuple[Any, tuple[int, ...]]], metadata: Mapping[str, str]) -> Iterator[Put]:
-    """Yields the function that writes a tensor into its place in a new file, in any order. kinds: the dtype and shape of each by name."""
+    """Yields a function that writes tensors of these kinds to a new file, in any order."""
     entries: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
     end, places = 0, {}
     for name in _laid_down(kinds):
@@ -106,7 +107,7 @@ def open_places(path: Path, kinds: Mapping[str, tuple[Any, tuple[int, ...]]], me
 
         def put(name: str, array: np.ndarray) -> None:
             file.seek(8 + len(text) + places[name])
-            # in C order, and little-endian like every machine that the frameworks run on
+            # C order; little-endian, like every machine that the frameworks support
             with np.errstate(over="ignore"):
                 file.write(np.ascontiguousarray(array, kinds[name][0]).reshape(-1).view(np.uint8).data)
 
@@ -114,7 +115,7 @@ def open_places(path: Path, kinds: Mapping[str, tuple[Any, tuple[int, ...]]], me
 
 
 def _laid_down(kinds: Mapping[str, tuple[Any, tuple[int, ...]]]) -> list[str]:
-    """Returns the names in the order in which their tensors lie in a file."""
+    """Returns the tensor names in the order in which a file stores them."""
     order = {code: number for number, code in enumerate(DTYPES)}
     return sorted(kinds, key=lambda name: (order[_CODES[np.dtype(kinds[name][0])]], name))
 
@@ -132,8 +133,9 @@ def write_shards(
     folder: Path, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str], max_shard_bytes: int, dtype: Any = None,
     written: Written = lambda count: None,
 ) -> None:  # fmt: skip
-    """Writes shards of at most `max_shard_bytes` of tensors, a larger tensor in a shard of its own, and their index, into a folder; like
-    `write`.
+    """Writes shards of at most `max_shard_bytes` and their index into a folder, like `write`.
+
+    A tensor larger than `max_shard_bytes` gets a shard to itself.
     """
     sizes = {name: array.size * np.dtype(dtype or array.dtype).itemsize for name, array in tensors.items()}
     shards = _split(sizes, max_shard_bytes)
@@ -146,7 +148,7 @@ def write_shards(
 
 
 def write_index(path: Path, weight_map: Mapping[str, str], total_size: int, metadata: Mapping[str, str]) -> None:
-    """Writes the index of shards beside them. weight_map: the file of each tensor."""
+    """Writes the index of a folder of shards. weight_map: the file of each tensor."""
     index = {"metadata": {"total_size": total_size, **metadata}, "weight_map": dict(weight_map)}
     path.write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
 
@@ -169,55 +171,55 @@ def _only_checkpoint(folder: Path) -> Path:
     found = sorted(folder.glob("*.safetensors.index.json")) or sorted(folder.glob("*.safetensors"))
     for index in (path for path in found if path.name.endswith(".index.json")):
         if (whole := index.with_name(index.name.removesuffix(".index.json"))).exists():
-            raise ValueError(f"{folder} must hold {whole.name}, which transformers reads, or {index.name}; it holds both: remove one")
+            raise ValueError(f"{folder} holds both {whole.name}, which transformers reads, and {index.name}; remove one of them")
     if not found:
         recognise.refuse_folder(folder)
     if len(found) != 1:
         names = ", ".join(path.name for path in found) or "neither"
-        raise ValueError(f"the folder {folder} must hold one *.safetensors.index.json, or one *.safetensors; got {names}")
+        raise ValueError(f"{folder} must hold exactly one *.safetensors.index.json or *.safetensors; got {names}. Name the file itself")
     return found[0]
 
 
 def _read_file(path: Path) -> Container:
     try:
-        with safe_open(path, framework="np"):  # safe_open checks the header, its sizes against the file's, and all offsets
+        with safe_open(path, framework="np"):  # validates the header, the file size and all offsets
             return _views(np.asarray(np.memmap(path, np.uint8, "r")))
     except (SafetensorError, ValueError) as error:
         return Container(problems=[f"{NONE}: {error!s:.300}"])
 
 
 def _views(content: np.ndarray) -> Container:
-    """Returns the container of well-formed bytes. Raises ValueError on dtypes and shapes that NumPy lacks."""
+    """Returns views of the tensors in valid bytes. Raises ValueError on dtypes that NumPy lacks."""
     start = 8 + int.from_bytes(content[:8], "little")
     entries = json.loads(content[8:start].tobytes())
     metadata = entries.pop("__metadata__", None) or {}
     if len(entries) > MOST_TENSORS:
-        raise ValueError(f"at most {MOST_TENSORS} tensors are read; it holds {len(entries)}")
+        raise ValueError(f"at most {MOST_TENSORS} tensors can be read; the file holds {len(entries)}")
     tensors = {}
     for name, entry in sorted(entries.items()):
         if entry["dtype"] not in DTYPES:
-            raise ValueError(f"{name} has the dtype {entry['dtype']}, which NumPy lacks")
+            raise ValueError(f"{name} has dtype {entry['dtype']}, which NumPy lacks; convert it first")
         data = content[start:][slice(*entry["data_offsets"])]
         tensors[name] = data.view(DTYPES[entry["dtype"]]).reshape(entry["shape"])
     return Container(tensors, metadata)
 
 
 def read_index(path: Path, read_shard: Callable[[Path], Container] | None = None) -> Container:
-    """Returns the container of the shards that an index names. read_shard: reads a safetensors file by default."""
+    """Reads the shards of an index. read_shard: replaces the reader of safetensors files."""
     try:
         index = read_json(path)
     except ValueError as error:
-        return Container(problems=[f"is not an index of shards: {error}"])
+        return Container(problems=[f"is not a shard index: {error}"])
     weight_map = index.get("weight_map") if isinstance(index, dict) else None
     if not isinstance(weight_map, dict) or not all(isinstance(file, str) for file in weight_map.values()):
-        return Container(problems=["is not an index of shards: JSON whose weight_map maps tensors to files"])
+        return Container(problems=["is not a shard index: it has no weight_map from tensors to files"])
     if len(weight_map) > MOST_TENSORS:
-        return Container(problems=[f"must map at most {MOST_TENSORS} tensors; got {len(weight_map)}"])
+        return Container(problems=[f"maps too many tensors: at most {MOST_TENSORS}; got {len(weight_map)}"])
     mapped = defaultdict(set)
     for name, file in weight_map.items():
         mapped[file].add(name)
     if len(mapped) > MOST_FILES:
-        return Container(problems=[f"must name at most {MOST_FILES} files; got {len(mapped)}"])
+        return Container(problems=[f"names too many files: at most {MOST_FILES}; got {len(mapped)}"])
     metadata = index.get("metadata")
     texts = {name: text for name, text in metadata.items() if isinstance(text, str)} if isinstance(metadata, dict) else {}
     merged = Container(metadata=texts)
@@ -229,12 +231,12 @@ def read_index(path: Path, read_shard: Callable[[Path], Container] | None = None
 def _merge(
     merged: Container, folder: Path, file: str, mapped: set[str], read_shard: Callable[[Path], Container]
 ) -> Iterator[str]:  # fmt: skip
-    """Adds the tensors that weight_map assigns to a shard, and its metadata; yields the problems."""
-    if PureWindowsPath(file).name != file:  # with the separators and drives of any system
-        yield f"weight_map names {file!r:.100}, which leaves the checkpoint's folder"
+    """Adds the tensors that weight_map assigns to a shard, and its metadata; yields problems."""
+    if PureWindowsPath(file).name != file:  # rejects separators and drives of every system
+        yield f"weight_map names {file!r:.100}, which is outside the checkpoint's folder"
         return
     if "\0" in file or len(file) > LONGEST_NAME or not (folder / file).is_file():
-        yield f"weight_map names {file!r:.100}, which does not exist (for {len(mapped)} tensors)"
+        yield f"weight_map names {file!r:.100} for {len(mapped)} tensors, but the file is missing; download it again"
         return
     shard = read_shard(folder / file)
     if shard.problems:
@@ -243,7 +245,7 @@ def _merge(
         return
     for name, text in shard.metadata.items():
         if merged.metadata.setdefault(name, text) != text:
-            yield f"{file} contradicts the other files in its metadata {name!r:.100}"
-    yield from (f"weight_map puts {name:.100} into {file}, which does not hold it" for name in sorted(mapped - shard.tensors.keys()))
-    yield from (f"{file} holds {name:.100}, which weight_map does not put there" for name in sorted(shard.tensors.keys() - mapped))
+            yield f"{file} has different metadata than the other files in the field {name!r:.100}"
+    yield from (f"weight_map puts {name:.100} into {file}, but it is not there" for name in sorted(mapped - shard.tensors.keys()))
+    yield from (f"{file} holds {name:.100}, but weight_map does not list it there" for name in sorted(shard.tensors.keys() - mapped))
     merged.tensors |= {name: array for name, array in shard.tensors.items() if name in mapped}

@@ -1,4 +1,4 @@
-"""Recognises the format of a file or a folder."""
+"""Detects the format of a file or folder."""
 
 import itertools
 import re
@@ -8,9 +8,9 @@ from . import canonical, hugging_face, pickled, recognise
 
 
 def recognised(path: Path) -> str:
-    """Returns the format of a file or folder, from its content; canonical if no other fits, whose reader then says what it is.
+    """Detects the format from the content; "canonical" if nothing else fits.
 
-    Raises ValueError if there is nothing to read, and ForeignError on another program's file.
+    Raises ValueError if there is nothing to read, and ForeignError for other programs' files.
     """
     pickle = pickled.weights(path)
     if pickle and recognise.model_type(path) in recognise.converted():

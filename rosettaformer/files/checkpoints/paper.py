@@ -1,8 +1,8 @@
-"""The config fields that older models have in common."""
+"""Config fields that older models share."""
 
 from typing import Any
 
-# models without rotary positions, RMS norms, gates, windows, caps and query-key norms
+# models without rotary positions, RMS norms, gates, windows, soft caps or query-key norms
 CLASSIC: dict[str, Any] = {
     "positions": "sinusoidal",
     "sinusoid_layout": "interleaved",
@@ -29,7 +29,7 @@ CLASSIC: dict[str, Any] = {
     "logit_scale": 1.0,
     "logit_cap": None,
 }
-# the models of the paper, and of torch.nn.Transformer
+# the models of "Attention Is All You Need" and of torch.nn.Transformer
 PAPER: dict[str, Any] = CLASSIC | {
     "max_positions": 0,
     "position_offset": 0,

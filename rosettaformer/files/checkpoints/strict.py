@@ -1,4 +1,4 @@
-"""Checks that tensors are a model's parameters, and finds the config that they show."""
+"""Checks that tensors are a model's parameters, and infers the config from them."""
 
 import contextlib
 import math
@@ -16,36 +16,35 @@ from ...common.memory import physical_memory
 from .container import release
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")
-_PART = 1 << 22  # elements that are looked at together
+_PART = 1 << 22  # elements checked at a time
 
 
 def numpy_dtype(name: str) -> np.dtype:
-    """Returns the NumPy dtype of that name, bfloat16 included."""
+    """Returns the NumPy dtype with this name, including bfloat16."""
     return np.dtype(getattr(ml_dtypes, name, name))
 
 
 def problems(tensors: Mapping[str, np.ndarray], expected: Mapping[str, tuple[int, ...]], dtype: str | None = None) -> list[str]:
-    """Returns everything that is wrong with the tensors of a model whose parameters have the expected names and shapes.
+    """Returns all problems of tensors that should have the expected names and shapes.
 
-    dtype: what they will be rounded to, which may be too small for them.
+    dtype: the target dtype; values that overflow it are reported.
     """
     return [*parameters.mismatches(tensors, expected), *content_problems(tensors, expected), *_overflow_problems(tensors, dtype)]
 
 
 def _overflow_problems(tensors: Mapping[str, np.ndarray], dtype: str | None) -> Iterator[str]:
-    """Returns the tensors whose largest finite value is not finite in the dtype."""
+    """Reports the tensors whose largest finite value overflows the dtype."""
     for name, array in tensors.items():
         if dtype and array.size:
             with np.errstate(over="ignore", invalid="ignore"):
                 largest = np.array([array.max(), array.min()]).astype(numpy_dtype(dtype))
             if np.isinf(largest.astype(np.float64)).any() and np.isfinite(array).all():
-                yield f"values are too large for {dtype} in {name}"
+                yield f"values are too large for {dtype} in {name}; choose another --dtype"
             release(array)
 
 
 def content_problems(tensors: Mapping[str, np.ndarray], expected: Mapping[str, tuple[int, ...]]) -> list[str]:
-    """Returns every tensor with a dtype that is not one of the four or not that of most tensors, and every one that holds NaN or infinite
-    values.
+    """Reports tensors with an unsupported or inconsistent dtype, and tensors with NaN or infinity.
 
     Values are read only if the tensors are no larger than expected and fit into memory.
     """
@@ -61,14 +60,14 @@ def content_problems(tensors: Mapping[str, np.ndarray], expected: Mapping[str, t
     known = {name: array for name, array in tensors.items() if array.size <= math.prod(expected.get(name, (0,)))}
     size, room = sum(array.nbytes for array in known.values()), physical_memory()
     if size > room:
-        return [*found, f"the model must fit into memory, {room / 1e9:.1f} GB; its tensors take {size / 1e9:.1f} GB"]
+        return [*found, f"the model does not fit into memory: {room / 1e9:.1f} GB are installed, its tensors need {size / 1e9:.1f} GB"]
     return [*found, *_value_problems(known)]
 
 
 def _value_problems(tensors: Mapping[str, np.ndarray]) -> Iterator[str]:
     for name, array in tensors.items():
         nans, infinite = 0, 0
-        rows = max(1, _PART // max(1, math.prod(array.shape[1:])))  # no more of a file need be in memory
+        rows = max(1, _PART // max(1, math.prod(array.shape[1:])))  # bounds the memory in use
         whole = array if array.ndim else array[None]
         starts = range(0, len(whole), rows) if str(array.dtype) in DTYPES else ()
         for part in (whole[start : start + rows] for start in starts):
@@ -84,7 +83,7 @@ _FIELDS = {
     "f": "feed_forward_width", "c": "classes",
 }  # fmt: skip
 
-# fields that the presence of a tensor shows, by the end of its name
+# config fields that show in the presence of a tensor, by the end of its name
 _SHOWN = {
     "query_key_value_bias": "attention.query.bias", "attention_output_bias": "attention.output.bias", "feed_forward_bias": ".hidden.bias",
     "gated_feed_forward": ".gate.kernel", "norm_offset": "_norm.offset", "final_norm": "final_norm.scale",
@@ -92,16 +91,16 @@ _SHOWN = {
 
 
 def contradictions(config: TransformerConfig, tensors: Mapping[str, np.ndarray]) -> tuple[TransformerConfig, list[str]]:
-    """Returns the config that the tensors show, and a line for each field in which the given config differs."""
+    """Returns the config that the tensors imply, and one line for each field that differs."""
     shown, believed = _layers(config, tensors), config
     if _numbers(tensors, "encoder") or _numbers(tensors, "decoder"):
         shown |= {field: any(name.endswith(end) for name in tensors) for field, end in _SHOWN.items()}
-    with contextlib.suppress(ValueError):  # if the tensors show no valid config, they are reported one by one
+    with contextlib.suppress(ValueError):  # tensors that imply no valid config are reported singly
         believed = config.replace(**shown | {"encoder_layers": shown["encoder_layers"] or min(1, config.encoder_layers)})
         sizes = _sizes(believed, tensors)
         believed, shown = believed.replace(**sizes), shown | sizes
     lines = [
-        f"config contradicts the tensors: {name} is {value!r}, but the tensors have {shown[name]!r}"
+        f"the config contradicts the tensors: {name} is {value!r}, but the tensors have {shown[name]!r}"
         for name, value in config.to_dict().items()
         if shown.get(name, value) != value
     ]
@@ -109,7 +108,7 @@ def contradictions(config: TransformerConfig, tensors: Mapping[str, np.ndarray])
 
 
 def contiguous_layers(names: Iterable[str], stack: str) -> int:
-    """Returns the number of layers 0, 1, 2, ... of encoder or decoder that have tensors."""
+    """Counts the layers 0, 1, 2, ... of a stack ("encoder" or "decoder") up to the first gap."""
     present = _numbers(names, stack)
     return next(index for index in range(len(present) + 1) if index not in present)
 
@@ -119,7 +118,7 @@ def _numbers(names: Iterable[str], stack: str) -> set[int]:
 
 
 def _layers(config: TransformerConfig, tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Returns the declared numbers of layers, unless the tensors end with another layer: one lost in between is missing."""
+    """Returns the declared layer counts, or the tensors' if the last layer differs."""
     shown = {}
     for stack in ("encoder", "decoder"):
         shown[f"{stack}_layers"] = declared = getattr(config, f"{stack}_layers")
@@ -130,7 +129,7 @@ def _layers(config: TransformerConfig, tensors: Mapping[str, np.ndarray]) -> dic
 
 
 def _sizes(config: TransformerConfig, tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Returns the sizes on which all tensors of an axis agree, at least two: a single one may be the wrong one."""
+    """Returns the sizes on which all tensors of an axis agree; one tensor alone proves nothing."""
     found: dict[str, list[int]] = defaultdict(list)
     for name, letters in parameters.axes(config).items():
         shape = tensors[name].shape if name in tensors else ()
@@ -138,6 +137,6 @@ def _sizes(config: TransformerConfig, tensors: Mapping[str, np.ndarray]) -> dict
             vocabulary = "source_vocabulary" if name.startswith(("source_embedding", "masked_language_head")) else "target_vocabulary"
             fields = _FIELDS | {"v": vocabulary}
             for letter, size in zip(letters.split(), shape, strict=True):
-                if letter in fields:  # each stack has a table of positions of its own
+                if letter in fields:  # leaves out positions: each stack has its own table
                     found[fields[letter]].append(size)
     return {field: sizes[0] for field, sizes in found.items() if len(sizes) > 1 and len(set(sizes)) == 1}

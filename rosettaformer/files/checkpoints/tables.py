@@ -1,7 +1,7 @@
-"""Tables of native tensors: each is a stack, along one of its axes, of one or more canonical ones.
+"""Tables that map native tensors to canonical ones, and the conversion in both directions.
 
-The packed input projection of torch.nn.Transformer is the stack of the query, key and value kernels. Both directions of the conversion
-follow from the table and from the canonical axes.
+A native tensor is a stack of one or more canonical tensors along one axis. For example,
+torch.nn.Transformer stacks its query, key and value kernels into one input projection.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,14 +13,14 @@ from reference_numpy import TransformerConfig, layout, parameters
 
 
 class Part(NamedTuple):
-    """A canonical tensor within a native one: its name, in which * stands for the number of a layer, and its axes there."""
+    """A canonical tensor in a native one: its name, with * for the layer, and its axes there."""
 
     name: str
     axes: str
 
 
 class Row(NamedTuple):
-    """A native tensor: its name, in which * stands for the number of a layer; its parts, and the axis along which they are stacked."""
+    """A native tensor: its name, with * for the layer, its parts, and the axis that stacks them."""
 
     name: str
     parts: tuple[Part, ...]
@@ -31,7 +31,7 @@ Table = tuple[Row, ...]
 
 
 class Native(NamedTuple):
-    """A native tensor of one model: its parts with their canonical axes and sizes, and the offset of each."""
+    """A native tensor of one model: its parts with their canonical axes and sizes, and its axis."""
 
     name: str
     parts: tuple[tuple[Part, str, dict[str, int]], ...]
@@ -49,19 +49,19 @@ NORM: Table = (Row("weight", (Part("scale", "d"),)), Row("bias", (Part("offset",
 
 
 def dense(native: str, canonical: str, kernel: str, bias: str) -> Table:
-    """Returns the rows of a linear layer, whose kernel and bias have these axes."""
+    """Returns the rows of a linear layer. kernel, bias: the axes of its tensors."""
     return Row(f"{native}.weight", (Part(f"{canonical}.kernel", kernel),)), Row(f"{native}.bias", (Part(f"{canonical}.bias", bias),))
 
 
 def within(native: str, canonical: str, rows: Table) -> Table:
-    """Returns the rows with this prefix before their names."""
+    """Returns the rows with both names prefixed."""
     return tuple(
         Row(f"{native}.{end}", tuple(Part(f"{canonical}.{name}", axes) for name, axes in parts), axis) for end, parts, axis in rows
     )
 
 
 def natives(table: Table, config: TransformerConfig) -> Iterator[Native]:
-    """Returns the native tensors of a model of the config, one for each layer, tied ones under each of their names."""
+    """Yields the native tensors of a model; tied tensors appear under each of their names."""
     untied = config.replace(share_embeddings=False, tie_logits=False)
     axes, shapes = parameters.axes(untied), parameters.shapes(untied)
     sizes = {name: dict(zip(letters.split(), shapes[name], strict=True)) for name, letters in axes.items()}
@@ -75,7 +75,7 @@ def natives(table: Table, config: TransformerConfig) -> Iterator[Native]:
 
 
 def split(native: Native, array: np.ndarray) -> dict[str, np.ndarray]:
-    """Returns the canonical tensors of a native one, as views if NumPy can make them."""
+    """Splits a native tensor into canonical ones, as views where NumPy allows it."""
     tensors, start = {}, 0
     for part, axes, sizes in native.parts:
         stop = start + layout.shape(part.axes, sizes)[native.axis]
@@ -86,6 +86,6 @@ def split(native: Native, array: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def merged(native: Native, tensors: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Returns the native tensor of canonical ones, the inverse of `split`; a view if it has one part and NumPy can make it."""
+    """Stacks canonical tensors into a native one, the inverse of `split`; as a view if possible."""
     pieces = [layout.rearranged(tensors[part.name], axes, part.axes, sizes) for part, axes, sizes in native.parts]
     return pieces[0] if len(pieces) == 1 else np.concatenate(pieces, native.axis)

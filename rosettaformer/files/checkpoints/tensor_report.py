@@ -1,4 +1,4 @@
-"""Reports the state of every tensor of a checkpoint, folding layers that are alike into one line."""
+"""Reports the state of every tensor of a checkpoint; equal layers share a line."""
 
 import re
 from collections import Counter
@@ -13,8 +13,11 @@ _LAYER = re.compile(r"(?<=\.)\d+(?=\.)")
 
 
 class Line(NamedTuple):
-    """A tensor, or the same tensor of several layers. name: with the layers' numbers, `h.{0..11}.ln_1.weight`; state: one of STATES; shape
-    and dtype: as stored, or as wanted if it is missing; canonical: the parameters that it holds; layers: how many it stands for.
+    """A tensor, or the same tensor of several layers.
+
+    name: with a range of layers, `h.{0..11}.ln_1.weight`. state: one of STATES. shape, dtype: as
+    stored, or as expected if the tensor is missing. canonical: the parameters that it holds.
+    layers: how many layers the line covers.
     """
 
     name: str
@@ -26,12 +29,12 @@ class Line(NamedTuple):
 
 
 def of_checkpoint(checkpoint: Checkpoint) -> list[Line]:
-    """Returns the report of a checkpoint whose tensors are its parameters."""
+    """Reports a canonical checkpoint."""
     return [*fold(Line(name, "matched", array.shape, str(array.dtype), (name,)) for name, array in checkpoint.parameters.items())]
 
 
 def of_examination(found: Examination) -> list[Line]:
-    """Returns the report of a folder; tensors without a problem come first."""
+    """Reports a Hugging Face folder; tensors without problems come first."""
     lines = []
     for name, state in found.states.items():
         array, native = found.tensors.get(name), found.natives.get(name)
@@ -50,7 +53,7 @@ def counts(lines: Iterable[Line]) -> dict[str, int]:
 
 
 def fold(lines: Iterable[Line]) -> Iterator[Line]:
-    """Folds lines that differ only in the number of the layer into one."""
+    """Merges lines that differ only in the layer number."""
     groups: dict[Line, list[str]] = {}
     for line in lines:
         number = _LAYER.search(line.name)

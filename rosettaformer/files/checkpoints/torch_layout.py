@@ -1,4 +1,4 @@
-"""The layout of `torch.nn.Transformer`'s state dict, with embeddings and an output layer around it."""
+"""The state dict layout of `torch.nn.Transformer` plus embeddings and an output layer."""
 
 from collections.abc import Mapping
 
@@ -37,12 +37,12 @@ TABLE: Table = (
     *tables.within("decoder.norm", "decoder.final_norm", tables.NORM),
 )
 
-# native names around the nn.Transformer, to which the user's own are renamed
+# native names outside nn.Transformer; the user's names are mapped to these
 OUTER = ("source_embedding.weight", "target_embedding.weight", "logits.weight", "logits.bias")
 
 
 def to_native(tensors: Mapping[str, np.ndarray], config: TransformerConfig) -> dict[str, np.ndarray]:
-    """Returns canonical parameters as a state dict, with a tied tensor under each of its names."""
+    """Converts canonical parameters to a state dict, with a tied tensor under each of its names."""
     tied = ties(config)
     result: dict[str, np.ndarray] = {}
     for native in tables.natives(TABLE, config):
@@ -51,7 +51,7 @@ def to_native(tensors: Mapping[str, np.ndarray], config: TransformerConfig) -> d
 
 
 def from_native(natives: Mapping[str, np.ndarray], config: TransformerConfig) -> dict[str, np.ndarray]:
-    """Returns canonical parameters, tied ones once, from the native tensors that are given; the inverse of `to_native`."""
+    """Converts native tensors to canonical ones, tied ones once; the inverse of `to_native`."""
     tied, tensors = ties(config), dict[str, np.ndarray]()
     for native in tables.natives(TABLE, config):
         if native.name in natives and native.name not in tied:
@@ -60,11 +60,11 @@ def from_native(natives: Mapping[str, np.ndarray], config: TransformerConfig) ->
 
 
 def native_shapes(config: TransformerConfig) -> dict[str, tuple[int, ...]]:
-    """Returns the shape of every native tensor, tied ones under each of their names."""
+    """Returns the shape of every native tensor; tied tensors under each of their names."""
     return {native.name: native.shape for native in tables.natives(TABLE, config)}
 
 
 def ties(config: TransformerConfig) -> dict[str, str]:
-    """Returns the native tensors that the config ties to another one; all of them have the axes `v d`, so that ties are equalities."""
+    """Returns the ties between native tensors. All have axes `v d`, so tied tensors are equal."""
     names = {row.parts[0].name: row.name for row in TABLE}
     return {names[name]: names[stored] for name, stored in parameters.ties(config).items()}

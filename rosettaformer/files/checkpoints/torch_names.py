@@ -1,4 +1,4 @@
-"""Maps the names of a user's state dict to those of `torch_layout`: the prefix of the nn.Transformer, the names around it."""
+"""Maps a user's state dict names to those of `torch_layout`."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -20,10 +20,10 @@ State = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Names:
-    """What the user says about the names; None for what is not said.
+    """The user's names for tensors; None where the user set none.
 
-    prefix: of `encoder.layers...`; found automatically if None. source_embedding, target_embedding, logits: the names of the modules (or of
-    their weights) around the nn.Transformer.
+    prefix: the text before `encoder.layers...`, detected if None. source_embedding,
+    target_embedding, logits: the modules outside nn.Transformer, or their weights.
     """
 
     prefix: str | None = None
@@ -32,8 +32,8 @@ class Names:
     logits: str | None = None
 
     def find(self, name: str, state: State, ignore: Sequence[str]) -> "Found":
-        """Returns the tensors by native name; raises CheckpointError if there is no nn.Transformer or no source embedding."""
-        problems = [f"--ignore {key}: no such tensor{nearest(key, state)}" for key in ignore if key not in state]
+        """Finds the tensors. Raises CheckpointError if any essential one is missing."""
+        problems = [f"--ignore {key}: there is no such tensor{nearest(key, state)}" for key in ignore if key not in state]
         rest = {key: tensor for key, tensor in state.items() if key not in ignore}
         if not any(re.fullmatch(recognise.NATIVE, key) for key in rest):
             recognise.refuse_tensors(rest, name)
@@ -44,18 +44,18 @@ class Names:
             if key in rest:
                 keys[native] = key
             elif given and not native.endswith(".bias"):
-                problems.append(f"--name {_part(native)}={given}: no such tensor{nearest(key, rest)}")
+                problems.append(f"--name {_part(native)}={given}: there is no such tensor{nearest(key, rest)}")
         outer = set(keys.values())
         for key in rest:
             if key not in outer and key.startswith((f"{prefix}encoder.", f"{prefix}decoder.")):
                 keys[key.removeprefix(prefix)] = key
         if not any(native.startswith(("encoder.layers.", "decoder.layers.")) for native in keys):
-            raise CheckpointError(name, [*problems, f"holds no torch.nn.Transformer at the prefix {prefix!r}"])
+            raise CheckpointError(name, [*problems, f"has no torch.nn.Transformer at the prefix {prefix!r}"])
         taken = set(keys.values())
         return Found(name, prefix, keys, [key for key in rest if key not in taken], problems)
 
     def rename(self, natives: Mapping[str, Any], config: TransformerConfig) -> dict[str, Any]:
-        """Returns native tensors under the user's names; raises ValueError if two different ones would get the same name."""
+        """Renames native tensors. Raises ValueError if two different tensors get the same name."""
         prefix = "transformer." if self.prefix is None else self.prefix
         stored = torch_layout.ties(config)
         result: dict[str, Any] = {}
@@ -64,12 +64,12 @@ class Names:
             key = self._outer(native, {})[0] if native in torch_layout.OUTER else prefix + native
             root = stored.get(native, native)
             if owner.setdefault(key, root) != root:
-                raise ValueError(f"{native} and {owner[key]} cannot both be named {key}: the config does not tie them")
+                raise ValueError(f"{native} and {owner[key]} cannot both be named {key}: the config does not tie them. Rename one of them")
             result[key] = tensor
         return result
 
     def _outer(self, native: str, state: State) -> tuple[str, str | None]:
-        """Returns the name of a tensor around the nn.Transformer, given as the module's name or its weight's."""
+        """Returns the name of a tensor outside nn.Transformer, and the user's name if set."""
         module, _, kind = native.rpartition(".")
         given = getattr(self, module)
         if given is None:
@@ -81,7 +81,7 @@ class Names:
 
 @dataclass(frozen=True)
 class Found:
-    """The tensors of a state dict by native name, the unused ones, and the problems of the given names."""
+    """The tensors of a state dict by native name, unused tensors, and problems with names."""
 
     name: str
     prefix: str
@@ -90,7 +90,7 @@ class Found:
     problems: list[str]
 
     def shown(self, natives: State, fresh: bool) -> dict[str, Any]:
-        """Returns the config fields that the tensors show; the vocabularies of fresh tables cannot be shown."""
+        """Returns the config fields that the tensors imply. fresh: tables will be created."""
         shapes = {native: tuple(tensor.shape) for native, tensor in natives.items()}
         width = _length(shapes, r"\.norm\d?\.weight$")
         if not width:
@@ -107,9 +107,9 @@ class Found:
             result["source_vocabulary"] = source
         elif not fresh:
             unused = ", ".join(self.unused[:20]) or "none"
-            why = f"name it with --name source_embedding=NAME (tensors outside of the nn.Transformer: {unused})"
-            alone = "for an nn.Transformer alone, --fresh-embeddings SEED initialises tables and output layer"
-            raise CheckpointError(self.name, [*self.problems, f"no source embedding: {why}; {alone}"])
+            why = f"set it with --name source_embedding=NAME (tensors outside nn.Transformer: {unused})"
+            alone = "if the file has only an nn.Transformer, --fresh-embeddings SEED creates tables and output layer"
+            raise CheckpointError(self.name, [*self.problems, f"has no known source embedding: {why}; {alone}"])
         target = _vocabulary(shapes, ("target_embedding.weight", "logits.weight", "logits.bias"), width)
         if target or not fresh:
             result["target_vocabulary"] = target or source  # shared, or missing and reported
@@ -118,7 +118,7 @@ class Found:
         return result
 
     def match_problems(self, config: TransformerConfig, state: State, fresh: bool) -> list[str]:
-        """Returns missing, unexpected and misshapen tensors, by the user's names."""
+        """Returns missing, unexpected and misshapen tensors under the user's names."""
         tied = torch_layout.ties(config)
         optional = [native for native in torch_layout.OUTER if native not in self.keys and (fresh or native in tied)]
         expected = {
@@ -127,14 +127,14 @@ class Found:
             if native not in optional
         }
         problems = [*mismatches({key: state[key] for key in self.keys.values()}, expected)]
-        problems += [f"unexpected {key}: it belongs to no nn.Transformer; name it, or --ignore it" for key in self.unused]
+        problems += [f"unexpected {key}: not part of nn.Transformer; use --name or --ignore {key}" for key in self.unused]
         one_table = self.keys.get("source_embedding.weight") == self.keys.get("target_embedding.weight")
         if one_table and "target_embedding.weight" in self.keys and not config.share_embeddings:
-            problems.append("one table is named for source and target, but share_embeddings is False")
+            problems.append("source and target embedding are the same table; set share_embeddings, which is False")
         return problems
 
     def _missing(self, native: str) -> str:
-        return f"{native} (--name {_part(native)}=NAME names it)" if native in torch_layout.OUTER else self.prefix + native
+        return f"{native} (name it with --name {_part(native)}=NAME)" if native in torch_layout.OUTER else self.prefix + native
 
 
 def _part(native: str) -> str:
@@ -147,13 +147,13 @@ def _find_prefix(name: str, state: State) -> str:
         return prefixes[0]
     if not prefixes:
         some = ", ".join(list(state)[:5]) or "no tensors"
-        raise CheckpointError(name, [f"holds no torch.nn.Transformer (encoder.layers.0.self_attn...); got {some}"])
+        raise CheckpointError(name, [f"has no torch.nn.Transformer (encoder.layers.0.self_attn...); its tensors: {some}"])
     listed = ", ".join(repr(prefix) for prefix in prefixes)
-    raise CheckpointError(name, [f"holds several torch.nn.Transformer: choose one with --name prefix=NAME, of {listed}"])
+    raise CheckpointError(name, [f"has several torch.nn.Transformer modules; select one with --name prefix=NAME, one of {listed}"])
 
 
 def _length(shapes: Mapping[str, tuple[int, ...]], pattern: str) -> int:
-    """Returns the first size of the first tensor whose name matches; 0 if there is none."""
+    """Returns the first size of the first tensor whose name matches; 0 if none does."""
     return next((shape[0] for native, shape in shapes.items() if shape and re.search(pattern, native)), 0)
 
 

@@ -1,4 +1,4 @@
-"""State dicts of `torch.nn.Transformer` with an embedding table for each side and an output layer around it."""
+"""State dicts of `torch.nn.Transformer` plus source and target embeddings and an output layer."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -23,9 +23,10 @@ _PER_HEAD = ("key_value_heads", "key_size", "value_size")
 
 
 def view(path: str | Path, *, key: str | None = None, **options: Any) -> Checkpoint:
-    """Returns the checkpoint in a .safetensors file, shards with an index, or a torch.save file; options: see `import_state_dict`.
+    """Reads a .safetensors file, an index of shards, or a torch.save file.
 
-    key: the entry of a training checkpoint that holds the state dict.
+    key: the entry of a training checkpoint that holds the state dict. options: see
+    `import_state_dict`.
     """
     path = Path(path)
     source = pickled.read(path, key)
@@ -44,21 +45,21 @@ def save(
     written: Written = lambda count: None,
     **names: Any,
 ) -> None:
-    """Writes the state dict as .safetensors, .pt or .pth, whole or not at all; names: see `export_state_dict`.
+    """Writes the state dict as .safetensors, .pt or .pth; a failed write leaves nothing behind.
 
-    A state dict has no place for `foreign`; dtype, written: see `checkpoints.save`.
+    foreign: dropped. names: see `export_state_dict`. dtype, written: see `checkpoints.save`.
     """
     path = Path(path)
     if path.suffix not in (".safetensors", *pickled.SUFFIXES):
-        raise ValueError(f"a state dict must be written to .safetensors, {', '.join(pickled.SUFFIXES)}; got {path.name!r}")
+        raise ValueError(f"the file name of a state dict must end in .safetensors, {', '.join(pickled.SUFFIXES)}; got {path.name!r}")
     state, kind = export_state_dict(config, parameters, dtype=dtype, **names), dtype and strict.numpy_dtype(dtype)
     if path.is_dir():
-        raise ValueError(f"{path} is a folder")
+        raise ValueError(f"{path} is a folder; name a file")
     with replacing(path) as temporary:
         if path.suffix in pickled.SUFFIXES:
             pickled.write(temporary, {name: array.astype(kind or array.dtype, copy=False) for name, array in state.items()})
         else:
-            container.write(temporary, state, {"format": "pt"}, kind, written)  # required by Hugging Face's readers
+            container.write(temporary, state, {"format": "pt"}, kind, written)  # Hugging Face's readers require it
 
 
 def import_state_dict(
@@ -74,12 +75,13 @@ def import_state_dict(
     fresh_embeddings: int | None = None,
     name: str = "the state dict",
 ) -> Checkpoint:
-    """Returns the checkpoint of a state dict of NumPy arrays.
+    """Converts a state dict of NumPy arrays to a checkpoint.
 
-    Sizes come from the shapes; choices that no shape shows, such as the number of heads, from the preset and the settings. prefix,
-    source_embedding, target_embedding, logits: see `Names`. ignore: tensors that are no parameters, such as a positional table.
-    fresh_embeddings: a seed that initialises the tables and the output layer that the state dict lacks.
-    Raises ValueError listing every name, shape, dtype and value that does not fit, and every contradiction with the settings.
+    Sizes come from the shapes. Fields that no shape shows, such as the number of heads, come from
+    the preset and settings. prefix, source_embedding, target_embedding, logits: see `Names`.
+    ignore: tensors that are not parameters, such as a position table. fresh_embeddings: seed for
+    the tables and the output layer, if the state dict lacks them. Raises ValueError listing every
+    name, shape, dtype and value that does not fit, and every contradiction with the settings.
     """
     found = Names(prefix, source_embedding, target_embedding, logits).find(name, state, ignore)
     natives = {native: state[key] for native, key in found.keys.items()}
@@ -90,7 +92,7 @@ def import_state_dict(
     if config:
         problems += found.match_problems(config, state, fresh_embeddings is not None)
         problems += [
-            f"{found.keys[native]} must equal {found.keys[stored]}, to which the config ties it"
+            f"{found.keys[native]} must equal {found.keys[stored]}, to which the config ties it; untie them or make them equal"
             for native, stored in torch_layout.ties(config).items()
             if native in natives and stored in natives and natives[native].shape == natives[stored].shape
             if natives[native].tobytes() != natives[stored].tobytes()
@@ -117,15 +119,16 @@ def export_state_dict(
     target_embedding: str | None = None,
     logits: str | None = None,
 ) -> dict[str, np.ndarray]:
-    """Returns the state dict of canonical parameters, the inverse of `import_state_dict`, with a tied tensor under each of its names.
+    """Converts canonical parameters to a state dict, the inverse of `import_state_dict`.
 
-    The names: see `Names`. dtype: what tensors are rounded to, which must be able to hold them. Raises ValueError on parameters that do not
-    fit the config and on a config that nn.Transformer cannot express.
+    A tied tensor appears under each of its names. prefix and the other names: see `Names`. dtype:
+    the dtype to round to. Raises ValueError if parameters do not fit the config or overflow the
+    dtype, and if nn.Transformer cannot express the config.
     """
     head_size = config.model_width / config.heads
     needed = PAPER | {"key_value_heads": config.heads, "key_size": f"{head_size:g}", "value_size": f"{head_size:g}", "attention_bias": True}
     needed, has = TransformerConfig.apart(needed), config.to_dict()
-    # which change nothing in these models
+    # fields without effect in these models
     free = ("position_start", "classifier_dropout_rate", "round_embedding_scale", *(name for name in has if "rotary" in name))
     wrong = {name: value for name, value in needed.items() if name not in free and str(has[name]) != str(value)}
     problems = [f"torch.nn.Transformer needs {name}={value}; got {has[name]}" for name, value in wrong.items()]
@@ -138,29 +141,29 @@ def export_state_dict(
 def _resolve(
     shown: Mapping[str, Any], preset_name: str | None = None, settings: Mapping[str, Any] | None = None
 ) -> tuple[TransformerConfig | None, list[str]]:
-    """Returns the config, and every contradiction between what the tensors show and what the user says.
+    """Returns the config, and every contradiction between the tensors and the user's claims.
 
-    A preset decides choices, not sizes, which are the paper's. Its heads count only at its own width: at another one they would be a guess
-    that no shape refutes.
+    A preset sets choices but not sizes. Its head count applies only to a model of the preset's own
+    width: at another width it would be a guess that no shape can refute.
     """
     told = dict(settings or {})
     base = preset_of(preset_name).to_dict() if preset_name else {}
     if base.get("model_width") != shown["model_width"]:
         base.pop("heads", None)
-    for name, together in TransformerConfig.TOGETHER.items():  # which are one thing in nn.Transformer
+    for name, together in TransformerConfig.TOGETHER.items():  # one switch in nn.Transformer
         if together[0] in base:
             base = {name: base[together[0]], **{field: value for field, value in base.items() if field not in together}}
     claims = {name: value for name, value in base.items() if name not in (*_SIZES, *_PER_HEAD)} | told
     shown, problems = _split_heads({**PAPER, **shown}, claims)
     problems += [
-        f"{name} is {claims[name]!r} by {'--set' if name in told else f'the preset {preset_name}'}, but the tensors show {value!r}"
+        f"{name} is {claims[name]!r} in {'--set' if name in told else f'the preset {preset_name}'}, but {value!r} in the tensors"
         for name, value in shown.items()
         if name in claims and claims[name] != value
     ]
     fields = TransformerConfig.apart(claims | shown)
     needed = [field.name for field in dataclasses.fields(TransformerConfig) if field.name not in _PER_HEAD]
     if unknown := [name for name in needed if name not in fields]:
-        problems.append(f"the shapes cannot tell {', '.join(unknown)}: give --set FIELD=VALUE for each, or --preset")
+        problems.append(f"the shapes do not determine {', '.join(unknown)}: pass --set FIELD=VALUE for each, or --preset")
     if unknown or "key_size" not in fields:
         return None, problems
     try:
@@ -170,7 +173,7 @@ def _resolve(
 
 
 def _split_heads(shown: Mapping[str, Any], claims: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Completes what is shown with what nn.Transformer fixes: each of h heads has its own key and value, of size d / h."""
+    """Adds the head sizes that nn.Transformer fixes: h heads, keys and values of size d / h."""
     width, heads = shown["model_width"], claims.get("heads")
     if "heads" not in claims:
         return dict(shown), []

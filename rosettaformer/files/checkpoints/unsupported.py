@@ -1,4 +1,4 @@
-"""Says which component a Hugging Face model needs that is not supported, as far as its config.json tells."""
+"""Names the unsupported components that a Hugging Face model needs, judging by its config.json."""
 
 import shlex
 from collections.abc import Callable, Mapping
@@ -13,26 +13,26 @@ _FAMILIES: Mapping[str, str] = {
         dbrx deepseek_v2 deepseek_v3 dots1 ernie4_5_moe flex_olmo glm4_moe gpt_oss granitemoe
         granitemoehybrid granitemoeshared hunyuan_v1_moe jamba jetmoe lfm2_moe llama4 llama4_text
         minimax mixtral olmoe phimoe qwen2_moe qwen3_moe qwen3_next""",
-    "a parallel block, whose attention and feed-forward have the same input": """
+    "a parallel block (attention and feed-forward share their input)": """
         codegen cohere cohere2 falcon gpt_neox gptj persimmon phi""",
     "latent attention": "deepseek_v2 deepseek_v3 kimi_k2 longcat_flash minicpm3",
     "attention sinks": "gpt_oss",
-    "a recurrent layer in place of attention": """
+    "recurrent layers in place of attention": """
         bamba falcon_h1 falcon_mamba granitemoehybrid jamba lfm2 lfm2_moe mamba mamba2 nemotron_h
         qwen3_next recurrent_gemma rwkv zamba zamba2""",
-    "linear biases of attention (ALiBi)": "bloom mpt",
+    "linear attention biases (ALiBi)": "bloom mpt",
     "relative position biases": """
         longt5 mpnet mt5 pop2piano switch_transformers t5 t5gemma udop umt5""",
     "disentangled attention": "deberta deberta-v2",
-    "multipliers of embeddings and residuals": "granite granitemoe granitemoeshared minicpm",
+    "embedding and residual multipliers": "granite granitemoe granitemoeshared minicpm",
     "a squared ReLU": "arcee nemotron",
-    "norms without scale": "olmo",
-    "norms of queries and keys after their rotation": "hunyuan_v1_dense",
-    "embeddings of another width than the model": "albert",
-    "layers that share their weights": "albert",
-    "windows on both sides": "modernbert longformer led big_bird bigbird_pegasus",
+    "norms without a scale": "olmo",
+    "query and key norms after RoPE": "hunyuan_v1_dense",
+    "embeddings narrower or wider than the model": "albert",
+    "weights shared across layers": "albert",
+    "two-sided attention windows": "modernbert longformer led big_bird bigbird_pegasus",
     "convolutions": "speech_to_text squeezebert wav2vec2 whisper",
-    "an encoder with a decoder": """
+    "an encoder-decoder": """
         bart bigbird_pegasus blenderbot blenderbot-small fsmt led longt5 m2m_100 marian mbart mt5
         mvp nllb-moe pegasus pegasus_x plbart pop2piano prophetnet speech_to_text
         switch_transformers t5 t5gemma trocr udop umt5 whisper""",
@@ -53,33 +53,33 @@ def _kinds(word: str) -> Callable[[Entries], bool]:
     return lambda entries: word in str(entries.get("layer_types"))
 
 
-# component -> whether the entries of a config.json show it
+# component -> whether the entries of config.json show that the model needs it
 _SHOWN: Mapping[str, Callable[[Entries], bool]] = {
     "a mixture of experts": lambda entries: any(
         is_number(entries.get(name)) and entries[name] > 1
         for name in ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
     ),
-    "a parallel block, whose attention and feed-forward have the same input": _true("use_parallel_residual", "parallel_attn"),
+    "a parallel block (attention and feed-forward share their input)": _true("use_parallel_residual", "parallel_attn"),
     "latent attention": _given("kv_lora_rank", "q_lora_rank"),
-    "a recurrent layer in place of attention": lambda entries: (
+    "recurrent layers in place of attention": lambda entries: (
         _given("state_size", "ssm_cfg", "mamba_d_state", "linear_num_key_heads")(entries) or _kinds("linear_attention")(entries)
     ),
-    "linear biases of attention (ALiBi)": _true("alibi", "use_alibi"),
+    "linear attention biases (ALiBi)": _true("alibi", "use_alibi"),
     "relative position biases": _given("relative_attention_num_buckets", "relative_attention"),
-    "multipliers of embeddings and residuals": _given("embedding_multiplier", "residual_multiplier"),
-    "embeddings of another width than the model": lambda entries: (
+    "embedding and residual multipliers": _given("embedding_multiplier", "residual_multiplier"),
+    "embeddings narrower or wider than the model": lambda entries: (
         is_number(entries.get("embedding_size")) and entries["embedding_size"] != entries.get("hidden_size")
     ),
-    "an encoder with a decoder": _true("is_encoder_decoder"),
-    "images or sounds": _given("vision_config", "audio_config"),
+    "an encoder-decoder": _true("is_encoder_decoder"),
+    "image or audio inputs": _given("vision_config", "audio_config"),
     "chunked attention": _kinds("chunked_attention"),
 }
 
 
 def components(model_type: str, entries: Entries) -> list[str]:
-    """Returns the components that a model needs and that are not supported, as far as that is known.
+    """Returns the known unsupported components that a model needs.
 
-    entries: those of its config.json, if there is one.
+    entries: the model's config.json; may be empty.
     """
     listed = [component for component, types in _FAMILIES.items() if model_type in types.split()]
     shown = [component for component, shows in _SHOWN.items() if shows(entries)]
@@ -89,7 +89,7 @@ def components(model_type: str, entries: Entries) -> list[str]:
 
 
 def reason(model_type: str, entries: Entries, place: Path | None = None) -> str:
-    """Returns why a family is not read, and what judges its models. place: of its folder, or of a file there."""
+    """Explains why a family cannot be read, and what to do. place: its folder, or a file in it."""
     lacking = components(model_type, entries)
     unknown = ", and config.json does not show which component is missing"
     needs = f": it needs {'; and '.join(lacking)}" if lacking else unknown
@@ -97,11 +97,11 @@ def reason(model_type: str, entries: Entries, place: Path | None = None) -> str:
     return (
         f"model_type {model_type} is not supported{needs}. "
         f"`rosettaformer compare transformers:{folder} OTHER` compares the whole model with another; "
-        "`rosettaformer new-port` begins a port of one of its parts"
+        "`rosettaformer new-port` starts a port of one of its parts"
     )
 
 
 def refuse(model_type: str) -> None:
-    """Raises ValueError if a family is known not to be supported."""
+    """Raises ValueError if a family is known to be unsupported."""
     if any(model_type in types.split() for types in _FAMILIES.values()):
         raise ValueError(reason(model_type, {}))

@@ -1,1 +1,1 @@
-"""Uses a checkpoint on any backend: continues texts, classifies them, and shows what a model computes on the way."""
+"""Uses a checkpoint on any backend: generates text, classifies it, and shows attention."""

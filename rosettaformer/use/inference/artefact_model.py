@@ -1,4 +1,4 @@
-"""A file that people ship as a model for use: its runtime computes, from its own weights."""
+"""Runs an exported model as a `models.Model`, with its own runtime and weights."""
 
 import contextlib
 from collections.abc import Mapping
@@ -17,9 +17,9 @@ from .models import Model
 
 
 class ArtefactModel(Model):
-    """`models.Model` of a decoder, by the functions of an artefact. If none takes a cache, every token costs the whole text.
+    """`models.Model` of an exported decoder. Without a cache, each token rereads the whole text.
 
-    Raises ValueError if it is not known what an input means, and if the file cannot continue texts of this config.
+    Raises ValueError if the meaning of an input is unknown, and if the file cannot generate text.
     """
 
     def __init__(self, bundle: Bundle, config: TransformerConfig, tensors: Mapping[str, str], function: str = "") -> None:
@@ -27,29 +27,29 @@ class ArtefactModel(Model):
         gives, length = self._calls.gives, self._calls.fixed.get("target")
         if "logits" not in gives:
             given = ", ".join(map(str, gives.values()))
-            raise ValueError(f"the file must give logits; its outputs are {given}: --tensor NAME=logits says which they are")
+            raise ValueError(f"the file has no output for logits, only {given}; mark it with --tensor NAME=logits")
         self._check_vocabulary((gives["logits"].shape or ("",))[-1])
         if length is not None and not self._calls.step_name:
-            raise ValueError(f"the file takes {length} tokens alone, and no cache; to continue a text it must take more of them each time")
+            raise ValueError(f"the file takes exactly {length} tokens and has no cache; export it with a free length to generate text")
 
     def _check_vocabulary(self, got: int | str) -> None:
         if isinstance(got, int) and got != self.config.target_vocabulary:
-            raise ValueError(f"the file must give logits of the {self.config.target_vocabulary} tokens of config.json; got {got}")
+            raise ValueError(f"the file's logits must be for {self.config.target_vocabulary} tokens, as in config.json; got {got}")
 
     def start(self, rows: int, length: int) -> Any:
         return self._calls.start(rows) if self._calls.step_name else _Texts(self._calls, rows)
 
     def read(self, token_bt: np.ndarray, mask_bt: np.ndarray, cache_: Any) -> tuple[np.ndarray, Any]:
-        """Raises ValueError if the file has no room or no mask for these rows, and with what its runtime says where it refuses them."""
+        """Raises ValueError if the file has no room or mask for the rows, or its runtime fails."""
         try:
             with contextlib.nullcontext() if self._has_run else without_greeting():
                 logits_btv = cache_.read(token_bt, mask_bt)
         except NotShown as error:
             raise ValueError(f"{error}; got {len(token_bt)} rows of {token_bt.shape[1]} new tokens") from None
-        except Exception as error:  # each runtime raises its own
+        except Exception as error:  # runtimes raise many types
             said = " ".join(str(error).split())[:300]
             raise ValueError(
-                f"the file must read {token_bt.shape[1]} tokens of {len(token_bt)} rows; {type(error).__name__}: {said}"
+                f"the file cannot read {token_bt.shape[1]} tokens of {len(token_bt)} rows; {type(error).__name__}: {said}"
             ) from None
         self._has_run = True
         self._check_vocabulary(logits_btv.shape[-1])
@@ -60,11 +60,11 @@ class ArtefactModel(Model):
         return cache_
 
     def run(self, method: str, **inputs: np.ndarray | None) -> Any:
-        raise ValueError(f"an artefact continues texts; it has no {method}")
+        raise ValueError(f"an exported model only generates text; it has no {method}")
 
 
 class _Texts:
-    """Rows that are read anew, as a whole, whenever a token is added to them."""
+    """Rows that are read again as a whole whenever a token is added."""
 
     def __init__(self, calls: Calls, rows: int) -> None:
         self._calls, self._token_bt, self._mask_bt = calls, np.zeros((rows, 0), np.int64), np.zeros((rows, 0), bool)
@@ -76,17 +76,17 @@ class _Texts:
         return self._calls.forward(target=self._token_bt, target_mask=self._mask_bt)["logits"]
 
     def reorder(self, row_b: np.ndarray) -> None:
-        """Makes row i what row `row_b[i]` was."""
+        """Replaces row i by row `row_b[i]`."""
         self._token_bt, self._mask_bt = self._token_bt[row_b], self._mask_bt[row_b]
 
 
 def open_with_artefact(
     folder: Path, file: Path, allow_code: bool, tensors: Mapping[str, str], function: str = "", **reading: Any
 ) -> tuple[Folder, ArtefactModel]:
-    """Returns a folder, for its tokenizer and its generation options, and the model in a file, whose config is that of its manifest, or
-    else of the folder.
+    """Opens a folder, for its tokenizer and options, and the exported model in a file.
 
-    reading: options of `open_folder`. Raises ValueError on everything that is wrong with either, and `opening.Absent`.
+    The model's config is that of its manifest, or else the folder's. reading: options of
+    `open_folder`. Raises ValueError on every problem, and `opening.Absent`.
     """
     with without_greeting():
         bundle = Bundle(file, allow_code)

@@ -1,4 +1,4 @@
-"""Returns what a model attends to when it reads a text."""
+"""Computes the attention weights of a text."""
 
 from collections.abc import Sequence
 
@@ -14,12 +14,12 @@ Inputs = dict[str, np.ndarray | None]
 
 
 def attend(model: Model, tokenizer: Tokenizer, text: str, pair: str | None = None) -> list[AttentionMap]:
-    """Returns the attention weights of every layer and head, and the texts of the tokens. Texts and errors: see `inputs_of`."""
+    """Returns the attention weights of all layers and heads, with the tokens' texts."""
     config = model.config
     inputs, source, target = inputs_of(config, tokenizer, text, pair)
     if 0 < config.max_positions < len(target):
         raise ValueError(
-            f"a text of a decoder must have at most {config.max_positions} tokens, the positions of the model; got {len(target)}"
+            f"a decoder's text must have at most {config.max_positions} tokens, the model's number of positions; got {len(target)}"
         )
     one_row = pair is not None and config.encoder_layers and not config.decoder_layers
     second = tokenizer.second((text, str(pair)), config.max_positions) if one_row else 0
@@ -29,16 +29,16 @@ def attend(model: Model, tokenizer: Tokenizer, text: str, pair: str | None = Non
 def inputs_of(
     config: TransformerConfig, tokenizer: Tokenizer, text: str, pair: str | None = None
 ) -> tuple[Inputs, Sequence[str], Sequence[str]]:
-    """Returns the arguments of `reference_numpy.states` for a text, in one row; and the texts of the source's and the target's tokens.
+    """Returns the arguments of `states` for one row, and the texts of source and target tokens.
 
-    An encoder-only model reads the text, and the pair as a second segment, as `classify` does: cut to the positions. A decoder-only model
-    reads the text as a prompt, uncut. An encoder-decoder reads the pair. Raises ValueError on a text without a token, and on a pair that is
-    missing or has no place.
+    An encoder-only model reads the text, and the pair as second segment, cut to the positions. A
+    decoder-only model reads the text as an uncut prompt. An encoder-decoder reads text and pair.
+    Raises ValueError on a text without tokens, and on a missing or superfluous pair.
     """
     if config.cross_attention and pair is None:
-        raise ValueError("an encoder and a decoder read two texts; got no pair")
+        raise ValueError("an encoder-decoder reads two texts; pass the second with --pair")
     if not config.encoder_layers and pair is not None:
-        raise ValueError("a decoder-only model reads one text; got a pair")
+        raise ValueError("a decoder-only model reads one text; remove --pair")
     inputs: Inputs = {}
     source: Sequence[str] = ()
     target: Sequence[str] = ()
@@ -56,5 +56,5 @@ def inputs_of(
 def _shown(tokenizer: Tokenizer, token_t: np.ndarray, text: str) -> list[str]:
     """Returns the texts of tokens, with line ends made visible."""
     if not len(token_t):
-        raise ValueError(f"a text must have a token; got {text!r}")
+        raise ValueError(f"a text must have at least one token; got {text!r}")
     return [word.replace("\n", "↵") for word in tokenizer.words(token_t.tolist())]

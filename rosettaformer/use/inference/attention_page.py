@@ -1,4 +1,4 @@
-"""Renders attention weights as one self-contained HTML page: every head of every layer as a picture, and one head with its tokens."""
+"""Renders attention weights as a self-contained HTML page with every head of every layer."""
 
 import base64
 import zlib
@@ -11,7 +11,7 @@ import numpy as np
 from ...common import pages
 
 LEVELS = 65535  # a weight is stored as the nearest multiple of 1 / LEVELS
-# name in the result of `states` -> title, and the side whose tokens are the keys
+# names in the result of `states` -> title, and the side of the keys
 _KINDS = {
     ("encoder", "self_attention"): ("encoder self-attention", "source"),
     ("decoder", "self_attention"): ("decoder self-attention", "target"),
@@ -21,10 +21,10 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class AttentionMap:
-    """The weights of one attention, `l h t s`: in layer l and head h, the weight of key token s for query token t.
+    """The weights `l h t s` of one attention: layer, head, query token, key token.
 
-    second: where the second of two texts in one row begins; 0 for one text. layers, heads: the model's numbers of the layers and heads;
-    counted from 0 if empty.
+    second: where the second of two texts in one row starts; 0 for one text. layers, heads: their
+    numbers in the model; counted from 0 if empty.
     """
 
     name: str
@@ -41,9 +41,9 @@ class AttentionMap:
 
 
 def maps(states: Mapping[str, Any], source: Sequence[str] = (), target: Sequence[str] = (), second: int = 0) -> Iterator[AttentionMap]:
-    """Returns the attention maps of one row, from the result of `reference_numpy.states` or a twin, and the texts of its tokens.
+    """Yields the attention maps of one row, from the result of `states` and its tokens' texts.
 
-    second: where the second text of the source begins, 0 for one text.
+    second: where the second text of the source starts; 0 for one text.
     """
     for (stack, part), (name, keys) in _KINDS.items():
         weights_lbhts = states.get(stack, {}).get(f"{part}_lbhts")
@@ -55,7 +55,7 @@ def maps(states: Mapping[str, Any], source: Sequence[str] = (), target: Sequence
 
 
 def chosen(shown: Sequence[AttentionMap], layers: Sequence[int] = (), heads: Sequence[int] = ()) -> list[AttentionMap]:
-    """Returns the maps restricted to these layers and heads; None means all. Raises ValueError on a number that no map has."""
+    """Selects layers and heads; empty means all. Raises ValueError on numbers that no map has."""
     for name, numbers, axis in (("layer", layers, 0), ("head", heads, 1)):
         count = max(one.weights_lhts.shape[axis] for one in shown)
         if beyond := [number for number in numbers if not 0 <= number < count]:
@@ -70,9 +70,9 @@ def chosen(shown: Sequence[AttentionMap], layers: Sequence[int] = (), heads: Seq
 
 
 def render(model: str, texts: Sequence[str], facts: Mapping[str, str], shown: Sequence[AttentionMap]) -> str:
-    """Renders the page. model: its name. texts: what was read. facts: further lines of its head, by name.
+    """Renders the page. texts: the texts read. facts: further lines of the header, by name.
 
-    Raises ValueError on weights that are not numbers from 0 to 1, or do not fit the tokens.
+    Raises ValueError on weights that are not from 0 to 1 or do not fit the tokens.
     """
     return (
         pages.environment(__package__)
@@ -82,10 +82,10 @@ def render(model: str, texts: Sequence[str], facts: Mapping[str, str], shown: Se
 
 
 def _data(one: AttentionMap) -> dict[str, Any]:
-    """Returns what the page's script reads."""
+    """Returns the data for the page's script."""
     lengths = list(one.weights_lhts.shape[2:])
     if lengths != [len(one.queries), len(one.keys)]:
-        raise ValueError(f"weights must be of {len(one.queries)} by {len(one.keys)} tokens; got {' by '.join(map(str, lengths))}")
+        raise ValueError(f"weights must be for {len(one.queries)} by {len(one.keys)} tokens; got {' by '.join(map(str, lengths))}")
     return {
         "name": one.name,
         "layers": list(one.layers),
@@ -98,9 +98,9 @@ def _data(one: AttentionMap) -> dict[str, Any]:
 
 
 def packed(weights_lhts: np.ndarray) -> str:
-    """Returns base64 of zlib of the weights as multiples of 1 / LEVELS: the high bytes of all of them, then the low bytes."""
+    """Encodes weights as multiples of 1 / LEVELS: high bytes, then low bytes, zlib, base64."""
     wide = np.asarray(weights_lhts, np.float64)
-    if not ((wide > -0.01) & (wide < 1.01)).all():  # half precision rounds a weight of 1 up
+    if not ((wide > -0.01) & (wide < 1.01)).all():  # half precision may round 1 up
         raise ValueError(f"attention weights must be numbers from 0 to 1; got {wide.min()} to {wide.max()}")
     level = np.rint(np.clip(wide, 0, 1) * LEVELS).astype(np.uint16)
     planes = np.stack([level >> 8, level & 255]).astype(np.uint8)

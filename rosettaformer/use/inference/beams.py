@@ -1,4 +1,4 @@
-"""The beam search of one prompt as `transformers` 5 defines it: which beams live on, which are finished, and when the search ends."""
+"""The beam search of one prompt, as `transformers` 5 defines it."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -9,7 +9,7 @@ from .options import GenerationOptions
 
 
 class Beam(NamedTuple):
-    """Tokens, and their log p; for a hypothesis, its score. parent: the live beam that it continues."""
+    """Tokens and their log p, or a hypothesis' score. parent: the live beam that it continues."""
 
     score: float
     tokens: tuple[int, ...]
@@ -17,15 +17,16 @@ class Beam(NamedTuple):
 
 
 class Beams:
-    """The live beams of one prompt, all of one length, and the num_beams best hypotheses, best first.
+    """The live beams of one prompt, and its num_beams best hypotheses, best first.
 
-    ends: whether an answer ends with the last of these tokens.
-    A hypothesis of n tokens, its end token counted, has the score `log p / n^length_penalty`. The search ends at `most` tokens, where no
-    beam can go on, and when num_beams hypotheses are finished and
+    ends: whether a continuation ends with these tokens. A hypothesis of n tokens, including the end
+    token, has the score `log p / n^length_penalty`. The search ends at `most` tokens, if no beam
+    can continue, or if num_beams hypotheses are finished and
     - early_stopping is True; or
-    - it is False, and the best live beam, were it finished as it is, would not beat the worst of them; or
-    - it is "never", and the best live beam would not either, were all of `most` tokens as likely as those that it has (length_penalty > 0).
-    Source: the function `_beam_search` of transformers/generation/utils.py, 5.23.
+    - it is False, and the best live beam, if finished now, would not beat the worst of them; or
+    - it is "never", and the best live beam would not, even if it reached `most` tokens without
+      becoming less likely (for length_penalty > 0).
+    Source: `_beam_search` in transformers/generation/utils.py, 5.23.
     """
 
     def __init__(self, options: GenerationOptions, most: int, ends: Callable[[tuple[int, ...]], bool]) -> None:
@@ -35,14 +36,15 @@ class Beams:
     def advance(self, scores_wv: np.ndarray) -> None:
         """Advances by one token, given its scores for each live beam.
 
-        Of the likeliest max(2, 1 + e) num_beams continuations, e end tokens, the first num_beams may finish; the others can only live on.
+        Considers the max(2, 1 + e) num_beams most likely continuations, with e end tokens. Only the
+        first num_beams of these may finish.
         """
         if self.done:
             return
         options, length = self.options, len(self.live[0].tokens) + 1
         total_wv = scores_wv[: len(self.live)] + np.array([beam.score for beam in self.live], scores_wv.dtype)[:, None]
         found = self._best(total_wv, max(2, 1 + len(options.eos_token_id)) * options.num_beams)
-        if not found:  # nothing may follow: live beams end as they are
+        if not found:  # no token may follow, so live beams end as they are
             found, length = self.live, length - 1
         ends = [length == self.most or found is self.live or self.ends(beam.tokens) for beam in found]
         penalty = total_wv.dtype.type(max(length, 1) ** options.length_penalty)
@@ -53,7 +55,7 @@ class Beams:
         self.done = not self.live or self._stops(length, total_wv.dtype)
 
     def _best(self, total_wv: np.ndarray, count: int) -> list[Beam]:
-        """Returns the likeliest continuations, likeliest first, without those of probability 0."""
+        """Returns the most likely continuations in order, without those of probability 0."""
         flat = total_wv.ravel()
         order = np.argpartition(-flat, count)[:count] if count < len(flat) else np.arange(len(flat))
         order = order[np.lexsort((order, -flat[order]))]

@@ -1,4 +1,4 @@
-"""A folder as people have it: a model, its tokenizer, its labels and its generation options. All of its problems are reported at once."""
+"""Opens a folder with a model, tokenizer, labels and options, and reports all problems at once."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ from .classification import Labels, labels_of
 from .options import defaults
 from .tokenizer import Tokenizer
 
-# fields that change no answer of a decoder: how its parameters are held, its training, and what other models have
+# fields that do not affect a decoder's output
 _WITHOUT_EFFECT = {
     "tie_logits", "share_embeddings", "source_vocabulary", "padding_id", "dropout_rate", "attention_dropout_rate", "hidden_dropout_rate",
     "classifier_dropout_rate",
@@ -35,12 +35,13 @@ class Folder:
 
 
 def open_folder(path: Path, use: str, ignore: Sequence[str] = (), weights: bool = True, config: TransformerConfig | None = None) -> Folder:
-    """Opens the folder for a use: "generate" needs a decoder-only model, "classify" a classification head, "fill" a masked language head,
-    "encode" an encoder-only model; "attend" takes any. ignore: see `hugging_face.view`; an unused pooler may be absent.
-    weights: whether the model's are in the folder; otherwise the checkpoint has no parameters, and is of the config of an artefact, which
-    config.json must not contradict, or, if it says none, of that of config.json.
+    """Opens a folder for a use.
 
-    Raises ValueError listing every problem.
+    "generate" needs a decoder-only model, "classify" a classification head, "fill" a masked
+    language head, "encode" an encoder-only model; "attend" takes any model. ignore: see
+    `hugging_face.view`; an unused pooler may be missing. weights: False if an exported model has
+    the weights; the result then has no parameters. config: the exported model's, which config.json
+    must not contradict; None to use that of config.json. Raises ValueError listing every problem.
     """
     problems: list[str] = []
 
@@ -51,7 +52,7 @@ def open_folder(path: Path, use: str, ignore: Sequence[str] = (), weights: bool 
             problems.append(str(error))
 
     if not path.is_dir():
-        raise ValueError(f"{path} must be a folder with a model and its tokenizer")
+        raise ValueError(f"{path} is not a folder; name the folder of a model and its tokenizer")
     read = (_checkpoint, use) if weights else (_described, config)
     checkpoint = tried(read[0], path, read[1], ignore)
     config = checkpoint and checkpoint.config
@@ -72,7 +73,7 @@ def _checkpoint(path: Path, use: str, ignore: Sequence[str]) -> Checkpoint:
 
 
 def _described(path: Path, config: TransformerConfig | None, ignore: Sequence[str]) -> Checkpoint:
-    """Returns what a folder says of a model whose weights lie elsewhere."""
+    """Returns the config and options of a model whose weights are in another file."""
     if config and not (path / CONFIG).exists():
         said = {GENERATION: read_object(path / GENERATION)} if (path / GENERATION).exists() else {}
         return Checkpoint(config, {}, said)
@@ -82,13 +83,13 @@ def _described(path: Path, config: TransformerConfig | None, ignore: Sequence[st
     own, other = essential(config), essential(found.config)
     differing = [name for name in own | other if name not in _WITHOUT_EFFECT and own.get(name) != other.get(name)]
     if differing:
-        of = ", ".join(f"{name} {other.get(name)} and {own.get(name)}" for name in differing)
-        raise ValueError(f"{path / CONFIG} and the manifest of the artefact must be of the same model; they have {of}")
+        of = ", ".join(f"{name} is {other.get(name)} and {own.get(name)}" for name in differing)
+        raise ValueError(f"{path / CONFIG} and the exported model's manifest describe different models: {of}. Use the right folder")
     return replace(found, config=config)
 
 
 def _entries(path: Path, checkpoint: Checkpoint | None) -> Mapping[str, Any]:
-    """Returns the entries of config.json, as far as it can be read."""
+    """Returns the entries of config.json, or none if it cannot be read."""
     if checkpoint:
         entries: Mapping[str, Any] = checkpoint.foreign.get(CONFIG, {})
         return entries
@@ -99,20 +100,20 @@ def _entries(path: Path, checkpoint: Checkpoint | None) -> Mapping[str, Any]:
 
 
 def refuse(problems: Iterable[str]) -> None:
-    """Raises one ValueError with every problem, if there are any."""
+    """Raises one ValueError that lists every problem, if there are any."""
     if text := "\n  ".join(problems):
         raise ValueError(text)
 
 
 def _unfit(config: Any, use: str) -> str:
-    """Returns why a model of that config cannot be used so; empty if it can."""
+    """Returns why a model with this config does not support the use; empty if it does."""
     has = f"got encoder_layers={config.encoder_layers}, decoder_layers={config.decoder_layers}"
     if use == "generate" and (config.encoder_layers or not config.decoder_layers):
-        return f"prompts are continued by a decoder-only model, as GPT-2 or Llama is; {has}"
+        return f"generating text needs a decoder-only model, such as GPT-2 or Llama; {has}"
     if use not in ("generate", "attend") and (config.decoder_layers or not config.encoder_layers):
-        return f"texts are read by an encoder-only model, as BERT is; {has}"
+        return f"this command needs an encoder-only model, such as BERT; {has}"
     if use == "classify" and not config.classes:
-        return "classes need a classification head; the model has none (classes=0)"
+        return "classifying needs a classification head; the model has none (classes=0)"
     if use == "fill" and not config.masked_language_head:
-        return "masks are filled by a masked language head; the model has none (masked_language_head=False)"
+        return "filling masks needs a masked language head; the model has none (masked_language_head=False)"
     return ""

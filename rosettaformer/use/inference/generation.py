@@ -1,5 +1,6 @@
-"""Continues prompts with a decoder-only model: greedy, by sampling, and by beams. The model computes logits; NumPy chooses the tokens here,
-so that every backend chooses alike.
+"""Generates text with a decoder-only model: greedily, by sampling or by beam search.
+
+The model computes logits. The tokens are chosen here, in NumPy, so every backend chooses alike.
 """
 
 import functools
@@ -18,14 +19,14 @@ from .options import GenerationOptions
 from .tokenizer import common_length
 from .truncation import truncate
 
-_Text = Callable[[Sequence[int]], str] | None  # turns ids into their text
-_Ends = Callable[[Sequence[int], Sequence[int]], bool]  # whether an answer ends, of a prompt and its tokens
-CHUNK = 128  # tokens of a prompt that are read at a time, since logits of all of them are computed: see `_chunk`
+_Text = Callable[[Sequence[int]], str] | None  # decodes ids
+_Ends = Callable[[Sequence[int], Sequence[int]], bool]  # whether a continuation ends, from the prompt and its tokens
+CHUNK = 128  # prompt tokens per call, since logits are computed for all of them; see `_chunk`
 
 
 @dataclass(frozen=True)
 class Token:
-    """The next token of an answer, by the numbers of the prompt and the answer, reported as soon as it is chosen."""
+    """The next token of a continuation, reported as soon as it is chosen."""
 
     prompt: int
     answer: int
@@ -34,7 +35,7 @@ class Token:
 
 @dataclass(frozen=True)
 class Answer:
-    """A whole answer: its tokens, the end token included; and their log p, divided by n^length_penalty in a beam search."""
+    """A complete continuation with its end token. score: log p; by beams, length-penalised."""
 
     prompt: int
     answer: int
@@ -48,15 +49,18 @@ def generate(
     options: GenerationOptions,
     text: _Text = None,
 ) -> Iterator[Token | Answer]:
-    """Yields the answers to the prompts, all in one batch: each token as it is chosen (except with beams), and each answer when it ends.
+    """Yields the continuations of a batch of prompts.
 
-    Tokens are chosen by float32 logits, whatever the model's dtype. Prompts of different lengths are padded on the left; no token attends
-    to the padding and no penalty counts it (for no_repeat_ngram_size `transformers` takes the padding for tokens). Drawn tokens depend on
-    the seed and the numbers of prompt and answer, not on the other prompts; but where the frequencies of positions depend on the length
-    (ROTARY), the longest prompt decides them for all. An answer ends if no token may follow.
-    text: turns ids into their text, special tokens included; stop_strings need it.
-    Raises ValueError if there is no prompt, if one is empty, if a prompt or an answer exceeds the positions, if the answers exceed the
-    memory, if stop_strings are set and text is None, and if bad_words_ids has an id that the model lacks.
+    Yields each token when it is chosen (except in beam search), and each continuation when it ends.
+    Tokens are chosen from float32 logits in every dtype. Shorter prompts are padded on the left;
+    attention and penalties ignore the padding (for no_repeat_ngram_size, `transformers` does not).
+    Sampling depends on the seed and the numbers of prompt and continuation, not on other prompts.
+    However, if position frequencies depend on the length (ROTARY), the longest prompt decides. A
+    continuation ends if no token may follow.
+    text: decodes ids, with special tokens; required by stop_strings.
+    Raises ValueError if there is no prompt, if one is empty, if a prompt or a continuation exceeds
+    the positions or the memory, if stop_strings are set without `text`, and if bad_words_ids has
+    an id outside the vocabulary.
     """
     if not prompts or not all(prompts):
         raise ValueError(f"every prompt needs at least one token; got {[len(prompt) for prompt in prompts]} tokens")
@@ -79,8 +83,9 @@ def generate(
 
 
 def _ends(options: GenerationOptions, text: _Text, prompt: Sequence[int], tokens: Sequence[int]) -> bool:
-    """Returns whether the answer ends: its last token is an end token or completes a stop string,
-    which may begin in the prompt and may be followed by more of that token's text.
+    """Whether the last token is an end token or completes a stop string.
+
+    The stop string may start in the prompt, and more of the token's text may follow it.
     """
     if tokens[-1] in options.eos_token_id:
         return True
@@ -92,8 +97,9 @@ def _ends(options: GenerationOptions, text: _Text, prompt: Sequence[int], tokens
 
 
 def _chunk(config: TransformerConfig, length: int) -> int:
-    """Returns how many tokens of a prompt of that length are read at a time: all of them if the frequencies of its positions depend on the
-    length that is read with them (ROTARY), so that every key has those of the whole prompt.
+    """Returns how many prompt tokens are read per call.
+
+    If frequencies depend on the length (ROTARY), all are, so that every key is rotated alike.
     """
     kinds = map(config.layer_kind, range(config.decoder_layers))
     scalings = [kind.scaling for kind in kinds if kind.rotary and kind.scaling.by_length]
@@ -101,19 +107,19 @@ def _chunk(config: TransformerConfig, length: int) -> int:
 
 
 def _require_room(config: TransformerConfig, rows: int, width: int, length: int) -> None:
-    """Raises ValueError if the logits and caches of these rows, with prompts of that width, exceed the machine's memory."""
+    """Raises ValueError if the logits and caches of these rows exceed the machine's memory."""
     logits = 4 * min(width, _chunk(config, width)) * config.target_vocabulary
-    kept = 2 * length * config.decoder_layers * config.key_value_heads * (config.key_size + config.value_size)  # of half precision
+    kept = 2 * length * config.decoder_layers * config.key_value_heads * (config.key_size + config.value_size)  # in half precision
     size, room = rows * (logits + kept), physical_memory()
     if size > room:
-        raise ValueError(f"answers must fit into memory, {room / 1e9:.1f} GB; {rows} at a time take {size / 1e9:.1f} GB or more")
+        raise ValueError(f"the memory, {room / 1e9:.1f} GB, is too small: {rows} rows at a time need at least {size / 1e9:.1f} GB")
 
 
 def next_scores(scores_bv: np.ndarray, target_bt: np.ndarray, mask_bt: np.ndarray, options: GenerationOptions, ends: bool) -> np.ndarray:
-    """Returns the scores that choose the next token: with repetition_penalty and no_repeat_ngram_size, and -inf for a token that completes
-    one of bad_words_ids, and for an end token that comes too early.
+    """Returns the scores that choose the next token, after penalties and bans.
 
-    scores_bv: logits, or `log p` of beams. ends: whether an end token may come.
+    Tokens that complete one of bad_words_ids, and early end tokens, get -inf. scores_bv: logits, or
+    `log p` of beams. ends: whether an end token is allowed.
     """
     result_bv = sampling.penalise(scores_bv, target_bt, options.repetition_penalty, options.no_repeat_ngram_size, mask_bt)
     for *before, last in options.bad_words_ids:
@@ -128,9 +134,9 @@ def next_scores(scores_bv: np.ndarray, target_bt: np.ndarray, mask_bt: np.ndarra
 
 
 class _Reading:
-    """The model after it has read a text for each row, padded to a width: the scores of the next token."""
+    """The state of a model that has read one padded text per row: the scores of the next token."""
 
-    _cache: Any  # of the model
+    _cache: Any  # the model's
 
     def __init__(
         self, model: Model, prompts: Sequence[Sequence[int]], width: int, options: GenerationOptions, most: int, least: int
@@ -145,7 +151,7 @@ class _Reading:
         self._begin()
 
     def read(self, token_b: np.ndarray, row_b: np.ndarray | None = None) -> None:
-        """Reads these tokens; first, row i becomes what row `row_b[i]` was."""
+        """Reads one token per row. row_b: reorders the rows first, row i from row `row_b[i]`."""
         if row_b is not None:
             self._cache = self._model.reorder(self._cache, row_b)
             self._target_bt, self._mask_bt = self._target_bt[row_b], self._mask_bt[row_b]
@@ -153,13 +159,13 @@ class _Reading:
         self._target_bt = np.concatenate([self._target_bt, token_b[:, None]], axis=1)
         self._mask_bt = np.concatenate([self._mask_bt, new_mask_bt], axis=1)
         if any(before <= original < self._length for original in self._switches):
-            self._begin()  # every key rotates anew, by the frequencies of long texts (ROTARY)
+            self._begin()  # rotates every key again, with the frequencies of long texts (ROTARY)
         else:
             self._read(token_b[:, None], new_mask_bt)
 
     @property
     def _length(self) -> int:
-        """The tokens of the longest row, read here or elsewhere: it has no padding."""
+        """The number of tokens in the longest row, which has no padding, in any process."""
         return self._target_bt.shape[1]
 
     def _begin(self) -> None:
@@ -187,7 +193,7 @@ class _Reading:
 
 
 def _one_by_one(reading: _Reading, options: GenerationOptions, ends: _Ends, most: int, first: int) -> Iterator[Token | Answer]:
-    """Searches greedily, or samples: one token for every row, then the next. first: the number of the first prompt."""
+    """Greedy search or sampling, token by token for all rows. first: number of the first prompt."""
     copies = options.num_return_sequences
     names = [divmod(first * copies + row, copies) for row in range(reading.rows)]
     uniform = [np.random.default_rng([options.seed, *name]) for name in names]
@@ -219,7 +225,7 @@ def _choose(scores_v: np.ndarray, uniform: np.random.Generator, options: Generat
 
 
 def _beams(reading: _Reading, options: GenerationOptions, ends: _Ends, most: int, first: int) -> Iterator[Answer]:
-    """Searches every prompt by beams, and yields its best hypotheses when it ends. first: the number of the first prompt."""
+    """Beam search; yields the best hypotheses of each prompt. first: number of the first prompt."""
     size = options.num_beams
     searches = [Beams(options, most, functools.partial(ends, prompt)) for prompt in reading.prompts[::size]]
     while True:

@@ -1,4 +1,4 @@
-"""The JAX port as a model for use on several devices: prompts are dealt out over data, and a row of the mesh shares the model."""
+"""Runs the JAX port on several devices; mesh rows share the prompts, devices of a row the model."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -21,9 +21,10 @@ from .models import Model
 
 
 class MeshModel(Model):
-    """`models.Model` of this process's devices. Raises ValueError if they are fewer than the mesh has, or not of this process alone.
+    """`models.Model` on the devices of this process.
 
-    Rows and groups of a cache lie where their keys and values are computed.
+    Each part of a cache is on the device that computes its keys and values. Raises ValueError if
+    the mesh needs more devices, or more than one process.
     """
 
     def __init__(
@@ -31,9 +32,9 @@ class MeshModel(Model):
     ) -> None:
         self.config, own = config, spread(config, mesh)
         self._context = partial(framework.device_context, device, str(dtype))
-        Sharding(own, mesh, device, component=None)  # which refuses the mesh as it was given
+        Sharding(own, mesh, device, component=None)  # validates the original mesh
         if jax.process_count() > 1:
-            raise ValueError(f"answers on a mesh need one process of JAX; got {jax.process_count()}")
+            raise ValueError(f"generating on a mesh needs a single JAX process; got {jax.process_count()}")
         self._places = Sharding(own, replace(mesh, replicate=True), device)
         axes = canonical.axes(own)
 
@@ -67,13 +68,13 @@ class MeshModel(Model):
             return self._reorder(cache_, weights.from_numpy(np.append(row_b, np.arange(rows, rows + self._more(rows)))))
 
     def run(self, method: str, **inputs: np.ndarray | None) -> Any:
-        raise ValueError(f"on a mesh a model decodes only; got {method}")
+        raise ValueError(f"a model on a mesh only generates text; got {method}")
 
     def _more(self, rows: int) -> int:
-        """Returns how many rows of padding make the rows divide."""
+        """Returns the number of padding rows that make the rows divisible."""
         return -rows % self._places.parts
 
-    # In programs:
+    # Traced functions:
 
     def _started(self, state: Any, rows: int, length: int) -> Any:
         return self._placed(static_cache.start_cache(self._model(state), None, batch=rows, length=length))
@@ -91,5 +92,5 @@ class MeshModel(Model):
         return nnx.merge(self._graph, mapped(self._places.used, state), *self._streams)
 
     def _placed(self, cache_: Any) -> Any:
-        """Returns the cache with its rows over data, and its groups over model."""
+        """Returns the cache with rows split over data and groups over model."""
         return jax.tree.map(lambda x: self._places.put(x, *("data", "model")[: x.ndim // 2]) if x.ndim else x, cache_)

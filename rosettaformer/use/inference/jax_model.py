@@ -1,4 +1,4 @@
-"""The JAX port as a model for use: one program for each set of shapes."""
+"""Runs the JAX port as a `models.Model`, with one program per set of shapes."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -20,9 +20,9 @@ from .models import METHODS, Model, rounded
 
 
 class BackendModel(Model):
-    """`models.Model`, in JAX. A float64 model is one of jax_enable_x64, whatever the caller's setting.
+    """`models.Model` in JAX. Raises ValueError on a device that JAX lacks.
 
-    Raises ValueError on a device that JAX does not have.
+    A float64 model enables jax_enable_x64 by itself.
     """
 
     def __init__(self, config: TransformerConfig, parameters: Mapping[str, np.ndarray], dtype: np.dtype, device: str, int8: bool) -> None:
@@ -56,7 +56,7 @@ class BackendModel(Model):
 
 
 def _text(given: Mapping[str, jax.Array], side: str, axes: str) -> Text | None:
-    """Returns a side of a model's input with its mask and segments; None if it is not given."""
+    """Returns one side of the inputs with its mask and segments; None if it is missing."""
     return Text(given[side], given.get(f"{side}_mask_{axes}"), given.get(f"segment_{axes}")) if side in given else None
 
 
@@ -66,6 +66,6 @@ def _last(model: Transformer, token_bt: jax.Array, cache_: Any, mask_bt: jax.Arr
     return logits_btv[:, -1], cache_
 
 
-_start = jax.jit(static_cache.start_cache, static_argnames=("batch", "length"))  # arrays of their own, which a step may overwrite
+_start = jax.jit(static_cache.start_cache, static_argnames=("batch", "length"))  # creates new arrays, which a step may donate
 _step = jax.jit(_last, donate_argnums=2)
 _reorder = jax.jit(static_cache.reorder, donate_argnums=0)

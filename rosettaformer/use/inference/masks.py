@@ -1,4 +1,4 @@
-"""Fills the masks of texts."""
+"""Fills masks in texts."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from .tokenizer import Tokenizer
 
 
 class Filling(NamedTuple):
-    """A token in place of a mask: its probability, id and text, and the text with it, named as in the pipeline `fill-mask`."""
+    """A candidate for a mask, with the field names of transformers' `fill-mask` pipeline."""
 
     score: float
     token: int
@@ -21,23 +21,23 @@ class Filling(NamedTuple):
 
 
 def fill(model: Model, tokenizer: Tokenizer, texts: Sequence[str], top_k: int) -> list[list[list[Filling]]]:
-    """Returns, for every text and every mask in it, the top_k likeliest tokens, read in one batch: cut to the positions, padded to the
-    longest.
+    """Returns the top_k most likely tokens for every mask of every text, read as one batch.
 
-    Of equally likely tokens the lower id comes first. Other masks of a text stay in its sequences, with all special tokens; a text with a
-    single mask has special tokens left out. Raises ValueError if a tokenizer has no mask, a text none, or the model fewer tokens. Source:
-    FillMaskPipeline of transformers/pipelines/fill_mask.py, 5.23.
+    Texts are cut to the model's positions. Among equally likely tokens, lower ids come first. If a
+    text has several masks, its sequences keep the other masks and all special tokens. Raises
+    ValueError if the tokenizer has no mask token, a text has no mask, or top_k exceeds the
+    vocabulary. Source: FillMaskPipeline in transformers/pipelines/fill_mask.py, 5.23.
     """
     config, mask_id = model.config, tokenizer.id_of("mask_token")
     if mask_id is None:
-        raise ValueError("the tokenizer must have a mask_token; it has none")
+        raise ValueError("the tokenizer has no mask_token; use the tokenizer of a masked language model")
     if top_k > config.source_vocabulary:
-        raise ValueError(f"top_k must be at most {config.source_vocabulary}, the tokens of the model; got {top_k}")
+        raise ValueError(f"top_k must be at most {config.source_vocabulary}, the model's vocabulary size; got {top_k}")
     token_bs, mask_bs, segment_bs = tokenizer.read(texts, config)
     masked_bs = mask_bs & (token_bs == mask_id)
     for text, masked_s in zip(texts, masked_bs, strict=True):
         if not masked_s.any():
-            room = f" within the {config.max_positions} positions of the model" if config.max_positions else ""
+            room = f" within the model's {config.max_positions} positions" if config.max_positions else ""
             raise ValueError(f"a text must have a mask, {tokenizer.words([mask_id])[0]}{room}; got {text!r:.200}")
     logits_bsv = model.masked_language_logits(token_bs, mask_bs, segment_bs)
     return [

@@ -1,4 +1,4 @@
-"""Models for use: one interface to the four implementations, with NumPy arrays in and out."""
+"""A common interface to the models of all backends, with NumPy arrays as inputs and outputs."""
 
 import abc
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -14,59 +14,59 @@ from reference_numpy.suggestions import known
 from ...common.backends import BACKENDS, imported
 from ...files.checkpoints import Checkpoint
 
-METHODS = ("encode", "classify", "masked_language_logits", "states")  # of a Transformer, that read whole rows
+METHODS = ("encode", "classify", "masked_language_logits", "states")  # of Transformer, for whole rows
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 OF_MESHES = ("torch", "jax")
 
 
 class Model(abc.ABC):
-    """A model in evaluation. Masks are boolean, True = real token.
+    """A model in evaluation mode. Masks are boolean, True for real tokens.
 
-    A backend makes one of a config, parameters, the dtype to which they are rounded, a device, and whether a decoder's projections are in
-    int8.
+    A backend creates it from a config, parameters, the dtype to round them to, a device, and
+    whether a decoder's projections use int8.
     """
 
     config: TransformerConfig
-    speaks = True  # whether this process says what is found; of several, one does
+    speaks = True  # whether this process prints results; one process of a mesh does
 
     def shared(self, values: Iterable[Any]) -> Iterable[Any]:
-        """Returns the values as every process of the model must have them."""
+        """Returns the values, the same in every process of the model."""
         return values
 
     def dealt(self, count: int, search: Callable[[range], Iterator[Any]]) -> Iterator[Any]:
-        """Returns what a search of `count` prompts yields, of which this process is given its own."""
+        """Searches `count` prompts, this process its own share of them, and yields the results."""
         return search(range(count))
 
     @abc.abstractmethod
     def start(self, rows: int, length: int) -> Any:
-        """Returns an empty cache of a decoder-only model, for n rows of at most `length` tokens."""
+        """Returns an empty cache of a decoder-only model, for rows of at most `length` tokens."""
 
     @abc.abstractmethod
     def read(self, token_bt: np.ndarray, mask_bt: np.ndarray, cache_: Any) -> tuple[np.ndarray, Any]:
-        """Reads tokens; returns the logits `b v` after the last of them, and the new cache. The cache that was given is then of no use."""
+        """Reads tokens; returns the logits `b v` after the last one, and the next cache."""
 
     @abc.abstractmethod
     def reorder(self, cache_: Any, row_b: np.ndarray) -> Any:
-        """Returns the cache whose row i is what row `row_b[i]` was."""
+        """Reorders the rows of a cache: row i comes from row `row_b[i]`."""
 
     @abc.abstractmethod
     def run(self, method: str, **inputs: np.ndarray | None) -> Any:
-        """Returns what a method of the backend's Transformer gives, as arrays."""
+        """Calls a method of the backend's Transformer, and returns arrays."""
 
     def encode(self, source: np.ndarray, source_mask_bs: np.ndarray, segment_bs: np.ndarray | None = None) -> np.ndarray:
-        """Returns the vectors `b s d` of an encoder."""
+        """Returns an encoder's vectors `b s d`."""
         return np.asarray(self.run("encode", source=source, source_mask_bs=source_mask_bs, segment_bs=segment_bs))
 
     def classify(self, source: np.ndarray, source_mask_bs: np.ndarray, segment_bs: np.ndarray | None = None) -> np.ndarray:
-        """Returns the logits `b c` of each row's classes."""
+        """Returns the class logits `b c` of each row."""
         return np.asarray(self.run("classify", source=source, source_mask_bs=source_mask_bs, segment_bs=segment_bs))
 
     def masked_language_logits(self, source: np.ndarray, source_mask_bs: np.ndarray, segment_bs: np.ndarray | None = None) -> np.ndarray:
-        """Returns the logits `b s v` of what stands at every position."""
+        """Returns the token logits `b s v` of every position."""
         return np.asarray(self.run("masked_language_logits", source=source, source_mask_bs=source_mask_bs, segment_bs=segment_bs))
 
     def states(self, **inputs: np.ndarray | None) -> Mapping[str, Mapping[str, np.ndarray]]:
-        """Returns the vectors and attention weights of every layer: see `reference_numpy.states.states`."""
+        """Returns the vectors and attention weights of every layer, as in the reference."""
         found: Mapping[str, Mapping[str, np.ndarray]] = self.run("states", **inputs)
         return found
 
@@ -74,11 +74,11 @@ class Model(abc.ABC):
 def open_model(
     checkpoint: Checkpoint, backend: str = "numpy", dtype: str = "float32", device: str = "cpu", mesh: Mesh | None = None
 ) -> Model:
-    """Returns the checkpoint's model in a backend, its parameters rounded to the dtype; int8: the projections of a decoder (INT8).
+    """Loads a checkpoint into a backend, with parameters rounded to the dtype.
 
-    mesh: of the devices over which prompts are dealt out, and a decoder-only model is split.
-    Raises MissingBackend if the backend's framework is missing or broken, ValueError on another backend, dtype or device, and on a
-    mesh that does not fit.
+    dtype: int8 quantises a decoder's projections (INT8). mesh: the devices that share prompts and a
+    decoder-only model. Raises MissingBackend if the framework is missing or broken, and ValueError
+    on an unknown backend, dtype or device, and on a mesh that does not fit.
     """
     known("backend", [backend], BACKENDS)
     known("dtype", [dtype], (*DTYPES, "int8"))
@@ -99,16 +99,16 @@ def open_model(
 
 
 def check_mesh(config: TransformerConfig, mesh: Mesh, backend: str, dtype: str) -> None:
-    """Raises ValueError on a mesh on which no decoder of the config runs."""
+    """Raises ValueError if a decoder with this config cannot run on the mesh."""
     if backend not in OF_MESHES:
         raise ValueError(f"a mesh needs backend {' or '.join(OF_MESHES)}; got {backend}")
     if config.encoder_layers:
         raise ValueError(f"a mesh needs a decoder-only model; got encoder_layers={config.encoder_layers}")
     if dtype == "int8" and (mesh.model > 1 or backend == "jax"):
-        raise ValueError(f"dtype int8 needs backend torch and model=1, since its scales are of whole rows; got {backend} and {mesh}")
+        raise ValueError(f"dtype int8 needs backend torch and model=1, since each row has one scale; got {backend} and {mesh}")
     check(config, mesh)
 
 
 def rounded(parameters: Mapping[str, np.ndarray], dtype: np.dtype) -> dict[str, np.ndarray]:
-    """Returns the parameters in a dtype; those that have it as they are."""
+    """Rounds parameters to a dtype; those that have it are not copied."""
     return {name: array.astype(dtype, copy=False) for name, array in parameters.items()}

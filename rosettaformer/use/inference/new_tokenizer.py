@@ -1,7 +1,8 @@
-"""Makes a small tokenizer for a new random model, so that commands that read text can be tried on it.
+"""Makes a small tokenizer for a new random model, to try commands that read text.
 
-It has as many tokens as the model: the special tokens under the ids that config.json gives them, single characters, and fragments of
-words, written as bytes. It reads and writes printable ASCII; larger vocabularies also have every byte.
+It has as many tokens as the model: special tokens with the ids in config.json, single characters,
+and fragments of words, spelled as bytes. It covers printable ASCII; larger vocabularies cover every
+byte.
 """
 
 import itertools
@@ -15,9 +16,9 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from ...files.checkpoints.hugging_face import FAMILIES
 
 SPACE, LETTERS = "\u0120", "etaoinshrdlcumwfgypbvkjxqz"
-OTHERS = ".,'!?-:;()\"0123456789" + LETTERS.upper() + "\u010a/_=+*@#$%&<>[]{}\\|^`~"  # with a line feed, as bytes are written
-LEAST = 1 + len(LETTERS)  # tokens next to the special ones: a space and every letter
-BYTES = 256  # tokens, in a vocabulary with room for that many next to all characters
+OTHERS = ".,'!?-:;()\"0123456789" + LETTERS.upper() + "\u010a/_=+*@#$%&<>[]{}\\|^`~"  # \u010a spells a line feed
+LEAST = 1 + len(LETTERS)  # required tokens: a space and every letter
+BYTES = 256  # tokens for every byte, if the vocabulary has room for them after all characters
 PLAIN = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>"}
 OF_ENCODERS = {"cls_token": "<cls>", "sep_token": "<sep>", "mask_token": "<mask>", "unk_token": "<unk>"}
 TEMPLATE = (
@@ -58,7 +59,7 @@ def write(folder: Path, entries: Mapping[str, Any]) -> None:
 
 
 def _special(encoder: bool, entries: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, int]]:
-    """Returns the special tokens by name, and their ids: as config.json says, and an encoder's others under the next free ids."""
+    """Returns special tokens by name, and their ids from config.json, or else the next free ids."""
     named: dict[str, str] = {}
     ids: dict[str, int] = {}
     for name, token in PLAIN.items():
@@ -75,7 +76,7 @@ def _special(encoder: bool, entries: Mapping[str, Any]) -> tuple[dict[str, str],
 
 
 def _pairs(room: int) -> tuple[list[str], list[tuple[str, str]]]:
-    """Returns tokens, and the pairs whose merges make the longer ones, in order."""
+    """Returns the tokens, and the pairs to merge into the longer ones, in order."""
     found = [SPACE, *LETTERS, *OTHERS][:room]
     if room >= len(found) + BYTES:
         found += sorted({*pre_tokenizers.ByteLevel.alphabet()} - {*found})
@@ -84,7 +85,7 @@ def _pairs(room: int) -> tuple[list[str], list[tuple[str, str]]]:
 
 
 def _fragments(pieces: list[str]) -> Iterator[tuple[str, str]]:
-    """Yields pairs whose union is a fragment of a word, the shorter fragments first."""
+    """Yields pairs that merge into fragments of words, shorter ones first."""
     while True:
         made = []
         for left, right in itertools.product(pieces, LETTERS):

@@ -1,4 +1,4 @@
-"""The reference as a model for use."""
+"""Runs the NumPy reference as a `models.Model`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,7 +15,7 @@ SIDES = {"source": ("source_mask_bs", "segment_bs"), "target": ("target_mask_bt"
 
 
 class BackendModel(Model):
-    """`models.Model`, in plain NumPy. Raises ValueError on a device other than cpu."""
+    """`models.Model` in NumPy. Raises ValueError on devices other than cpu."""
 
     def __init__(self, config: TransformerConfig, parameters: Mapping[str, np.ndarray], dtype: np.dtype, device: str, int8: bool) -> None:
         if device != "cpu":

@@ -1,4 +1,4 @@
-"""How a text is continued: the options of transformers' `generate`, with its names, meanings and defaults."""
+"""Generation options, with the names, meanings and defaults of transformers' `generate`."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
@@ -14,7 +14,7 @@ def _or_none(rule: Rule) -> Rule:
     return Rule(lambda value: value is None or rule.good(value), f"{rule.wanted}, or None")
 
 
-ROWS, LONGEST = 2**12, 2**16  # answers to a prompt, each with a row and a cache of its own; tokens of an answer
+ROWS, LONGEST = 2**12, 2**16  # most continuations of a prompt, each with its own cache; most tokens of a continuation
 
 _Natural = Annotated[int, integer(0)]
 _Rows = Annotated[int, integer(1), at_most(ROWS)]
@@ -34,82 +34,82 @@ _Words = Annotated[
             and all(isinstance(word, tuple) and word for word in value)
             and all(is_integer(id_) and id_ >= 0 for word in value for id_ in word)
         ),
-        "runs of at least one id, each id at least 0",
+        "lists of at least one id, each id at least 0",
     ),
 ]
 _Texts = Annotated[
     tuple[str, ...],
-    Rule(lambda value: isinstance(value, tuple) and all(isinstance(text, str) and text for text in value), "texts that are not empty"),
+    Rule(lambda value: isinstance(value, tuple) and all(isinstance(text, str) and text for text in value), "non-empty texts"),
 ]
 _Temperature = Annotated[float, Rule(lambda value: is_number(value) and (value == 0 or 1e-9 <= value <= 1e9), "0, or from 1e-9 to 1e9")]
 _Share = Annotated[float, Rule(lambda value: is_number(value) and 0 <= value <= 1, "from 0 to 1")]
 _Cutoff = Annotated[float, Rule(lambda value: is_number(value) and 0 <= value < 1, "at least 0 and less than 1")]
 _Positive = Annotated[float, Rule(lambda value: is_number(value) and 1e-9 <= value <= 1e9, "from 1e-9 to 1e9")]
 _Probability = Annotated[float, Rule(lambda value: is_number(value) and 0 < value <= 1, "greater than 0 and at most 1")]
-_Exponent = Annotated[float, Rule(lambda value: is_number(value) and -7 <= value <= 7, "from -7 to 7, so that float32 holds n^x")]
+_Exponent = Annotated[float, Rule(lambda value: is_number(value) and -7 <= value <= 7, "from -7 to 7, so that n^x fits into float32")]
 _Early = Annotated[bool | str, Rule(lambda value: isinstance(value, bool) or value == "never", "True, False or never")]
 
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationOptions(Fields):
-    """The options of a continuation. A search ignores those that it does not use.
+    """Options of text generation. Options that a search does not use are ignored.
 
-    Raises ValueError naming every field that is out of range, with what is required and what came, and every conflict of two.
+    Raises ValueError naming every field that is out of range and every conflict between two fields.
     """
 
     KIND: ClassVar[str] = "generation option"
 
-    max_new_tokens: _Limit = None  # the end token counts
-    min_new_tokens: _Least = None  # the least number of tokens before an end token
-    max_length: _Limit = None  # of the longest prompt and its continuation together, if max_new_tokens is None
-    min_length: _Natural = 0  # the same, if min_new_tokens is None
-    do_sample: _Flag = False  # draw tokens; otherwise take the likeliest
+    max_new_tokens: _Limit = None  # includes the end token
+    min_new_tokens: _Least = None  # tokens before the first end token
+    max_length: _Limit = None  # of the longest prompt plus continuation, if max_new_tokens is None
+    min_length: _Natural = 0  # likewise, if min_new_tokens is None
+    do_sample: _Flag = False  # sample tokens; otherwise take the most likely one
     num_beams: _Rows = 1
-    num_return_sequences: _Rows = 1  # continuations of a prompt
-    temperature: _Temperature = 1.0  # divides the logits that are sampled from
-    top_k: _Natural = 50  # samples from the k likeliest tokens; 0: from all
-    top_p: _Probability = 1.0  # samples from the likeliest tokens that together have at least this probability
-    min_p: _Share = 0.0  # samples from tokens at least this times as likely as the likeliest
-    typical_p: _Probability = 1.0  # samples from the most typical tokens of this probability together
-    epsilon_cutoff: _Cutoff = 0.0  # samples from tokens of at least this probability
-    eta_cutoff: _Cutoff = 0.0  # the same, less strict where the entropy is high
-    repetition_penalty: _Positive = 1.0  # makes a token that the text holds less likely; 1: no less
-    no_repeat_ngram_size: _Natural = 0  # no n-gram of this length appears twice; 0: any may
-    bad_words_ids: _Words = ()  # runs of ids that no answer holds
+    num_return_sequences: _Rows = 1  # continuations per prompt
+    temperature: _Temperature = 1.0  # divides the logits before sampling
+    top_k: _Natural = 50  # sample from the k most likely tokens; 0: from all
+    top_p: _Probability = 1.0  # sample from the most likely tokens with at least this total probability
+    min_p: _Share = 0.0  # sample from tokens at least this times as likely as the most likely one
+    typical_p: _Probability = 1.0  # sample from the most typical tokens with this total probability
+    epsilon_cutoff: _Cutoff = 0.0  # sample from tokens with at least this probability
+    eta_cutoff: _Cutoff = 0.0  # likewise, but less strict if the entropy is high
+    repetition_penalty: _Positive = 1.0  # makes tokens of the text so far less likely; 1: no penalty
+    no_repeat_ngram_size: _Natural = 0  # no n-gram of this length appears twice; 0: no limit
+    bad_words_ids: _Words = ()  # id sequences that are never generated
     length_penalty: _Exponent = 1.0  # a hypothesis of n new tokens has the score log p / n^length_penalty
-    early_stopping: _Early = False  # when a beam search ends: see `beams.Beams`
+    early_stopping: _Early = False  # when a beam search ends, see `beams.Beams`
     eos_token_id: _Ids = ()  # each ends a continuation
-    stop_strings: _Texts = ()  # each ends a continuation that completes it
-    bos_token_id: _Id = None  # begins a continuation of nothing
-    pad_token_id: _Id = None  # stands before shorter prompts of a batch; no token attends to it
-    seed: _Natural = 0  # of the numbers by which tokens are drawn
+    stop_strings: _Texts = ()  # a continuation ends when it completes one of these
+    bos_token_id: _Id = None  # starts a continuation of an empty prompt
+    pad_token_id: _Id = None  # pads shorter prompts on the left; no token attends to it
+    seed: _Natural = 0  # for sampling
 
     def _conflicts(self) -> Iterator[str]:
         if self.do_sample and not self.temperature:
-            yield "do_sample needs a temperature greater than 0; got 0 (--no-do-sample takes the likeliest token)"
+            yield "do_sample needs a temperature greater than 0; got 0. --no-do-sample takes the most likely token"
         if self.do_sample and self.num_beams > 1:
-            yield f"tokens of beams are not drawn: do_sample needs num_beams=1; got {self.num_beams} (--no-do-sample draws none)"
+            yield f"do_sample needs num_beams=1, since beam search does not sample; got {self.num_beams}. --no-do-sample turns it off"
         if self.num_return_sequences > 1 and not self.do_sample and self.num_return_sequences > self.num_beams:
             yield (
-                "num_return_sequences must be at most num_beams, or do_sample be set; "
+                "num_return_sequences must be at most num_beams, unless do_sample is set; "
                 f"got num_return_sequences={self.num_return_sequences} and num_beams={self.num_beams}"
             )
 
     def most(self, prompt_length: int, positions: int) -> int:
-        """Returns how many tokens may follow a prompt of that length: max_new_tokens, what max_length leaves, or 20, as far as there is
-        room.
+        """Returns the most tokens that may follow a prompt of this length.
 
-        positions: of the model, 0: no limit. The last token needs none, since it is not read. Raises ValueError if the prompt leaves no
-        room, or less than was asked for.
+        That is max_new_tokens, or what max_length leaves, or else 20, limited by the free
+        positions. positions: the model's; 0 for no limit. The last token needs no position, since
+        it is not read. Raises ValueError if the prompt leaves no room, or less than requested.
         """
         if positions and prompt_length > positions:
-            raise ValueError(f"a prompt must have at most {positions} tokens, the positions of the model; got {prompt_length}")
+            raise ValueError(f"a prompt must have at most {positions} tokens, the model's number of positions; got {prompt_length}")
         room = positions - prompt_length + 1 if positions else None
         if self.max_new_tokens is None and self.max_length is None:
             return 20 if room is None else max(min(20, room - 1), 1)
         count = self.max_new_tokens if self.max_new_tokens is not None else (self.max_length or 0) - prompt_length
         if count < 1:
-            raise ValueError(f"max_length must be greater than the length of the prompt, {prompt_length}; got {self.max_length}")
+            raise ValueError(f"max_length must be greater than the prompt's length, {prompt_length}; got {self.max_length}")
         if room is not None and count > room:
             raise ValueError(
                 f"max_new_tokens must be at most {room} for a prompt of {prompt_length} tokens, "
@@ -118,16 +118,16 @@ class GenerationOptions(Fields):
         return count
 
     def check_vocabulary(self, size: int) -> None:
-        """Raises ValueError if bad_words_ids has an id that a vocabulary of that size lacks."""
+        """Raises ValueError if bad_words_ids has an id outside the vocabulary."""
         if outside := sorted({id_ for word in self.bad_words_ids for id_ in word if id_ >= size}):
-            raise ValueError(f"bad_words_ids must lie in 0 .. {size - 1}; got {', '.join(map(str, outside))}")
+            raise ValueError(f"bad_words_ids must be from 0 to {size - 1}; got {', '.join(map(str, outside))}")
 
     def least(self, prompt_length: int) -> int:
-        """Returns how many tokens must come before an end token."""
+        """Returns how many tokens must precede an end token."""
         return self.min_new_tokens if self.min_new_tokens is not None else max(self.min_length - prompt_length, 0)
 
 
-# Entries of a file, beside the fields, that change no token: what is recorded, kept or returned
+# entries other than options that do not affect the tokens: records, caches, return values
 _WITHOUT_EFFECT = {
     "transformers_version", "_from_model_config", "use_cache", "cache_implementation", "cache_config", "max_cache_len", "trust_remote_code",
     "decoder_start_token_id", "output_attentions", "output_hidden_states", "output_scores", "output_logits", "return_dict_in_generate",
@@ -135,7 +135,7 @@ _WITHOUT_EFFECT = {
     "num_assistant_tokens", "num_assistant_tokens_schedule", "assistant_confidence_threshold", "assistant_early_exit",
     "assistant_lookbehind", "target_lookbehind", "assistant_ensemble_weight", "max_matching_ngram_size",
 }  # fmt: skip
-# Entries that do, and are not supported: entry -> the value without effect; null has none either
+# unsupported entries that affect the tokens -> the value without effect; null has none either
 _NEUTRAL = {
     "encoder_repetition_penalty": 1.0, "encoder_no_repeat_ngram_size": 0, "renormalize_logits": False, "remove_invalid_values": False,
     "token_healing": False, "guidance_scale": 1, "num_beam_groups": 1, "diversity_penalty": 0.0,
@@ -143,9 +143,9 @@ _NEUTRAL = {
 
 
 def defaults(foreign: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the options of a checkpoint (`Checkpoint.foreign`): of its generation_config.json, or else of its config.json.
+    """Returns a checkpoint's options, from generation_config.json or else config.json.
 
-    Raises ValueError listing every unsupported entry that changes tokens. Of config.json only the options are read.
+    Raises ValueError listing every unsupported entry of generation_config.json that affects tokens.
     """
     own = GENERATION in foreign
     entries = foreign.get(GENERATION, foreign.get(CONFIG, {}))
@@ -153,18 +153,18 @@ def defaults(foreign: Mapping[str, Any]) -> dict[str, Any]:
     result = {name: value for name, value in entries.items() if name in fields and value is not None}
     others = {name: value for name, value in entries.items() if name not in fields | _WITHOUT_EFFECT and value is not None}
     if refused := [f"{name}={value!r:.100}" for name, value in others.items() if own and value != _NEUTRAL.get(name)]:
-        raise ValueError(f"{GENERATION} has what is not supported, and is read without what --ignore names: {', '.join(refused)}")
-    if is_integer(result.get("pad_token_id")) and result["pad_token_id"] < 0:  # as folders write that there is none
+        raise ValueError(f"{GENERATION} has unsupported options; ignore each with --ignore NAME: {', '.join(refused)}")
+    if is_integer(result.get("pad_token_id")) and result["pad_token_id"] < 0:  # means that there is none
         del result["pad_token_id"]
     return listed(result)
 
 
 def listed(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the options with those that are lists as tuples; a single value stands for a list of it."""
+    """Converts options that are lists to tuples; a single value becomes a tuple of one."""
     lists = {name: options[name] for name in ("eos_token_id", "stop_strings", "bad_words_ids") if name in options}
     return {**options} | {name: _tuples(value if isinstance(value, list) else [value]) for name, value in lists.items()}
 
 
 def _tuples(value: Any) -> Any:
-    """Returns a list of JSON, and each list in it, as tuples."""
+    """Converts a JSON list and its inner lists to tuples."""
     return tuple(map(_tuples, value)) if isinstance(value, list) else value

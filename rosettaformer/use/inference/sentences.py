@@ -1,4 +1,4 @@
-"""Sentence embeddings: one vector for each text, from the vectors of its tokens."""
+"""Computes sentence embeddings: one vector per text, pooled from the vectors of its tokens."""
 
 import os
 from collections.abc import Sequence
@@ -19,8 +19,10 @@ _FLAGS = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "first"}
 
 @dataclass(frozen=True)
 class Recipe:
-    """pooling: the mean of a text's tokens, or its first one. normalised: whether a vector has length 1. positions: the length to which
-    texts are cut; 0 for no limit.
+    """How to pool: by the mean of all tokens or by the first token.
+
+    normalised: whether vectors have length 1. positions: the length to cut texts to; 0 for no
+    limit.
     """
 
     pooling: str = "mean"
@@ -29,9 +31,9 @@ class Recipe:
 
 
 def recipe(folder: Path) -> Recipe:
-    """Returns the recipe in the folder's sentence-transformers files; by default the mean, of length 1.
+    """Reads a folder's sentence-transformers files; default: the mean, normalised.
 
-    Raises ValueError on files that hold something else, and on an unsupported pooling.
+    Raises ValueError on invalid files and on unsupported pooling.
     """
     limits = folder / "sentence_bert_config.json"
     cut = read_object(limits, optional=True).get("max_seq_length") or 0
@@ -45,12 +47,12 @@ def recipe(folder: Path) -> Recipe:
     if "Pooling" in kinds and (len(modes) != 1 or modes[0] not in _FLAGS):
         raise ValueError(f"the pooling of {folder} must be one of {', '.join(_FLAGS)}; got {', '.join(modes) or 'none'}")
     if others := sorted(kinds.keys() - {"Transformer", "Pooling", "Normalize"}):
-        raise ValueError(f"the modules of {folder} must be a Transformer, a Pooling and a Normalize; got {', '.join(others)} too")
+        raise ValueError(f"the modules of {folder} must be only Transformer, Pooling and Normalize; got {', '.join(others)}")
     return Recipe(_FLAGS[modes[0]] if modes else "mean", "Normalize" in kinds, cut)
 
 
 def _modules(path: Path) -> dict[str, str] | None:
-    """Returns the folder of each kind of module that a modules.json lists; None if there is no such file."""
+    """Returns the folder of each module in modules.json; None if there is no such file."""
     if not os.path.lexists(path):
         return None
     parts = read_json(path)
@@ -58,14 +60,15 @@ def _modules(path: Path) -> dict[str, str] | None:
         raise ValueError(f"{path} must be a JSON list of modules; got {type(parts).__name__}")
     kinds = {str(part.get("type", "")).rpartition(".")[2]: str(part.get("path", "")) for part in parts}
     if outside := [place for place in kinds.values() if Path(place).is_absolute() or ".." in Path(place).parts]:
-        raise ValueError(f"the modules of {path} must be in its folder; got {outside[0]!r:.100}")
+        raise ValueError(f"the modules of {path} must be in the same folder; got {outside[0]!r:.100}")
     return kinds
 
 
 def embed(model: Model, tokenizer: Tokenizer, how: Recipe, texts: Sequence[str]) -> np.ndarray:
-    """One vector `b d` for each text, read in one batch: cut to the positions, padded to the longest; at least float32.
+    """Returns one vector `b d` per text of a batch, at least float32.
 
-    `mean_s x` over the real tokens, or `x_0`; then, where it is normalised, divided by its length.
+    `mean_s x` over the real tokens, or `x_0`; divided by its length if normalised. Texts are cut to
+    the positions.
     """
     token_bs, mask_bs, segment_bs = tokenizer.read(texts, model.config, how.positions)
     x_bsd = arithmetic.upcast_half(model.encode(token_bs, mask_bs, segment_bs))

@@ -1,4 +1,4 @@
-"""The TensorFlow port as a model for use: one graph for each set of shapes."""
+"""Runs the TensorFlow port as a `models.Model`, with one graph per set of shapes."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -21,9 +21,10 @@ from .models import METHODS, Model, rounded
 
 
 class BackendModel(Model):
-    """`models.Model`, in TensorFlow. Steps of decoding are compiled by XLA; an encoder, which sees many shapes, is not.
+    """`models.Model` in TensorFlow. Raises ValueError on a device that TensorFlow lacks.
 
-    int8: of a decoder's projections. Raises ValueError on a device that TensorFlow does not have.
+    XLA compiles decoding steps, but not encoders, which see many shapes. int8: quantises a
+    decoder's projections.
     """
 
     def __init__(self, config: TransformerConfig, parameters: Mapping[str, np.ndarray], dtype: np.dtype, device: str, int8: bool) -> None:

@@ -1,7 +1,7 @@
-"""The tokenizer of a folder as `transformers` reads it, in a process with limited memory.
+"""Runs a folder's tokenizer from `transformers` in a process with limited memory.
 
-Tokenizers and chat templates come from others: they may need any amount of memory, crash the
-process or never end. Nothing is downloaded, and no code of the folder runs.
+Tokenizers and chat templates are untrusted: they may need any amount of memory, crash the process
+or never end. Nothing is downloaded, and no code in the folder runs.
 """
 
 import functools
@@ -17,27 +17,28 @@ import numpy as np
 from ...common.processes import Answer, message, serve_methods
 from ...common.processes.text import printable
 
-MEMORY = 3 << 30  # bytes that the process may have
+MEMORY = 3 << 30  # bytes, the limit of the process
 FRAMEWORKS = ("torch", "tensorflow", "keras", "jax", "flax", "scipy", "sklearn", "pandas", "PIL")
 SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
-_JINJA = (3, 1, 6)  # a template can leave the sandbox of earlier releases
+_JINJA = (3, 1, 6)  # templates can escape the sandbox of earlier releases
 _ADVICE = re.compile(r"https?://|hub|from_pretrained|_code|sure")
 _SENTENCE = re.compile(r"(?<=[.;!?])\s+|\n+")
 
 
 class Tokenizers:
-    """The opened tokenizers, each named by the texts with which its asker opened it."""
+    """The opened tokenizers, identified by the texts that opened them."""
 
     def __init__(self) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-        sys.modules.update(dict.fromkeys(FRAMEWORKS))  # type: ignore[arg-type]  # the tokenizers need none
+        sys.modules.update(dict.fromkeys(FRAMEWORKS))  # type: ignore[arg-type]  # not needed by tokenizers
         import transformers
 
         transformers.logging.set_verbosity(transformers.logging.CRITICAL)
 
     def facts(self, *opened: str) -> np.ndarray:
-        """Returns what does not depend on a text: see `Tokenizer`. own: the number of
-        tokens of the vocabulary. every: their number with added ones.
+        """Returns the properties of a tokenizer, see `Tokenizer`.
+
+        own: size of the vocabulary. every: the same with added tokens.
         """
         made = _open(*opened)
         added, every = made.get_added_vocab(), made.get_vocab()
@@ -51,12 +52,13 @@ class Tokenizers:
         })  # fmt: skip
 
     def encode(self, text: str, *opened: str) -> np.ndarray:
-        """Returns the ids of a text."""
+        """Encodes a text."""
         return _sent(_open(*opened)(json.loads(text))["input_ids"])
 
     def rows(self, texts: str, limit: int, *opened: str) -> np.ndarray:
-        """Returns the ids of each text or pair, cut to the limit (0: the tokenizer's own); their
-        segments; and where the second text begins.
+        """Encodes texts and pairs. limit: the length to cut to; 0 for the tokenizer's own.
+
+        Returns ids, segments, and where the second text starts.
         """
         made, found = _open(*opened), []
         most = min(limit or made.model_max_length, made.model_max_length)
@@ -69,19 +71,19 @@ class Tokenizers:
         return _sent(found)
 
     def chat(self, messages: str, *opened: str) -> np.ndarray:
-        """Returns the ids that the model continues with the answer to these messages."""
+        """Encodes messages with the chat template."""
         import jinja2
 
         if tuple(int(part) for part in jinja2.__version__.split(".")[:3] if part.isdigit()) < _JINJA:
-            raise ValueError(f"chat templates need jinja2 3.1.6; got {jinja2.__version__}")
+            raise ValueError(f"chat templates need jinja2 3.1.6 or later; got {jinja2.__version__}. Upgrade it with pip install -U jinja2")
         return _sent(_open(*opened).apply_chat_template(json.loads(messages), add_generation_prompt=True, return_dict=False))
 
     def decode(self, ids: str, special: bool, *opened: str) -> np.ndarray:
-        """Returns the text of ids, without special tokens unless `special`."""
+        """Decodes ids, by default without special tokens."""
         return _sent(_open(*opened).decode(json.loads(ids), skip_special_tokens=not special))
 
     def words(self, ids: str, *opened: str) -> np.ndarray:
-        """Returns the token of each id as the vocabulary has it, and as a text if bytes are encoded."""
+        """Returns the vocabulary's spelling of each token, and its text if bytes are encoded."""
         made, numbers = _open(*opened), json.loads(ids)
         tokens = [token or f"<{id_}>" for id_, token in zip(numbers, made.convert_ids_to_tokens(numbers), strict=True)]
         of_bytes = made.is_fast and type(made.backend_tokenizer.decoder).__name__ == "ByteLevel"
@@ -91,8 +93,10 @@ class Tokenizers:
 
 @functools.lru_cache(maxsize=4)
 def _open(folder: str, model_type: str, named: str, number: str) -> Any:
-    """Returns the tokenizer of a folder. model_type, named: from config.json, which is not read
-    again, the model's type and the tokenizer's class. number: differs for a folder opened again.
+    """Opens the tokenizer of a folder.
+
+    model_type, named: the model's type and the tokenizer's class in config.json, which is not read
+    again. number: makes a folder open again.
     """
     from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig
 
@@ -105,7 +109,7 @@ def _open(folder: str, model_type: str, named: str, number: str) -> Any:
 
 
 def _sent(value: Any) -> np.ndarray:
-    """Returns a value as it is sent, since strings in an answer are escaped and cut."""
+    """Serialises a value; as an array it is neither escaped nor cut."""
     return np.frombuffer(json.dumps(value).encode(), np.uint8)
 
 
@@ -114,14 +118,14 @@ def _reply(call: Callable[[], Any]) -> Answer:
         return "made", call()
     except MemoryError:
         return "error", f"it needs more than {MEMORY >> 30} GiB of memory"
-    except BaseException as error:  # a panic of the package tokenizers is no Exception
+    except BaseException as error:  # a panic in the tokenizers package is not an Exception
         return "error", _said(error)
 
 
 def _said(error: BaseException) -> str:
-    """Returns the error's message without the library's advice to its own users."""
+    """Returns the error message without the library's advice."""
     if "trust_remote_code" in (text := message(error)):
-        return "it asks for code of its own, which is never run"
+        return "it needs custom code, which is never run"
     sentences: Sequence[str] = [one for one in _SENTENCE.split(text) if one and not _ADVICE.search(one)]
     return printable(f"{' '.join(sentences)} ({type(error).__name__})".strip(), 300)
 

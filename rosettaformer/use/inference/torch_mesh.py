@@ -1,5 +1,6 @@
-"""The PyTorch port as a model for use by several processes: prompts are dealt out over data, and the processes of a row of the mesh share
-the model.
+"""Runs the PyTorch port on several processes.
+
+The rows of the mesh share the prompts; the processes of one row share the model.
 """
 
 import os
@@ -22,9 +23,9 @@ from .torch_model import BackendModel
 
 
 class MeshModel(BackendModel):
-    """`models.Model`, of which this process holds a part; every process of the mesh must make the same calls.
+    """`models.Model` of which each process holds a part; all processes must make the same calls.
 
-    Raises ValueError unless there are as many processes as the mesh has devices.
+    Raises ValueError unless there is one process per device of the mesh.
     """
 
     def __init__(
@@ -38,7 +39,7 @@ class MeshModel(BackendModel):
         self._data, (self._row, column) = mesh.data, divmod(dist.get_rank(), mesh.model)
         self._column = Column(column, mesh.model, axes.get_group("model"))
         self.speaks = dist.get_rank() == 0
-        # The longest prompt, on which frequencies may depend, may lie elsewhere: one more row is as long.
+        # Frequencies may depend on the longest prompt, possibly elsewhere: one more row is as long.
         self._longest = mesh.data > 1 and lengths.by_length(config)
 
     def _empty(self) -> Any:
@@ -66,7 +67,7 @@ class MeshModel(BackendModel):
         return super().reorder(cache_, np.append(row_b, np.arange(len(row_b), len(row_b) + self._longest)))
 
     def shared(self, values: Iterable[Any]) -> Iterator[Any]:
-        """Yields the values of the first process, which reads them. Raises ValueError in all if it raises one."""
+        """Yields the values that the first process reads. Raises its ValueError in all of them."""
         rest = iter(values)
         while True:
             sent: list[Any] = [_tried(lambda: next(rest, None)) if self.speaks else None]
@@ -79,7 +80,7 @@ class MeshModel(BackendModel):
             yield value
 
     def dealt(self, count: int, search: Callable[[range], Iterator[Any]]) -> Iterator[Any]:
-        """Yields in the first process what all find, its own as it comes; in others nothing. Raises ValueError in all if one does."""
+        """Yields all results in the first process only. Raises one's ValueError in all."""
         found, problem = list[Any](), ""
         try:
             for event in search(range(count)[chunks(count, self._data)[self._row]]):

@@ -1,4 +1,4 @@
-"""The PyTorch port as a model for use: eager, with fused projections in a decoder."""
+"""Runs the PyTorch port as a `models.Model`: eager, with fused projections in decoders."""
 
 from collections.abc import Iterable, Mapping
 from functools import cached_property
@@ -22,9 +22,10 @@ from .models import Model
 
 
 class BackendModel(Model):
-    """`models.Model`, in PyTorch. Raises ValueError on a device that torch does not have.
+    """`models.Model` in PyTorch. Raises ValueError on a device that torch lacks.
 
-    A model is built when it is first asked for, a decoder for steps with fused projections: its weights are in memory once.
+    The model is built on first use. For decoding, its projections are fused in place, so that the
+    weights are in memory once.
     """
 
     def __init__(self, config: TransformerConfig, parameters: Mapping[str, np.ndarray], dtype: np.dtype, device: str, int8: bool) -> None:
@@ -33,7 +34,7 @@ class BackendModel(Model):
 
     @cached_property
     def _model(self) -> Any:
-        """The Transformer, whose parameters are copied tensor by tensor, rounded on the way."""
+        """The Transformer. Parameters are rounded and copied one at a time."""
         empty = self._empty().to(getattr(torch, str(self._dtype)))
         model = empty.to_empty(device="cpu").eval().requires_grad_(False)
         for name, array in self._arrays():
@@ -47,15 +48,15 @@ class BackendModel(Model):
             return Transformer(self.config)
 
     def _arrays(self) -> Iterable[tuple[str, np.ndarray]]:
-        """Returns its parameters by their names there."""
+        """Returns the parameters by their PyTorch names."""
         return layout.to_native(self._parameters, weights.TABLE, self.config).items()
 
     @cached_property
     def _decoding(self) -> Any:
-        """The model with fused projections. It takes the place of the other one, which is built again if it is asked for."""
+        """The model with fused projections; it replaces `_model`, which is rebuilt if needed."""
         model = self._model
         del self._model
-        vars(model)["__deepcopy__"] = lambda memo: model  # nobody else has it: what `fused` changes need not be a copy
+        vars(model)["__deepcopy__"] = lambda memo: model  # `fused` may change it: there is no other reference
         made = fused(model, "int8" if self._int8 else None)
         del vars(made)["__deepcopy__"]
         return made
@@ -86,5 +87,5 @@ class BackendModel(Model):
 
 
 def _shared(tensor: torch.Tensor) -> np.ndarray:
-    """Returns an array over the memory of a tensor."""
+    """Returns an array that shares a tensor's memory."""
     return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16) if tensor.dtype == torch.bfloat16 else tensor.numpy()

@@ -1,4 +1,4 @@
-"""The distribution that a token is drawn from, as `generate` of transformers truncates it."""
+"""Truncates the distribution for sampling, like transformers' `generate`."""
 
 import numpy as np
 
@@ -8,10 +8,10 @@ from .options import GenerationOptions
 
 
 def truncate(scores_v: np.ndarray, options: GenerationOptions) -> np.ndarray:
-    """Returns the scores divided by the temperature, with -inf for the tokens that are not drawn.
+    """Returns the scores divided by the temperature, with -inf for excluded tokens.
 
-    The options apply in the order top_k, top_p, min_p, typical_p, epsilon_cutoff, eta_cutoff, and
-    each of them keeps the likeliest token. Source: the warpers of
+    The options apply in the order top_k, top_p, min_p, typical_p, epsilon_cutoff, eta_cutoff. Each
+    keeps at least the most likely token. Source: the warpers in
     transformers/generation/logits_process.py, 5.23.
     """
     x_v = arithmetic.divide(scores_v, scores_v.dtype.type(options.temperature))
@@ -34,14 +34,14 @@ def truncate(scores_v: np.ndarray, options: GenerationOptions) -> np.ndarray:
 
 
 def _without(x_v: np.ndarray, left_out_v: np.ndarray) -> np.ndarray:
-    """Returns the scores with -inf where left_out_v is True, except for the highest score."""
+    """Sets scores to -inf where left_out_v is True, except for the highest score."""
     return np.where(left_out_v & (x_v < x_v.max()), -np.inf, x_v)
 
 
 def _nucleus(x_v: np.ndarray, top_p: float) -> np.ndarray:
-    """Returns the scores without the least likely tokens of probability 1 - top_p in all.
+    """Removes the least likely tokens with total probability 1 - top_p.
 
-    Of equal scores at the edge the lower ids stay; transformers leaves that to its sort.
+    Among equal scores at the edge, the lower ids stay; transformers leaves that to its sort.
     Probabilities are summed in float64 and rounded, as PyTorch does on a CPU.
     """
     order_v = np.argsort(-x_v, kind="stable")[::-1]
@@ -60,7 +60,7 @@ def _entropy(p_v: np.ndarray) -> float:
 
 
 def _typical(x_v: np.ndarray, mass: float) -> np.ndarray:
-    """Returns the scores of the tokens whose `-log p` is closest to the entropy, of that mass.
+    """Keeps the tokens whose `-log p` is closest to the entropy, with total probability `mass`.
 
     Source: Meister et al. 2022, section 4.
     """

@@ -1,1 +1,1 @@
-"""A training step on several devices, on paper: memory of each, and bytes that they exchange."""
+"""Estimates the memory and traffic of a training step on several devices."""

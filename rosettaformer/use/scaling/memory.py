@@ -1,19 +1,20 @@
-"""Bytes that a training step holds on the device that holds most."""
+"""Bytes that a training step needs on the fullest device."""
 
 from collections import Counter
 
 from .step import Step
 
-STATE = ("parameters", "gradients", "moments")  # what a device holds between the passes
+STATE = ("parameters", "gradients", "moments")  # persist between the passes
 
 
 def memory(step: Step) -> dict[str, int]:
-    """Returns the bytes by what they are for.
+    """Returns the bytes by purpose.
 
-    parameters, gradients, moments: a device's part, by the declaration; Adam has two moments. Where gradients are added up after the last
-    microbatch, they are whole along data until then. gathered: under full sharding, what is
-    whole for a while: what lies outside of layers with its gradient, two layers (one at work, one on its way) and one layer's gradients.
-    activations: what the backward pass reads of a microbatch; with recomputation each layer's input, and one layer. logits: with their
+    parameters, gradients, moments: the device's part; Adam has two moments. If gradients are summed
+    after the last microbatch, they are whole along data until then. gathered: what full sharding
+    gathers at a time: parameters outside of layers with their gradients, two layers (one running,
+    one arriving) and the gradients of one layer. activations: the inputs of the backward pass for
+    one microbatch; with recomputation, the input of each layer, and one layer. logits: with their
     gradient.
     """
     config, engine, each = step.config, step.engine, [*step.parameters()]
@@ -37,7 +38,7 @@ def memory(step: Step) -> dict[str, int]:
 
 
 def activations(step: Step) -> int:
-    """Returns the bytes of activations of all layers, and of what lies around them."""
+    """Returns the bytes of the activations in all layers and around them."""
     config = step.config
     of = {"encoder": attention(step, "source", "source") + feed_forward(step, "source")}
     of["decoder"] = attention(step, "target", "target") + feed_forward(step, "target")
@@ -57,17 +58,18 @@ def activations(step: Step) -> int:
 
 
 def _residual(step: Step, side: str) -> int:
-    """Returns the bytes of a sub-layer's input, of what its norms read, and of its dropout mask, which are whole in every column."""
+    """Returns the bytes of a sub-layer's input, norm inputs and dropout mask in each column."""
     config = step.config
     norms = 2 if config.norm_placement == "sandwich" else 1
     return step.tokens(side) * config.model_width * (step.item * (1 + norms) + (config.dropout_rate > 0))
 
 
 def attention(step: Step, query: str, memory: str) -> int:
-    """Returns the bytes of an attention's activations: queries, keys, values and output, and what their norms read.
+    """Returns the bytes of an attention's queries, keys, values, output and norm inputs.
 
-    A fused kernel holds beside them the logarithm of a sum for each head and query. Where it cannot run, the weights are held: with
-    dropout also the dropped ones and the mask, with a cap also the logits.
+    A fused kernel also keeps the logarithm of a sum per head and query. If none can run, the
+    weights are kept: with dropout also the dropped weights and the mask, with a cap also the
+    logits.
     """
     config, model = step.config, step.mesh.model
     heads = config.heads // model
@@ -83,8 +85,10 @@ def attention(step: Step, query: str, memory: str) -> int:
 
 
 def feed_forward(step: Step, side: str) -> int:
-    """Returns the bytes of a feed-forward's activations: the hidden layer before and after its activation (ReLU needs only what comes
-    after); gated, also the hidden layer that the gate multiplies, and the product; and a dropout mask.
+    """Returns the bytes of a feed-forward's activations.
+
+    These are the hidden layer before and after its activation (ReLU needs only the latter); if
+    gated, also the hidden layer that the gate multiplies, and the product; and a dropout mask.
     """
     config = step.config
     dropped, after_only = config.hidden_dropout_rate > 0, config.activation == "relu"

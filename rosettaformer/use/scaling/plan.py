@@ -1,4 +1,4 @@
-"""The plan of a training step: memory and traffic of a device, as JSON and as tables."""
+"""The plan of a training step, the fullest device's memory and traffic, as JSON and tables."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +14,7 @@ GIB = 2**30
 
 
 def plan(step: Step) -> dict[str, Any]:
-    """Returns what a step needs of the device that needs most, in bytes."""
+    """Returns the needs of the fullest device, in bytes."""
     held = memory.memory(step)
     return {
         "mesh": str(step.mesh),
@@ -35,7 +35,7 @@ def plan(step: Step) -> dict[str, Any]:
 
 
 def tables(found: dict[str, Any], limit: float) -> Iterator[Table]:
-    """Yields a plan's tables. limit: GiB of a device."""
+    """Yields the tables of a plan. limit: GiB per device."""
     fits = "fits" if found["memory_total"] <= limit * GIB else "does not fit"
     held = _table(f"{found['mesh']}: {fits} {limit:g} GiB", "GiB")
     for what, size in (*found["memory"].items(), ("total", found["memory_total"])):
@@ -49,7 +49,7 @@ def tables(found: dict[str, Any], limit: float) -> Iterator[Table]:
 
 
 def compared(rows: dict[str, dict[str, Any] | str], limit: float) -> Table:
-    """Returns a table of strategies: each its plan, or why there is none."""
+    """Returns a table of strategies. rows: the plan of each, or why it has none."""
     table = _table("strategy", "mesh", "GiB", f"fits {limit:g}", "traffic", "over data", "over model")
     for name, found in rows.items():
         if isinstance(found, str):
@@ -62,7 +62,7 @@ def compared(rows: dict[str, dict[str, Any] | str], limit: float) -> Table:
 
 
 def gib(size: float) -> str:
-    """Returns bytes as GiB, three places of those below one."""
+    """Formats bytes as GiB, with three decimals below 1 GiB."""
     return f"{size / GIB:,.1f}" if size >= GIB else f"{size / GIB:.3f}"
 
 

@@ -1,6 +1,6 @@
-"""What is planned: a training step on a mesh, and each parameter's part on a device.
+"""Describes a training step on a mesh, and the part of each parameter on a device.
 
-Where the engines of the ports differ is read from their traces and compiled programs.
+The differences between the ports' engines come from their traces and compiled programs.
 """
 
 import math
@@ -14,21 +14,22 @@ from reference_numpy.recipe import Recipe
 from reference_numpy.sharding import Mesh
 
 DATA, MODEL = "data", "model"
-ITEMS = {"float64": 8, "float32": 4, "bfloat16": 2}  # bytes of a number
+ITEMS = {"float64": 8, "float32": 4, "bfloat16": 2}  # bytes per number
 
 _Count = Annotated[int, integer(1)]
 
 
 class Engine(NamedTuple):
-    """What an engine does; what is not said here is the same for all.
+    """The properties in which engines differ.
 
-    uneven: along data it splits what the declaration leaves whole, too, in parts of the first axis of its own layout, the last shorter.
-    each_use: it adds up a sum for each kernel that reads an input, and for each use of a table, where one sum of them all would do.
-    sums_at_end: gradients are added up once, after the last microbatch; they stay whole along data.
-    skips_added: the backward pass gathers no bias and no offset, whose values no gradient needs, unless it computes again
-    what comes behind it in its layer.
-    repeats_dropped: recomputation repeats the last sum of a layer if dropout follows it.
-    asks_for_each: data parallelism adds up, too, which parameters have a gradient, and an empty one that never has.
+    uneven: along data, it also splits parameters that the declaration keeps whole, by the first
+    axis of its own layout; the last part is shorter. each_use: it sums separately for each kernel
+    that reads an input, and for each use of a table, where one sum would suffice. sums_at_end: it
+    sums gradients once, after the last microbatch; until then they stay whole along data.
+    skips_added: its backward pass gathers no biases and offsets, whose values no gradient needs,
+    unless it recomputes what follows them in the layer. repeats_dropped: recomputation repeats the
+    last sum of a layer if dropout follows it. asks_for_each: data parallelism also sums which
+    parameters have a gradient, and an empty one that never has.
     """
 
     uneven: bool
@@ -42,13 +43,13 @@ class Engine(NamedTuple):
 ENGINES = {
     # DDP, FSDP2 and DTensor
     "torch": Engine(uneven=True, each_use=False, sums_at_end=True, skips_added=False, repeats_dropped=True, asks_for_each=True),
-    # XLA for CPUs; those of GPUs and TPUs join the sums of `each_use`
+    # XLA for CPUs; on GPUs and TPUs it merges the sums of `each_use`
     "jax": Engine(uneven=False, each_use=True, sums_at_end=False, skips_added=True, repeats_dropped=False, asks_for_each=False),
 }
 
 
 class Parameter(NamedTuple):
-    """A canonical parameter. split: the axes of the mesh that split each of its axes."""
+    """A canonical parameter. split: for each of its axes, the mesh axes that split it."""
 
     name: str
     letters: tuple[str, ...]
@@ -56,16 +57,17 @@ class Parameter(NamedTuple):
     split: tuple[tuple[str, ...], ...]
 
     def letter(self, axis: str) -> str:
-        """Returns which of its axes this axis of the mesh splits, "" if none."""
+        """Returns the axis that this axis of the mesh splits, or ""."""
         return next((letter for letter, places in zip(self.letters, self.split, strict=True) if axis in places), "")
 
     def numbers(self, mesh: Mesh, *over: str) -> int:
-        """Returns how many numbers the largest part has, split over these axes of the mesh alone."""
+        """Returns the size of the largest part when split over these mesh axes."""
         return math.prod(self._sizes(mesh, over))
 
     def uneven(self, mesh: Mesh) -> int:
-        """Returns how many numbers the largest part has if data splits the first axis of torch's layout, which model may split too: a
-        kernel's outputs, a table's rows, and all of a vector.
+        """Returns the size of the largest part if data splits the first axis of torch's layout.
+
+        That axis is a kernel's outputs, a table's rows, or all of a vector; model may split it too.
         """
         sizes, kind = self._sizes(mesh, (MODEL,)), self.name.rpartition(".")[2]
         outputs = sizes[1:] if self.letters[0] == "d" else sizes[-1:]
@@ -78,27 +80,28 @@ class Parameter(NamedTuple):
 
     @property
     def projection(self) -> str:
-        """Returns the module that has it, such as `decoder.layers.0.self_attention.query`."""
+        """The parameter's module, such as `decoder.layers.0.self_attention.query`."""
         return self.name.rpartition(".")[0]
 
     @property
     def part(self) -> str:
-        """Returns the part of a layer that has it, such as `decoder.layers.0.self_attention`."""
+        """The parameter's part of a layer, such as `decoder.layers.0.self_attention`."""
         return self.projection.rpartition(".")[0]
 
     @property
     def layer(self) -> str:
-        """Returns its layer, such as `decoder.layers.0`, or "" outside of layers."""
+        """The parameter's layer, such as `decoder.layers.0`, or "" outside of layers."""
         stack, layers, rest = self.name.partition(".layers.")
         return stack + layers + rest.partition(".")[0] if layers else ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Step(Fields):
-    """A training step. Raises ValueError naming every field that is out of range, as `sharding.check`, and if no loss reaches the model.
+    """A training step.
 
-    rows: of the whole batch. source, target: the tokens of a row that encoder and decoder compute; those of a stack that the config lacks
-    are 0.
+    rows: rows in the whole batch. source, target: tokens per row in encoder and decoder; 0 for a
+    stack that the config lacks. Raises ValueError naming every field that is out of range, if
+    `sharding.check` rejects the mesh, and if no loss reaches the model.
     """
 
     KIND: ClassVar[str] = "step"
@@ -109,7 +112,7 @@ class Step(Fields):
     source: Annotated[int, at_least(0)]
     target: Annotated[int, at_least(0)]
     dtype: Annotated[str, one_of(tuple(ITEMS))]  # of parameters, gradients, moments and activations
-    recompute: Annotated[bool, BOOLEAN]  # a layer's activations in the backward pass
+    recompute: Annotated[bool, BOOLEAN]  # whether the backward pass recomputes activations
     backend: Annotated[str, one_of(tuple(ENGINES))]
     recipe: Annotated[Recipe, Rule(lambda value: isinstance(value, Recipe), "a Recipe")]
 
@@ -120,42 +123,42 @@ class Step(Fields):
             if not layers:
                 object.__setattr__(self, side, 0)
             elif not getattr(self, side):
-                raise ValueError(f"{side} must be at least 1 where there are layers; got 0")
+                raise ValueError(f"{side} must be at least 1 if the model has layers for it; got 0")
         if self.rows % self.recipe.microbatches:
             raise ValueError(f"the batch must divide into {self.recipe.microbatches} microbatches; got {self.rows} rows")
         sharding.check(self.config, self.mesh)
 
     @property
     def item(self) -> int:
-        """Returns the bytes of a number."""
+        """The bytes per number."""
         return ITEMS[self.dtype]
 
     @property
     def engine(self) -> Engine:
-        """Returns what the backend's engine does."""
+        """The engine of the backend."""
         return ENGINES[self.backend]
 
     @property
     def part_rows(self) -> int:
-        """Returns the most rows that a device has of a microbatch."""
+        """The most rows of a microbatch on any device."""
         return -(-(self.rows // self.recipe.microbatches) // self.mesh.data)
 
     def tokens(self, side: str) -> int:
-        """Returns the most tokens of source or target that a device has of a microbatch."""
+        """Returns the most source or target tokens of a microbatch on any device."""
         return self.part_rows * int(getattr(self, side))
 
     def is_split(self, parameter: Parameter) -> bool:
-        """Whether a parameter is split along data."""
+        """Whether data splits a parameter."""
         anyway = self.engine.uneven and self.mesh.data > 1 and not self.mesh.replicate
         return anyway or bool(parameter.letter(DATA))
 
     def own(self, parameter: Parameter) -> int:
-        """Returns the numbers of a parameter on the device that has most of it."""
+        """Returns the size of a parameter's part on the device with the most of it."""
         uneven = self.is_split(parameter) and not parameter.letter(DATA)
         return parameter.uneven(self.mesh) if uneven else parameter.numbers(self.mesh, DATA, MODEL)
 
     def gathered(self, parameter: Parameter) -> int:
-        """Returns the numbers of a parameter that is brought together along data, with those that fill the last part."""
+        """Returns the size of a parameter when gathered along data, including padding."""
         return self.own(parameter) * self.mesh.data if self.is_split(parameter) else parameter.numbers(self.mesh, MODEL)
 
     def parameters(self) -> Iterator[Parameter]:

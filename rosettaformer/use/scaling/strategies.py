@@ -1,22 +1,22 @@
-"""Strategies: the mesh that each makes of a number of devices."""
+"""Parallelism strategies: the mesh that each builds for a number of devices."""
 
 from collections.abc import Callable
 
 from reference_numpy import TransformerConfig, sharding
 from reference_numpy.sharding import Mesh
 
-NODE = 8  # the most columns of `both`: the devices of one machine, whose links are fast
+NODE = 8  # most columns of `both`: devices within a machine, which have fast links
 
 
 def both(config: TransformerConfig, devices: int) -> Mesh:
-    """Returns the mesh with the most columns, at most NODE, that divide the devices and the model."""
+    """Returns the mesh with the most columns that devices and model allow, up to NODE."""
     columns = (model for model in range(NODE, 0, -1) if devices % model == 0)
     meshes = (Mesh(data=devices // model, model=model) for model in columns)
     return next(mesh for mesh in meshes if not problem(config, mesh))
 
 
 def problem(config: TransformerConfig, mesh: Mesh) -> str:
-    """Returns why the model cannot lie on the mesh, or "" if it can."""
+    """Returns why the model does not fit on the mesh, or ""."""
     try:
         sharding.check(config, mesh)
     except ValueError as error:

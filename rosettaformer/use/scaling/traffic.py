@@ -1,7 +1,8 @@
 """Bytes that a device exchanges in a training step, by collective.
 
-The payload of a collective is the larger of what a device gives and what it gets: an all-gather's output, a reduce-scatter's input, the
-tensor of an all-reduce. A ring sends and receives (n - 1)/n of it in a group of n devices, twice that for an all-reduce.
+The payload of a collective is the larger of its input and output on a device: an all-gather's
+output, a reduce-scatter's input, an all-reduce's tensor. In a ring of n devices, each sends and
+receives (n - 1)/n of it, twice that for an all-reduce.
 """
 
 import math
@@ -16,11 +17,11 @@ from .step import DATA, MODEL, Parameter, Step
 
 GATHER, SCATTER, REDUCE = "all-gather", "reduce-scatter", "all-reduce"
 BOTH = "data and model"
-MARK = 4  # bytes that say of a parameter whether it has a gradient
+MARK = 4  # bytes that tell whether a parameter has a gradient
 
 
 class Collective(NamedTuple):
-    """One kind of collective for one purpose. axis: whose devices exchange. payload: bytes of a device and a step."""
+    """A kind of collective for one purpose, over an axis. payload: bytes per device and step."""
 
     kind: str
     axis: str
@@ -28,13 +29,13 @@ class Collective(NamedTuple):
     payload: int
 
     def wire(self, mesh: Mesh) -> float:
-        """Returns the bytes that a device sends by a ring."""
+        """Returns the bytes that a device sends in a ring."""
         size = mesh.devices if self.axis == BOTH else mesh.sizes[self.axis]
         return self.payload * (size - 1) / size * (2 if self.kind == REDUCE else 1)
 
 
 def traffic(step: Step) -> list[Collective]:
-    """Returns the collectives of a training step, by axis and purpose; none of zero bytes."""
+    """Returns the collectives of a training step by axis and purpose, without empty ones."""
     each = [*step.parameters()]
     found = [*_over_data(step, each), *_over_model(step, each), *_of_scalars(step)]
     return [collective for collective in found if collective.payload]
@@ -46,8 +47,10 @@ def total(step: Step, axis: str = "") -> int:
 
 
 def _over_data(step: Step, each: list[Parameter]) -> Iterator[Collective]:
-    """Full sharding gathers a parameter before its layer runs, forward and backward, those outside of layers once; and scatters its
-    gradient. Of a parameter that lies whole the gradient is reduced. Each is the part of a model column, for every microbatch.
+    """Yields the traffic of full sharding and data parallelism, for one model column.
+
+    Full sharding gathers a parameter before its layer runs, forward and backward (outside of
+    layers: once), and scatters its gradient. The gradients of whole parameters are reduced.
     """
     if step.mesh.data == 1:
         return
@@ -56,7 +59,7 @@ def _over_data(step: Step, each: list[Parameter]) -> Iterator[Collective]:
         payload, split = step.gathered(parameter) * step.item, step.is_split(parameter)
         forward += payload * split
         backward += payload * (split and _is_read_again(step, parameter))
-        # a step reads a parameter once, and once more under each of its other names
+        # a step reads a parameter once, plus once for each tied name
         sums[split] += payload * (1 + [*names.values()].count(parameter.name) if step.engine.each_use else 1)
     parts = step.recipe.microbatches
     at_end = step.engine.sums_at_end
@@ -69,16 +72,19 @@ def _over_data(step: Step, each: list[Parameter]) -> Iterator[Collective]:
 
 
 def _is_read_again(step: Step, parameter: Parameter) -> bool:
-    """Whether the backward pass gathers a parameter: those of layers, but of what is only added one that nothing computes again."""
+    """Whether the backward pass gathers a parameter again: in layers, unless it is skipped."""
     if not parameter.layer or not step.engine.skips_added or not parameter.name.endswith((".bias", ".offset")):
         return bool(parameter.layer)
-    last = {"pre": ".feed_forward.output.bias", "sandwich": ".feed_forward_output_norm.offset"}  # of a layer
+    last = {"pre": ".feed_forward.output.bias", "sandwich": ".feed_forward_output_norm.offset"}  # in each layer
     return step.recompute and not parameter.name.endswith(last.get(step.config.norm_placement, ".feed_forward_norm.offset"))
 
 
 def _over_model(step: Step, each: list[Parameter]) -> Iterator[Collective]:
-    """What `model` splits is added up: the output of a kernel that is split along its input (heads, feed-forward), and of a table along
-    its vocabulary; in the backward pass, the gradient of an input whose kernels are split along their outputs.
+    """Yields the sums over `model`.
+
+    Forward, these are the outputs of kernels split along their input (heads, feed-forward) and of
+    tables split along the vocabulary; backward, the gradients of the inputs of kernels split along
+    their outputs.
     """
     if step.mesh.model == 1:
         return
@@ -104,10 +110,10 @@ def _over_model(step: Step, each: list[Parameter]) -> Iterator[Collective]:
 
 
 def _of_own_groups(step: Step, each: list[Parameter]) -> Iterator[Collective]:
-    """Keys and values of fewer groups than columns: the gradients of their parameters are added up.
+    """Yields the gradients of keys and values with fewer groups than columns.
 
-    An engine that adds up for each use adds up the gradient of each group's keys and values among the columns that share it, and gathers
-    them and the gradients of their parameters.
+    An engine with `each_use` sums the gradients of each group's keys and values over the columns
+    that share it, and gathers them and the gradients of their parameters.
     """
     payload = step.item * step.recipe.microbatches
     groups = [parameter for parameter in each if "g" in parameter.letters and parameter.name.endswith(".kernel")]
@@ -125,7 +131,7 @@ def _of_own_groups(step: Step, each: list[Parameter]) -> Iterator[Collective]:
 
 
 def _of_scalars(step: Step) -> Iterator[Collective]:
-    """The loss of all rows, and the norm of all gradients."""
+    """Yields the loss of all rows, and the norm of all gradients."""
     if step.mesh.data > 1:
         yield Collective(REDUCE, DATA, "loss", step.item * (1 if step.engine.sums_at_end else step.recipe.microbatches))
     if step.recipe.clip_norm is not None and step.mesh.devices > 1:
@@ -136,21 +142,23 @@ def _of_scalars(step: Step) -> Iterator[Collective]:
 
 
 def _side(parameter: Parameter) -> str:
-    """Returns whether a parameter's input are tokens of the source or of the target."""
+    """Returns the side, source or target, whose tokens a parameter reads."""
     field = parameter.projection.rpartition(".")[2]
     of_memory = parameter.part.endswith(".cross_attention") and field in ("key", "value")
     return "source" if of_memory or parameter.name.startswith(("encoder.", "source_", "pooler.", "classifier.")) else "target"
 
 
 def _looked_up(step: Step, table: Parameter) -> set[str]:
-    """Returns the sides whose tokens look up their rows in this table."""
+    """Returns the sides whose tokens look up rows in this table."""
     stored = {name for name, at in parameters.ties(step.config).items() if at == table.name and name.endswith("embedding.table")}
     return {"source" if name.startswith("source") else "target" for name in stored | {table.name}}
 
 
 def _of_own_heads(step: Step, parameter: Parameter) -> bool:
-    """Whether a parameter lies whole in a model column that uses it for its own heads alone, so that its gradient is a share: keys and
-    values of fewer groups than columns, and norms of heads.
+    """Whether a parameter is whole in each column but used only for the column's heads.
+
+    Its gradient is then a share. These are keys and values with fewer groups than columns, and
+    norms of heads.
     """
     field = parameter.projection.rpartition(".")[2]
     of_heads = field in ("key", "value", "query_norm", "key_norm") and parameter.part.endswith("attention")
@@ -158,7 +166,7 @@ def _of_own_heads(step: Step, parameter: Parameter) -> bool:
 
 
 def _again(step: Step, outputs: Mapping[str, int]) -> Iterator[int]:
-    """Yields the tokens whose sums recomputation repeats: all of a layer but, where nothing is normalised behind it, its last sum."""
+    """Yields the tokens whose sums recomputation repeats, mostly all but the last of a layer."""
     if step.recompute:
         needed = step.config.norm_placement != "pre" or (step.engine.repeats_dropped and step.config.dropout_rate > 0)
         last = "" if needed else "feed_forward"
@@ -166,8 +174,10 @@ def _again(step: Step, outputs: Mapping[str, int]) -> Iterator[int]:
 
 
 def _loss(step: Step, each: Iterable[Parameter]) -> int:
-    """Returns the numbers of a loss over parts of the vocabulary: of each token the largest logit, the sum of exponentials, the label's
-    logit and, with smoothing, the sum of logits.
+    """Returns the size of the sums of a loss over a split vocabulary.
+
+    Per token: the largest logit, the sum of exponentials, the label's logit and, with
+    smoothing, the sum of logits.
     """
     stored = parameters.ties(step.config).get("logits.kernel", "logits.kernel")
     split = any(parameter.letter(MODEL) == "v" for parameter in each if parameter.name == stored)
@@ -175,8 +185,10 @@ def _loss(step: Step, each: Iterable[Parameter]) -> int:
 
 
 def _norms(step: Step, each: Iterable[Parameter]) -> int:
-    """Returns the numbers of norms over all heads (`query_key_norm` width) of which a column has some: of each token the sums of the
-    forward pass, once more where it is computed again, and of the backward pass; a layer norm has two each.
+    """Returns the size of the sums of norms over all heads (`query_key_norm` width) in a column.
+
+    Each token has sums in the forward pass, again when recomputed, and in the backward pass; a
+    layer norm has two each.
     """
     sums = (2 + step.recompute) * (2 if step.config.norm == "layer" else 1)
     norms = {parameter.projection: _side(parameter) for parameter in each if parameter.letters[0] in "hg" and parameter.letter(MODEL)
@@ -185,7 +197,7 @@ def _norms(step: Step, each: Iterable[Parameter]) -> int:
 
 
 def payloads(collectives: Iterable[Collective]) -> dict[tuple[str, str], int]:
-    """Returns the payload of each kind and axis."""
+    """Returns the payload by kind and axis."""
     found = Counter[tuple[str, str]]()
     for collective in collectives:
         found[collective.kind, collective.axis] += collective.payload
@@ -193,5 +205,5 @@ def payloads(collectives: Iterable[Collective]) -> dict[tuple[str, str], int]:
 
 
 def by_ring(step: Step) -> int:
-    """Returns the bytes that a device sends in a step, by rings."""
+    """Returns the bytes that a device sends in a step, in rings."""
     return math.ceil(sum(collective.wire(step.mesh) for collective in traffic(step)))

@@ -1,4 +1,4 @@
-"""Answers many sources at once with a trained model, and scores the answers."""
+"""Decodes batches of sources with a trained model, and scores the results."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +16,7 @@ from .tokens import END, PADDING, START, Tokens
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """An answer: its ids between START and END; and `log p`, divided by the length penalty in a beam search (BEAM)."""
+    """A decoded target: ids between START and END, and `log p`, length-penalised by beam search."""
 
     tokens: tuple[int, ...]
     score: float
@@ -24,9 +24,10 @@ class Hypothesis:
 
 @dataclass(frozen=True)
 class Decoding:
-    """How answers are searched. limits: padded source length -> most tokens of an answer. width: of the beam; 1 is greedy search.
+    """Options of decoding.
 
-    rows: the batch size of every call, so that a compiled backend sees few shapes.
+    limits: padded source length -> most tokens to generate. width: beams; 1 is greedy search. rows:
+    fixed batch size, so that a compiled backend sees few shapes.
     """
 
     limits: Mapping[int, int]
@@ -35,13 +36,13 @@ class Decoding:
     rows: int = 64
 
     def limit(self, length: int) -> int:
-        """Returns the limit for a padded source length, or for the nearest shorter length that training saw."""
+        """Returns the limit for a padded source length, or the nearest shorter one."""
         known = [size for size in self.limits if size <= length] or [min(self.limits)]
         return self.limits[max(known)]
 
 
 def answer(trainer: Trainer, sources: Sequence[Sequence[int]], decoding: Decoding) -> list[Hypothesis]:
-    """Returns the best answer to each source, in the order of the sources."""
+    """Returns the best hypothesis for each source, in order."""
     found: dict[int, Hypothesis] = {}
     count = max(decoding.rows // decoding.width, 1)
     for length, indexes in _groups(sources, count):
@@ -63,7 +64,7 @@ def _search(trainer: Trainer, source: np.ndarray, decoding: Decoding, limit: int
 
 
 def _groups(sources: Sequence[Sequence[int]], count: int) -> Iterator[tuple[int, list[int]]]:
-    """Yields (padded length, indexes of at most `count` sources of that length), shorter lengths first."""
+    """Yields padded lengths and at most `count` indexes of their sources, shorter ones first."""
     by_length: dict[int, list[int]] = {}
     for index in sorted(range(len(sources)), key=lambda index: len(sources[index])):
         by_length.setdefault(padded_length(len(sources[index])), []).append(index)
@@ -72,14 +73,14 @@ def _groups(sources: Sequence[Sequence[int]], count: int) -> Iterator[tuple[int,
 
 
 def loss_per_token(trainer: Trainer, buckets: Buckets, examples: Sequence[Example]) -> float:
-    """Returns the mean of -log p over all target tokens, without smoothing and dropout; NaN if every example is longer than the buckets."""
+    """Returns the mean -log p per target token, without smoothing and dropout; NaN if none fits."""
     parts = [trainer.loss(*pad(*group)) for group in buckets.groups(examples)]
     count = sum(count for _, count in parts)
     return sum(total for total, _ in parts) / count if count else math.nan
 
 
 def scores(trainer: Trainer, tokens: Tokens, pairs: Sequence[Pair], decoding: Decoding) -> dict[str, float]:
-    """Returns the percentage of the sources whose answer is the pair's target."""
+    """Returns the percentage of sources that decode to exactly their target."""
     found = answer(trainer, tokens.source([source for source, _ in pairs]), decoding)
     right = sum(tokens.text(hypothesis.tokens) == target for hypothesis, (_, target) in zip(found, pairs, strict=True))
     return {"exact_match": 100 * right / len(pairs)}

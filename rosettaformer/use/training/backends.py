@@ -1,4 +1,4 @@
-"""The four implementations as training backends: each has a `Trainer` with the same interface, imported on demand."""
+"""The backends for training: each has a `Trainer` with the same interface, imported on demand."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
@@ -13,10 +13,10 @@ from ...common.meshes.together import Group
 
 
 class Trainer(Protocol):
-    """A model in training: its parameters, its optimiser's state, the step that changes both, and searches of answers.
+    """A model in training: its parameters, its optimiser, the training step, and decoding.
 
-    On a mesh every process of the group calls the same methods with the same whole batches. tensors: the state's arrays by name, one after
-    another; in several processes every one takes all of them.
+    On a mesh, every process of the group calls the same methods with the same whole batches.
+    tensors: yields the state's arrays by name; every process must consume all of them.
     """
 
     steps: int
@@ -34,12 +34,12 @@ class Trainer(Protocol):
 
 
 def parameters_of(state: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Extracts the parameters, by canonical name, from `Trainer.state`."""
+    """Extracts the parameters from `Trainer.state`, by canonical name."""
     prefix = "parameters."
     return {name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)}
 
 
 def trainer(backend: str) -> Callable[..., Trainer]:
-    """Returns the Trainer of a backend. Raises MissingBackend if its framework is broken or missing, with the command that installs it."""
+    """Returns a backend's Trainer. Raises MissingBackend if its framework is missing or broken."""
     known("backend", [backend], BACKENDS)
     return imported(backend, f"{BACKENDS[backend]}.training").Trainer

@@ -1,7 +1,8 @@
-"""The files of one checkpoint: each process writes its part of the tensors, and reads them one by one.
+"""Reads and writes the files of one checkpoint; each process writes its part, tensor by tensor.
 
-One process writes `model.safetensors` and `optimizer.safetensors`, several `model-00001-of-00004.safetensors` and so on with an index. No
-process holds more than one whole tensor by it.
+One process writes `model.safetensors` and `optimizer.safetensors`; several write
+`model-00001-of-00004.safetensors`, ... with an index. No process needs more than one whole tensor
+at a time.
 """
 
 import collections
@@ -48,7 +49,7 @@ class Stored(Mapping[str, np.ndarray]):
 
 
 def deal(sizes: Mapping[str, int], count: int) -> list[list[str]]:
-    """Deals names out to at most `count` parts of about the same size: the largest first, each to the part that has least."""
+    """Distributes names over at most `count` parts of similar total size, the largest first."""
     parts: list[list[str]] = [[] for _ in range(count)]
     filled = [0] * count
     for name in sorted(sizes, key=lambda name: -sizes[name]):
@@ -59,9 +60,10 @@ def deal(sizes: Mapping[str, int], count: int) -> list[list[str]]:
 
 
 def write(folder: Path, config: TransformerConfig, tensors: Named, group: Group) -> None:
-    """Writes this process's part of a checkpoint, and the digests of its files; takes every tensor, as the other processes do.
+    """Writes this process's part of a checkpoint and the checksums of its files.
 
-    Raises CheckpointError on a tensor that is none of the config, and OSError if the disk does.
+    Consumes every tensor, as the other processes do. Raises CheckpointError on a tensor that does
+    not belong to the config, and OSError if the disk fails.
     """
     shapes, left = _shapes(config), iter(tensors)
     own = {folder / file: names for kind in _KINDS for file, names in [*_parts(shapes, group.size, kind)][group.rank : group.rank + 1]}
@@ -75,7 +77,7 @@ def write(folder: Path, config: TransformerConfig, tensors: Named, group: Group)
                     if problems := strict.problems({name: array}, {name: shapes[name]}):
                         raise CheckpointError(folder, problems)
                     put(name, array)
-                del array  # before the next one is made
+                del array  # frees it before the next one is made
             if puts:
                 raise CheckpointError(folder, [f"missing {name}" for name in puts])
         for path in own:
@@ -86,13 +88,13 @@ def write(folder: Path, config: TransformerConfig, tensors: Named, group: Group)
 
 
 def finish(folder: Path, config: TransformerConfig, done: Progress, group: Group) -> None:
-    """Writes what belongs to all parts of a checkpoint: indices where there are several, and the progress with all digests.
+    """Writes the indices of a sharded checkpoint, and its progress with all checksums.
 
-    Raises ValueError if a part is not in the folder.
+    Raises ValueError if a part is missing in the folder.
     """
     wanted = {kind: [file for file, _ in _parts(_shapes(config), group.size, kind)] for kind in _KINDS}
     if missing := [file for files in wanted.values() for file in files if not (folder / file).is_file()]:
-        raise ValueError(f"every process must write into the same folder, {folder}, which lacks {', '.join(missing)}")
+        raise ValueError(f"every process must write into the same folder; {folder} lacks {', '.join(missing)}")
     for kind, files in wanted.items():
         if len(files) > 1:
             found = {file: container.read(folder / file).tensors for file in files}
@@ -108,7 +110,7 @@ def finish(folder: Path, config: TransformerConfig, done: Progress, group: Group
 
 
 def write_model(path: Path, config: TransformerConfig, parameters: Named) -> None:
-    """Writes a canonical file tensor by tensor; the file must be new. Raises like `write`."""
+    """Writes a new canonical file tensor by tensor. Raises like `write`."""
     wanted = declaration.shapes(config)
     with contextlib.ExitStack() as files:
         put: Put | None = None
@@ -123,7 +125,7 @@ def write_model(path: Path, config: TransformerConfig, parameters: Named) -> Non
 
 
 def exhaust(tensors: Iterable[object]) -> None:
-    """Takes all that are left: the other processes wait until every one has."""
+    """Consumes the remaining tensors, since the other processes wait until every process has."""
     collections.deque(tensors, maxlen=0)
 
 
@@ -133,13 +135,13 @@ def model(folder: Path) -> Path:
 
 
 def view(folder: Path, parameters: Path | None = None) -> Stored:
-    """Returns the state in a checkpoint that `refuse` has found whole, as `Trainer.load_state` takes it. parameters: another file's."""
+    """Returns the state in a valid checkpoint. parameters: a file to use instead of the model's."""
     values, moments = (container.read(path).tensors for path in (parameters or model(folder), _whole_or_index(folder, _OPTIMIZER)))
     return Stored({f"{PARAMETERS}.{name}": value for name, value in values.items()} | moments)
 
 
 def refuse(folder: Path, config: TransformerConfig) -> None:
-    """Raises ValueError if a checkpoint is not the whole one of that config that was written."""
+    """Raises ValueError if a checkpoint is damaged, incomplete or of another config."""
     found = canonical.view(model(folder))
     if found.config != config:
         fields = [name for name, value in config.to_dict().items() if found.config.to_dict()[name] != value]
@@ -152,7 +154,7 @@ def refuse(folder: Path, config: TransformerConfig) -> None:
     digests = progress.read(folder)[1]
     names = {file.name for pattern in ("*.safetensors", "*.index.json") for file in folder.glob(pattern)}
     if others := [name for name in sorted(names | {*digests}) if name not in digests or digests[name] != digest(folder / name)]:
-        raise ValueError(f"{', '.join(others)} must be what was written; the SHA-256 is another")
+        raise ValueError(f"{', '.join(others)}: damaged, the SHA-256 differs from that in {progress.FILE}. Restore the checkpoint's folder")
 
 
 def digest(path: Path) -> str:
@@ -162,7 +164,7 @@ def digest(path: Path) -> str:
 
 
 def _parts(shapes: Mapping[str, tuple[int, ...]], count: int, kind: str) -> Iterator[tuple[str, list[str]]]:
-    """Yields the files of a kind, one for each process that has a part, each with the names of its tensors."""
+    """Yields the files of a kind, one per process with a part, and the names of their tensors."""
     dealt = deal({name: math.prod(shape) for name, shape in shapes.items() if name.partition(".")[0] in _KINDS[kind]}, count)
     for number, names in enumerate(dealt, start=1):
         yield f"{kind}-{number:05}-of-{len(dealt):05}.safetensors" if len(dealt) > 1 else f"{kind}.safetensors", names
@@ -171,7 +173,7 @@ def _parts(shapes: Mapping[str, tuple[int, ...]], count: int, kind: str) -> Iter
 def _opened(
     files: contextlib.ExitStack, own: Mapping[Path, list[str]], config: TransformerConfig, dtype: np.dtype
 ) -> Iterator[tuple[str, Put]]:
-    """Opens the files and yields the function that writes each tensor."""
+    """Opens the files; yields a function per tensor that writes it."""
     shapes = _shapes(config)
     for path, names in own.items():
         said = canonical.metadata(config) if path.name.startswith(_MODEL) else {}
@@ -180,12 +182,12 @@ def _opened(
 
 
 def _shapes(config: TransformerConfig) -> dict[str, tuple[int, ...]]:
-    """Returns the shapes of the tensors of a state."""
+    """Returns the shapes of a state's tensors."""
     return {f"{part}.{name}": shape for part in (PARAMETERS, *MOMENTS) for name, shape in declaration.shapes(config).items()}
 
 
 def _stored(name: str) -> str:
-    """Returns the name of a tensor in its file: of a parameter, the canonical one."""
+    """Returns the name of a tensor in its file; a parameter has its canonical name."""
     return name.removeprefix(f"{PARAMETERS}.")
 
 

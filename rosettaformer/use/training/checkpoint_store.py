@@ -1,8 +1,8 @@
-"""The checkpoints of a run: each a folder that appears whole or not at all.
+"""The checkpoints of a run, each a folder that appears as a whole.
 
-`checkpoints/step-00000100/` holds a canonical checkpoint, both moments of the optimiser by canonical name, each in one file or in one for
-each process, and `progress.json`, with the digests of all. A folder is written under another name, flushed to the disk and renamed; a
-folder of this name is therefore complete.
+`checkpoints/step-00000100/` holds a canonical checkpoint and both moments of the optimiser by
+canonical name, each in one file or in one per process, and `progress.json` with the checksums of
+all files. A folder is written under a temporary name, flushed to the disk, and renamed.
 """
 
 import contextlib
@@ -35,9 +35,9 @@ Newest = tuple[tuple[State, Progress] | None, list[str]]
 
 
 class Store:
-    """The checkpoints of the run in a folder, the last `keep` of them. group: the processes that write and read them together.
+    """The last `keep` checkpoints of a run. group: the processes that write and read them together.
 
-    best.safetensors and average.safetensors, beside them, hold only a model.
+    best.safetensors and average.safetensors, in the run's folder, hold only a model.
     """
 
     def __init__(self, folder: Path, keep: int = 5, group: Group | None = None) -> None:
@@ -45,18 +45,18 @@ class Store:
         self.best, self.average = folder / "best.safetensors", folder / "average.safetensors"
 
     def paths(self) -> list[Path]:
-        """The folders of the checkpoints, oldest first."""
+        """Returns the folders of the checkpoints, oldest first."""
         found = self.folder.glob("step-*") if self.folder.is_dir() else ()
         return sorted((path for path in found if _STEP.fullmatch(path.name)), key=steps_of)
 
     def models(self) -> list[Path]:
-        """The canonical files, or indices, of the checkpoints, oldest first."""
+        """Returns the canonical files, or indices, of the checkpoints, oldest first."""
         return [checkpoint_files.model(path) for path in self.paths()]
 
     def save(self, config: TransformerConfig, tensors: Named, done: Progress) -> None:
-        """Adds a checkpoint, then removes those that are too old. Every process calls it with its tensors.
+        """Adds a checkpoint, then removes the oldest ones. Every process passes its tensors.
 
-        Raises ValueError or OSError if a process does, see `together`; nothing has then changed.
+        Raises ValueError or OSError if any process does, see `together`; nothing has then changed.
         """
         target, temporary = self.folder / f"step-{done.steps:08}", self.folder / f".{done.steps:016x}.tmp"
         try:
@@ -68,14 +68,15 @@ class Store:
                 shutil.rmtree(temporary, ignore_errors=True)
 
     def save_best(self, config: TransformerConfig, tensors: Named) -> None:
-        """Writes the model that validated best. Every process calls it with its tensors; raises like `save`."""
+        """Writes the best validated model. Every process passes its tensors; raises like `save`."""
         together(self._group, lambda: self._best(config, _parameters(tensors, len(declaration.shapes(config)))))
 
     def newest(self, config: TransformerConfig, take: Take = lambda state, progress: None) -> Newest:
-        """Returns the newest checkpoint that can be read and taken, None if there is none yet; and the problems of newer ones.
+        """Returns the newest valid checkpoint, or None, and the problems of newer ones.
 
-        take: uses the checkpoint, and raises ValueError if it does not fit. Every process calls this, and takes what it needs; the first
-        looks whether the files are whole. Raises ValueError if there are checkpoints and none can be taken.
+        take: uses the checkpoint, and raises ValueError if it does not fit. Every process calls
+        this and takes what it needs; the first one verifies the files. Raises ValueError if there
+        are checkpoints but none is valid.
         """
         problems: list[str] = []
         for path in reversed(self.paths()):
@@ -88,23 +89,23 @@ class Store:
         return None, problems
 
     def save_average(self, last: int | None = None) -> int:
-        """Writes the mean of the last checkpoints' models, computed in float64, one tensor after another, and returns their number: the
-        paper translates with it.
+        """Writes the mean of the last checkpoints' models, and returns their number.
 
-        Raises ValueError if there are none. Source: Vaswani et al. 2017, section 6.1.
+        The mean is computed in float64, one tensor at a time. The paper translates with it. Raises
+        ValueError if there are none. Source: Vaswani et al. 2017, section 6.1.
         """
         paths = self.models()[-(last or 0) :]
         if not paths:
-            raise ValueError("an average needs at least one checkpoint")
+            raise ValueError("averaging needs at least one checkpoint; train until one is saved")
         found = [canonical.view(path) for path in paths]
         if others := [path for path, checkpoint in zip(paths, found, strict=True) if checkpoint.config != found[0].config]:
-            raise ValueError(f"checkpoints of one config are averaged; {others[0]} has another than {paths[0]}")
+            raise ValueError(f"checkpoints to average must have the same config; that of {others[0]} differs from {paths[0]}")
         with replacing(self.average) as temporary:
             checkpoint_files.write_model(temporary, found[0].config, ((name, _mean(name, found)) for name in found[0].parameters))
         return len(paths)
 
     def load(self, config: TransformerConfig, name: str) -> Checkpoint:
-        """Returns a model of the run: its "last", the "average" of its last ones, or its "best".
+        """Loads a model of the run: "last", "average" (of the last ones) or "best".
 
         Raises ValueError if the run has none yet, or if its config differs.
         """
@@ -113,15 +114,15 @@ class Store:
             raise ValueError(f"the run in {self.folder.parent} has no checkpoint {name!r} yet")
         checkpoint = canonical.load(path)
         if checkpoint.config != config:
-            raise ValueError(f"{path} has another config than the run")
+            raise ValueError(f"the config of {path} differs from the run's")
         return checkpoint
 
     def averaged(self) -> State:
-        """The state of the newest checkpoint with the average's parameters."""
+        """Returns the state of the newest checkpoint with averaged parameters."""
         return checkpoint_files.view(self.paths()[-1], self.average)
 
     def clean(self) -> None:
-        """Removes what a killed run was about to write."""
+        """Removes the unfinished files of a killed run."""
         for folder in (self.folder.parent, self.folder):
             for path in folder.glob(".*.tmp") if folder.is_dir() else ():
                 if _TEMPORARY.fullmatch(path.name):
@@ -135,7 +136,7 @@ class Store:
 
     def _begin(self, target: Path, temporary: Path) -> None:
         self.folder.mkdir(exist_ok=True)
-        if target.is_dir():  # an unreadable checkpoint of that step, since a run never writes one twice
+        if target.is_dir():  # an unreadable checkpoint, since a run never writes a step twice
             self._remove(target)
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir()
@@ -156,7 +157,7 @@ class Store:
             checkpoint_files.exhaust(left)
 
     def _remove(self, path: Path) -> None:
-        """Renames the folder first, then removes it, so that no folder with a checkpoint's name lacks a file."""
+        """Renames the folder before removing it: a checkpoint's name never means half a folder."""
         temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
         with contextlib.suppress(OSError):
             path.rename(temporary)
@@ -174,7 +175,7 @@ def _mean(name: str, checkpoints: Sequence[Checkpoint]) -> np.ndarray:
 
 
 def _parameters(tensors: Named, count: int) -> Iterator[tuple[str, np.ndarray]]:
-    """Yields this number of parameters by canonical name, and then asks for no other tensor."""
+    """Yields `count` parameters by canonical name, without requesting any further tensor."""
     for name, array in tensors:
         part, _, rest = name.partition(".")
         if part == PARAMETERS:
@@ -186,12 +187,12 @@ def _parameters(tensors: Named, count: int) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _refuse(path: Path, config: TransformerConfig) -> None:
-    """Raises ValueError if the checkpoint is not whole, or not of this config or not of its step."""
+    """Raises ValueError if a checkpoint is damaged, or of another config or step."""
     checkpoint_files.refuse(path, config)
     if (steps := progress.read(path)[0].steps) != steps_of(path):
-        raise ValueError(f"{progress.FILE} must be that of step {steps_of(path)}; got {steps}")
+        raise ValueError(f"{progress.FILE} must be for step {steps_of(path)}; got {steps}")
 
 
 def steps_of(path: Path) -> int:
-    """Returns the step of a checkpoint's folder."""
+    """Returns the step in the name of a checkpoint's folder."""
     return int(path.name.removeprefix("step-"))

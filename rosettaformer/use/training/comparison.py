@@ -1,5 +1,6 @@
-"""Compares training runs: every backend starts equal, gets the same batches and keep masks, and is compared with the reference at each
-step.
+"""Compares training runs with the reference step by step.
+
+Every backend gets the same initial parameters, batches and keep masks.
 """
 
 import contextlib
@@ -18,14 +19,14 @@ from .envelope import LOSS, Envelope
 from .remote import Remote
 
 ROWS, SOURCE, TARGET = 7, 11, 13
-START_LIMIT, TAKEN = 180.0, 600.0  # seconds for a framework to load, and for a backend to read a question
-# uses every choice of a recipe, and moves parameters visibly within a few steps
+START_LIMIT, TAKEN = 180.0, 600.0  # seconds to load a framework, and for a backend to read a message
+# uses every option of a recipe, and changes parameters visibly within a few steps
 RECIPE = PAPER.replace(warmup=100, weight_decay=0.01, clip_norm=1.0)
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """What every backend is given. values: the initial parameters, whose dtype, float32 or float64, is the run's."""
+    """The inputs of every backend. values: initial parameters, whose dtype is that of the run."""
 
     config: TransformerConfig
     recipe: Recipe
@@ -34,10 +35,10 @@ class Experiment:
     seed: int
 
     def batch(self, step: int) -> tuple[np.ndarray | None, np.ndarray, Mapping]:
-        """Returns source `b s`, target `b t` and keep masks of a step, a function of the seed and the step only.
+        """Returns source `b s`, target `b t` and keep masks, which depend only on seed and step.
 
-        If the config has a padding id, rows end raggedly, one source is empty, and one row is padding throughout. A decoder-only model has
-        no source; if the config has classes, they are the target, `b`.
+        With a padding id, rows have different lengths, one source is empty, and one row is all
+        padding. A decoder-only model has no source. For a classifier, the target is classes `b`.
         """
         rng = np.random.default_rng((self.seed, step))
         parts = self.recipe.microbatches
@@ -67,7 +68,7 @@ def _ids(rng: np.random.Generator, lengths: np.ndarray, most: int, vocabulary: i
 
 @dataclass(frozen=True)
 class Gap:
-    """The distance of a loss or a parameter from the reference's and its bound, both relative to the reference's largest value, or to 1."""
+    """A distance from the reference and its bound, relative to the reference's largest value."""
 
     name: str
     distance: float
@@ -75,13 +76,13 @@ class Gap:
 
     @property
     def excess(self) -> float:
-        """The distance divided by its bound: beyond 1 the run has left the reference."""
+        """The distance divided by its bound; above 1 the run has left the reference."""
         return self.distance / self.allowed if math.isfinite(self.distance) else math.inf
 
 
 @dataclass(frozen=True)
 class Step:
-    """One step of a backend: its loss, the gap of the loss, and the gap of the parameter that uses the largest share of its bound."""
+    """A step of a backend: its loss and gap, and the gap of the parameter closest to its bound."""
 
     number: int
     value: float
@@ -90,13 +91,13 @@ class Step:
 
     @property
     def leaves(self) -> list[Gap]:
-        """Whether a distance exceeds its bound."""
+        """The gaps that exceed their bound."""
         return [gap for gap in (self.loss, self.parameter) if gap.excess > 1]
 
 
 @dataclass
 class Run:
-    """The outcome of a backend: `together`, `leaves`, `missing`, `error`, `crash` or `hang`, with the reason of the last four."""
+    """The outcome: `together`, `leaves`, `missing`, `error`, `crash` or `hang`, and its reason."""
 
     backend: str
     status: str = "together"
@@ -105,7 +106,7 @@ class Run:
 
     @property
     def divergence(self) -> Step | None:
-        """The first step at which a distance exceeds its bound."""
+        """The first step with a distance beyond its bound."""
         return next((step for step in self.steps if step.leaves), None)
 
 
@@ -116,9 +117,10 @@ def compare(
     limit: float = 600.0,
     progress: Callable[[int], None] = lambda step: None,
 ) -> tuple[list[float], list[Run]]:
-    """Returns the reference's losses and the run of every backend, each in its own process while the reference computes here.
+    """Returns the reference's losses, and the runs of all backends, each in its own process.
 
-    limit: seconds for one step; the first one compiles. progress: called with the number of every finished step.
+    limit: seconds per step; the first one compiles. progress: receives the number of each finished
+    step.
     """
     runs = [Run(backend) for backend in backends]
     losses = []
@@ -158,7 +160,7 @@ def _begin(active: Sequence[tuple[Run, Remote]], experiment: Experiment, compile
 
 
 def _record(run: Run, answer: tuple, number: int, allowed: Mapping[str, Expectation], dtype: str) -> None:
-    """Adds a step to the run, or ends it with what went wrong."""
+    """Adds a step to the run, or ends the run with an error."""
     kind, got = answer
     if kind != "step":
         run.status, run.message = kind, got

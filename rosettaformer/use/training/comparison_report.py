@@ -1,4 +1,4 @@
-"""Shows the comparison of training runs: in a terminal, as JSON, as a picture."""
+"""Shows a comparison of training runs: in a terminal, as JSON, as a picture."""
 
 import dataclasses
 import math
@@ -22,21 +22,21 @@ SEVERAL = "*"
 
 
 def verdict(run: Run) -> str:
-    """Says what became of a backend, in a sentence."""
+    """Summarises the run of a backend in a sentence."""
     if run.divergence:
         where = ", ".join(f"{gap.name} is {gap.distance:.2g} away, allowed {gap.allowed:.2g}" for gap in run.divergence.leaves)
-        return f"{run.backend} leaves at step {run.divergence.number}: {where}"
+        return f"{run.backend} leaves the reference at step {run.divergence.number}: {where}"
     if run.status != "together":
         return f"{run.backend}: {run.status}, {run.message}"
     worst = max((gap for step in run.steps for gap in (step.loss, step.parameter)), key=lambda gap: gap.excess)
     return (
-        f"{run.backend} stays together for {len(run.steps)} steps; nearest to its limit is {worst.name}, {worst.distance:.2g} away, "
-        f"allowed {worst.allowed:.2g}"
+        f"{run.backend} matches the reference for {len(run.steps)} steps; closest to its limit is {worst.name}, "
+        f"{worst.distance:.2g} away, allowed {worst.allowed:.2g}"
     )
 
 
 def render(console: Console, losses: Sequence[float], runs: Sequence[Run]) -> None:
-    """Renders the curves, a table for each backend, and the verdicts."""
+    """Prints the curves, a table for each backend, and the verdicts."""
     curves = {REFERENCE: losses} | {run.backend: [step.value for step in run.steps] for run in runs if run.steps}
     for line in chart(curves):
         console.print(line, markup=False, highlight=False)
@@ -48,7 +48,7 @@ def render(console: Console, losses: Sequence[float], runs: Sequence[Run]) -> No
 
 
 def chart(curves: Mapping[str, Sequence[float]], height: int = 8) -> Iterator[str]:
-    """Draws the curves in characters, one column for each step: the number of a curve, or a star if several meet."""
+    """Draws curves in characters, one column per step: the curve's number, or * if several meet."""
     values = [value for curve in curves.values() for value in curve if math.isfinite(value)]
     if not values:
         return
@@ -68,7 +68,7 @@ def chart(curves: Mapping[str, Sequence[float]], height: int = 8) -> Iterator[st
 
 def _table(run: Run, losses: Sequence[float]) -> Table:
     table = Table(title=run.backend, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    columns = ("step", "reference's loss", "loss", "away", "allowed", "parameter nearest to its limit", "away", "allowed")
+    columns = ("step", "reference loss", "loss", "away", "allowed", "parameter closest to its limit", "away", "allowed")
     for column in columns:
         table.add_column(column, justify="left" if column.startswith("parameter") else "right", overflow="fold")
     for step, loss in zip(run.steps, losses, strict=False):
@@ -82,7 +82,7 @@ def _numbers(gap: Gap) -> tuple[str, str]:
 
 
 def to_dict(experiment: Experiment, losses: Sequence[float], runs: Sequence[Run]) -> dict[str, Any]:
-    """Returns every number in a form that JSON can hold: non-finite numbers become None."""
+    """Returns every number as JSON data; non-finite numbers become None."""
     fields = {
         "config": experiment.config.to_dict(),
         "recipe": experiment.recipe.to_dict(),
@@ -102,7 +102,7 @@ def _divergence(run: Run) -> dict[str, Any] | None:
 
 
 def draw(path: Path, losses: Sequence[float], runs: Sequence[Run]) -> None:
-    """Draws the curves, and below them the share of its bound that every backend uses, into a file whose suffix names the format."""
+    """Draws the losses, and below them the share of its bound that each backend uses."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 6), layout="constrained")
@@ -110,7 +110,7 @@ def draw(path: Path, losses: Sequence[float], runs: Sequence[Run]) -> None:
     above.plot(np.arange(1, len(losses) + 1), losses, color="0.7", linewidth=6, label=REFERENCE)
     for index, run in enumerate(run for run in runs if run.steps):
         numbers = [step.number for step in run.steps]
-        dashes = (3 * index, (3, 6))  # coinciding curves show one after the other
+        dashes = (3 * index, (3, 6))  # makes coinciding curves visible
         above.plot(numbers, [step.value for step in run.steps], color=f"C{index}", linestyle=dashes, label=run.backend)
         used = [max(step.loss.excess, step.parameter.excess) for step in run.steps]
         below.plot(numbers, used, color=f"C{index}", marker=".", label=run.backend)

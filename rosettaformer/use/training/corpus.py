@@ -1,4 +1,4 @@
-"""A task's pairs as ids, in batches of few shapes; and the batch at every position of a run."""
+"""Encodes a task's pairs, batches them in few shapes, and finds the batch at any position."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ Batch = tuple[np.ndarray, np.ndarray]  # source `b s`, target `b t`
 
 @dataclass(frozen=True)
 class Shape:
-    """The shape of every batch of a bucket."""
+    """The shape of a bucket's batches."""
 
     rows: int
     source: int
@@ -24,44 +24,45 @@ class Shape:
         return len(example[0]) <= self.source and len(example[1]) <= self.target
 
 
-Group = tuple[Shape, list[Example]]  # a batch to be built: the arguments of `pad`
+Group = tuple[Shape, list[Example]]  # a batch to build: the arguments of `pad`
 SHORTEST = 16
 
 
 def padded_length(length: int) -> int:
-    """Returns the smallest of 16, 32, 64, ... that is not shorter, so that a compiled backend sees few lengths."""
+    """Rounds a length up to 16, 32, 64, ..., so that a compiled backend sees few lengths."""
     return max(SHORTEST, 1 << (length - 1).bit_length())
 
 
 class Buckets:
-    """The shapes of batches: each holds about `tokens` tokens of the longer side; its rows are a multiple of `multiple`, and no more than
-    all examples need.
+    """The shapes of batches, each with about `tokens` tokens on the longer side.
 
-    The bounds are quantiles of the examples' lengths, so that a step compiles at most `count` times and little is padded.
+    The number of rows is a multiple of `multiple`, and at most what all examples need. The bounds
+    are quantiles of the examples' lengths: a step compiles at most `count` times, with little
+    padding.
     """
 
     def __init__(self, examples: Sequence[Example], tokens: int, multiple: int = 1, count: int = 4) -> None:
         if not examples:
-            raise ValueError("there is nothing to make batches of")
+            raise ValueError("there are no examples to make batches of")
         lengths = np.sort([[len(source), len(target)] for source, target in examples], axis=0)
         count = min(count, len(examples))
         last = [int(len(lengths) * (index + 1) / count) - 1 for index in range(count)]
         bounds = sorted({(int(source), int(target)) for source, target in lengths[np.maximum(last, 0)]})
-        most = -(-len(examples) // multiple)  # the entries of a batch that have rows
+        most = -(-len(examples) // multiple)  # multiples of rows that all examples fill
         self.shapes = [Shape(min(max(tokens // max(bound) // multiple, 1), most) * multiple, *bound) for bound in bounds]
 
     def epoch(self, examples: Sequence[Example], seed: int, epoch: int) -> list[Group]:
-        """Returns the batches of an epoch, as arguments of `pad`. Each example is in one of them, or in none if it is longer than every
-        shape.
+        """Returns the batches of an epoch, as arguments of `pad`; drops examples that are too long.
 
-        Examples that do not fill a batch of their bucket move to the next larger one; rows of padding fill the last batch.
+        Examples that do not fill a batch move to the next larger bucket; padding fills the last
+        batch.
         """
         rng = np.random.default_rng((seed, epoch))
         groups = [*self.groups([examples[index] for index in rng.permutation(len(examples))])]
         return [groups[index] for index in rng.permutation(len(groups))]
 
     def groups(self, examples: Sequence[Example]) -> Iterator[Group]:
-        """Returns the batches of examples in their order, smaller shapes first, as arguments of `pad`."""
+        """Yields batches of examples in order, smaller shapes first, as arguments of `pad`."""
         waiting: list[Example] = []
         rest = list(examples)
         for shape in self.shapes:
@@ -75,13 +76,13 @@ class Buckets:
 
 
 def pad(shape: Shape, examples: Sequence[Example]) -> Batch:
-    """Returns the examples as one batch of that shape; rows without an example are padding."""
+    """Builds a batch of a shape; missing rows are padding."""
     sources, targets = ([example[side] for example in examples] for side in (0, 1))
     return rows(sources, shape.rows, shape.source), rows(targets, shape.rows, shape.target)
 
 
 def rows(texts: Sequence[Sequence[int]], count: int, length: int) -> np.ndarray:
-    """Returns the ids of the texts as `count` rows of that length; rows without a text are padding."""
+    """Pads texts to `count` rows of a length; missing rows are padding."""
     result = np.full((count, length), PADDING, np.int32)
     for row, ids in zip(result, texts, strict=False):
         row[: len(ids)] = ids
@@ -90,18 +91,18 @@ def rows(texts: Sequence[Sequence[int]], count: int, length: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Position:
-    """Where a run is in its data: the batch that comes next."""
+    """The position of a run in its data: the next batch."""
 
     epoch: int = 0
     batch: int = 0
 
 
 class Corpus:
-    """The examples of a task, no side longer than max_length tokens, in batches.
+    """The examples of a task in batches; no side is longer than max_length tokens.
 
-    first_epoch: the examples of epoch 0. longest: the largest shape. left_out: the numbers of pairs that are too long, in the first epoch's
-    training pairs and in validation.
-    Raises ValueError if nothing is left to train on or to validate on.
+    first_epoch: the examples of epoch 0. longest: the largest shape. left_out: the numbers of pairs
+    too long for training, in the first epoch, and for validation. Raises ValueError if no pair is
+    left for training or validation.
     """
 
     def __init__(
@@ -111,9 +112,9 @@ class Corpus:
         self._pairs: Sequence[Pair] = data.epoch(0)
         self.first_epoch = self._encode(self._pairs)
         if not self.first_epoch:
-            raise ValueError(f"the training set is empty: no pair has at most {max_length} tokens on each side (--data max_length)")
+            raise ValueError(f"the training set is empty: no pair has at most {max_length} tokens per side. Raise --data max_length=N")
         if microbatches > len(self.first_epoch):
-            raise ValueError(f"microbatches must be at most the pairs, {len(self.first_epoch)}; got {microbatches}")
+            raise ValueError(f"microbatches must be at most the number of pairs, {len(self.first_epoch)}; got {microbatches}")
         self.buckets = Buckets(self.first_epoch, batch_tokens, microbatches, buckets)
         self.longest = longest = self.buckets.shapes[-1]
         self.validation = [example for example in self._encode(data.validation) if longest.fits(example)]
@@ -123,17 +124,18 @@ class Corpus:
         self._groups: tuple[int, list[Group]] | None = None
 
     def batch(self, position: Position) -> Batch:
-        """Returns the batch at a position, a function of the data, the seed and the position only."""
+        """Returns the batch at a position, which depends only on data, seed and position."""
         return pad(*self._epoch(position.epoch)[position.batch])
 
     def after(self, position: Position) -> Position:
-        """Returns the position after the given one."""
+        """Returns the next position."""
         last = position.batch + 1 == len(self._epoch(position.epoch))
         return Position(position.epoch + 1) if last else Position(position.epoch, position.batch + 1)
 
     def holds(self, position: Position, steps: int) -> bool:
-        """Whether a batch lies at a position that a run may have reached after `steps` steps; every step takes a batch, every epoch has at
-        least one.
+        """Whether a run can be at a position after `steps` steps, and has a batch there.
+
+        Every step takes a batch, and every epoch has at least one.
         """
         return position.epoch + position.batch <= steps and position.batch < len(self._epoch(position.epoch))
 
@@ -154,7 +156,7 @@ class Corpus:
 
 
 def answer_limits(examples: Sequence[Example]) -> dict[int, int]:
-    """Returns padded source length -> the most answer tokens that training saw for a source of at most that length."""
+    """Returns padded source length -> most target tokens for sources up to that length."""
     longest: dict[int, int] = {}
     for source, target in examples:
         length = padded_length(len(source))

@@ -1,4 +1,4 @@
-"""Bounds how far a training run may lie from the reference's at each step, from the reference's own runs in other summation orders."""
+"""Bounds a training run's distance from the reference, by running it in other summation orders."""
 
 import itertools
 from collections.abc import Mapping
@@ -16,23 +16,25 @@ from ...judge.expectation.tolerance import Expectation
 from .backends import parameters_of
 
 LOSS = "loss"
-RELATIVE = 1e-9  # relative to a tensor's largest value: the bound of a float64 run
+RELATIVE = 1e-9  # tolerance of a float64 run, relative to a tensor's largest value
 
 
 def is_unseen(name: str) -> bool:
-    """Whether the loss does not depend on a parameter: the bias of an attention's keys adds the same to all logits of a query.
+    """Whether the loss ignores a parameter: the key bias, which adds a constant per query.
 
-    Softmax ignores it, so its gradient is 0, and its computed gradient is rounding, from which Adam makes steps.
+    Softmax ignores it. Its gradient is 0, but its computed gradient is rounding error, which Adam
+    turns into steps.
     """
     return name.endswith(".key.bias")
 
 
 class Envelope:
-    """The reference's run in float64 from the given parameters, and the same run in their dtype in every summation order.
+    """The reference's run in float64, and in the parameters' dtype in every summation order.
 
-    float32: the bound at every step is `MAX_FACTOR max_i max|c_i - r| + ulp`, with r the float64 run and c_i the run in one order, each
-    from the beginning: it grows as rounding grows. float64: RELATIVE of r's largest value; for a parameter that `is_unseen` the bound is
-    that of float32, with r the run in the plain order.
+    float32: the bound at each step is `MAX_FACTOR max_i max|c_i - r| + ulp`, where r is the float64
+    run and c_i is the run in order i, each from the start, so that the bound grows like rounding
+    does. float64: RELATIVE of r's largest value; parameters that are `is_unseen` have the bound of
+    float32, with r the run in the plain order.
     """
 
     def __init__(self, config: TransformerConfig, recipe: Recipe, values: Mapping[str, np.ndarray]) -> None:
@@ -43,7 +45,7 @@ class Envelope:
         self._unseen = any(map(is_unseen, values))
 
     def step(self, *batch: Any) -> dict[str, Expectation]:
-        """One step of all runs: the `reference` values of the loss before it and every parameter after it, and their `bound`."""
+        """Advances all runs; returns the loss before and all parameters after it, with bounds."""
         if self.dtype == "float32":
             return self._expected(batch)
         reference = _advanced(self._runs[0], batch)
@@ -52,9 +54,9 @@ class Envelope:
         return allowed | (self._expected(batch, reference) if self._unseen else {})
 
     def _expected(self, batch: Any, reference: dict[str, np.ndarray] | None = None) -> dict[str, Expectation]:
-        """Returns the policy's expectation of a step; if the reference is already known, of the unseen parameters only.
+        """Returns the expectation of a step; with `reference`, only of the unseen parameters.
 
-        The policy asks for r first, then for one run per order; a run starts when it is first asked for.
+        The policy asks for r first, then for one run per order; runs start on first use.
         """
         indexes = itertools.count()
 

@@ -1,4 +1,4 @@
-"""What a call of `train` holds while it trains: the run's folder, and the signals that ask it to end."""
+"""Holds a run's folder and signals while `train` runs."""
 
 import contextlib
 import signal
@@ -14,27 +14,27 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def alone(folder: Path) -> contextlib.AbstractContextManager[object]:
-    """Refuses a second call on the same run. The system releases the lock when the process ends, however that happens."""
+    """Locks a run against a second call. The system releases the lock when the process ends."""
     try:
         return FileLock(folder / "lock", blocking=False).acquire()
     except Timeout:
-        raise ValueError(f"another process trains the run in {folder}") from None
+        raise ValueError(f"another process trains the run in {folder}; wait for it or stop it") from None
 
 
 class Interruption(contextlib.ExitStack):
-    """While entered, the first Ctrl-C or SIGTERM asks the run to end; the second ends the process as usual."""
+    """While entered, the first Ctrl-C or SIGTERM requests a stop; the second ends the process."""
 
     asked = False
 
     def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():  # elsewhere Python allows no handlers
+        if threading.current_thread() is threading.main_thread():  # Python allows handlers only there
             for number in _SIGNALS:
                 self.callback(signal.signal, number, signal.signal(number, self._ask))
         return self
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Delays the signals within the block, also for a compiler that a backend starts there, which would leave half a file behind."""
+        """Delays signals, also for a backend's compilers, which would leave partial files."""
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         try:
             yield

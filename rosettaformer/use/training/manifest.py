@@ -1,4 +1,4 @@
-"""The files that describe a run: `run.json`, and its tokens."""
+"""The files that define a run: `run.json` and its tokens."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -27,9 +27,10 @@ _FIELDS: schema.Table = {
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """task: its name and options. fixed, free: options. tokens, data: fingerprints.
+    """The definition of a run.
 
-    limits: most answer tokens, by padded source length.
+    task: its name and options. fixed, free: options. tokens, data: fingerprints. limits: padded
+    source length -> most target tokens.
     """
 
     task: dict[str, Any]
@@ -43,7 +44,7 @@ class Manifest:
 
     @property
     def fingerprint(self) -> str:
-        """The same for the manifest that is written and the one that is read."""
+        """A fingerprint, the same before writing and after reading."""
         return schema.fingerprint(asdict(self))
 
     @staticmethod
@@ -51,8 +52,9 @@ class Manifest:
         return (folder / _FILE).exists()
 
     def write(self, folder: Path, tokens: Tokens) -> None:
-        """Writes the manifest and its tokens into the folder, each whole or not at all: tokens first, since a folder with a manifest is a
-        run.
+        """Writes the tokens and the manifest; a failed write leaves neither damaged.
+
+        The manifest comes last, since it makes the folder a run.
         """
         manifest = schema.dump({"format": FORMAT, "version": VERSION} | asdict(self))
         for name, text in ((_TOKENS, str(tokens)), (_FILE, manifest)):
@@ -60,7 +62,7 @@ class Manifest:
 
     @classmethod
     def read(cls, folder: Path) -> "Manifest":
-        """Returns the manifest of a folder; raises ValueError if it is missing or damaged, and if the folder holds links."""
+        """Reads a folder's manifest; raises ValueError if it is missing, damaged or a link."""
         path = folder / _FILE
         check(folder)
         if not path.is_file():
@@ -68,7 +70,7 @@ class Manifest:
         try:
             return cls._parse(schema.load(path, _FIELDS))
         except ValueError as error:
-            raise ValueError(f"{path} is damaged or no run's:\n  {error}") from None
+            raise ValueError(f"{path} is damaged, or not a run's:\n  {error}") from None
 
     @classmethod
     def _parse(cls, fields: dict[str, Any]) -> "Manifest":
@@ -82,35 +84,35 @@ class Manifest:
 
 
 def _limit_problems(limits: Mapping[str, Any], most: int) -> Iterator[str]:
-    """Yields a problem for limits that no training can have produced, such as answers longer than every example."""
+    """Yields a problem if no training can have produced the limits."""
     lengths = {str(padded_length(length)) for length in range(1, most + 1)}
     good, wanted = schema.integer(1, most)
     if not limits or any(length not in lengths or not good(limit) for length, limit in limits.items()):
-        yield f"limits must map padded lengths, of which 16 is the least, each to {wanted}; got {limits!r:.200}"
+        yield f"limits must map padded lengths (16, 32, ...) to {wanted}; got {limits!r:.200}"
 
 
 def read_tokens(folder: Path, manifest: Manifest) -> Tokens:
-    """Returns the tokens of the run; raises ValueError if they are damaged or another run's."""
+    """Reads the tokens of a run; raises ValueError if they are damaged or another run's."""
     path = folder / _TOKENS
     if not path.is_file():
-        raise ValueError(f"{folder} holds no tokens: {path} does not exist")
+        raise ValueError(f"{folder} holds no tokens: {path} does not exist. Restore it from a copy of the run")
     text = read_text(path)
     if (found := schema.digest(text)) != manifest.tokens:
-        raise ValueError(f"{path} is damaged or another run's: its fingerprint must be {manifest.tokens}; got {found}")
+        raise ValueError(f"{path} is damaged, or another run's: its fingerprint must be {manifest.tokens}; got {found}")
     return Tokens(text)
 
 
 def check(folder: Path) -> None:
-    """Raises ValueError if something that a run reads, writes or removes in its folder is a link, or not a file or folder as it should be.
+    """Raises ValueError if a file or folder of the run is a link, or of the wrong kind.
 
-    The folder itself may be a link.
+    The run's folder itself may be a link.
     """
     folders = [path for pattern in FOLDERS for path in folder.glob(pattern)]
     files = [folder / name for name in FILES] + [*folder.glob("checkpoints/step-*/*")]
     problems = [*_other(folders, Path.is_dir, "a folder"), *_other(files, Path.is_file, "a file")]
     if problems:
-        raise ValueError("a run follows no link out of its folder:\n  " + "\n  ".join(problems[:20]))
+        raise ValueError("a run must not contain links or other kinds of files:\n  " + "\n  ".join(problems[:20]))
 
 
 def _other(paths: Iterable[Path], is_one: Any, wanted: str) -> list[str]:
-    return [f"{path} must be {wanted} of its own" for path in paths if path.is_symlink() or (path.exists() and not is_one(path))]
+    return [f"{path} must be {wanted}, not a link" for path in paths if path.is_symlink() or (path.exists() and not is_one(path))]

@@ -1,4 +1,4 @@
-"""The options of a run, and the model's config and recipe that follow from them."""
+"""The options of a run, and the model's config and recipe that they determine."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -16,12 +16,12 @@ LONGEST = 2**15  # tokens of one side of a pair
 
 
 def mesh(free: Mapping[str, Any]) -> Mesh | None:
-    """Returns the mesh that a run's free options name. Raises ValueError on a text that is none."""
+    """Parses the mesh of a run's free options. Raises ValueError on an invalid one."""
     return Mesh.parse(free["mesh"]) if free["mesh"] else None
 
 
 def compiles(free: Mapping[str, Any]) -> bool:
-    """Whether a run compiles its steps: NumPy does not, nor does torch on a mesh."""
+    """Whether a run compiles its steps; NumPy does not, nor does torch on a mesh."""
     return free["backend"] != "numpy" and not (free["backend"] == "torch" and free["mesh"])
 
 
@@ -34,8 +34,8 @@ def _is_mesh(value: Any) -> bool:
 
 _MESH: Check = (_is_mesh, "a mesh such as data=2,model=2")
 
-# Options that a run keeps for life: the default if neither the user nor the task sets one, and the condition of values. None: the preset's
-# or the paper's.
+# Options fixed for the whole run: the default, unless user or task set one, and their check.
+# None is the preset's or the paper's value.
 _FIXED: dict[str, tuple[Any, Check]] = {
     "preset": (None, optional(text())),
     "settings": ((), several(text())),
@@ -54,8 +54,8 @@ _FIXED: dict[str, tuple[Any, Check]] = {
     "weight_decay": (PAPER.weight_decay, number()),
     "microbatches": (PAPER.microbatches, integer(1)),
 }
-OF_DATA = {"vocabulary": int, "max_length": int, "batch_tokens": int, "buckets": int}  # fixed options that say how data are read
-# Options that every call may change; a call that does not keeps the last call's.
+OF_DATA = {"vocabulary": int, "max_length": int, "batch_tokens": int, "buckets": int}  # fixed options about reading the data
+# Options that every call may change; they keep their last value otherwise.
 _FREE: dict[str, tuple[Any, Check]] = {
     "backend": ("torch", choice(*BACKENDS)),
     "device": ("cpu", text()),
@@ -78,13 +78,14 @@ _OF_TOKENS = ("source_vocabulary", "target_vocabulary", "padding_id")
 
 
 def config(fixed: Mapping[str, Any], vocabulary: int) -> TransformerConfig:
-    """Returns the model's config: the preset's choices, or the paper's at a small size; then the options; and what the tokens decide.
+    """Returns the config: the preset's, or a small version of the paper's, with the options.
 
-    Key and value sizes follow from width and heads, unless they are set. Raises ValueError on options that do not fit.
+    The tokens set the vocabularies. Key and value sizes follow from width and heads, unless they
+    are set. Raises ValueError on options that do not fit.
     """
     told = parse_settings(fixed["settings"])
     if idle := [name for name in _OF_TOKENS if name in told]:
-        raise ValueError(f"{', '.join(idle)} cannot be set: the tokens decide (--data vocabulary=N)")
+        raise ValueError(f"{', '.join(idle)} cannot be set, since the tokens decide; use --data vocabulary=N")
     base = preset(fixed["preset"]) if fixed["preset"] else preset("paper_base", **_with_heads(preset("paper_base"), SMALL))
     told = _with_heads(base, told)
     if fixed["dropout"] is not None:
@@ -96,12 +97,12 @@ def config(fixed: Mapping[str, Any], vocabulary: int) -> TransformerConfig:
 
 
 def recipe(fixed: Mapping[str, Any]) -> Recipe:
-    """Returns the paper's recipe, changed by the options."""
+    """Returns the paper's recipe with the options."""
     return PAPER.replace(**{field.name: fixed[field.name] for field in dataclasses.fields(Recipe)})
 
 
 def _with_heads(base: TransformerConfig, told: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the options with heads of d / h each if they change d or h and set no other size."""
+    """Adds key and value sizes of d / h if the options change d or h and set no other size."""
     width, heads = (told.get(name, getattr(base, name)) for name in ("model_width", "heads"))
     implied: dict[str, Any] = {}
     if "heads" in told:

@@ -1,4 +1,4 @@
-"""How far a run is, as a checkpoint keeps it."""
+"""The progress of a run, as stored in a checkpoint."""
 
 import math
 import re
@@ -21,9 +21,11 @@ _POSITION = {"epoch": schema.integer(), "batch": schema.integer()}
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """steps: completed steps; with the run's seed they are the whole random state. position: of the next batch.
+    """The progress of a run.
 
-    best: the lowest validation loss so far; stale: validations since then. seconds: training time so far, over all calls.
+    steps: completed steps, which together with the seed determine the random state. position: of
+    the next batch. best: the lowest validation loss so far. stale: validations since then. seconds:
+    training time over all calls.
     """
 
     seed: int
@@ -34,17 +36,17 @@ class Progress:
     seconds: float = 0.0
 
     def validated(self, loss: float) -> "Progress":
-        """Returns the progress after a validation with that loss."""
+        """Returns the progress after a validation with this loss."""
         better = loss < (math.inf if self.best is None else self.best)
         return replace(self, best=loss if better else self.best, stale=0 if better else self.stale + 1)
 
     def write(self, folder: Path, digests: Mapping[str, str]) -> None:
-        """Writes the progress beside the files of a checkpoint, with their digests."""
+        """Writes the progress and the checksums of the checkpoint's files into its folder."""
         (folder / FILE).write_text(schema.dump(asdict(self) | {"sha256": dict(digests)}), encoding="utf-8")
 
 
 def read(folder: Path) -> tuple[Progress, dict[str, str]]:
-    """Returns the progress of a checkpoint and the digests of its files. Raises ValueError if the file is not such a file."""
+    """Reads a checkpoint's progress and checksums. Raises ValueError if the file is invalid."""
     said = schema.load(folder / FILE, _FIELDS)
     digests = said.pop("sha256")
     schema.refuse(schema.problems(said["position"], _POSITION, "position"))

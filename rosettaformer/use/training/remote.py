@@ -1,8 +1,9 @@
-"""Runs a backend's Trainer in a process of its own, which is asked step by step and whose end is an answer.
+"""Runs a backend's Trainer in a separate process, step by step; even a crash is an output.
 
-`python -m rosettaformer.use.training.remote BACKEND` takes (method, *arguments) and returns pairs (kind, answer), as a port's process does.
-`build` makes the Trainer from a config, a recipe, parameters, a seed, a device and whether to compile; `step` takes source, target and keep
-masks and returns the loss and the parameters.
+`python -m rosettaformer.use.training.remote BACKEND` reads (method, *arguments) and writes pairs
+(kind, output), like a port's process. `build` creates the Trainer from a config, a recipe,
+parameters, a seed, a device and whether to compile. `step` takes source, target and keep masks, and
+returns the loss and the parameters.
 """
 
 import runpy
@@ -22,10 +23,10 @@ from . import backends
 
 
 class Remote(Child):
-    """The process of one backend: a name of `backends.BACKENDS`, or a Python file that defines a class `Trainer` with the same interface.
+    """The process of a backend: a name in `backends.BACKENDS`, or a file with a class `Trainer`.
 
-    Answers are ("ready", None); ("missing", reason or command that installs it); ("step", (loss, parameters)); ("error", what the backend
-    raised); ("crash" or "hang", how its process ended).
+    Outputs: ("ready", None); ("missing", reason or install command); ("step", (loss, parameters));
+    ("error", the backend's exception); ("crash" or "hang", how the process ended).
     """
 
     def __init__(self, backend: str, threads: int) -> None:
@@ -56,7 +57,7 @@ def _load(backend: str) -> Callable[..., backends.Trainer]:
 
 
 class _Server:
-    """The answering side: holds the Trainer."""
+    """The other end: holds the Trainer."""
 
     def __init__(self, backend: str) -> None:
         self._make = _load(backend)
@@ -74,7 +75,7 @@ def _reply(action: Callable[[], Answer | None]) -> Answer:
         return action() or ("ready", None)
     except MissingBackend as error:
         return "missing", message(error)
-    except BaseException as error:  # also SystemExit and other exceptions that foreign code derives
+    except BaseException as error:  # includes SystemExit and exceptions derived by foreign code
         return "error", words(error)
 
 

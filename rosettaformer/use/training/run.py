@@ -1,4 +1,4 @@
-"""A run: started in a new folder, or resumed from one."""
+"""Starts a run in a new folder, or resumes one."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -14,12 +14,12 @@ from .manifest import Manifest, check, read_tokens
 from .tasks import Data, Task
 from .tokens import Tokens
 
-Options = Mapping[str, Any]  # what the user gave, by name; options that were not given are absent
+Options = Mapping[str, Any]  # the options that the user set, by name
 
 
 @dataclass(frozen=True)
 class Run:
-    """Everything that describes a run, except its parameters."""
+    """Everything that defines a run, except its parameters."""
 
     folder: Path
     manifest: Manifest
@@ -30,9 +30,9 @@ class Run:
 
 
 def begin(folder: Path, name: str, task_options: Options, given: Options) -> Run:
-    """Returns a new run; nothing is written yet.
+    """Returns a new run without writing anything.
 
-    Raises ValueError on bad options and data, and if the folder holds a run, or links in place of its files.
+    Raises ValueError on invalid options and data, and if the folder has a run or links to files.
     """
     _refuse_used(folder)
     fixed, free = _chosen(name, given)
@@ -50,7 +50,7 @@ def begin(folder: Path, name: str, task_options: Options, given: Options) -> Run
 
 
 def free_options(folder: Path, name: str | None, given: Options, resumed: bool) -> dict[str, Any]:
-    """Returns the free options of a call, before its data are made. Raises ValueError on those that do not fit."""
+    """Returns the free options of a call before its data are made; raises ValueError if invalid."""
     if resumed:
         manifest = Manifest.read(folder)
         free, config = manifest.free | _free(given), manifest.config
@@ -63,13 +63,14 @@ def free_options(folder: Path, name: str | None, given: Options, resumed: bool) 
 
 
 def resume(folder: Path, name: str | None, task_options: Options, given: Options) -> Run:
-    """Returns the run in the folder with this call's new choices, which are not written yet.
+    """Returns the run in the folder with this call's options, without writing anything.
 
-    Raises ValueError that lists every choice that conflicts with the run's, and if tokens or data have changed.
+    Raises ValueError listing every option that conflicts with the run's, and if the tokens or the
+    data have changed.
     """
     manifest = Manifest.read(folder)
     if differences := [*_differences(manifest, name, task_options, given)]:
-        raise ValueError(f"the run in {folder} differs from what is asked for:\n  " + "\n  ".join(differences))
+        raise ValueError(f"the run in {folder} differs from the options asked for:\n  " + "\n  ".join(differences))
     manifest = replace(manifest, free=manifest.free | _free(given))
     _check(manifest.free, manifest.config)
     tokens = read_tokens(folder, manifest)
@@ -77,11 +78,11 @@ def resume(folder: Path, name: str | None, task_options: Options, given: Options
     data = task.data()
     if (digest := data.digest()) != manifest.data:
         raise ValueError(
-            f"the data of the task {task.name} are no longer those of the run: their fingerprint was {manifest.data}, is {digest}"
+            f"the data of the task {task.name} have changed since the run began: their fingerprint was {manifest.data}, now {digest}"
         )
     corpus = _corpus(data, tokens, manifest.fixed)
     if answer_limits(corpus.first_epoch) != manifest.limits:
-        raise ValueError(f"the limits in {folder} must be those of the data; they are others")
+        raise ValueError(f"the limits in {folder} do not match those of its data; run.json has been changed")
     return Run(folder, manifest, task, data, tokens, corpus)
 
 
@@ -92,11 +93,11 @@ def _corpus(data: Data, tokens: Tokens, fixed: Options) -> Corpus:
 def _refuse_used(folder: Path) -> None:
     check(folder)
     if Manifest.exists(folder) or (folder / "checkpoints").exists():
-        raise ValueError(f"{folder} holds a run: continue it with --resume, or begin another elsewhere")
+        raise ValueError(f"{folder} holds a run: continue it with --resume, or choose another --out")
 
 
 def _chosen(name: str, given: Options) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns the fixed and the free options of a new run. Raises ValueError on fixed ones that are none."""
+    """Returns the fixed and free options of a new run. Raises ValueError on invalid fixed ones."""
     chosen = options.FIXED | options.FREE | dict(tasks.kind(name).defaults) | dict(given)
     fixed, free = ({key: chosen[key] for key in part} for part in (options.FIXED, options.FREE))
     schema.refuse(schema.problems(fixed, options.FIXED_FIELDS))
@@ -111,20 +112,20 @@ def _check(free: Options, config: TransformerConfig) -> None:
     """Raises ValueError on free options that do not fit each other or the model."""
     schema.refuse(schema.problems(free, options.FREE_FIELDS))
     if free["average"] > free["keep"]:
-        raise ValueError(f"average must be at most keep, the checkpoints that are kept; got {free['average']} and {free['keep']}")
+        raise ValueError(f"average must be at most keep, the number of checkpoints kept; got {free['average']} and {free['keep']}")
     if mesh := options.mesh(free):
         sharding.check(config, mesh)
         if free["backend"] == "numpy" and mesh.devices > 1:
-            raise ValueError(f"the backend numpy computes on one device; got --mesh {mesh} (--mesh none)")
+            raise ValueError(f"the backend numpy uses a single device; got --mesh {mesh} (turn it off with --mesh none)")
 
 
 def _differences(manifest: Manifest, name: str | None, task_options: Options, given: Options) -> Iterator[str]:
-    """Returns a line for every option whose value conflicts with the run's."""
+    """Yields a line for every option that conflicts with the run's."""
     if name and name != manifest.task["name"]:
         yield f"task: the run has {manifest.task['name']}; got {name}"
         return
     if idle := [key for key in task_options if key not in manifest.task]:
-        yield f"{', '.join(idle)} means nothing to the task {manifest.task['name']}"
+        yield f"{', '.join(idle)}: not an option of the task {manifest.task['name']}"
     config, fields = manifest.config.to_dict(), parse_settings(given.get("settings", ()))
     compared = [(f"task {key}", manifest.task[key], value) for key, value in task_options.items() if key not in idle]
     compared += [(key, manifest.fixed[key], value) for key, value in given.items() if key in options.FIXED and key != "settings"]

@@ -1,4 +1,4 @@
-"""Reports a run: its log, the log's curves, and its progress."""
+"""Writes a run's log, draws its curves, and prints its progress."""
 
 import errno
 import json
@@ -17,12 +17,12 @@ from reference_numpy.fields import is_number
 from ...common import pictures
 from ...common.atomic import replacing
 from ...common.reading import parse_json
-from . import schema
+from . import schema, words
 
-LONGEST = 10_000  # bytes of an entry
-SMOOTHED = 50  # most points of the curve of the training loss, each the mean of a part
+LONGEST = 10_000  # bytes of the longest entry
+SMOOTHED = 50  # most points in the curve of the training loss, each a mean of several steps
 RECENT = 0.95  # weight of the past in running means
-EVERY = 60.0  # seconds between two lines where there is no terminal
+EVERY = 60.0  # seconds between two lines without a terminal
 _TEXTS: schema.Table = {
     "event": schema.choice("start", "step", "validation", "test"), "backend": schema.text(100), "checkpoint": schema.text(100),
 }  # fmt: skip
@@ -30,9 +30,9 @@ _NUMBER: schema.Check = (lambda value: is_number(value) or isinstance(value, flo
 
 
 class Log:
-    """Appends to a log file one JSON object for every step and every validation.
+    """Appends a JSON object to a log file for every step and every validation.
 
-    It starts after a given step: entries of later steps, which will run again, are cut off first.
+    Opening it removes the entries after step `steps`, since these steps will run again.
     """
 
     def __init__(self, path: Path, steps: int) -> None:
@@ -42,13 +42,13 @@ class Log:
         self._file = path.open("ab", buffering=0)
 
     def write(self, entry: Mapping[str, Any]) -> None:
-        """Adds an entry, which names its step. Raises OSError if the disk takes only a part of it."""
+        """Appends an entry, which must have a step. Raises OSError if the disk is full."""
         line = json.dumps(dict(entry)).encode() + b"\n"
         if self._file.write(line) != len(line):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self._file.name)
 
     def sync(self) -> None:
-        """Flushes the entries to the disk, so that no checkpoint outlives the log of its steps."""
+        """Flushes the entries to the disk, so that no checkpoint is newer than its log."""
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
@@ -56,7 +56,7 @@ class Log:
 
 
 class Unlogged:
-    """Takes entries and keeps none: the log of a process that is not the first of its run."""
+    """The log of all processes but the first: discards entries."""
 
     def write(self, entry: Mapping[str, Any]) -> None: ...
     def sync(self) -> None: ...
@@ -64,9 +64,9 @@ class Unlogged:
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
-    """Returns the entries of a log; skips a last line without an end, which a kill or a full disk may leave.
+    """Reads a log; skips an incomplete last line, which a kill or a full disk may leave.
 
-    Raises ValueError that names any other malformed line.
+    Raises ValueError naming any other malformed line.
     """
     return [entry for _, entry in _lines(path)]
 
@@ -79,7 +79,7 @@ def _lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
             try:
                 yield line, _entry(line)
             except ValueError as error:
-                raise ValueError(f"{path}, line {number}: {error} (the line may be removed)") from None
+                raise ValueError(f"{path}, line {number}: {error}. Remove the line") from None
 
 
 def _entry(line: bytes) -> dict[str, Any]:
@@ -94,7 +94,7 @@ def _entry(line: bytes) -> dict[str, Any]:
 
 
 def draw_curves(entries: Sequence[Mapping[str, Any]], paths: Sequence[Path]) -> None:
-    """Draws the log's training loss, validation loss and scores into files, whose suffixes name the format (.png, .svg)."""
+    """Draws losses and scores into files; the suffix sets the format (.png, .svg)."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 4.5), layout="constrained")
@@ -130,9 +130,10 @@ def _means(steps: Sequence[int], values: Sequence[float]) -> tuple[list[float], 
 
 
 class Report:
-    """Prints to standard error: a line for every event and, in a terminal while `bar` is entered, loss, speed and remaining time.
+    """Prints to standard error: a line per event, and in a terminal a progress bar inside `bar`.
 
-    speed: tokens per second without padding, source and target together, over the last steps. quiet: print nothing.
+    speed: recent tokens per second, source and target together, without padding. quiet: prints
+    nothing.
     """
 
     def __init__(self, quiet: bool = False) -> None:
@@ -150,26 +151,26 @@ class Report:
         self.console.print(text, soft_wrap=True)
 
     def step(self, number: int, loss: float, tokens: int, share: float) -> None:
-        """Updates the display after a step. tokens: of the batch, without padding. share: the completed part of the run, from 0 to 1."""
+        """Updates the display. tokens: real ones of the batch. share: completed part, 0 to 1."""
         now = time.monotonic()
         self._seen += 1
-        weight = min(RECENT, 1 - 1 / self._seen)  # a plain mean over the first few
+        weight = min(RECENT, 1 - 1 / self._seen)  # a plain mean over the first steps
         self._loss += (1 - weight) * (loss - self._loss)
         self.speed += (1 - weight) * (tokens / max(now - self._last, 1e-9) - self.speed)
         self._last = now
-        self.bar.update(self._task, completed=share, step=number, now=f"loss {self._loss:.3f}, {self.speed:,.0f} tokens/s, left")
+        self.bar.update(self._task, completed=share, step=number, now=f"{words.now(self._loss, self.speed)}, left")
         if not self.console.is_terminal:
             self._now_and_then(number, share, now)
 
     def _now_and_then(self, number: int, share: float, now: float) -> None:
-        """Prints a line where there is no terminal, with the time that is left."""
+        """Prints a line with the remaining time now and then, for output without a terminal."""
         began, before = self._began = self._began or (now, share)
         if now - self._said > EVERY:
             self._said = now
             rest = (now - began) * (1 - share) / max(share - before, 1e-9)
-            self.say(f"step {number}: loss {self._loss:.3f}, {self.speed:,.0f} tokens/s, about {rest / 60:.0f} min left")
+            self.say(words.left(number, self._loss, self.speed, rest / 60))
 
     def scores(self, title: str, values: dict[str, Any]) -> None:
         """Prints the scores of an evaluation."""
-        self.say(title + ": " + ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in values.items()))
-        self._last = time.monotonic()  # evaluation does not count towards the speed
+        self.say(words.scores(title, values))
+        self._last = time.monotonic()  # excludes evaluation from the speed

@@ -1,4 +1,4 @@
-"""Checks the fields of JSON objects by tables, and stores them in files that carry a fingerprint."""
+"""Checks the fields of JSON objects, and stores objects in files with a fingerprint."""
 
 import hashlib
 import json
@@ -12,7 +12,7 @@ from reference_numpy.suggestions import LONGEST_NAME
 from ...common.reading import read_json
 
 LARGEST = Fields.LARGEST
-Check = tuple[Callable[[Any], bool], str]  # the condition of a value, and its description in messages
+Check = tuple[Callable[[Any], bool], str]  # condition of a value, and its description in messages
 Table = Mapping[str, Check]
 FINGERPRINT = "fingerprint"
 
@@ -21,7 +21,7 @@ OBJECT: Check = (lambda value: isinstance(value, dict), "an object")
 
 
 def integer(least: int = 0, most: int = LARGEST) -> Check:
-    return lambda value: is_integer(value) and least <= value <= most, f"an integer of {least} .. {most}"
+    return lambda value: is_integer(value) and least <= value <= most, f"an integer from {least} to {most}"
 
 
 def number() -> Check:
@@ -41,11 +41,11 @@ def optional(check: Check) -> Check:
 
 
 def several(check: Check) -> Check:
-    return lambda value: isinstance(value, (list, tuple)) and all(map(check[0], value)), f"a list, each {check[1]}"
+    return lambda value: isinstance(value, (list, tuple)) and all(map(check[0], value)), f"a list of values, each {check[1]}"
 
 
 def problems(fields: Any, table: Table, where: str = "") -> list[str]:
-    """Returns every missing or invalid field, and the first unknown ones; where: the name of the object in messages."""
+    """Returns missing and invalid fields, and the first unknown ones. where: prefix in messages."""
     if not isinstance(fields, dict):
         return [f"{where or 'it'} must be an object; got {fields!r:.{LONGEST_NAME}}"]
     prefix = f"{where}." if where else ""
@@ -58,32 +58,33 @@ def problems(fields: Any, table: Table, where: str = "") -> list[str]:
 
 
 def refuse(problems: Sequence[str]) -> None:
-    """Raises ValueError that lists the problems, if there are any."""
+    """Raises ValueError listing the problems, if there are any."""
     if problems:
         raise ValueError("\n  ".join(problems))
 
 
 def dump(fields: Mapping[str, Any]) -> str:
-    """Returns the JSON of a file, with the fingerprint of its fields."""
+    """Returns the JSON of a file, including the fingerprint of its fields."""
     plain = json.loads(json.dumps(fields, allow_nan=False))
     return json.dumps(plain | {FINGERPRINT: fingerprint(plain)}, indent=2) + "\n"
 
 
 def load(path: Path, table: Table) -> dict[str, Any]:
-    """Returns the fields of a file written by `dump`.
+    """Reads a file written by `dump`.
 
-    Raises ValueError if it is not such a file, if fields do not fit the table, and if a field has been changed.
+    Raises ValueError if it is another kind of file, if fields do not fit the table, and if a field
+    has been changed.
     """
     fields = read_json(path)
     wrong = problems(fields, {**table, FINGERPRINT: text()})
     if not wrong and fields.pop(FINGERPRINT) != (found := fingerprint(fields)):
-        wrong = [f"its fields have been changed: their fingerprint is {found}"]
+        wrong = [f"its fields have been changed: they now have the fingerprint {found}"]
     refuse(wrong)
     return fields
 
 
 def fingerprint(fields: Mapping[str, Any]) -> str:
-    """Returns the fingerprint of an object's fields, whatever their order."""
+    """Returns the fingerprint of an object's fields in any order."""
     return digest(json.dumps(fields, sort_keys=True))
 
 

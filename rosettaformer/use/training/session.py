@@ -1,4 +1,4 @@
-"""One call of `train`: the trainer of the run, a loop for any backend, and what follows when it ends between two steps."""
+"""Runs one call of `train`: trains until a limit or a signal, then averages, draws and tests."""
 
 import contextlib
 import math
@@ -13,7 +13,7 @@ import numpy as np
 from reference_numpy import parameters, schedule
 
 from ...common.meshes.together import OneProcess, decided, led, together
-from . import answers, options
+from . import answers, options, words
 from .answers import Decoding
 from .backends import Trainer
 from .checkpoint_store import Store
@@ -29,15 +29,15 @@ LOG, CURVES = "log.jsonl", ("loss.png", "loss.svg")
 
 
 def train(run: Run, make_trainer: Callable[..., Trainer], report: Report, device: str) -> None:
-    """Trains the run from its newest checkpoint, or from fresh parameters; in every process of its mesh.
+    """Trains a run from its newest checkpoint, or from initial parameters, in every process.
 
-    Raises ValueError if training diverges, the disk fails or another call trains this run, Elsewhere if another process raises it; the last
-    good checkpoint stays.
+    Raises ValueError if training diverges, the disk fails or another process trains this run, and
+    Elsewhere if another process of the mesh fails. The last good checkpoint stays.
     """
     manifest, free = run.manifest, run.manifest.free
     seed = manifest.fixed["seed"]
     placed: dict[str, Any] = {"device": device, "mesh": options.mesh(free), "recompute": free["recompute"]}
-    fresh = [parameters.initialise(manifest.config, seed, np.float32)]  # nobody holds them afterwards
+    fresh = [parameters.initialise(manifest.config, seed, np.float32)]  # popped below, to free the memory
     trainer = make_trainer(manifest.config, manifest.recipe, fresh.pop(), seed=seed, **placed)
     group = trainer.group
     store = Store(run.folder, free["keep"], group)
@@ -67,32 +67,32 @@ def _begin(run: Run, store: Store, log: Log | Unlogged, progress: Progress) -> N
 
 
 def _refuse_another(run: Run) -> None:
-    """Raises ValueError if this process's run is not the first one's, whose manifest is in the folder."""
+    """Raises ValueError if this process's run differs from the first one's in the folder."""
     if Manifest.read(run.folder).fingerprint != run.manifest.fingerprint:
-        raise ValueError(f"every process must have the same task, data and options; the run in {run.folder} is another")
+        raise ValueError(f"every process must have the same task, data and options; those of the run in {run.folder} differ")
 
 
 def _restored(run: Run, trainer: Trainer, store: Store, report: Report) -> Progress:
-    """Loads the newest checkpoint into the trainer and returns the run's progress."""
+    """Loads the newest checkpoint into the trainer, and returns the run's progress."""
     seed = run.manifest.fixed["seed"]
 
     def take(state: Mapping[str, np.ndarray], progress: Progress) -> None:
         if progress.seed != seed or not run.corpus.holds(progress.position, progress.steps):
-            raise ValueError(f"its seed and its position in the data must be the run's; got {progress.seed} and {progress.position}")
+            raise ValueError(f"its seed and its position do not fit the run's data; got {progress.seed} and {progress.position}")
         trainer.load_state(state, progress.steps)
 
     found, problems = store.newest(run.manifest.config, take)
     for problem in problems:
-        report.say(f"{problem}; an older one is taken")
+        report.say(words.older_checkpoint(problem))
     return found[1] if found else Progress(seed=seed)
 
 
 @dataclass
 class _Loop:
-    """Trains until a limit is reached, patience ends, or someone asks to stop; the newest checkpoint then holds everything done.
+    """Trains until a limit, the end of patience, or a stop request, and saves a checkpoint.
 
-    Each step is logged before anything that follows from it; a validation comes after its step, and a checkpoint after both, so that a run
-    resumed from the checkpoint repeats exactly the steps that the log no longer holds.
+    A step is logged before its validation, and both precede its checkpoint, so that a resumed run
+    repeats exactly the steps that the log no longer has.
     """
 
     run: Run
@@ -104,11 +104,11 @@ class _Loop:
     progress: Progress
     saved: int | None  # the step of the newest checkpoint
     began: float = field(default_factory=time.monotonic)
-    stopped: bool = False  # someone has asked a process of the run to end
-    shapes: set[tuple[int, ...]] = field(default_factory=set)  # of the batches of completed steps
+    stopped: bool = False  # a process was asked to stop
+    shapes: set[tuple[int, ...]] = field(default_factory=set)  # batch shapes of completed steps
 
     def train(self) -> str:
-        """Runs and returns the reason why it ended. Raises ValueError if the loss is not finite, and OSError if the disk fails."""
+        """Trains; returns why it ended. Raises ValueError if the loss is not finite, or OSError."""
         free = self.run.manifest.free
         while not (reason := self._reason()):
             self._step()
@@ -123,7 +123,7 @@ class _Loop:
         return reason
 
     def finish(self, reason: str) -> None:
-        """Runs after the last step: averages the checkpoints, draws the picture, and scores the test pairs if the run is complete."""
+        """Averages the checkpoints, draws the curves, and scores the test pairs unless stopped."""
         led(self.trainer.group, lambda: self._finish(reason))
         if not self.stopped:
             self._test()
@@ -131,12 +131,10 @@ class _Loop:
     def _finish(self, reason: str) -> None:
         folder, count = self.run.folder, self.store.save_average(self.run.manifest.free["average"])
         draw_curves(read_log(folder / LOG), [folder / name for name in CURVES])
-        where = f"the checkpoints are in {folder}, average.safetensors is the mean of {count}"
-        speed = f", lately {self.report.speed:,.0f} tokens/s without padding" if self.report.speed else ""
-        self.report.say(f"step {self.progress.steps}: {reason}{speed}; {where}")
+        self.report.say(words.ended(self.progress.steps, reason, self.report.speed, folder, count))
 
     def failure(self, error: Exception) -> ValueError:
-        """Describes a run that an error ended."""
+        """Describes the error that ended a run."""
         place = f"the last good checkpoint is that of step {self.saved}" if self.saved else "there is no checkpoint yet"
         lost, cause = isinstance(error, ConnectionError), error.__cause__ if isinstance(error, OneProcess) else error
         what = f"could not write: {error}" if isinstance(cause, OSError) and not lost else str(error)
@@ -157,17 +155,17 @@ class _Loop:
         return answers.scores(self.trainer, self.run.tokens, pairs, Decoding(self.run.manifest.limits))
 
     def _reason(self) -> str:
-        """Returns why the run ends now, the same in every process, or nothing."""
+        """Returns why the run ends now, the same in every process; empty if it goes on."""
         free, done, group = self.run.manifest.free, self.progress, self.trainer.group
         self.stopped = group.any(self.interruption.asked)
         if self.stopped:
-            return "asked to stop"
+            return words.ASKED
         if done.steps >= free["steps"]:
-            return f"all {free['steps']} steps are done"
+            return words.all_done(free["steps"])
         if free["minutes"] is not None and decided(group, self._seconds() >= 60 * free["minutes"]):
-            return f"{free['minutes']:g} minutes have passed"
+            return words.out_of_time(free["minutes"])
         if free["patience"] is not None and decided(group, done.stale >= free["patience"]):
-            return f"the validation loss has not improved in {done.stale} validations"
+            return words.no_better(done.stale)
         return ""
 
     def _step(self) -> None:
@@ -177,7 +175,7 @@ class _Loop:
         with self.interruption.held():
             loss = float(self.trainer.train_step(source, target))
         if not math.isfinite(loss):
-            raise ValueError(f"training has diverged: the loss of step {number} is {loss} (--recipe warmup=N, or clip_norm=1?)")
+            raise ValueError(f"training has diverged: the loss of step {number} is {loss}. Try --recipe warmup=N or --recipe clip_norm=1")
         taken, real = self._seconds() - before, _real_tokens(source, target)
         rate = float(schedule.noam(number, self.run.manifest.config.model_width, self.run.manifest.recipe.warmup))
         self.progress = replace(
@@ -188,8 +186,7 @@ class _Loop:
         self.report.step(number, loss, sum(real.values()), self._share())
         shape = (*source.shape, target.shape[1])
         if shape not in self.shapes and options.compiles(self.run.manifest.free):
-            text = "compiling (once): the first step of a batch of {} x {}/{} took {:.1f} s"
-            self.report.say(text.format(*shape, taken))
+            self.report.say(words.compiled(shape, taken))
         self.shapes.add(shape)
 
     def _validate(self) -> float:
@@ -221,5 +218,5 @@ class _Loop:
 
 
 def _real_tokens(source: np.ndarray, target: np.ndarray) -> dict[str, int]:
-    """Counts the tokens of a batch without padding: those of the source, and those of the target after its first, which are its labels."""
+    """Counts the real tokens of a batch: those of the source, and the labels in the target."""
     return {"source_tokens": int((source != PADDING).sum()), "tokens": int((target[:, 1:] != PADDING).sum())}

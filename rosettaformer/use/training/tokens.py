@@ -1,4 +1,4 @@
-"""Texts as token ids: byte-pair encoding over bytes (Sennrich et al. 2016), trained on the training pairs and stored with the run."""
+"""Encodes texts with byte-level byte-pair encoding (Sennrich et al. 2016), trained on the pairs."""
 
 import contextlib
 import os
@@ -10,16 +10,16 @@ from .schema import digest
 from .tasks import Pair
 
 PADDING, START, END = range(3)
-LIMIT, RATE = 8.0, 20_000  # seconds for a call of the package tokenizers, and letters for which there is a second more
+LIMIT, RATE = 8.0, 20_000  # seconds per call of the tokenizers package, and letters that add one second
 T = TypeVar("T")
-_SPECIAL = 3  # the special ids; a tokenizer's id is shifted by their number, so that no text can spell a special token
+_SPECIAL = 3  # number of special ids; all others are shifted by it, so that no text can spell a special token
 
 
 class Tokens:
-    """One vocabulary for both sides. Its alphabet is the 256 bytes, so that every text has ids, and the ids give it back exactly.
+    """One vocabulary for both sides. Its alphabet is the 256 bytes, so every text can be encoded.
 
-    text: the tokenizer's JSON, as returned by `str(tokens)`. digest: a fingerprint; tokens with equal fingerprints give equal ids.
-    vocabulary: the number of ids, special ones included.
+    text: the tokenizer's JSON, as `str(tokens)` returns it. digest: a fingerprint, equal for equal
+    encodings. vocabulary: the number of ids, including special ones.
     """
 
     def __init__(self, text: str) -> None:
@@ -35,7 +35,7 @@ class Tokens:
 
     @classmethod
     def train(cls, pairs: Iterable[Pair], vocabulary: int) -> "Tokens":
-        """Trains tokens of a vocabulary of at most that size; if it leaves no room for a merge, every token is a byte."""
+        """Trains a vocabulary of at most this size, but at least one token per byte."""
         from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
         tokenizer = Tokenizer(models.BPE())
@@ -51,15 +51,15 @@ class Tokens:
         return self._text
 
     def source(self, texts: Sequence[str]) -> list[list[int]]:
-        """Returns the ids of source texts, each with END: no source is empty."""
+        """Encodes source texts, each followed by END, so that none is empty."""
         return [[*ids, END] for ids in self._encode(texts)]
 
     def target(self, texts: Sequence[str]) -> list[list[int]]:
-        """Returns the ids of target texts, each from START to END."""
+        """Encodes target texts, each between START and END."""
         return [[START, *ids, END] for ids in self._encode(texts)]
 
     def text(self, ids: Sequence[int]) -> str:
-        """Returns the text of ids; special ids have none, and bytes that are not UTF-8 become U+FFFD."""
+        """Decodes ids without special ones; bytes that are not UTF-8 become U+FFFD."""
         own = [int(id_) - _SPECIAL for id_ in ids if id_ >= _SPECIAL]
         (text,) = _within_time(lambda: self._tokenizer.decode_batch([own], skip_special_tokens=False), 4 * len(own))
         return text
@@ -75,7 +75,7 @@ class Tokens:
 
 
 def _within_time(call: Callable[[], T], letters: int = 0) -> T:
-    """Returns what the call of the package returns, which must release the interpreter's lock. letters: how many it reads.
+    """Calls a function of the package, which must release the GIL. letters: the size of its input.
 
     Raises ValueError if it fails, panics or takes too long.
     """
@@ -94,7 +94,7 @@ def _within_time(call: Callable[[], T], letters: int = 0) -> T:
         worker.start()
         worker.join(limit)
     if worker.is_alive():
-        raise ValueError(f"it did not end within {limit:.0f} s: a regular expression of the tokenizer may take forever")
+        raise ValueError(f"no result within {limit:.0f} s: a regular expression of the tokenizer may never end")
     if errors:
         raise ValueError(_said(errors[0])) from None
     return found[0]
@@ -102,27 +102,27 @@ def _within_time(call: Callable[[], T], letters: int = 0) -> T:
 
 @contextlib.contextmanager
 def _failures() -> Iterator[None]:
-    """Raises ValueError for whatever the package raises in the block, a panic too."""
+    """Converts every exception of the package, including panics, to ValueError."""
     try:
         with _without_panics():
             yield
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as error:  # the package raises Exception itself; its panics derive from BaseException
+    except BaseException as error:  # the package raises plain Exception; its panics are BaseException
         raise ValueError(_said(error)) from None
 
 
 def _said(error: BaseException) -> str:
-    """Returns the message of an error of the package."""
+    """Returns the message of an exception of the package."""
     return f"{' '.join(str(error).split()):.300}" or type(error).__name__
 
 
 @contextlib.contextmanager
 def _without_panics() -> Iterator[None]:
-    """Keeps from standard error what Rust writes there of a panic, with places in its source."""
+    """Hides the messages of Rust panics on standard error."""
     try:
         before = os.dup(2)
-    except OSError:  # there is none
+    except OSError:  # standard error is closed
         yield
         return
     nothing: Any = os.open(os.devnull, os.O_WRONLY)

@@ -1,4 +1,4 @@
-"""What is constant in an artefact, read from its bytes: nothing of it is run."""
+"""Reads the constants of an exported model from its bytes; nothing in the file runs."""
 
 import importlib
 from pathlib import Path
@@ -8,7 +8,7 @@ from ..kinds import KINDS, kind_of
 from ..opening import Absent
 from .reading import Constants
 
-# format -> the packages that read it, any one of them, and the module here; a compiled library has none
+# format -> packages, of which one suffices, and the module that reads it
 _READERS = {
     "onnx": (("onnx",), "onnx_graph"),
     "pt2": (("numpy",), "torch_program"),
@@ -19,13 +19,13 @@ _READERS = {
 
 
 def constants(path: Path) -> Constants:
-    """Returns the constants of an artefact: numbers, small tables, the shapes of weights, and the operations that its graph names.
+    """Returns the numbers, small tables, weight shapes and operations of an exported model.
 
-    `reason` of the result says why nothing is known of a file: its format shows no constants, or its graph cannot be read. Raises
-    ValueError if the file is no artefact, and `Absent` without the package that reads it.
+    If nothing can be read, the result's `reason` says why. Raises ValueError if the file is not an
+    exported model, and `Absent` if the package that reads it is not installed.
     """
     if not (kind := kind_of(path)):
-        raise ValueError(f"{path} must be an artefact; its bytes are none")
+        raise ValueError(f"{path} is not an exported model; its bytes match none of the supported formats")
     if kind == "aoti":
         return Constants(reason="a compiled library shows no constants")
     packages, module = _READERS[kind]
@@ -35,6 +35,6 @@ def constants(path: Path) -> Constants:
     try:
         importlib.import_module(f"{__package__}.{module}").read(path, found)
         found.fold()
-    except Exception as error:  # whatever a parser raises on what the runtime reads
+    except Exception as error:  # parsers raise many types on graphs that the runtime accepts
         return Constants(reason=f"its graph cannot be read: {type(error).__name__}: {str(error)[:300]}")
     return found

@@ -1,4 +1,4 @@
-"""The constants of a LiteRT model: the buffers of its flatbuffer that are small, and the options of its operators."""
+"""Reads the constants of LiteRT models: small buffers and the options of operators."""
 
 import math
 from pathlib import Path
@@ -27,9 +27,9 @@ _DRAWING = {"RANDOM_UNIFORM", "RANDOM_STANDARD_NORMAL", "MULTINOMIAL", "STABLEHL
 
 
 def read(path: Path, found: Constants) -> None:
-    """Notes the constants of a file; those of a quantised tensor in the units that it stands for."""
+    """Records the constants of a file."""
     model = schema.ModelT.InitFromPackedBuf(path.read_bytes(), 0)
-    found.scales_fold = True  # the converter fuses a product after a dense layer into its weights
+    found.scales_fold = True  # the converter fuses a product after a dense layer into the weights
     for number, graph in enumerate(model.subgraphs):
         for index, tensor in enumerate(graph.tensors):
             _tensor(model, tensor, (number, index), found)

@@ -1,4 +1,4 @@
-"""The constants of an ONNX model, by the package onnx."""
+"""Reads the constants of ONNX models with the package onnx."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,17 +13,17 @@ from .reading import CONTRIBUTED, DRAWS, DROPS, NORMS, Constants
 
 _QUANTISED = {onnx.TensorProto.INT8, onnx.TensorProto.UINT8, onnx.TensorProto.INT4, onnx.TensorProto.UINT4}
 _SMALL = 4096
-# operations of ONNX Runtime with a finite mask, and its default
+# ONNX Runtime's operators with a finite mask value, and its default
 _FILTERING = {"Attention", "QAttention", "MultiHeadAttention", "PackedAttention", "PackedMultiHeadAttention",
               "DecoderMaskedMultiHeadAttention", "DecoderMaskedSelfAttention"}  # fmt: skip
 _FILTER = -10000.0
 _RANDOM = {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial"}
-_TRAINED = 3  # outputs that BatchNormalization has at most, unless it trained before it had a mode
-SCOPES = "pkg.torch.onnx.name_scopes"  # the modules within which torch's exporter saw a node
+_TRAINED = 3  # most outputs of BatchNormalization in inference; older versions trained if there were more
+SCOPES = "pkg.torch.onnx.name_scopes"  # metadata of torch's exporter: the modules around a node
 
 
 def read(path: Path, found: Constants) -> None:
-    """Notes the constants of a file, whose functions are written out. Tensors in other files are read where they are small."""
+    """Records the constants of a file, with functions inlined, and of small external tensors."""
     model = onnx.load(str(path), load_external_data=False)
     if model.functions:
         _give_defaults(model)
@@ -37,7 +37,7 @@ def read(path: Path, found: Constants) -> None:
 
 
 def _give_defaults(model: onnx.ModelProto) -> None:
-    """Gives calls of functions the attributes that they leave out: onnx's inliner does not."""
+    """Adds omitted attributes to calls of functions, since onnx's inliner does not."""
     defaults = {(one.domain, one.name): one.attribute_proto for one in model.functions}
     for node in (node for part in (model.graph, *model.functions) for node in every_node(part.node)):
         given = {attribute.name for attribute in node.attribute}
@@ -51,9 +51,9 @@ class _Reader:
         self.quantised: set[str] = set()
 
     def graph(self, graph: onnx.GraphProto, inside: str, outer: Mapping[str, str]) -> None:
-        """Notes a graph. inside: which branch or body it is. outer: the places of the tensors around it, by name.
+        """Records a graph. inside: its branch or body. outer: places of the outer tensors, by name.
 
-        Branches may have the same names, of the same tensors or others.
+        Branches may use the same name for equal or for different tensors.
         """
         places, products = dict(outer), list[tuple[str, bool]]()
         self.found.products.append(products)
@@ -104,7 +104,7 @@ class _Reader:
         self.found.node(node.op_type, place, inputs, node.output, words, bodies=bodies, random=random, switches=switches)
 
     def filter(self, node: onnx.NodeProto, place: str, given: Mapping[str, Any]) -> list[str]:
-        """Notes what an attention of ONNX Runtime adds to masked scores; returns the key of the number."""
+        """Records what ONNX Runtime's attention adds to masked scores; returns the number's key."""
         if node.domain != CONTRIBUTED or node.op_type not in _FILTERING:
             return []
         key = f"{place}.mask_filter_value"
@@ -112,7 +112,7 @@ class _Reader:
         return [key]
 
     def judged(self, node: onnx.NodeProto, place: str, given: Mapping[str, Any]) -> None:
-        """Notes to what a node converts, and the epsilon of a norm."""
+        """Records the target dtype of a conversion, and the epsilon of a norm."""
         scope = next((one.value for one in node.metadata_props if one.key == SCOPES), "")
         modules = [name for name in scope.split("'")[1::2] if name][:-1]  # the last is the node
         place = modules[-1] if modules else place
@@ -122,7 +122,7 @@ class _Reader:
             self.found.epsilons.append((place, given["epsilon"]))
 
     def defaults(self, node: onnx.NodeProto, place: str) -> None:
-        """Notes the numbers that an operator has where its node gives none."""
+        """Records the default values of attributes that a node omits."""
         try:
             schema = onnx.defs.get_schema(node.op_type, self.versions.get(node.domain, 1), node.domain)
         except onnx.defs.SchemaError:
@@ -139,10 +139,10 @@ class _Reader:
 
 
 def _random(node: onnx.NodeProto, given: Mapping[str, Any]) -> tuple[str, list[str]]:
-    """Returns why a node's output is not the one of inference, and its inputs that may switch this off."""
+    """Returns why a node's output is not that of inference, and inputs that may switch it off."""
     if node.op_type in _RANDOM:
         return DRAWS, []
-    if node.op_type.endswith("Dropout") and len(node.input) > 2 and node.input[-1]:  # the last two inputs: ratio, training_mode
+    if node.op_type.endswith("Dropout") and len(node.input) > 2 and node.input[-1]:  # last inputs: ratio, training_mode
         return DROPS, [key for key in node.input[-2:] if key]
     if node.op_type == "BatchNormalization" and (given.get("training_mode") or len(node.output) > _TRAINED):
         return NORMS, []
@@ -150,5 +150,5 @@ def _random(node: onnx.NodeProto, given: Mapping[str, Any]) -> tuple[str, list[s
 
 
 def _graphs(value: Any) -> list[onnx.GraphProto]:
-    """Returns the graphs of an attribute."""
+    """Returns the graphs in an attribute."""
     return [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, onnx.GraphProto)]

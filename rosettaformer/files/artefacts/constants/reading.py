@@ -1,4 +1,4 @@
-"""What a reader of a format collects, and the arithmetic of constants alone."""
+"""Collects the constants of a graph, and computes what depends on constants only."""
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -6,17 +6,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-LIMIT = 1 << 20  # elements of a tensor that is read
-FOLDED = 4096  # elements of a result that is computed here
-CONTRIBUTED = "com.microsoft"  # operators of ONNX Runtime, whose numbers show but for those that a node leaves out
-# why an operation's output is not the one of inference
+LIMIT = 1 << 20  # elements of the largest tensor that is read
+FOLDED = 4096  # elements of the largest result that is computed
+CONTRIBUTED = "com.microsoft"  # domain of ONNX Runtime's operators; attributes that a node omits are unknown
+# why an operation's output is not deterministic, or not that of inference
 DRAWS, DROPS = "draws random numbers", "drops values at random, as in training"
-NORMS = "norms by the statistics of the batch, as in training"
-PASSES = 8  # of nodes that are not in the order of the computation
+NORMS = "normalises by the statistics of the batch, as in training"
+PASSES = 8  # over nodes, which may not be in the order of the computation
 
 
 class Constant(NamedTuple):
-    """A number or a table, and the node or tensor that holds it."""
+    """A number or table, and the node or tensor that holds it."""
 
     place: str
     value: np.ndarray
@@ -31,8 +31,11 @@ class Weight(NamedTuple):
 
 
 class Node(NamedTuple):
-    """An operation. inputs, outputs: keys. bodies: of the graphs that it runs, see `Constants.results`. random: why its output is not the
-    same in every run, or not the one of inference; empty if it is. switches: keys; if the number of one is 0, the output is the same.
+    """An operation.
+
+    inputs, outputs: keys. bodies: the graphs that it runs, see `Constants.results`. random: why its
+    output is random or not that of inference; else empty. switches: keys of numbers; if one is 0,
+    the output is deterministic after all.
     """
 
     operation: str
@@ -46,13 +49,17 @@ class Node(NamedTuple):
 
 @dataclass
 class Constants:
-    """values: every number and table. weights: tensors by name. operations: in lower case, alone and with each of their words ("gelu
-    tanh"). longest: the largest side of an input, None if a side is dynamic. sides: of inputs. opaque: an operator that may hold what does
-    not show. scales_fold: the format's converter multiplies scales into weights. from_shapes: a root or power is taken of a size of an
-    input. rounded: small tensors are quantised. products: of every graph, branch and body the tensors that multiply from the right, in the
-    order of the computation, each with whether it is transposed there. casts: where numbers are converted, and to which dtype. epsilons: of
-    norms that are one operator, and where. nodes: every operation, in the order of the file. entries: of each function that the file
-    offers, the keys of its outputs; results: of each graph that a node runs. reason: why nothing is known.
+    """The constants of a graph.
+
+    values: every number and table. weights: tensors by name. operations: in lower case, alone and
+    followed by each of their words ("gelu tanh"). longest: the largest side of an input, None if a
+    side is dynamic. sides: the sides of inputs. opaque: an operator whose content is hidden.
+    scales_fold: the converter multiplies scales into weights. from_shapes: a root or power of an
+    input's size is taken. rounded: small tensors are quantised. products: for every graph, branch
+    and body, the right factors of products in order, and whether each is transposed. casts: place
+    and dtype of conversions. epsilons: places and values in fused norms. nodes: all operations, in
+    file order. entries: function -> keys of its outputs. results: graph that a node runs -> keys of
+    its outputs. reason: why nothing is known.
     """
 
     values: list[Constant] = field(default_factory=list)
@@ -75,7 +82,7 @@ class Constants:
     _known: dict[Hashable, np.ndarray | None] = field(default_factory=dict)
 
     def number(self, place: str, value: Any, key: Hashable = None) -> None:
-        """Notes a constant. key: by which nodes take it."""
+        """Records a constant. key: by which nodes refer to it."""
         array = np.asarray(value)
         if array.dtype.kind in "OUSM":
             return
@@ -87,7 +94,7 @@ class Constants:
                 self._known[key] = array
 
     def weight(self, name: str, dtype: str, shape: Iterable[int], value: Callable[[], np.ndarray] | None, key: Hashable = None) -> None:
-        """Notes a tensor. value: reads it, called where it is of few elements."""
+        """Records a tensor. value: reads it; called only for small tensors."""
         sizes = tuple(int(size) for size in shape)
         read = value is not None and int(np.prod(sizes, dtype=np.float64)) <= LIMIT
         self.weights[name] = Weight(dtype, sizes, read)
@@ -95,7 +102,7 @@ class Constants:
             self.number(name, value(), key)
 
     def input(self, shape: Iterable[int | None]) -> None:
-        """Notes the sizes of an input; None: dynamic."""
+        """Records the sizes of an input; None is dynamic."""
         for size in shape:
             if size is None or size < 0:
                 self.longest = None
@@ -107,17 +114,17 @@ class Constants:
         self, operation: str, place: str, inputs: Sequence[Hashable] = (), outputs: Sequence[Hashable] = (), words: Iterable[str] = (),
         **more: Any,
     ) -> None:  # fmt: skip
-        """Notes an operation. inputs, outputs: keys. words: texts of its attributes. more: other fields of `Node`."""
+        """Records an operation. inputs, outputs: keys. words: texts in its attributes."""
         operation = operation.lower()
         self.operations |= {operation, *(f"{operation} {word.lower()}" for word in words)}
         self.nodes.append(Node(operation, place, inputs, outputs, **more))
 
     def value(self, key: Hashable) -> np.ndarray | None:
-        """Returns the constant of a key; None if it is none, or not known."""
+        """Returns the constant of a key; None if it is unknown or not constant."""
         return self._held.get(key) if key in self._held else self._known.get(key)
 
     def fold(self) -> None:
-        """Adds what nodes compute of constants alone."""
+        """Adds the results of nodes whose inputs are constant."""
         pending = self.nodes
         for _ in range(PASSES):
             before, pending = pending, [node for node in pending if not self._folded(node)]
@@ -125,7 +132,7 @@ class Constants:
                 break
 
     def _folded(self, node: Node) -> bool:
-        """Computes a node, and returns whether it could; the value of what depends on sizes alone is None."""
+        """Computes a node; returns whether it could. Results that depend only on sizes are None."""
         if node.operation in _SHAPES:
             self._known |= dict.fromkeys(node.outputs)
             return True

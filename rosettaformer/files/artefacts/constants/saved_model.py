@@ -1,4 +1,4 @@
-"""The constants of a SavedModel: the nodes of its graph and functions, and the small ones of its variables."""
+"""Reads the constants of a SavedModel: nodes of its graph and functions, and small variables."""
 
 import functools
 import re
@@ -12,11 +12,11 @@ from .reading import DRAWS, NORMS, Constants
 
 _HIDDEN = ("_CHECKPOINTABLE_OBJECT_GRAPH", "save_counter")
 _DRAWING = re.compile(r"(Stateless)?(Parameterized)?(Random(?!Get)|TruncatedNormal|Multinomial)|Stateful(Uni|Standard|Truncated)")
-_TWICE = "_all_variables/"  # where Keras's export writes every variable again
+_TWICE = "_all_variables/"  # prefix of the second copy of every variable in Keras' exports
 
 
 def read(path: Path, found: Constants) -> None:
-    """Notes the constants of a folder."""
+    """Records the constants of a folder."""
     for graph in parsed(path).meta_graphs:
         _nodes(graph.graph_def.node, "", found)
         for function in graph.graph_def.library.function:

@@ -1,4 +1,4 @@
-"""The constants of a StableHLO export, by the bindings of MLIR that come with jaxlib."""
+"""Reads the constants of StableHLO exports with jaxlib's MLIR bindings."""
 
 import re
 from collections.abc import Hashable
@@ -14,13 +14,13 @@ from jaxlib.mlir import ir
 from .reading import DRAWS, LIMIT, Constants
 
 _DRAWING = {"rng", "rng_bit_generator", "custom_call stablehlo.dynamic_rng_bit_generator"}
-# JAX's functions that draw
+# JAX functions that draw random numbers
 _SAMPLERS = re.compile(r"_(bernoulli|uniform|normal\w*|truncated_normal|randint|gumbel|categorical|exponential|shuffle)(_\d+)?")
-_THREEFRY = 0x1BD11BDA  # in the key schedule of JAX's own generator, which is written out
+_THREEFRY = 0x1BD11BDA  # constant in the key schedule of JAX's own generator, which is written out
 
 
 def read(path: Path, found: Constants) -> None:
-    """Notes the constants of a file. A custom call in it hides none: it stands for an operation of XLA, or for one of another device."""
+    """Records a file's constants. Custom calls hide none: they are XLA's or another device's."""
     module_bytes = export.deserialize(bytearray(path.read_bytes())).mlir_module_serialized
     with make_ir_context():
         module = _jax.mlir.deserialize_portable_artifact(module_bytes)
@@ -67,7 +67,7 @@ def _operation(operation: Any, found: Constants) -> None:
         for block in region:
             for inner in block:
                 _operation(inner, found)
-                found.results[key] = [hash(value) for value in inner.operation.operands]  # the last one's are the region's results
+                found.results[key] = [hash(value) for value in inner.operation.operands]  # ends with the region's results
     operands, results = ([hash(value) for value in values] for values in (operation.operands, operation.results))
     drawing = bool({name, *(f"{name} {word}" for word in words)} & _DRAWING) or any(_is_threefry(found.value(key)) for key in results)
     if name == "call" and any(_SAMPLERS.fullmatch(str(body)) for body in bodies):
@@ -90,7 +90,7 @@ def _constant(attribute: Any, operation: Any, found: Constants) -> None:
     shape = list(tensor.shape)
     try:
         value = np.array(attribute) if np.prod(shape, dtype=np.float64) <= LIMIT else None
-    except (TypeError, ValueError):  # a dtype that the bindings do not give
+    except (TypeError, ValueError):  # a dtype that the bindings do not support
         value = None
     name = f"constant {len(found.weights)}"
     found.weight(name, dtype, shape, None if value is None else lambda: value, hash(operation.results[0]))

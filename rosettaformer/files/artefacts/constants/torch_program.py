@@ -1,4 +1,4 @@
-"""The constants of a program of torch.export: a JSON graph and raw tensors in a zip archive, read without torch."""
+"""Reads the constants of torch.export programs, JSON graphs and raw tensors, without torch."""
 
 import functools
 import json
@@ -17,7 +17,7 @@ _DTYPES: dict[int, Any] = {
     1: np.uint8, 2: np.int8, 3: np.int16, 4: np.int32, 5: np.int64, 6: np.float16, 7: np.float32, 8: np.float64, 10: np.complex64,
     11: np.complex128, 12: np.bool_, 13: ml_dtypes.bfloat16,
 }  # fmt: skip
-_WORDS = {"gelu": ["none"]}  # of a call that has none
+_WORDS = {"gelu": ["none"]}  # words of calls that pass none
 _DRAWING = {
     "rand", "rand_like", "randn", "randn_like", "randint", "randint_like", "randperm", "random", "bernoulli", "binomial", "cauchy",
     "exponential", "geometric", "log_normal", "multinomial", "normal", "normal_functional", "poisson", "uniform", "_fused_dropout",
@@ -28,11 +28,11 @@ _BY_RATE = {
     "scaled_dot_product_attention", "_scaled_dot_product_attention_math", "_scaled_dot_product_flash_attention",
     "_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention",
 }  # fmt: skip
-_DEFAULTS = {"layer_norm": 1e-5, "group_norm": 1e-5, "instance_norm": 1e-5}  # epsilons that a call may leave out
+_DEFAULTS = {"layer_norm": 1e-5, "group_norm": 1e-5, "instance_norm": 1e-5}  # epsilons that calls may omit
 
 
 def read(path: Path, found: Constants) -> None:
-    """Notes the constants of every program of an archive. torch writes nothing for a tensor that it only traced, and loads zeros."""
+    """Records the constants of every program. Tensors that were only traced are stored empty."""
     with zipfile.ZipFile(path) as archive:
         names = archive.namelist()
         for name in names:
@@ -118,7 +118,7 @@ def _graph(graph: dict[str, Any], scope: str, stored: dict[str, str], found: Con
 
 
 def _random(operation: str, inputs: list[dict[str, Any]]) -> str:
-    """Returns why a call's output is not the one of inference; empty if it is."""
+    """Returns why a call's output is random or not that of inference; empty if it is neither."""
     given = {one["name"]: next(iter(one["arg"].values()), None) for one in inputs}
     rate = next((given[name] for name in ("p", "dropout", "dropout_p") if name in given), None)
     training = next((given[name] for name in ("train", "training") if name in given), None)
@@ -133,7 +133,7 @@ def _random(operation: str, inputs: list[dict[str, Any]]) -> str:
 
 
 def _leaves(argument: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yields the names, numbers, words and graphs of an argument."""
+    """Yields the names, numbers, words and graphs in an argument."""
     for kind, value in argument.items():
         if kind in ("as_tensor", "as_custom_obj"):
             yield "name", value["name"]

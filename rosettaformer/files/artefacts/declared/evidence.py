@@ -1,4 +1,4 @@
-"""What an artefact's constants show of a number or a table."""
+"""Evidence for numbers and tables among the constants of an exported model."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -12,11 +12,11 @@ from reference_numpy import TransformerConfig
 from ...checkpoints.hugging_face.families import FAMILIES
 from ..constants.reading import Constants
 
-COMMON = {0.0, 1.0, 2.0, -1.0, -2.0, 0.5, -0.5}  # in every graph
-SCALARS = 16  # elements of an array that may be numbers side by side
-RTOL = 4e-6  # of a number: float32 rounds it, and what it is computed from
-HALF_RTOL = 1e-2  # of a number in half precision: bfloat16 rounds by 2^-9, and what it is computed from, too
-# of a table: half precision rounds each element; a scaling is a difference of numbers that float32 rounded
+COMMON = {0.0, 1.0, 2.0, -1.0, -2.0, 0.5, -0.5}  # numbers that prove nothing, since every graph has them
+SCALARS = 16  # elements of an array that may be individual numbers
+RTOL = 4e-6  # for numbers: float32 rounds them and their inputs
+HALF_RTOL = 1e-2  # for numbers in half precision: bfloat16 rounds them and their inputs by 2^-9
+# for tables: half precision rounds each element; a scaling is a difference of float32 numbers
 TABLE_RTOL = {"float16": 2e-3, "bfloat16": HALF_RTOL}
 FLOAT_RTOL = 1e-4
 _ROUNDINGS = (np.float32, np.float16, ml_dtypes.bfloat16)
@@ -24,14 +24,14 @@ _HALF = {"float16", "bfloat16", "f16", "bf16"}
 
 
 class Finding(NamedTuple):
-    """A field of the config whose entry the graph cannot contain, `precision` or `weights`; and what the graph shows, in a sentence."""
+    """The config field of an entry that the graph cannot contain, or "precision" or "weights"."""
 
     field: str
     sentence: str
 
 
 class Table(NamedTuple):
-    """An array of numbers that are not whole. row: those of position 1 where it has a row for each position; otherwise all of it."""
+    """An array of numbers that are not whole. row: position 1, if it has one row per position."""
 
     numbers: np.ndarray
     row: np.ndarray
@@ -39,7 +39,7 @@ class Table(NamedTuple):
 
 
 class Evidence:
-    """A config beside the constants of an artefact."""
+    """A config and the constants of an exported model."""
 
     def __init__(self, config: TransformerConfig, constants: Constants, config_json: Mapping[str, Any]) -> None:
         self.config, self.constants, self.said = config, constants, config_json
@@ -48,15 +48,15 @@ class Evidence:
 
     @cached_property
     def scalars(self) -> np.ndarray:
-        """Every number: of few side by side, or the one that fills a tensor."""
+        """All scalars, including the elements of small arrays and the value of constant arrays."""
         return self._numbers("biufc")
 
     def floats(self, value: float) -> bool:
-        """Whether a number of a graph's floats is this one."""
+        """Whether the graph contains this float."""
         return bool((self._numbers("fc") == value).any())
 
     def whole(self, value: int) -> bool:
-        """Whether a number of a graph's integers is this one, or a side of a tensor."""
+        """Whether the graph contains this integer, or a tensor side of this size."""
         return bool((self._numbers("iu") == value).any()) or value in self.sides
 
     @cached_property
@@ -65,7 +65,7 @@ class Evidence:
         return {side for weight in self.constants.weights.values() for side in weight.shape}
 
     def named(self, field: str) -> bool:
-        """Whether config.json has an entry of its own for a field."""
+        """Whether config.json has an entry for exactly this field."""
         return not self.said or field in self._entries
 
     def _numbers(self, kinds: str) -> np.ndarray:
@@ -82,12 +82,12 @@ class Evidence:
 
     @cached_property
     def tables(self) -> list[Table]:
-        """Every array that may hold frequencies, or their cosines and sines: of few numbers, or one number or two at position 0."""
+        """Arrays that may hold frequencies, or cosines and sines of angles by position."""
         size = self.config.key_size
         return [table for _, value in self.constants.values if value.size > 1 for table in _tables(value, size)]
 
     def holds(self, *values: float) -> bool:
-        """Whether a number is one of these, in any precision; also where a precision of the graph makes it one that every graph has."""
+        """Whether the graph has one of these numbers in any precision, or rounding hides them."""
         with np.errstate(over="ignore"):
             rounded = [value for given in values for value in (given, *(float(kind(given)) for kind in _ROUNDINGS))]
         if self.half and any(value in COMMON for value in rounded):
@@ -96,31 +96,33 @@ class Evidence:
 
     @cached_property
     def half(self) -> bool:
-        """Whether the graph computes in half precision, in which small numbers are 0."""
+        """Whether the graph uses half precision, in which small numbers become 0."""
         dtypes = {weight.dtype for weight in self.constants.weights.values()} | {str(value.dtype) for _, value in self.constants.values}
         return bool(dtypes & _HALF)
 
     def in_table(self, numbers: Iterable[float]) -> bool:
-        """Whether one table has all of these numbers."""
+        """Whether a single table has all of these numbers."""
         wanted = np.array([*numbers])
         return any(_within(wanted, table.numbers, table.rtol) for table in self.tables)
 
     def finding(self, field: str, value: str, looked: Sequence[float | str], inside: Sequence[str] = (), holds: str = "") -> Finding:
-        """Returns a finding. value: the field's, where config.json has no plain one of its own. looked: for what. inside: the parts of
-        rope_parameters that may say it. holds: what the graph has instead.
+        """Returns a finding.
+
+        value: the field's, used if config.json has no plain one. looked: the forms searched for.
+        inside: the parts of rope_parameters that may set it. holds: what the graph has instead.
         """
         things = [one if isinstance(one, str) else f"{one:.6g}" for one in looked]
-        sentence = f"{self.says(field, value, inside)}; the graph holds no {_listed([*dict.fromkeys(things)])}"
+        sentence = f"{self.says(field, value, inside)}; the graph has no {_listed([*dict.fromkeys(things)])}"
         return Finding(field, sentence + (f", but {holds}" if holds else ""))
 
     def says(self, field: str, value: str, inside: Sequence[str] = ()) -> str:
-        """Returns the words that say what the config's entry is."""
+        """Returns what the config's entry says, in words."""
         entry = self._entries.get(field, field)
         return f"{'config.json' if self.said else 'the config'} says {_said(self.said, entry, inside) or f'{entry} {value}'}"
 
 
 def _said(said: Mapping[str, Any], entry: str, inside: Sequence[str]) -> str:
-    """Returns an entry and its value: of its own, or within rope_parameters; empty if it has no plain value."""
+    """Returns an entry and its value, possibly within rope_parameters; empty if there is none."""
     outer = [part for name in ("rope_scaling", "rope_parameters") if isinstance(part := said.get(name), Mapping)]
     parts = {f" of {name}": deep for part in outer for name in inside if isinstance(deep := part.get(name), Mapping)}
     for words, place in [*parts.items(), *(("", part) for part in (*outer, said))]:
@@ -135,7 +137,7 @@ def _listed(things: Sequence[str]) -> str:
 
 
 def _plain(value: np.ndarray) -> np.ndarray:
-    """Returns the numbers of an array, flat, in float64; a complex one as its parts."""
+    """Flattens an array to float64, a complex one to its real and imaginary parts."""
     flat = value.ravel()
     if np.iscomplexobj(flat):
         flat = np.concatenate([flat.real, flat.imag])

@@ -1,4 +1,4 @@
-"""What the operations of a graph show: dropout, random numbers, batch statistics, and the numbers of masks."""
+"""Finds dropout, random numbers, batch statistics and finite mask values in a graph."""
 
 import math
 from collections.abc import Collection, Hashable, Iterator, Sequence
@@ -8,29 +8,29 @@ import numpy as np
 
 from ..constants.reading import Constants, Node
 
-LEAST = 1e3  # a number of this size may be meant as infinite
-MOST = 0.99  # of the largest number of a dtype: larger ones hide whatever that dtype can hold
+LEAST = 1e3  # smallest magnitude that may be meant as infinity
+MOST = 0.99  # fraction of a dtype's largest number from which on a mask hides any score
 SHOWN = 3
-_ZERO = {"float16": 17.3, "bfloat16": 104.0, "float32": 104.0, "float64": 745.0}  # dtype -> x from which on exp(-x) is 0
+_ZERO = {"float16": 17.3, "bfloat16": 104.0, "float32": 104.0, "float64": 745.0}  # dtype -> smallest x where exp(-x) is 0
 _BOUNDING = {"clip", "clamp", "clamp_min", "clamp_max", "maximum", "minimum", "max", "min", "clipbyvalue", "pad"}
 _CHOOSING = {"where", "select", "selectv2", "select_v2", "masked_fill", "call"}
 _PRODUCTS, _DIFFERENCES = {"mul", "multiply"}, {"sub", "subtract"}
 
 
 def of_training(constants: Constants, nodes: Sequence[Node]) -> Iterator[str]:
-    """Yields what an output depends on that is not inference. nodes: those that an output depends on.
+    """Yields a sentence for each operation of training. nodes: those that affect an output.
 
-    A runtime may leave such an operation out, or not: ONNX Runtime's optimiser removes dropout.
+    A runtime may remove such operations: ONNX Runtime's optimiser removes dropout.
     """
     reached = [node for node in nodes if node.random and not any(_is_zero(constants.value(key)) for key in node.switches)]
     for why in dict.fromkeys(node.random for node in reached):
         places = [*dict.fromkeys(node.place for node in reached if node.random == why)]
         more = f" and {len(places) - SHOWN} more places" * (len(places) > SHOWN)
-        yield f"the graph {why}, in {', '.join(places[:SHOWN])}{more}: export the model in evaluation mode"
+        yield f"the graph {why}, in {', '.join(places[:SHOWN])}{more}; export the model in evaluation mode"
 
 
 def live(constants: Constants, functions: Collection[str] = ()) -> list[Node]:
-    """Returns the operations on which an output of these functions depends, in the order of the file."""
+    """Returns the operations that affect an output of these functions, in file order."""
     producers: dict[object, list[int]] = {}
     for number, node in enumerate(constants.nodes):
         for key in node.outputs:
@@ -53,16 +53,17 @@ def _is_zero(value: np.ndarray | None) -> bool:
 
 
 def masks(constants: Constants, nodes: Sequence[Node]) -> Iterator[str]:
-    """Yields a sentence for every finite number that stands for minus infinity: it hides a token only while
-    scores are small. nodes: those that an output depends on.
+    """Yields a sentence for every finite number used as minus infinity.
+
+    It hides a token only while scores are small. nodes: those that affect an output.
     """
     wide = any(weight.dtype in ("float64", "double", "f64") for weight in constants.weights.values())
     places: dict[tuple[float, str, bool], dict[str, None]] = {}
     for node in nodes:
         known = sum(constants.value(key) is not None for key in node.inputs)
-        replaces = node.operation in _CHOOSING and known == 1  # between the number and 0 it makes a mask to add
+        replaces = node.operation in _CHOOSING and known == 1  # choosing between it and 0 would make a mask to add
         for value in _bounds(constants, node):
-            dtype = "float32" if value.dtype == np.float64 and not wide else value.dtype.name  # a plain number has that of its tensor
+            dtype = "float32" if value.dtype == np.float64 and not wide else value.dtype.name  # plain numbers have their tensor's
             number = float(value.min())
             if number > -MOST * float(ml_dtypes.finfo(dtype).max):
                 places.setdefault((number, dtype, replaces), {})[node.place] = None
@@ -74,7 +75,7 @@ def masks(constants: Constants, nodes: Sequence[Node]) -> Iterator[str]:
 
 
 def _bounds(constants: Constants, node: Node) -> Iterator[np.ndarray]:
-    """Yields the constants by which a node may mask: a number, or an array of it and 0."""
+    """Yields the constants with which a node may mask: a number, or an array of it and 0."""
     for key in () if node.operation in _BOUNDING else node.inputs:
         value = constants.value(key)
         if value is None or not value.size or value.dtype.name not in _ZERO:
@@ -87,7 +88,7 @@ def _bounds(constants: Constants, node: Node) -> Iterator[np.ndarray]:
 
 
 def _is_inverted(constants: Constants, node: Node, key: Hashable) -> bool:
-    """Whether a positive number multiplies `mask - 1`, or `1 - mask` that is subtracted."""
+    """Whether a positive number multiplies `mask - 1`, or a subtracted `1 - mask`."""
     if node.operation not in _PRODUCTS:
         return False
     factors = {*node.inputs} - {key}

@@ -1,4 +1,4 @@
-"""Numbers and sizes of a config, and numbers that a graph computes in fewer digits than its weights have."""
+"""Searches a graph for the numbers and sizes of a config, and for lower precision."""
 
 import math
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ import numpy as np
 from .evidence import COMMON, RTOL, Evidence, Finding
 
 LOG2E = math.log2(math.e)
-# activation -> operations that compute it, and numbers that do
+# activation -> operations and numbers that compute it, and a description for messages
 _ACTIVATIONS: dict[str, tuple[set[str], tuple[float, ...], str]] = {
     "gelu_erf": (
         {"erf", "erfc", "gelu none", "gelu approximate=false", "gelu approximate=0"},
@@ -21,13 +21,13 @@ _ACTIVATIONS: dict[str, tuple[set[str], tuple[float, ...], str]] = {
     "gelu_sigmoid": ({"quickgelu"}, (1.702, -1.702), "1.702"),
     "silu": (
         {"sigmoid", "logistic", "silu", "swish", "quickgelu", "exp", "exponential", "exp2", "tanh"}, (),
-        "sigmoid, and nothing it is computed by",
+        "sigmoid, nor anything that computes it",
     ),
 }  # fmt: skip
 
 
 def numbers(evidence: Evidence) -> Iterator[Finding]:
-    """Yields the numbers that are not in the graph."""
+    """Yields a finding for each number that the graph lacks."""
     yield from _window(evidence)
     yield from _scales(evidence)
     if not evidence.constants.opaque:
@@ -36,7 +36,7 @@ def numbers(evidence: Evidence) -> Iterator[Finding]:
 
 
 def layers(evidence: Evidence) -> range:
-    """Returns the layers of the longer stack."""
+    """Returns the layer numbers of the longer stack."""
     return range(max(evidence.config.encoder_layers, evidence.config.decoder_layers))
 
 
@@ -53,7 +53,7 @@ def _window(evidence: Evidence) -> Iterator[Finding]:
     wide = [value for _, value in constants.values if value.ndim >= 2 and min(value.shape[-2:]) > 1]
     masks = (value for value in wide if value.dtype == bool or len(np.unique(value)) == 2)
     if constants.longest is not None and any(True for _ in masks):
-        return  # a window may be drawn in a mask of fixed lengths
+        return  # a mask of fixed length may contain the window
     yield evidence.finding("window", str(window), forms)
 
 
@@ -103,19 +103,19 @@ def _activation(evidence: Evidence) -> Iterator[Finding]:
             yield evidence.finding("activation", activation, [looked])
 
 
-_MULTIPLES = (8, 16, 32, 64, 128, 256, 512, 1024)  # to which exporters lengthen a table
+_MULTIPLES = (8, 16, 32, 64, 128, 256, 512, 1024)  # exporters pad tables to multiples of these
 _FLOATS = {"float", "float32", "float64", "double", "float16", "bfloat16", "f32", "f64", "f16", "bf16"}
 
 
 def sizes(evidence: Evidence) -> Iterator[Finding]:
-    """Yields the sizes that no tensor has."""
+    """Yields a finding for each size that no tensor has."""
     config, constants = evidence.config, evidence.constants
     shapes = [weight.shape for weight in constants.weights.values()]
     sides = evidence.sides
     width, hidden, tables = config.model_width, config.feed_forward_width, dict(_tables(evidence))
     missing = [field for field, rows in tables.items() if not sides & {rows, *(math.ceil(rows / by) * by for by in _MULTIPLES)}]
     if width not in sides:
-        if tables and not missing:  # otherwise the weights are not in the graph
+        if tables and not missing:  # otherwise the graph does not contain the weights
             yield evidence.finding("model_width", str(width), [f"tensor with a side of {width}"])
         return
     for field in missing:
@@ -130,7 +130,7 @@ def sizes(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _tables(evidence: Evidence) -> Iterator[tuple[str, int]]:
-    """Yields the sizes of tables of embeddings."""
+    """Yields the sizes of embedding tables."""
     config = evidence.config
     if config.encoder_layers:
         yield "source_vocabulary", config.source_vocabulary
@@ -141,7 +141,7 @@ def _tables(evidence: Evidence) -> Iterator[tuple[str, int]]:
 
 
 def _layers(evidence: Evidence, shapes: list[tuple[int, ...]]) -> Iterator[Finding]:
-    """Counts the kernels of the feed-forward, where each is a matrix of its own."""
+    """Counts the feed-forward kernels, if each is a separate matrix."""
     config = evidence.config
     width, hidden, layers = config.model_width, config.feed_forward_width, config.encoder_layers + config.decoder_layers
     others = {
@@ -163,21 +163,21 @@ def _layers(evidence: Evidence, shapes: list[tuple[int, ...]]) -> Iterator[Findi
 
 
 def _heads(evidence: Evidence) -> Iterator[Finding]:
-    """Looks for the widths of queries and keys, alone or side by side, and for the size of a head."""
+    """Searches for the widths of queries and keys, separate or fused, and for the head size."""
     config = evidence.config
     heads, groups, size = config.heads, config.key_value_heads, config.key_size
     fused = (heads + 2 * groups) * size
     shapes = [{*weight.shape} for weight in evidence.constants.weights.values()]
     sides = evidence.sides
     if not evidence.whole(size) and evidence.named("key_size"):
-        yield evidence.finding("key_size", str(size), [f"{size} for the size of a head"])
+        yield evidence.finding("key_size", str(size), [f"{size} as the size of a head"])
     elif not evidence.whole(size):
-        yield evidence.finding("heads", str(heads), [f"{size} for the size of a head"])
+        yield evidence.finding("heads", str(heads), [f"{size} as the size of a head"])
     elif not any({heads, size} <= shape for shape in shapes) and not sides & {heads * size, fused}:
-        yield evidence.finding("heads", str(heads), [f"tensor with a side of {heads * size}, {heads} of {size}, or {fused}"])
+        yield evidence.finding("heads", str(heads), [f"tensor with a side of {heads * size} ({heads} x {size}) or {fused}"])
     elif groups != heads and not any({groups, size} <= shape for shape in shapes):
         wanted = {groups * size, fused, 2 * groups * size} - {heads * size}
-        looked = f"tensor with a side of {groups * size}, {groups} of {size}, or {fused}"
+        looked = f"tensor with a side of {groups * size} ({groups} x {size}) or {fused}"
         yield from [] if sides & wanted else [evidence.finding("key_value_heads", str(groups), [looked])]
 
 
@@ -185,7 +185,7 @@ _BITS = {"float64": 64, "double": 64, "float": 32, "float32": 32, "float16": 16,
 
 
 def precision(evidence: Evidence) -> Iterator[Finding]:
-    """Yields conversions to a dtype that is narrower than every weight, and float32's numbers in a graph of float64."""
+    """Yields casts to a dtype narrower than all weights, and float32 numbers in a float64 graph."""
     weights = [_BITS[weight.dtype] for weight in evidence.constants.weights.values() if weight.dtype in _BITS]
     narrowest = min(weights, default=0)
     casts = [(place, "float32" if to == "float" else to) for place, to in evidence.constants.casts if _BITS.get(to, 64) < narrowest]
@@ -193,7 +193,7 @@ def precision(evidence: Evidence) -> Iterator[Finding]:
         places = [*dict.fromkeys(place for place, to in casts if to == dtype)]
         more = f" and {len(places) - 3} more places" * (len(places) > 3)
         held = f"float{narrowest}"
-        yield Finding("precision", f"the graph's weights are {held}, and it converts to {dtype} in {', '.join(places[:3])}{more}")
+        yield Finding("precision", f"the graph's weights are {held}, but it casts to {dtype} in {', '.join(places[:3])}{more}")
     if narrowest == 64:
         yield from _float32_numbers(evidence)
 
@@ -206,5 +206,5 @@ def _float32_numbers(evidence: Evidence) -> Iterator[Finding]:
     for name, number in known.items():
         rounded = float(np.float32(number))
         if rounded != number and evidence.floats(rounded) and not evidence.floats(number):
-            words = f"the graph's weights are float64, and {name} is {rounded!r}, as float32 rounds {number!r}"
+            words = f"the graph's weights are float64, but {name} is {rounded!r}: {number!r} rounded to float32"
             yield Finding("precision", words)

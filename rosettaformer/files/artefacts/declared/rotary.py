@@ -1,4 +1,4 @@
-"""The frequencies of rotary positions: as a table, as what they are computed of, or as cosines and sines up to a length."""
+"""Searches a graph for rotary frequencies, for their inputs, or for their cosines and sines."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -14,21 +14,21 @@ from .evidence import COMMON, HALF_RTOL, RTOL, Evidence, Finding, Table
 from .numbers import layers
 
 _PLAIN = RotaryScaling()
-TYPES = {own: name for name, own in _TYPES.items()}  # our kind -> rope_type
-_LONGEST = 512  # head
-_CLEAR = 0.999  # a number nearer to 1 may be of any base
-_COMPUTED = ("linear", "dynamic", "llama3", "yarn")  # scalings that divide by their factor where a graph computes them
-# what config.json has the fields of local layers, and of the others, in
+TYPES = {own: name for name, own in _TYPES.items()}  # kind of scaling -> rope_type
+_LONGEST = 512  # largest head size
+_CLEAR = 0.999  # numbers closer to 1 fit any base
+_COMPUTED = ("linear", "dynamic", "llama3", "yarn")  # scalings whose computation divides by the factor
+# prefix of the fields -> the parts of rope_parameters that have them
 _INSIDE = {"": ("full_attention",), "local_": ("sliding_attention",)}
 
 
 def findings(evidence: Evidence) -> Iterator[Finding]:
-    """Yields the bases, scalings and shares of a head that the graph cannot contain, once each."""
+    """Yields a finding for each base, scaling and head share that the graph cannot contain."""
     config, size = evidence.config, evidence.config.rotary_size
     weights = [weight for name, weight in evidence.constants.weights.items() if not name.startswith("argument")]
     unread = [weight.shape for weight in weights if weight.shape and not weight.read]
     if any(shape[-1] in (size, size // 2) and math.prod(shape[:-2]) <= 2 for shape in unread):
-        return  # one of them may be the table
+        return  # one of these may be the table
     of_local = config.local_rotary_base, config.local_rotary_scaling
     differ = of_local != (config.rotary_base, config.rotary_scaling)
     seen = set[tuple[float, RotaryScaling]]()
@@ -54,11 +54,11 @@ def _of_kind(evidence: Evidence, kind: LayerKind, local: str) -> Iterator[Findin
             yield evidence.finding(field, f"{value:g}", [f"frequencies of {size} features of a head"], inside, holds=f"those of {other}")
             return
         if not _base_shown(evidence, kind, [wanted for _, wanted in needed]):
-            forms: list[float | str] = [kind.base, math.log(kind.base), "frequencies of it"]
+            forms: list[float | str] = [kind.base, math.log(kind.base), "frequencies with this base"]
             yield evidence.finding(f"{local}rotary_base", f"{kind.base:g}", forms, inside)
         elif not _scaling_shown(evidence, kind, missing):
             names = " and ".join(name for name, _ in missing if name)
-            how = f"divided by {names}" if names else "scaled so" if scaling.kind != "none" else "without a scaling"
+            how = f"divided by {names}" if names else "with this scaling" if scaling.kind != "none" else "without scaling"
             looked: list[float | str] = [f"frequencies {how}", *([scaling.factor or 1.0] if scaling.kind in _COMPUTED else [])]
             yield evidence.finding(f"{local}rotary_scaling", f"of rope_type {TYPES[scaling.kind]}", looked, inside)
             return
@@ -67,7 +67,7 @@ def _of_kind(evidence: Evidence, kind: LayerKind, local: str) -> Iterator[Findin
 
 
 def _final(size: int, kind: LayerKind, longest: int | None) -> list[tuple[str, np.ndarray]]:
-    """Returns every set of frequencies that the graph needs, by what scales it."""
+    """Returns every set of frequencies that the graph needs, and the factors that scale it."""
     scaling = kind.scaling
     original = scaling.original_length or 0
     if scaling.kind == "longrope":
@@ -79,14 +79,14 @@ def _final(size: int, kind: LayerKind, longest: int | None) -> list[tuple[str, n
 
 
 def _tabled(evidence: Evidence, wanted: np.ndarray, scaling: RotaryScaling) -> bool:
-    """Whether a table has all these frequencies, or is of their waves, or of their cosines or sines."""
+    """Whether a table has all these frequencies, their wave lengths, cosines or sines."""
     factor = scaling.attention_factor or 1.0
     own = [wanted, 1 / wanted, *(scale * wave(wanted) for scale in {1.0, factor} for wave in (np.cos, np.sin))]
     return any(map(evidence.in_table, [*own, -wanted, wanted / (2 * math.pi)]))
 
 
 def _other_size(evidence: Evidence, kind: LayerKind) -> int:
-    """Returns how many features of a head rotate by a table of the graph, if others than the config says; 0 if that is not known."""
+    """Returns the number of rotating features in a table if it is not the config's, else 0."""
     own = evidence.config.rotary_size
     lengths = {len(table.row) for table in evidence.tables}
     for size in range(_LONGEST, 3, -2) if kind.scaling.kind != "longrope" else ():
@@ -100,7 +100,7 @@ def _other_size(evidence: Evidence, kind: LayerKind) -> int:
 
 
 def _base_shown(evidence: Evidence, kind: LayerKind, needed: Sequence[np.ndarray]) -> bool:
-    """Whether the graph has the base, a number that it is computed by, or a frequency of it."""
+    """Whether the graph has the base, a number derived from it, or one of its frequencies."""
     plain = rotary_frequencies(evidence.config.rotary_size, kind.base, _PLAIN, 1)
     if _base_held(evidence, kind.base) or _tabled(evidence, plain, _PLAIN):
         return True
@@ -118,7 +118,7 @@ def _base_held(evidence: Evidence, base: float) -> bool:
 
 
 def _shares(table: Table, wanted: np.ndarray) -> bool:
-    """Whether a frequency but the first, its cosine or its sine is at its place in a table, or two frequencies have their ratio."""
+    """Whether a table has a frequency other than the first at its place, or a ratio of two."""
     pairs = len(wanted)
     if len(table.row) not in (pairs, 2 * pairs):
         return False
@@ -127,7 +127,7 @@ def _shares(table: Table, wanted: np.ndarray) -> bool:
     if any(np.isclose(row[1:], wave, rtol=table.rtol, atol=0).any() for row in rows for wave in waves):
         return True
     with np.errstate(all="ignore"):
-        # A quotient of two has the error of both, in the table and where it is scaled.
+        # A quotient of two numbers has the rounding error of both, in the table and in the scaling.
         return any(np.isclose(row[1:] / row[:-1], wanted[1:] / wanted[:-1], rtol=4 * table.rtol, atol=0).any() for row in rows)
 
 
@@ -140,7 +140,7 @@ def _scaling_shown(evidence: Evidence, kind: LayerKind, missing: Sequence[tuple[
         factors = {"short_factor": scaling.short_factors, "long_factor": scaling.long_factors}
         return all(evidence.in_table(factors[name] or ()) or evidence.in_table(1 / np.array(factors[name])) for name, _ in missing)
     plain = rotary_frequencies(evidence.config.rotary_size, kind.base, _PLAIN, 1)
-    computed = _base_held(evidence, kind.base) or _tabled(evidence, plain, _PLAIN)  # of what is not scaled
+    computed = _base_held(evidence, kind.base) or _tabled(evidence, plain, _PLAIN)  # the unscaled frequencies
     factor = scaling.factor or 1.0
     return computed and (factor in COMMON or evidence.holds(factor, 1 / factor))
 
@@ -152,11 +152,11 @@ def _attention_factor(
     if factor is None or factor in COMMON or evidence.holds(factor, 1 / factor, factor**2, factor**2 * evidence.config.key_size**-0.5):
         return
     if not any(evidence.in_table(factor * wave(wanted)) for _, wanted in needed for wave in (np.cos, np.sin)):
-        yield evidence.finding(field, f"that give an attention factor of {factor:g}", [factor, "cosines multiplied by it"])
+        yield evidence.finding(field, f"with an attention factor of {factor:g}", [factor, "cosines multiplied by it"])
 
 
 def _switch(evidence: Evidence, scaling: RotaryScaling, field: str) -> Iterator[Finding]:
-    """The length beyond which other factors count."""
+    """Searches for the length beyond which other factors apply."""
     length = scaling.original_length
     if scaling.kind == "longrope" and length and evidence.constants.longest is None:
         forms = [length, length - 1, length + 1]

@@ -1,4 +1,4 @@
-"""A graph's tensors beside the checkpoint's: transposed kernels, exchanged layers, an untied head, tensors that hold other numbers."""
+"""Finds transposed kernels, exchanged layers, untied heads and wrong numbers among the tensors."""
 
 import math
 import re
@@ -15,17 +15,17 @@ from ..constants.reading import LIMIT, Constants
 from .evidence import Finding
 
 Arrays = Mapping[str, np.ndarray]
-Products = Iterable[tuple[str, np.ndarray]]  # of tensors, each with its place
+Products = Iterable[tuple[str, np.ndarray]]  # tensors with their places
 _LAYER = re.compile(r"\.layers\.(\d+)\.")
-_FLOATS = "fV"  # ml_dtypes' are V
-RTOL = 1e-2  # of a table that is multiplied, in half precision
+_FLOATS = "fV"  # ml_dtypes' dtypes have kind V
+RTOL = 1e-2  # for a scaled table in half precision
 
 
 def findings(config: TransformerConfig, parameters: Arrays, constants: Constants) -> Iterator[Finding]:
-    """Yields what cannot be another way to store the checkpoint. A tensor of which no layer's is in the graph gives no finding: an exporter
-    has fused, folded or rounded it.
+    """Yields the tensors that cannot be another way to store the checkpoint.
 
-    parameters: of the checkpoint, by canonical name.
+    If a tensor is in the graph for no layer, it was fused, folded or rounded, and is not reported.
+    parameters: the checkpoint's, by canonical name.
     """
     held = {place: value for place, value in constants.values if value.size > 1 and value.dtype.kind in _FLOATS}
     matrices = {place: value for place, value in held.items() if value.ndim == 2}
@@ -33,13 +33,13 @@ def findings(config: TransformerConfig, parameters: Arrays, constants: Constants
         [(place, matrices[place].T if turned else matrices[place]) for place, turned in products if place in matrices]
         for products in constants.products
     ]
-    small = {name: array for name, array in parameters.items() if array.size <= LIMIT}  # of larger ones the graph's are not read
+    small = {name: array for name, array in parameters.items() if array.size <= LIMIT}  # larger tensors of the graph are not read
     for sentence in dict.fromkeys((*_kernels(small, graphs), *_head(config, small, [*chain(*graphs)]), *_other_numbers(small, held))):
         yield Finding("weights", sentence)
 
 
 def _kernels(parameters: Arrays, graphs: Iterable[Products]) -> Iterator[str]:
-    """Yields kernels that are transposed, and those whose layers are exchanged within a graph."""
+    """Yields transposed kernels, and kernels of exchanged layers."""
     named = [
         (_key(array.reshape(math.prod(array.shape[:axis]), -1)), name)  # its inputs may have several axes
         for name, array in parameters.items()
@@ -47,22 +47,22 @@ def _kernels(parameters: Arrays, graphs: Iterable[Products]) -> Iterator[str]:
         for axis in range(1, array.ndim)
     ]
     count = Counter(key for key, _ in named)
-    kernels = {key: name for key, name in named if count[key] == 1}  # equal ones are not told apart
+    kernels = {key: name for key, name in named if count[key] == 1}  # equal kernels cannot be told apart
     for products in graphs:
         order: dict[str, list[int]] = {}
         for place, matrix in products:
             name = kernels.get(_key(matrix))
             if name is None and matrix.shape[0] == matrix.shape[1] and (name := kernels.get(_key(matrix.T))):
                 yield f"{place} multiplies by the transposed {name}"
-            if name and (layer := _LAYER.search(name)) and "cross_attention" not in name:  # whose kernels read one memory, in any order
+            if name and (layer := _LAYER.search(name)) and "cross_attention" not in name:  # those kernels read one memory, in any order
                 order.setdefault(_LAYER.sub(".layers.N.", name), []).append(int(layer[1]))
         for kind, layers in order.items():
             if layers != sorted(layers):
-                yield f"in the order of the graph {kind} is that of the layers {', '.join(map(str, layers))}"
+                yield f"in the graph, {kind} appears in the order of the layers {', '.join(map(str, layers))}"
 
 
 def _head(config: TransformerConfig, parameters: Arrays, products: Products) -> Iterator[str]:
-    """Yields matrices of a tied head's shape that are not its table, nor that with every feature multiplied by a number."""
+    """Yields matrices with a tied head's shape that are not its table, even scaled."""
     for name, table in ties(config).items():
         if not name.endswith("logits.kernel") or table not in parameters:
             continue
@@ -71,11 +71,11 @@ def _head(config: TransformerConfig, parameters: Arrays, products: Products) -> 
             if matrix.shape == tied.shape:
                 factor = (matrix * tied).sum(axis=1, keepdims=True) / np.maximum((tied**2).sum(axis=1, keepdims=True), 1e-30)
                 if np.abs(matrix - factor * tied).max() > RTOL * np.abs(matrix).max():
-                    yield f"{place} has the shape of {name}, which is tied, and is not the {table}"
+                    yield f"{place} has the shape of {name}, which is tied, but differs from {table}"
 
 
 def _other_numbers(parameters: Arrays, held: Arrays) -> Iterator[str]:
-    """Yields tensors that are not in the graph, where those of other layers are, and one of the same size is in their place."""
+    """Yields tensors missing for only some layers, and what the graph has instead."""
     dtypes = {value.dtype for value in held.values()}
     own = {name: {_numbers(array.astype(dtype)) for dtype in dtypes} for name, array in parameters.items()}
     inside, every = {_numbers(value) for value in held.values()}, set().union(*own.values())
@@ -87,7 +87,7 @@ def _other_numbers(parameters: Arrays, held: Arrays) -> Iterator[str]:
         if _LAYER.sub(".layers.N.", name) in kinds and places:
             zeros = [place for place in places if not unknown[place].any()]
             instead = f"{zeros[0]} is zero" if zeros else f"{' or '.join(places[:3])} holds other numbers"
-            yield f"the graph holds no {name}, as it holds those of other layers; {instead}"
+            yield f"the graph lacks {name}, though it has those of other layers; {instead}"
 
 
 def _key(matrix: np.ndarray) -> tuple[tuple[int, ...], bytes]:
@@ -95,5 +95,5 @@ def _key(matrix: np.ndarray) -> tuple[tuple[int, ...], bytes]:
 
 
 def _numbers(array: np.ndarray) -> bytes:
-    """Returns the numbers of a tensor, whatever the order of its axes."""
+    """Returns the sorted numbers of a tensor, to compare tensors with any order of axes."""
     return np.sort(array.astype(np.float32), axis=None).tobytes()

@@ -1,3 +1,5 @@
-"""What is looked at before a runtime opens a file. Nothing of the file is run, and nothing is written; whatever a model does not need is
-refused, by a ValueError of one sentence.
+"""Examines files before a runtime opens them.
+
+Nothing in a file runs, and nothing is written. Anything that a model does not need is rejected with
+a ValueError of one sentence.
 """

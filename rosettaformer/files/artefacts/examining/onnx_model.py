@@ -1,4 +1,4 @@
-"""ONNX models: their graph, their tensors, and the files beside them."""
+"""Examines ONNX models: their graph, their tensors, and the files of external data."""
 
 import graphlib
 import math
@@ -11,8 +11,8 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
-LIMIT = 2**31 - 1  # bytes of a protocol buffer
-NODES = 10_000_000  # that a graph may have once its functions are written out
+LIMIT = 2**31 - 1  # bytes of the largest protocol buffer
+NODES = 10_000_000  # nodes of the largest graph, after inlining functions
 DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
 # domain -> the library that registers its operators
 LIBRARIES = {
@@ -24,21 +24,21 @@ LIBRARIES = {
     "org.pytorch.aten": "ONNX Runtime built with ATen",
     "ai.onnx.training": "ONNX Runtime for training",
 }
-_FIELDS: dict[int, str] = {  # the typed field of a dtype, values in it for an element
+_FIELDS: dict[int, str] = {  # dtype -> the typed field that holds its values
     **dict.fromkeys((TensorProto.FLOAT, TensorProto.COMPLEX64), "float_data"),
     **dict.fromkeys((TensorProto.DOUBLE, TensorProto.COMPLEX128), "double_data"),
     TensorProto.INT64: "int64_data",
     **dict.fromkeys((TensorProto.UINT32, TensorProto.UINT64), "uint64_data"),
     TensorProto.STRING: "string_data",
 }
-_BITS: dict[int, int] = {  # of the dtypes that NumPy has no size for
+_BITS: dict[int, int] = {  # dtypes without a size in NumPy
     **dict.fromkeys((TensorProto.INT4, TensorProto.UINT4, TensorProto.FLOAT4E2M1), 4),
     **{dtype: 2 for name in ("INT2", "UINT2") if (dtype := getattr(TensorProto, name, None))},
 }
 
 
 def examine(path: Path) -> ModelProto:
-    """Returns the model without its external data. Raises ValueError if it is damaged, or needs what ONNX Runtime lacks."""
+    """Returns the model without external data. Raises ValueError if damaged or unsupported."""
     model = _read(path)
     functions = {(one.domain, one.name): one for one in model.functions}
     _operators(path, model, functions)
@@ -47,12 +47,12 @@ def examine(path: Path) -> ModelProto:
     try:
         onnx.checker.check_model(_without_files(model) or str(path))
     except onnx.checker.ValidationError as error:
-        raise ValueError(f"{path} must be a graph that fits together; {_line(error)}") from None
+        raise ValueError(f"the graph of {path} is invalid; {_line(error)}") from None
     return model
 
 
 def whole(path: Path) -> ModelProto:
-    """Returns a model with the tensors that lie in files beside it. Raises ValueError like `bring`."""
+    """Loads a model including its external data. Raises ValueError like `bring`."""
     model = onnx.load(path, load_external_data=False, format="protobuf")
     for tensor in _tensors(model):
         bring(path, tensor)
@@ -60,9 +60,9 @@ def whole(path: Path) -> ModelProto:
 
 
 def bring(path: Path, tensor: TensorProto) -> None:
-    """Gives a tensor of a model its bytes, if a file beside the model has them. Raises ValueError if it must not be read.
+    """Loads a tensor's external data. Raises ValueError if its file must not be read.
 
-    `onnx.external_data_helper` does so, too, but for links.
+    Unlike `onnx.external_data_helper`, it also rejects links to other folders.
     """
     if tensor.data_location != TensorProto.EXTERNAL:
         return
@@ -75,7 +75,7 @@ def bring(path: Path, tensor: TensorProto) -> None:
 
 
 def _without_files(model: ModelProto) -> ModelProto | None:
-    """Returns the model with empty tensors for those that lie in files, which are examined here; None if there are none."""
+    """Returns the model with empty tensors for external ones; None if it has none."""
     if not any(tensor.data_location == TensorProto.EXTERNAL for tensor in _tensors(model)):
         return None
     own = ModelProto()
@@ -90,51 +90,50 @@ def _read(path: Path) -> ModelProto:
     with path.open("rb") as file:
         head = file.read(8)
     if head[4:] == b"ORTM":
-        raise ValueError(f"{path} must be ONNX; it is in ONNX Runtime's own format (.ort), made of an .onnx file: give that one")
+        raise ValueError(f"{path} is in ONNX Runtime's own format (.ort); use the .onnx file that it was made from")
     if (size := path.stat().st_size) > LIMIT:
-        raise ValueError(f"{path} must have its weights in files beside it, since ONNX ends at 2 GB; it has {size} bytes")
+        raise ValueError(f"{path} has {size} bytes, but ONNX files end at 2 GB; save its weights as external data")
     if not size:
-        raise ValueError(f"{path} must be an ONNX model; it is empty")
+        raise ValueError(f"{path} is not an ONNX model: it is empty. Export or download it again")
     try:
         model = onnx.load(path, load_external_data=False, format="protobuf")
     except (DecodeError, ValueError) as error:
-        raise ValueError(f"{path} must be an ONNX model, and is damaged or none: {_line(error)}") from None
+        raise ValueError(f"{path} is not an ONNX model, or is damaged: {_line(error)}") from None
     if not (model.ir_version and model.opset_import and model.graph.output):
         lacks = "version" if not model.ir_version else "operator set" if not model.opset_import else "graph with outputs"
-        raise ValueError(f"{path} must be an ONNX model, and is damaged or none: it has no {lacks}")
+        raise ValueError(f"{path} is not an ONNX model, or is damaged: it has no {lacks}")
     newest = onnx.defs.onnx_opset_version()
     for one in model.opset_import:
         if one.domain in ("", "ai.onnx") and not 0 < one.version <= newest:
-            raise ValueError(f"the operator set of {path} must be 1 to {newest}, which onnx {onnx.__version__} knows; got {one.version}")
+            versions = f"1 to {newest}, which onnx {onnx.__version__} supports"
+            raise ValueError(f"the operator set of {path} must be {versions}; got {one.version}. Upgrade onnx, or export an older one")
     return model
 
 
 def _operators(path: Path, model: ModelProto, functions: dict[tuple[str, str], FunctionProto]) -> None:
-    """Raises ValueError if a node is neither ONNX's, ONNX Runtime's nor a function of the model, or the functions never end."""
+    """Raises ValueError on custom operators and on functions that call themselves."""
     bodies = {key: Counter((node.domain, node.op_type) for node in every_node(one.node)) for key, one in functions.items()}
     counts = Counter((node.domain, node.op_type) for node in every_node(model.graph.node))
     called = counts.copy()
     for body in bodies.values():
         called.update(body)
     if custom := sorted(f"{domain}.{name}" for domain, name in called if domain not in DOMAINS and (domain, name) not in functions):
-        libraries = {LIBRARIES.get(name.rpartition(".")[0], f"the library that registers {name.rpartition('.')[0]}") for name in custom}
-        raise ValueError(
-            f"{path} must need no operators but those of ONNX and ONNX Runtime; {_some(custom)} would need {_some(sorted(libraries))}"
-        )
+        libraries = {LIBRARIES.get(name.rpartition(".")[0], f"a library that registers {name.rpartition('.')[0]}") for name in custom}
+        raise ValueError(f"{path} uses custom operators, which ONNX Runtime lacks: {_some(custom)} would need {_some(sorted(libraries))}")
     calls = {key: [own for own in body if own in functions] for key, body in bodies.items()}
     try:
         order = [*graphlib.TopologicalSorter(calls).static_order()]
     except graphlib.CycleError as error:
-        raise ValueError(f"the functions of {path} must end; {error.args[1][0][1]} calls itself") from None
+        raise ValueError(f"the functions of {path} never end; {error.args[1][0][1]} calls itself") from None
     sizes: dict[tuple[str, str], int] = {}
     for key in order:
         sizes[key] = sum(count * sizes.get(own, 1) for own, count in bodies[key].items())
     if (total := sum(count * sizes.get(own, 1) for own, count in counts.items())) > NODES:
-        raise ValueError(f"{path} must have at most {NODES} nodes once its functions are written out; got {total}")
+        raise ValueError(f"{path} must have at most {NODES} nodes after inlining its functions; got {total}")
 
 
 def every_node(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
-    """Yields every node, also those in branches and loops."""
+    """Yields every node, including those in branches and loops."""
     for node in nodes:
         yield node
         for attribute in node.attribute:
@@ -149,7 +148,7 @@ def _graphs(attribute: AttributeProto) -> Iterator[GraphProto]:
 
 
 def _tensors(model: ModelProto) -> Iterator[TensorProto]:
-    """Yields every tensor that the model stores."""
+    """Yields every tensor stored in the model."""
     pending: list[GraphProto] = [model.graph]
     nodes = [node for function in model.functions for node in function.node]
     while pending or nodes:
@@ -160,7 +159,7 @@ def _tensors(model: ModelProto) -> Iterator[TensorProto]:
             for sparse in graph.sparse_initializer:
                 if math.prod(sparse.dims) > LIMIT:
                     raise ValueError(
-                        f"a sparse tensor must have at most {LIMIT} values in all, which ONNX Runtime writes out; got {[*sparse.dims]}"
+                        f"a sparse tensor must have at most {LIMIT} values, since ONNX Runtime expands it; got {[*sparse.dims]}"
                     )
                 yield from (sparse.values, sparse.indices)
         for attribute in (attribute for node in nodes for attribute in node.attribute):
@@ -170,7 +169,7 @@ def _tensors(model: ModelProto) -> Iterator[TensorProto]:
 
 
 def _tensor(path: Path, tensor: TensorProto) -> None:
-    """Raises ValueError unless the bytes of a tensor are those that its sizes need, in the model or in a file beside it."""
+    """Raises ValueError unless a tensor has as many bytes as its sizes need."""
     name, shape = tensor.name or "a constant", [*tensor.dims]
     if min(shape, default=0) < 0 or tensor.data_type not in TensorProto.DataType.values() or not tensor.data_type:
         raise ValueError(f"the tensor {name} of {path} must have sizes and a dtype; got {shape}, dtype {tensor.data_type}")
@@ -179,13 +178,13 @@ def _tensor(path: Path, tensor: TensorProto) -> None:
         _external(path, tensor)
     elif tensor.HasField("raw_data"):
         if len(tensor.raw_data) != wanted:
-            raise ValueError(f"the tensor {name} of {path} must have {wanted} bytes by its sizes {shape}; got {len(tensor.raw_data)}")
+            raise ValueError(f"the tensor {name} of {path} needs {wanted} bytes for its sizes {shape}; got {len(tensor.raw_data)}")
     else:
         _typed(path, tensor, name, shape, wanted)
 
 
 def _size(tensor: TensorProto) -> int:
-    """Returns how many bytes a tensor needs by its sizes and dtype."""
+    """Returns the number of bytes that a tensor's sizes and dtype need."""
     bits = _BITS.get(tensor.data_type) or 8 * onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
     return int(-(-math.prod(tensor.dims) * bits // 8))
 
@@ -193,34 +192,34 @@ def _size(tensor: TensorProto) -> int:
 def _typed(path: Path, tensor: TensorProto, name: str, shape: list[int], wanted: int) -> None:
     count, dtype = math.prod(shape), tensor.data_type
     got = len(getattr(tensor, _FIELDS.get(dtype, "int32_data")))
-    pairs = dtype in (TensorProto.COMPLEX64, TensorProto.COMPLEX128)  # values for an element
+    pairs = dtype in (TensorProto.COMPLEX64, TensorProto.COMPLEX128)  # two values per element
     fits = {2 * count} if pairs else {count, wanted} if dtype in _BITS else {count}
     if got not in fits:
-        raise ValueError(f"the tensor {name} of {path} must have {count} values by its sizes {shape}; got {got}")
+        raise ValueError(f"the tensor {name} of {path} needs {count} values for its sizes {shape}; got {got}")
 
 
 def _external(path: Path, tensor: TensorProto) -> tuple[Path, int, int]:
-    """Returns the file of a tensor, and where in it the tensor begins and how long it is."""
+    """Returns the file of a tensor, its offset there and its length."""
     name, shape, wanted = tensor.name or "a constant", [*tensor.dims], _size(tensor)
     said = {one.key: one.value for one in tensor.external_data}
     place = said.get("location", "")
     parts = PurePosixPath(place.replace("\\", "/"))
     if not place or parts.is_absolute() or ".." in parts.parts or re.match(r"[A-Za-z]:|\*", place):
-        raise ValueError(f"the tensor {name} of {path} must lie in a file beside it, by a relative name; got {place!r}")
+        raise ValueError(f"the tensor {name} of {path} must be in the model's folder, with a relative file name; got {place!r}")
     file = path.parent / place
     if not file.is_file():
-        raise ValueError(f"the tensor {name} of {path} lies in {place}, which must lie beside it; there is no such file")
+        raise ValueError(f"the tensor {name} of {path} is in {place}, which is missing; copy it next to the model")
     folder, target = path.parent.resolve(), file.resolve()
-    # or it is a link of the cache of huggingface_hub: `snapshots/REVISION/...` to a file of `blobs`
+    # huggingface_hub's cache may link from `snapshots/REVISION/...` to `blobs`
     caches = [own.parent / "blobs" for own in folder.parents if own.name == "snapshots"]
     if not target.is_relative_to(folder) and target.parent not in caches:
-        raise ValueError(f"the tensor {name} of {path} must lie in its folder; {place} is a link to {target}")
+        raise ValueError(f"the tensor {name} of {path} must be in the model's folder; {place} is a link to {target}")
     numbers = [said.get("offset", "0"), said.get("length", str(wanted))]
     if not all(re.fullmatch(r"\d{1,18}", number) for number in numbers):
         raise ValueError(f"the tensor {name} of {path} must have an offset and a length; got {', '.join(numbers)}")
     offset, length = map(int, numbers)
     if length != wanted:
-        raise ValueError(f"the tensor {name} of {path} must have {wanted} bytes by its sizes {shape}; its length in {place} is {length}")
+        raise ValueError(f"the tensor {name} of {path} needs {wanted} bytes for its sizes {shape}; its length in {place} is {length}")
     if offset + length > (size := file.stat().st_size):
         raise ValueError(f"the tensor {name} of {path} ends at byte {offset + length} of {place}, which has {size}")
     return file, offset, length

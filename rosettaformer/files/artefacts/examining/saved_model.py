@@ -1,9 +1,9 @@
-"""SavedModels: their graph, its functions, and the files of the variables.
+"""Examines SavedModels: their graph, its functions, and the files of the variables.
 
-TensorFlow says of them that they are programs: their graphs can read and write files, call Python and reach the network. Therefore every
-operation of the graph and of its functions is one that computes: none that TensorFlow does not register, no data set, and, of those
-with an effect or a state, `STATEFUL` alone. What writes and restores variables is there in every SavedModel, and no function of the model
-may reach it.
+SavedModels are programs: their graphs can read and write files, call Python and reach the network.
+Therefore every operation must be registered by TensorFlow and must only compute. Data sets are
+rejected, and so are operations with an effect or a state, except for `STATEFUL`. Every SavedModel
+contains operations that save and restore variables; no function of the model may reach them.
 """
 
 import math
@@ -20,7 +20,7 @@ from tensorflow.python.framework import op_def_registry
 
 from ....common.memory import physical_memory
 
-# Operations with a state that a model has: variables, tables, lists, random numbers, and control of what runs.
+# Operations with state that models need: variables, tables, lists, random numbers, control flow.
 STATEFUL = {
     "VarHandleOp", "VarIsInitializedOp", "ReadVariableOp", "AssignVariableOp", "DisableCopyOnRead", "VariableShape", "ResourceGather",
     "ResourceGatherNd", "AssignAddVariableOp", "AssignSubVariableOp", "ResourceScatterUpdate", "ResourceScatterNdUpdate",
@@ -33,23 +33,25 @@ STATEFUL = {
     "MutableHashTableV2", "LookupTableFindV2", "LookupTableSizeV2", "LookupTableInsertV2", "LookupTableImportV2", "LookupTableExportV2",
     "_Arg", "_Retval",
 }  # fmt: skip
-# Of the saver, which TensorFlow runs when it writes a SavedModel; nothing runs it when it opens one.
+# Operations of the saver, which runs when a SavedModel is written, but not when it is opened.
 SAVER = {"SaveV2", "RestoreV2", "MergeV2Checkpoints"}
-# Without a state, and yet they read files, call Python or another process: by the names of the texts that they take, and others.
+# Operations without state that read files, call Python or reach another process: recognised by the
+# names of their text arguments, or listed.
 NAMING = re.compile(r"file|path|url|address|token|source|region|debug_ops|module|target")
 REACHING = {"MatchingFiles", "Abort"}
-STREAMS = ("stderr", "stdout", "log(info)", "log(warning)", "log(error)")  # of PrintV2, which may name a file
+STREAMS = ("stderr", "stdout", "log(info)", "log(warning)", "log(error)")  # allowed for PrintV2; others are files
 
 
 def examine(path: Path) -> tuple[Any, set[str]]:
-    """Returns the graph that is served, and the operations of what may be called of it. Raises ValueError, or what TensorFlow
-    raises, if the folder is damaged, or its graph does more than compute.
+    """Returns the graph to serve, and the operations that calls to it may run.
+
+    Raises an error, mostly ValueError, if the folder is damaged or does more than compute.
     """
     every = parsed(path).meta_graphs
     graph = next((each for each in every if "serve" in each.meta_info_def.tags), None)
     if graph is None:
         tags = ", ".join(" ".join(each.meta_info_def.tags) for each in every)
-        raise ValueError(f"it has a graph with the tag serve; got {tags or 'none'}")
+        raise ValueError(f"it must have a graph with the tag serve; got {tags or 'none'}")
     functions = {function.signature.name: function for function in graph.graph_def.library.function}
     _check_operations(graph.graph_def.node, "its graph", SAVER)
     reached = _reached(graph, functions)
@@ -61,7 +63,7 @@ def examine(path: Path) -> tuple[Any, set[str]]:
 
 
 def parsed(path: Path) -> Any:
-    """Returns the message in the folder."""
+    """Parses the folder's SavedModel message."""
     found = saved_model_pb2.SavedModel()
     if (file := path / "saved_model.pb").is_file():
         found.ParseFromString(file.read_bytes())
@@ -71,7 +73,7 @@ def parsed(path: Path) -> Any:
 
 
 def bodies(graph: Any) -> dict[str, str]:
-    """Returns what each signature of a graph runs: the function that its wrapper calls, on which variables."""
+    """Identifies what each signature runs: the wrapped function and its variables."""
     functions = {function.signature.name: function for function in graph.graph_def.library.function}
     nodes = {node.name: node for node in graph.graph_def.node}
     found = {}
@@ -86,15 +88,16 @@ def bodies(graph: Any) -> dict[str, str]:
 
 
 def _check_operations(nodes: Iterable[Any], where: str, saver: set[str]) -> None:
-    """Raises ValueError on operations that do more than compute, and on constants that no memory holds. saver: those of the saver
-    that may be here.
+    """Raises ValueError on operations that do more than compute, and on constants beyond memory.
+
+    saver: the saver's operations that are allowed here.
     """
     for node in nodes:
         known = op_def_registry.get(node.op)
         if known is None:
-            raise ValueError(f"every operation is one of TensorFlow's; {where} has {node.op}")
+            raise ValueError(f"every operation must be one of TensorFlow's; {where} has {node.op}")
         if not _computes(known, node, saver):
-            raise ValueError(f"no operation reads or writes files, runs Python or reaches other processes; {where} has {node.op}")
+            raise ValueError(f"operations must not access files, run Python or reach other processes; {where} has {node.op}")
         for name, value in node.attr.items():
             if value.HasField("tensor"):
                 _check_constant(value.tensor, f"{node.name}.{name} of {where}")
@@ -112,17 +115,17 @@ def _computes(known: op_def_pb2.OpDef, node: Any, saver: set[str]) -> bool:
 
 
 def _check_constant(tensor: tensor_pb2.TensorProto, where: str) -> None:
-    """Raises ValueError on a constant that says another size than it has; one value may stand for all."""
+    """Raises ValueError on a constant of the wrong size; a single value may fill it."""
     count = math.prod(dim.size for dim in tensor.tensor_shape.dim)
     size = tf.as_dtype(tensor.dtype).size or 1
     if count < 0 or count * size > physical_memory():
-        raise ValueError(f"every constant fits into memory; {where} has {count} elements")
+        raise ValueError(f"every constant must fit into memory; {where} has {count} elements")
     if tensor.tensor_content and len(tensor.tensor_content) != count * size:
-        raise ValueError(f"the constant {where} has {count * size} bytes; got {len(tensor.tensor_content)}")
+        raise ValueError(f"the constant {where} needs {count * size} bytes; got {len(tensor.tensor_content)}")
 
 
 def _reached(graph: Any, functions: Mapping[str, Any]) -> set[str]:
-    """Returns the functions that a signature, or an object of the model when it is opened, may call."""
+    """Returns the functions that signatures, or objects restored on opening, may call."""
     objects = graph.object_graph_def
     left = list(objects.concrete_functions)
     saving = {graph.saver_def.save_tensor_name, graph.saver_def.restore_op_name}
@@ -138,7 +141,7 @@ def _reached(graph: Any, functions: Mapping[str, Any]) -> set[str]:
 
 
 def _called(node: Any) -> Iterator[str]:
-    """Yields the functions that a node names."""
+    """Yields the functions named by a node."""
     yield node.op
     for value in node.attr.values():
         if value.HasField("func"):
@@ -147,18 +150,18 @@ def _called(node: Any) -> Iterator[str]:
 
 
 def _check_variables(path: Path, graph: Any) -> None:
-    """Raises ValueError if the files of the variables are not there, or hold fewer bytes than they say.
+    """Raises ValueError if the files of the variables are missing or too small.
 
-    TensorFlow says which variable is not among them, before it runs anything.
+    TensorFlow itself reports a missing variable before it runs anything.
     """
     if not any(node.HasField("variable") for node in graph.object_graph_def.nodes):
         return
     place = path / "variables" / "variables"
     if not place.with_suffix(".index").is_file():
-        raise ValueError(f"its variables lie in {place}.index; there is no such file")
+        raise ValueError(f"the file of its variables, {place}.index, is missing; copy the whole folder")
     held = tf.train.load_checkpoint(str(place))
     shapes, dtypes = held.get_variable_to_shape_map(), held.get_variable_to_dtype_map()
     needed = sum(math.prod(shape) * (dtypes[name].size or 1) for name, shape in shapes.items())
     there = sum(file.stat().st_size for file in place.parent.glob("variables.data-*"))
     if needed > there:
-        raise ValueError(f"its variables take {needed} bytes; the files have {there}")
+        raise ValueError(f"its variables need {needed} bytes; the files have {there}. Copy the folder again")

@@ -1,15 +1,16 @@
-"""Exports a checkpoint as a file that its format's runtime runs without us.
+"""Exports a checkpoint to a file that its format's runtime can run without this package.
 
 Each framework's module (`torch`, `tf`, `jax`) has
 
     write(model, config, kind, path, dtype) -> Exported
 
-model: the port's Transformer with the parameters in `dtype` (a name such as float32), in evaluation; config: its TransformerConfig; kind: a
-name of `KINDS`. path: where the file or folder of `forward` is to be written, under its final name, in an empty folder of its own; other
-files lie beside it, one for each function where the format holds one program (`beside(path, "step")`: model.step.onnx). The caller renames
-everything in that folder to its place, and writes the manifest. `functions.of_config(config, dtype, ids)` says what each function
-takes and gives. A model that the format cannot hold: ValueError in one sentence that ends with `see docs/artefacts.md#ANCHOR`, best raised
-before anything is written.
+model: the port's Transformer with parameters in `dtype` (a name such as float32), in evaluation
+mode. config: its TransformerConfig. kind: a name in `KINDS`. path: the final name of `forward`'s
+file or folder, in an empty folder. If a format holds one program per file, other functions get
+their own (`beside(path, "step")`: model.step.onnx). The caller moves all files to their place and
+writes the manifest. `functions.of_config` lists each function's inputs and outputs. For a model
+that the format cannot hold, `write` raises ValueError, preferably before it writes anything, in one
+sentence that ends with `see docs/artefacts.md#ANCHOR`.
 """
 
 import contextlib
@@ -32,11 +33,11 @@ from ..signature import Entry
 
 
 class Exported(NamedTuple):
-    """What a framework wrote.
+    """The result of an export.
 
-    entries: each function's description, as the file has it. files: the name of the file that holds it. signatures: its name in
-    that file; the function's own by default. ids: what becomes of an id out of range: refused, nan, clamped, or what else is true, in
-    a word; by input (tokens, segments, positions) where they differ. versions: of the packages that wrote it, by name.
+    entries: the description of each function. files: the name of its file. signatures: its name in
+    the file, if different. ids: what happens to ids out of range (refused, nan, clamped, ...), by
+    input (tokens, segments, positions) if it differs. versions: the packages that wrote the file.
     """
 
     entries: Mapping[str, Entry]
@@ -46,7 +47,7 @@ class Exported(NamedTuple):
     signatures: Mapping[str, str] = {}
 
 
-# format -> the port that writes it, and the packages that this needs beyond the port's own
+# format -> the port that writes it, and the packages it needs in addition
 WRITERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "onnx": ("torch", ("onnx", "onnxscript")),
     "pt2": ("torch", ()),
@@ -58,15 +59,17 @@ WRITERS: dict[str, tuple[str, tuple[str, ...]]] = {
 
 
 def beside(path: Path, function: str) -> Path:
-    """Returns where a function lies that needs a file of its own: forward's at the path, others' beside it."""
+    """Returns the path of a function's file; `forward` has `path` itself."""
     return path if function == "forward" else path.with_name(f"{path.stem}.{function}{path.suffix}")
 
 
 def export(checkpoint: Path, kind: str, out: Path, dtype: str = "float32", force: bool = False, **reading: Any) -> Manifest:
-    """Writes the model of a checkpoint, a canonical file or a Hugging Face folder, and its manifest, as a whole or not at all.
+    """Writes a checkpoint's model and manifest; a failed export leaves nothing behind.
 
-    out: the file or folder of `forward`; others lie beside it. force: they are replaced if they exist. reading: options of
-    `checkpoints.load`. Raises ValueError on what cannot be read or held, and MissingBackend.
+    checkpoint: a canonical file or Hugging Face folder. out: the file or folder of `forward`; other
+    functions get files next to it. force: replaces existing files. reading: options of
+    `checkpoints.load`. Raises ValueError if the checkpoint cannot be read or the format cannot hold
+    the model, and MissingBackend if a package is missing.
     """
     backend, packages = WRITERS[kind]
     require(f"the export of {KINDS[kind].title}", {KINDS[kind].extra: packages, **needs_of(backend)})
@@ -75,7 +78,7 @@ def export(checkpoint: Path, kind: str, out: Path, dtype: str = "float32", force
     read = checkpoints.load(checkpoint, checkpoints.own_format(checkpoint), **reading)
     parameters = {name: array.astype(numpy_dtype(dtype), copy=False) for name, array in read.parameters.items()}
     with contextlib.ExitStack() as stack:
-        if backend == "jax":  # which has float64 only where it is asked for
+        if backend == "jax":  # it supports float64 only if enabled
             stack.enter_context(importlib.import_module("impl_jax.framework").device_context("cpu", dtype))
         model = backends.transformer(backend, read.config, parameters)
     folder = out.with_name(f".{secrets.token_hex(8)}.tmp")
@@ -106,7 +109,7 @@ def check_place(kind: str, out: Path, force: bool) -> None:
     """Raises ValueError if nothing can be written there, before a large checkpoint is read."""
     suffix = KINDS[kind].suffix
     if suffix and out.suffix != suffix:
-        raise ValueError(f"{KINDS[kind].title} must have a name that ends with {suffix}; got {out.name}")
+        raise ValueError(f"the name of {KINDS[kind].title} must end with {suffix}; got {out.name}")
     taken = [path for path in (out, manifest.beside(out), *(beside(out, name) for name in ("encode", "step"))) if path.exists()]
     if taken and not force:
         raise ValueError(f"{taken[0]} exists; replace it with --force")
@@ -114,7 +117,7 @@ def check_place(kind: str, out: Path, force: bool) -> None:
 
 
 def _publish(folder: Path, out: Path, names: Sequence[str], force: bool) -> None:
-    """Renames the files to their places, the manifest last. If one cannot be renamed, what is new is removed again."""
+    """Moves the files to their places, the manifest last. On failure, new files are removed."""
     done: list[Path] = []
     try:
         for name in names:

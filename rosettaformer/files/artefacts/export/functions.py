@@ -1,4 +1,4 @@
-"""The functions of an export by config: what they take and give, in the order of their arguments and results."""
+"""The functions that are exported for a config, with their inputs and outputs in order."""
 
 from reference_numpy import TransformerConfig
 
@@ -8,9 +8,10 @@ ROW, SOURCE, TARGET, READ = "b", "s", "t", "p"
 
 
 def of_config(config: TransformerConfig, dtype: str, ids: str = "int64") -> dict[str, Entry]:
-    """Returns every function by name. dtype: of vectors, keys and values. ids: of tokens and segments.
+    """Returns every function by name.
 
-    Sizes that the model fixes are numbers; of a step, p tokens were read before its t, and masks are `p+t` long.
+    dtype: of vectors, keys and values. ids: of tokens and segments. Sizes that the model fixes are
+    numbers. In a step, p tokens precede its t tokens, and masks have length `p+t`.
     """
     if not config.decoder_layers:
         return {"forward": _of_encoder(config, dtype, ids)}
@@ -34,7 +35,7 @@ def of_config(config: TransformerConfig, dtype: str, ids: str = "int64") -> dict
 
 
 def ids_of(config: TransformerConfig) -> list[str]:
-    """Returns what a model looks up in tables."""
+    """Returns the kinds of ids that the model looks up in tables."""
     return ["tokens", *["segments"] * bool(config.segments), *["positions"] * (config.positions == "learned")]
 
 

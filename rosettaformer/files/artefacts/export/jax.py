@@ -1,4 +1,4 @@
-"""StableHLO from the JAX port: a serialised `jax.export` for each function, of any batch and lengths."""
+"""Writes StableHLO from the JAX port: one serialised `jax.export` per function, for any sizes."""
 
 from importlib.metadata import version
 from pathlib import Path
@@ -16,24 +16,25 @@ from . import Exported, beside
 from .functions import ids_of, of_config
 
 PLATFORMS = ("cpu", "cuda", "tpu")
-IDS = "int32"  # without jax_enable_x64 JAX has no int64
-LIMIT = 1 << 31  # bytes that a flatbuffer, such as a file is, can hold
-# A symbol is at least 1, and a first step has read nothing: it has read one token less than a symbol says.
+IDS = "int32"  # JAX has no int64 without jax_enable_x64
+LIMIT = 1 << 31  # bytes that fit into the file, which is a flatbuffer
+# A symbol is at least 1, but the first step has 0 earlier tokens: q is their number plus 1.
 SIZES = {"p": "q - 1", "p+t": "q - 1 + t"}
 
 
 def write(model: Transformer, config: TransformerConfig, kind: str, path: Path, dtype: str) -> Exported:
-    """Writes a file for each function. Raises ValueError on a model that is too large for one, or of another dtype.
+    """Writes one file per function. Raises ValueError on a large model or another dtype.
 
-    A model of float64 is made under jax_enable_x64, as `device_context` sets it: without it JAX makes one of float32.
+    A float64 model must be created under jax_enable_x64, as `device_context` sets it; otherwise JAX
+    creates it in float32.
     """
     leaves = [leaf for leaf in jax.tree.leaves(model) if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jnp.floating)]
     if others := {str(leaf.dtype) for leaf in leaves} - {dtype}:
-        raise ValueError(f"the parameters must be {dtype}; got {', '.join(sorted(others))}")
+        raise ValueError(f"the model's parameters must be {dtype}; got {', '.join(sorted(others))}")
     held = sum(leaf.nbytes for leaf in leaves)
     if held >= LIMIT:
         raise ValueError(
-            f"a StableHLO export must be smaller than 2 GiB, with its parameters; those of the model take {held / (1 << 30):.1f} GiB; "
+            f"a StableHLO export must be smaller than 2 GiB; the model's parameters take {held / (1 << 30):.1f} GiB; "
             "see docs/artefacts.md#stablehlo"
         )
     functions = of_config(config, dtype, IDS)
@@ -47,7 +48,7 @@ def write(model: Transformer, config: TransformerConfig, kind: str, path: Path, 
 
 
 def _exported(model: Transformer, entry: Entry) -> jax.export.Exported:
-    """Returns a function's program, which takes its inputs by name and is in evaluation."""
+    """Exports a function that takes its inputs by name, in evaluation mode."""
     function = getattr(entries, entry.name)
     scope = jax.export.SymbolicScope()
 

@@ -1,4 +1,4 @@
-"""SavedModel and LiteRT from the TensorFlow port: every function is a signature of one file, of any batch and lengths."""
+"""Writes SavedModels and LiteRT models: one file with a signature per function, for any sizes."""
 
 import re
 import tempfile
@@ -19,12 +19,12 @@ from ..signature import Entry
 from . import Exported
 from .functions import ids_of, of_config
 
-POSITIONS = 4096  # rows of a table of sinusoids in a LiteRT model, which computes no sine of float64
-LIMIT = 1 << 31  # bytes that a flatbuffer, such as a LiteRT model is, can hold
+POSITIONS = 4096  # rows of the sinusoid table in a LiteRT model, which has no float64 sine
+LIMIT = 1 << 31  # bytes that fit into a LiteRT model, which is a flatbuffer
 
 
 def write(model: Transformer, config: TransformerConfig, kind: str, path: Path, dtype: str) -> Exported:
-    """Writes the folder or file. Raises ValueError on a model that the format cannot hold."""
+    """Writes the folder or file. Raises ValueError if the format cannot hold the model."""
     names = ids_of(config)
     versions = {"tensorflow": tf.__version__, "keras": keras.__version__}
     if kind == "savedmodel":
@@ -40,7 +40,7 @@ def write(model: Transformer, config: TransformerConfig, kind: str, path: Path, 
 
 
 def _save(model: Transformer, functions: dict[str, Entry], path: Path) -> None:
-    """Writes a SavedModel with the functions and, under the default's name, the first."""
+    """Writes a SavedModel with all functions; the first is also the default signature."""
     module = tf.Module()
     module.held = [variable.value for variable in model.variables]
     signatures = {name: _function(model, entry) for name, entry in functions.items()}
@@ -48,7 +48,7 @@ def _save(model: Transformer, functions: dict[str, Entry], path: Path) -> None:
 
 
 def _function(model: Transformer, entry: Entry) -> Any:
-    """Returns the graph of a function, which takes its inputs by name."""
+    """Returns the graph of a function that takes its inputs by name."""
     function = getattr(entries, entry.name)
     given = {}
     for tensor in entry.inputs:
@@ -58,18 +58,16 @@ def _function(model: Transformer, entry: Entry) -> Any:
 
 
 def _lite(model: Transformer, config: TransformerConfig, path: Path, dtype: str) -> dict[str, Entry]:
-    """Writes a LiteRT model of float32, whose parameters are float16 if the model's are."""
+    """Writes a LiteRT model that computes in float32, with float32 or float16 parameters."""
     if dtype not in ("float32", "float16"):
         raise ValueError(
-            f"a LiteRT model computes in float32, with parameters of float32 or float16; got {dtype}; see docs/artefacts.md#litert"
+            f"a LiteRT model needs float32 or float16 parameters, since it computes in float32; got {dtype}; see docs/artefacts.md#litert"
         )
     scalings = config.rotary_scaling, config.local_rotary_scaling
     if config.positions == "rotary" and any(scaling.kind == "dynamic" for scaling in scalings):
-        raise ValueError(
-            "a LiteRT model has no power of float64, by which dynamic scaling changes its frequencies; see docs/artefacts.md#litert"
-        )
+        raise ValueError("LiteRT has no float64 power, which dynamic scaling needs for its frequencies; see docs/artefacts.md#litert")
     if 4 * sum(int(np.prod(variable.shape)) for variable in model.variables) >= LIMIT:
-        raise ValueError("a LiteRT model must be smaller than 2 GiB, with its parameters; see docs/artefacts.md#litert")
+        raise ValueError("a LiteRT model must be smaller than 2 GiB, including its parameters; see docs/artefacts.md#litert")
     functions = of_config(config, "float32")
     with tempfile.TemporaryDirectory() as folder:
         _save(_of_constants(model, config), functions, Path(folder))
@@ -78,15 +76,17 @@ def _lite(model: Transformer, config: TransformerConfig, path: Path, dtype: str)
             converter.optimizations, converter.target_spec.supported_types = [tf.lite.Optimize.DEFAULT], [tf.float16]
         try:
             path.write_bytes(converter.convert())
-        except Exception as error:  # ConverterError, which TensorFlow does not publish
+        except Exception as error:  # ConverterError, which is not public
             lacking = re.search(r"TF Select ops: (.*)", str(error))
-            why = f"LiteRT lacks {lacking[1]}" if lacking else "its converter refuses the graph"
-            raise ValueError(f"a LiteRT model of any batch and lengths cannot hold it: {why}; see docs/artefacts.md#litert") from None
+            why = f"LiteRT lacks {lacking[1]}" if lacking else "its converter rejects the graph"
+            raise ValueError(
+                f"the model cannot be converted to LiteRT for all batch sizes and lengths: {why}; see docs/artefacts.md#litert"
+            ) from None
     return functions
 
 
 def _of_constants(model: Transformer, config: TransformerConfig) -> Transformer:
-    """Returns the model in float32; sinusoids are a learned table that holds them."""
+    """Returns the model in float32, with sinusoids stored as a learned position table."""
     values = {name: np.asarray(array, np.float32) for name, array in weights.export(model, config).items()}
     if config.positions == "sinusoidal":
         table_pd = sinusoids(config, POSITIONS, tf.float32).numpy()

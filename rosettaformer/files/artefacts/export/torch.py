@@ -1,4 +1,4 @@
-"""ONNX models, programs of torch.export and AOTInductor packages, written by PyTorch: a file for every function."""
+"""Writes ONNX models, torch.export programs and AOTInductor packages: one file per function."""
 
 import contextlib
 import io
@@ -23,11 +23,11 @@ from ..runtimes.torch_export import quiet
 from ..signature import Entry
 from . import Exported, beside, functions
 
-# The oldest with every operator that these graphs use, Gelu and the norms among them, in one node: the most runtimes read it. 23 adds
-# Attention, which gives NaN to an empty row.
+# The oldest opset with single-node Gelu and norms: most runtimes read it. Opset 23 adds Attention,
+# which returns NaN for an empty row.
 OPSET = 20
-INSIDE = 1 << 30  # bytes of weights up to which they lie in the ONNX file, which protobuf limits to 2 GiB
-SIZES = {functions.ROW: 2, functions.SOURCE: 5, functions.TARGET: 3, functions.READ: 4}  # of the trace: all unequal
+INSIDE = 1 << 30  # bytes of weights that are kept inside an ONNX file, which protobuf limits to 2 GiB
+SIZES = {functions.ROW: 2, functions.SOURCE: 5, functions.TARGET: 3, functions.READ: 4}  # sizes for tracing, all different
 _MODULES = {"forward": entries.Forward, "encode": entries.Encode, "step": entries.Step}
 _PACKAGES = {"onnx": ("torch", "onnx", "onnxscript"), "pt2": ("torch",), "aoti": ("torch",)}
 
@@ -35,13 +35,13 @@ _PACKAGES = {"onnx": ("torch", "onnx", "onnxscript"), "pt2": ("torch",), "aoti":
 def write(model: Any, config: TransformerConfig, kind: str, path: Path, dtype: str) -> Exported:
     """Writes the functions of the model, see `rosettaformer.files.artefacts.export`."""
     if kind == "onnx" and dtype == "bfloat16":
-        raise ValueError("ONNX Runtime has no bfloat16 on a CPU, so no such model could be checked; see docs/artefacts.md#precision")
+        raise ValueError("ONNX Runtime has no bfloat16 on a CPU, so the model could not be checked; see docs/artefacts.md#precision")
     if kind == "onnx" and dtype == "float64" and config.activation == "gelu_erf":
-        raise ValueError("ONNX Runtime has no erf of float64, which gelu_erf needs; see docs/artefacts.md#precision")
+        raise ValueError("ONNX Runtime has no erf for float64, which gelu_erf needs; see docs/artefacts.md#precision")
     found = functions.of_config(config, dtype)
     model.eval().requires_grad_(False)
     for name, entry in found.items():
-        # the exporters print and log their own steps
+        # silences the exporters' progress output
         with quiet(), warnings.catch_warnings(action="ignore"), contextlib.redirect_stdout(io.StringIO()):
             program, place = _program(_MODULES[name](model), entry), beside(path, name)
             if kind == "onnx":
@@ -62,21 +62,21 @@ def write(model: Any, config: TransformerConfig, kind: str, path: Path, dtype: s
 
 
 def _program(module: torch.nn.Module, entry: Entry) -> ExportedProgram:
-    """Returns the traced program, which serves every size: 0 and 1, too."""
+    """Traces a program for all sizes, including 0 and 1."""
     given = {}
     for tensor in entry.inputs:
         parts = [str(size).split("+") for size in tensor.shape]
         shape = [sum(SIZES.get(part) or int(part) for part in several) for several in parts]
         given[tensor.name] = torch.ones(shape, dtype=getattr(torch, tensor.dtype))
     dynamic = {tensor.name: {axis: Dim.AUTO for axis, size in enumerate(tensor.shape) if isinstance(size, str)} for tensor in entry.inputs}
-    # Otherwise a trace takes every size to be at least 2.
+    # Otherwise tracing assumes that every size is at least 2.
     settings: Any = _config
     with settings.patch(backed_size_oblivious=True):
         program = torch.export.export(module, (), given, dynamic_shapes=dynamic)
-    # It notes which sizes were not 1 where an operator chose between a view and a copy. The program's operators choose again.
+    # Drops guards against size 1, by which operators choose views or copies; they choose again.
     program._guards_code = [guard for guard in program._guards_code if not re.search(r"^1 != | != 1$", guard)]
     for node in program.graph.nodes:
-        node.meta.pop("stack_trace", None)  # places of files on this machine
+        node.meta.pop("stack_trace", None)  # contains local paths
     return program
 
 
@@ -94,7 +94,7 @@ def _write_onnx(program: ExportedProgram, entry: Entry, path: Path) -> None:
         output_names=[one.name for one in _named(entry).outputs],
     )
     for node in written.model.graph:
-        node.metadata_props.pop("pkg.torch.onnx.stack_trace", None)  # places of files on this machine
+        node.metadata_props.pop("pkg.torch.onnx.stack_trace", None)  # contains local paths
     if wide:
         _widen(written.model, program)
         written.optimize()
@@ -104,7 +104,7 @@ def _write_onnx(program: ExportedProgram, entry: Entry, path: Path) -> None:
 
 
 def _in_parts() -> dict[Any, Any]:
-    """Returns what takes apart the operators whose numbers ONNX holds in float32: Gelu's own, and the epsilon of a LayerNormalization."""
+    """Decomposes Gelu and LayerNormalization, whose constants ONNX would store in float32."""
     aten = torch.ops.aten
     parts: dict[Any, Any] = get_decompositions([aten.gelu.default])
 
@@ -120,14 +120,14 @@ def _in_parts() -> dict[Any, Any]:
 
 
 def _named(entry: Entry) -> Entry:
-    """Returns the entry as an ONNX graph can have it, where no two values have one name: a result that is an argument, too, is `new_`."""
+    """Prefixes `new_` to outputs with the name of an input: names in an ONNX graph are unique."""
     given = {one.name for one in entry.inputs}
     return replace(entry, outputs=tuple(replace(one, name=f"new_{one.name}") if one.name in given else one for one in entry.outputs))
 
 
 def _name_sizes(model: Any, entry: Entry) -> None:
-    """Gives the sizes that are free the names that the entry has for them."""
-    import onnx_ir  # a package of the exporter to ONNX alone
+    """Names the free sizes as in the entry."""
+    import onnx_ir  # installed only with the ONNX exporter
 
     names: dict[str, str] = {}
     for value, tensor in zip(model.graph.inputs, entry.inputs, strict=True):
@@ -139,7 +139,7 @@ def _name_sizes(model: Any, entry: Entry) -> None:
 
 
 def _widen(model: Any, program: ExportedProgram) -> None:
-    """Gives a float64 graph that is not yet optimised the numbers of the model as they are: the exporter rounds them to float32."""
+    """Restores the float64 constants of a graph, which the exporter rounded to float32."""
     import onnx_ir
 
     numbers = [one for node in program.graph.nodes for one in tree_leaves((node.args, node.kwargs)) if isinstance(one, float)]

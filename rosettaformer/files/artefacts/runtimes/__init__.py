@@ -1,1 +1,1 @@
-"""A file for each runtime: what it examines before it opens a file, and how it runs it."""
+"""The runtimes: each file examines a model before it is opened, and runs it."""

@@ -1,4 +1,4 @@
-"""Packages of AOTInductor: compiled code, which runs with the rights of whoever opens it."""
+"""Runs AOTInductor packages: compiled code, which runs with the rights of whoever opens it."""
 
 import os
 import re
@@ -20,7 +20,7 @@ from ..examining import torch_archive, torch_program
 from ..signature import Artefact, Entry, Tensor
 from .torch_export import for_spec, paths, quiet, told
 
-# what the source in a package says of its inputs: number, dtype; number, axis, size where it is fixed
+# checks in a package's source: input, dtype; input, axis; input, axis, fixed size
 _TYPE = re.compile(r"input_handles\[(\d+)\]: unmatched dtype.{0,200}?\(at::k(\w+)\)", re.DOTALL)
 _AXIS = re.compile(r"input_handles\[(\d+)\]: (?:unmatched (?:dim|stride)|dim) value(?: is too \w+)? at (\d+), ")
 _SIZE = re.compile(r'input_handles\[(\d+)\]: unmatched dim value at (\d+), "\s*<< "expected: (\d+), ')
@@ -29,19 +29,21 @@ _DTYPES |= {"Double": "float64", "Bool": "bool", "BFloat16": "bfloat16"}
 
 
 def open_file(path: Path, allow_code: bool) -> Artefact:
-    """Returns the models of a package; the exported program that may lie beside them is examined, not run.
+    """Opens the models of a package; its exported program is examined, not run.
 
-    Raises ValueError if its code is not allowed, or it is damaged.
+    Raises ValueError if its code is not allowed to run, or if the package is damaged.
     """
     members = torch_archive.listing(path)
     if not allow_code:
-        raise ValueError(f"{path} is an AOTInductor package: compiled code, which would run with your rights; --allow-code opens it")
+        raise ValueError(
+            f"{path} is an AOTInductor package: its compiled code would run with your rights. If you trust it, pass --allow-code"
+        )
     torch_program.examine(path, members)
     try:
         with quiet():
             return _Package(path, members)
-    except Exception as error:  # torch raises whatever its own code meets
-        raise ValueError(f"{path} must be a package that torch {torch.__version__} loads here; got {told(error)}") from None
+    except Exception as error:  # torch raises many types
+        raise ValueError(f"{path} cannot be opened: torch {torch.__version__} cannot load the package here, {told(error)}") from None
 
 
 class _Package(Artefact):
@@ -49,7 +51,7 @@ class _Package(Artefact):
         self.versions = {"torch": version("torch")}
         found = _load(path)
         if not found:
-            raise ValueError("no model in it")
+            raise ValueError("it holds no model")
         self._models = {"forward" if len(found) == 1 else name: model for name, model in found.items()}
         self._specs: dict[str, Any] = {}
         self.entries = {}
@@ -62,7 +64,7 @@ class _Package(Artefact):
             self.entries[name] = Entry(name, inputs, tuple(Tensor(out, "", ()) for out in paths(given)))
 
     def run(self, entry: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Raises ValueError on sizes that the package fixed, which its compiled code would not look at."""
+        """Runs a model. Raises ValueError on wrong sizes, which compiled code does not check."""
         for tensor in self.entries[entry].inputs:
             got = inputs[tensor.name].shape
             rank = len(tensor.shape) if tensor.dtype else len(got)
@@ -76,8 +78,10 @@ class _Package(Artefact):
 
 
 def _load(path: Path) -> dict[str, Any]:
-    """Returns the loaded models. torch unpacks a package into a temporary folder, which a process that is killed would leave: it is removed
-    as soon as the library is mapped.
+    """Loads the models.
+
+    torch unpacks a package into a temporary folder, which a killed process would leave behind. The
+    folder is removed as soon as the library is mapped.
     """
     before = os.environ.get("TMPDIR")
     with tempfile.TemporaryDirectory(prefix="rosettaformer-aoti-", ignore_cleanup_errors=True) as folder:
@@ -89,13 +93,13 @@ def _load(path: Path) -> dict[str, Any]:
 
 
 def _source(path: Path, members: Mapping[str, int], model: str) -> str:
-    """Returns the source of a model's wrapper, which a package holds beside its library."""
+    """Returns the source of a model's wrapper, which the package stores next to its library."""
     reader, start = PT2ArchiveReader(str(path)), f"{torch_archive.COMPILED}{model}/"
     return "".join(reader.read_string(name) for name in members if name.startswith(start) and name.endswith("wrapper.cpp"))
 
 
 def _inputs(spec: pytree.TreeSpec, source: str) -> tuple[Tensor, ...]:
-    """Returns the inputs: keyword arguments by name, others as arg0, arg1, ...; dtypes and fixed sizes are those that the source checks."""
+    """Returns the inputs (by keyword, or arg0, ...) with the dtypes and sizes in the source."""
     args, kwargs = spec.children()
     names = [f"arg{name.removeprefix('output_')}" for name in paths(args)] + paths(kwargs)
     dtypes = {int(i): _DTYPES.get(name, "") for i, name in _TYPE.findall(source)}

@@ -1,4 +1,4 @@
-"""LiteRT models, run by its interpreter."""
+"""Runs LiteRT models with LiteRT's interpreter."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -17,23 +17,23 @@ from ..signature import Artefact, Entry, Tensor, named
 Details = Mapping[str, Mapping[str, Any]]
 _BUILTIN = {value: name for name, value in vars(schema.BuiltinOperator).items() if isinstance(value, int)}
 _TYPES = {value: name.lower() for name, value in vars(schema.TensorType).items() if isinstance(value, int)}
-_BITS = {"bool": 8, "string": 8, "resource": 8, "variant": 8, "complex64": 64, "complex128": 128}  # of types whose names do not say it
+_BITS = {"bool": 8, "string": 8, "resource": 8, "variant": 8, "complex64": 64, "complex128": 128}  # types without a size in the name
 
 
 def open_file(path: Path, allow_code: bool) -> Artefact:
-    """Returns the model of a file. Raises ValueError if it is damaged, or has operations that are not LiteRT's own."""
+    """Opens a LiteRT model. Raises ValueError if it is damaged, or has other operators."""
     content = path.read_bytes()
     try:
         _check(content)
         interpreter = Interpreter(model_content=content)
         return (_Model if interpreter.get_signature_list() else _Plain)(content, interpreter)
-    except Exception as error:  # whatever the readers of a damaged file raise: struct.error, IndexError, RuntimeError, ...
+    except Exception as error:  # readers of damaged files raise many types: struct.error, IndexError, RuntimeError, ...
         why = " ".join(str(error).split()) or type(error).__name__
-        raise ValueError(f"{path} must be a LiteRT model that ai-edge-litert {version('ai-edge-litert')} opens; {why}") from None
+        raise ValueError(f"{path} is not a LiteRT model that ai-edge-litert {version('ai-edge-litert')} can open; {why}") from None
 
 
 class _Model(Artefact):
-    """A model with signatures. One that has variables is opened again whenever it is run, since the interpreter keeps them."""
+    """A model with signatures. If it has variables, each run reopens it to restore them."""
 
     versions = MappingProxyType({"ai-edge-litert": version("ai-edge-litert")})
 
@@ -45,7 +45,7 @@ class _Model(Artefact):
         self.entries = {name: Entry(name, _tensors(taken), _tensors(given)) for name, (taken, given) in self._details.items()}
 
     def _said(self, entry: str) -> tuple[Details, Details]:
-        """Returns what the interpreter says of the inputs and outputs of a function, by name."""
+        """Returns the interpreter's details of a function's inputs and outputs, by name."""
         runner = self._interpreter.get_signature_runner(self._signatures[entry])
         return runner.get_input_details(), runner.get_output_details()
 
@@ -62,7 +62,7 @@ class _Model(Artefact):
 
 
 class _Plain(_Model):
-    """A model without a signature, whose inputs and outputs have the names of their tensors."""
+    """A model without signatures; its inputs and outputs have the names of their tensors."""
 
     def _said(self, entry: str) -> tuple[Details, Details]:
         sides = self._interpreter.get_input_details(), self._interpreter.get_output_details()
@@ -94,14 +94,14 @@ def _tensors(details: Details) -> tuple[Tensor, ...]:
 
 
 def _sizes(details: Mapping[str, Any]) -> tuple[int | str, ...]:
-    """Returns the sizes of a tensor. The converter gives a size that it does not know as -1 in the signature, and 1 in the shape."""
+    """Returns the sizes of a tensor. The converter writes unknown sizes as -1 in the signature."""
     signature = details["shape_signature"]
     sizes = signature if len(signature) else details["shape"]
     return tuple("" if size < 0 else int(size) for size in sizes)
 
 
 def _scale(details: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray] | None:
-    """Returns the scale and the zero point of a tensor whose whole numbers stand for real ones; None of any other."""
+    """Returns the scale and zero point of a quantised tensor, otherwise None."""
     said = details["quantization_parameters"]
     if not len(said["scales"]) or np.dtype(details["dtype"]).kind not in "iu":
         return None
@@ -112,14 +112,14 @@ def _scale(details: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray] | None:
 
 
 def _real(details: Mapping[str, Any], stored: np.ndarray) -> np.ndarray:
-    """Returns the numbers for which those of a tensor stand."""
+    """Dequantises a tensor."""
     if not (scale := _scale(details)):
         return stored
     return np.asarray((stored.astype(np.float64) - scale[1]) * scale[0], np.float32)
 
 
 def _stored(details: Mapping[str, Any], real: np.ndarray) -> np.ndarray:
-    """Returns the numbers of a tensor that stand for these."""
+    """Quantises an array."""
     if not (scale := _scale(details)):
         return real
     limits = np.iinfo(details["dtype"])
@@ -127,23 +127,24 @@ def _stored(details: Mapping[str, Any], real: np.ndarray) -> np.ndarray:
 
 
 def _check(content: bytes) -> None:
-    """Raises ValueError, or what the reader of a flatbuffer raises, unless everything that the interpreter reads is in the file."""
+    """Raises an error, mostly ValueError, if the interpreter would read out of bounds."""
     if len(content) < 8 or not schema.Model.ModelBufferHasIdentifier(content, 0):
-        raise ValueError("it begins with TFL3 at its fifth byte")
+        raise ValueError("it must have TFL3 at its fifth byte")
     model = schema.Model.GetRootAs(content)
     if model.ExternalBuffersLength() or model.ExternalBufferGroupsLength():
-        raise ValueError("its buffers lie in the file; it names others")
+        raise ValueError("its buffers must be in the file itself; it names other files")
     buffers = [len(_data(model.Buffers(index), content)) for index in range(model.BuffersLength())]
     for place in range(model.OperatorCodesLength()):
         _check_operator(model.OperatorCodes(place))
     if not model.SubgraphsLength():
-        raise ValueError("it has a graph; got none")
+        raise ValueError("it has no graph")
     for place in range(model.SubgraphsLength()):
         _check_graph(model.Subgraphs(place), buffers, model.OperatorCodesLength())
     for place in range(model.SignatureDefsLength()):
         signature = model.SignatureDefs(place)
         if signature.SubgraphIndex() >= model.SubgraphsLength():
-            raise ValueError(f"a signature is of one of its {model.SubgraphsLength()} graphs; got {signature.SubgraphIndex()}")
+            graphs = model.SubgraphsLength()
+            raise ValueError(f"a signature must refer to one of {graphs} graphs; got {signature.SubgraphIndex()}")
         count = model.Subgraphs(signature.SubgraphIndex()).TensorsLength()
         for side in ("Inputs", "Outputs"):
             for at in range(getattr(signature, f"{side}Length")()):
@@ -151,10 +152,10 @@ def _check(content: bytes) -> None:
 
 
 def _data(buffer: Any, content: bytes) -> Any:
-    """Returns the bytes of a buffer, which may lie behind the flatbuffer; those of none are empty."""
-    if buffer.Offset() > 1:  # 0 and 1 stand for no place
+    """Returns the bytes of a buffer, which may follow the flatbuffer; empty if it has none."""
+    if buffer.Offset() > 1:  # 0 and 1 mean that there is no place
         if buffer.Offset() + buffer.Size() > len(content):
-            raise ValueError(f"a buffer of {buffer.Size()} bytes lies in the file; it begins at {buffer.Offset()} of {len(content)}")
+            raise ValueError(f"a buffer of {buffer.Size()} bytes exceeds the file; it begins at {buffer.Offset()} of {len(content)}")
         return content[buffer.Offset() : buffer.Offset() + buffer.Size()]
     return b"" if buffer.DataIsNone() else buffer.DataAsNumpy()
 
@@ -163,10 +164,10 @@ def _check_operator(code: Any) -> None:
     kind = max(code.BuiltinCode(), code.DeprecatedBuiltinCode())
     if kind == schema.BuiltinOperator.CUSTOM:
         name = (code.CustomCode() or b"without a name").decode(errors="replace")
-        what = "one of TensorFlow's (Flex)" if name.startswith("Flex") else "a custom one"
-        raise ValueError(f"its operators are LiteRT's own; {name} is {what}")
+        what = "TensorFlow's (Flex)" if name.startswith("Flex") else "a custom operator"
+        raise ValueError(f"its operators must be LiteRT's own; {name} is {what}")
     if kind == schema.BuiltinOperator.DELEGATE or kind not in _BUILTIN:
-        raise ValueError(f"its operators are LiteRT's own; got number {kind}")
+        raise ValueError(f"its operators must be LiteRT's own; got number {kind}")
 
 
 def _check_graph(graph: Any, buffers: list[int], codes: int) -> None:
@@ -178,9 +179,9 @@ def _check_graph(graph: Any, buffers: list[int], codes: int) -> None:
     for place in range(graph.OperatorsLength()):
         operator = graph.Operators(place)
         if operator.OpcodeIndex() >= codes:
-            raise ValueError(f"an operator is one of its {codes}; got {operator.OpcodeIndex()}")
+            raise ValueError(f"an operator must be one of {codes}; got {operator.OpcodeIndex()}")
         if operator.LargeCustomOptionsSize():
-            raise ValueError("its operators have no options outside the model; one has")
+            raise ValueError("its operators must have their options in the model; one has them elsewhere")
         for which in ("Inputs", "Outputs", "Intermediates"):
             for index in _indices(operator, which):
                 _check_index(index, count, optional=which == "Inputs")
@@ -193,22 +194,22 @@ def _indices(table: Any, which: str) -> Iterator[int]:
 
 def _check_index(index: int, count: int, optional: bool = False) -> None:
     if not -int(optional) <= index < count:
-        raise ValueError(f"a graph's tensors are numbered from 0 to {count - 1}; got {index}")
+        raise ValueError(f"the tensors of a graph are numbered from 0 to {count - 1}; got {index}")
 
 
 def _check_tensor(tensor: Any, buffers: list[int]) -> None:
-    """Raises ValueError on a tensor that does not fit into memory, or whose constant has another size than it says."""
+    """Raises ValueError on a tensor too large for memory, or on a constant of the wrong size."""
     name = (tensor.Name() or b"").decode(errors="replace")
     shape = [] if tensor.ShapeIsNone() else [int(size) for size in tensor.ShapeAsNumpy()]
     kind = _TYPES.get(tensor.Type(), "")
     if not kind or min(shape, default=0) < 0:
-        raise ValueError(f"the tensor {name} has a type and sizes; got type {tensor.Type()}, sizes {shape}")
+        raise ValueError(f"the tensor {name} must have a known type and sizes; got type {tensor.Type()}, sizes {shape}")
     bits = _BITS.get(kind) or int("".join(letter for letter in kind if letter.isdigit()))
     size = -(-math.prod(shape) * bits // 8)
     if size > physical_memory():
-        raise ValueError(f"every tensor fits into memory; {name} has sizes {shape}")
+        raise ValueError(f"every tensor must fit into memory; {name} has sizes {shape}")
     if tensor.Buffer() >= len(buffers):
-        raise ValueError(f"the tensor {name} has one of {len(buffers)} buffers; got {tensor.Buffer()}")
+        raise ValueError(f"the tensor {name} must use one of {len(buffers)} buffers; got {tensor.Buffer()}")
     held = buffers[tensor.Buffer()]
     if held and held != size and kind not in ("string", "resource", "variant") and tensor.Sparsity() is None:
-        raise ValueError(f"the tensor {name} has {size} bytes; its buffer has {held}")
+        raise ValueError(f"the tensor {name} needs {size} bytes; its buffer has {held}")

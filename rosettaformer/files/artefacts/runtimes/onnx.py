@@ -15,21 +15,22 @@ from onnx import TensorProto
 from ..examining import onnx_model
 from ..signature import Artefact, Entry, Tensor
 
-_DTYPES = {"float": "float32", "double": "float64"}  # as ONNX Runtime names them -> as NumPy does
+_DTYPES = {"float": "float32", "double": "float64"}  # ONNX Runtime's name -> NumPy's
 
 
 def open_file(path: Path, allow_code: bool) -> Artefact:
-    """Returns the model of a file, whose optimisations are ONNX Runtime's own.
+    """Opens an ONNX model with ONNX Runtime's default optimisations.
 
-    Raises ValueError, before the runtime sees it, if it is damaged or needs what is not ONNX's; and if the runtime refuses it.
+    Raises ValueError, before the runtime sees it, if the file is damaged or needs more than plain
+    ONNX, and if the runtime rejects it.
     """
     onnx_model.examine(path)
     try:
         return _Model(path)
-    except Exception as error:  # each of ONNX Runtime's own derives from Exception
+    except Exception as error:  # ONNX Runtime's exceptions share no other base class
         said = " ".join(str(error).rpartition("onnxruntime::")[2].split())  # without the place in its source
         runtime = f"ONNX Runtime {onnxruntime.__version__}"
-        raise ValueError(f"{path} must be a model that {runtime} loads; got {said[:300]}") from None
+        raise ValueError(f"{path} cannot be opened: {runtime} rejects it, {said[:300]}") from None
 
 
 class _Model(Artefact):
@@ -61,7 +62,7 @@ def _value(array: np.ndarray) -> onnxruntime.OrtValue:
 
 
 def _array(value: onnxruntime.OrtValue) -> Any:
-    """Returns an output; bfloat16, which ONNX Runtime gives no array of, by its address."""
+    """Returns an output as an array; bfloat16 by address, since ONNX Runtime has no array."""
     if value.data_type() != "tensor(bfloat16)":
         return value.numpy()
     shape = tuple(value.shape())

@@ -1,4 +1,4 @@
-"""SavedModels, run by TensorFlow."""
+"""Runs SavedModels with TensorFlow."""
 
 import re
 from collections.abc import Mapping
@@ -17,25 +17,25 @@ _ASSIGNING = re.compile(r"Assign\w*Op|Resource(Scatter|StridedSliceAssign)\w*|Rn
 
 
 def open_file(path: Path, allow_code: bool) -> Artefact:
-    """Returns the model of a folder. Raises ValueError if it is damaged, or does more than compute."""
+    """Opens a SavedModel. Raises ValueError if it is damaged, or does more than compute."""
     try:
         graph, operations = saved_model.examine(path)
         loaded = tf.saved_model.load(path, tags=list(graph.meta_info_def.tags))
         if not loaded.signatures:
-            raise ValueError("it has a signature; got none")
-    except Exception as error:  # whatever TensorFlow raises: OpError, AssertionError, DecodeError, ...
+            raise ValueError("it has no signature")
+    except Exception as error:  # TensorFlow raises many types: OpError, AssertionError, DecodeError, ...
         why = " ".join(str(error).split()) or type(error).__name__
-        raise ValueError(f"{path} must be a SavedModel that TensorFlow {tf.__version__} opens; {why}") from None
+        raise ValueError(f"{path} is not a SavedModel that TensorFlow {tf.__version__} can open; {why}") from None
     return _Model(loaded, saved_model.bodies(graph), assigns=any(map(_ASSIGNING.fullmatch, operations)))
 
 
 class _Model(Artefact):
-    """bodies: what each signature runs. assigns: functions change variables, which are as they are in the file whenever one is called."""
+    """A SavedModel. assigns: whether functions change variables, which `run` then restores."""
 
     versions = MappingProxyType({"tensorflow": tf.__version__})
 
     def __init__(self, loaded: Any, bodies: Mapping[str, str], assigns: bool) -> None:
-        self._loaded = loaded  # its variables live as long as it does
+        self._loaded = loaded  # keeps the variables alive
         self._functions = named(loaded.signatures)
         variables = {id(one): one for function in self._functions.values() for one in function.variables} if assigns else {}
         self._kept = [(variable, variable.read_value()) for variable in variables.values()]

@@ -1,8 +1,9 @@
-"""Serialised exports of JAX (`jax.export`), run by JAX.
+"""Runs StableHLO exports of JAX (`jax.export`).
 
-A program may hold no custom call but those that JAX writes for shapes and shardings, and the kernels of devices on which it does not run
-here: JAX runs whatever is registered for the CPU under the name of another. Among these are LAPACK's, which trust the sizes that a program
-gives them; and XLA takes apart the TPU's linear algebra on every device, where one operand too few ends the process.
+Custom calls are limited to those that JAX writes for shapes and shardings, and to kernels for other
+devices. JAX would run anything registered for the CPU under a custom call's name, including
+LAPACK's kernels, which trust the sizes in the program. Also, XLA expands the TPU's linear algebra
+on every device, and a missing operand there ends the process.
 """
 
 import math
@@ -25,7 +26,7 @@ from jaxlib.mlir.dialects import stablehlo
 from ....common.memory import physical_memory
 from ..signature import Artefact, Entry, Tensor
 
-# Custom calls that stand for no kernel: XLA and JAX resolve them when they compile.
+# Custom calls without a kernel: XLA and JAX resolve them at compile time.
 TARGETS = (
     "Sharding",
     "SPMDFullToShardShape",
@@ -36,20 +37,20 @@ TARGETS = (
     "stablehlo.dynamic_rng_bit_generator",
     "stablehlo.dynamic_top_k",
 )
-# Kernels of JAX on other devices, as a program of several platforms has them in the branches of those; none is registered for the CPU.
+# Kernels for other devices, in branches of multi-platform programs; none is registered for the CPU.
 ELSEWHERE = re.compile(
     r"(cu|hip)(solver|sparse)_\w+_ffi|(cu|hip)_(threefry2x32_ffi|lu_pivots_to_permutation)|mosaic_gpu_v2|tpu_custom_call|AllocateBuffer"
 )
 DIALECTS = ("builtin", "func", "stablehlo", "chlo", "sdy")
 
 
-LIMIT = 120.0  # seconds that the parsers may take
+LIMIT = 120.0  # seconds for the parsers
 
 
 def open_file(path: Path, allow_code: bool) -> Artefact:
-    """Returns the program of a file. Raises ValueError if the file is damaged, needs more than JAX's own operations, or is of a later JAX.
+    """Opens a program. Raises ValueError if it is damaged, too new, or not JAX's own.
 
-    It is examined in a process of its own: on some damaged files the parser of its operations crashes or never ends.
+    A process of its own examines the file: JAX's parser may crash or hang on damaged files.
     """
     command = [sys.executable, "-m", __name__, str(path)]
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "JAX_PLATFORMS": "cpu"}
@@ -60,24 +61,24 @@ def open_file(path: Path, allow_code: bool) -> Artefact:
     except subprocess.TimeoutExpired:
         why = f"its parser did not end within {LIMIT:.0f} s"
     if why:
-        raise ValueError(f"{path} must be a StableHLO export that JAX {version('jax')} opens; {why}")
+        raise ValueError(f"{path} is not a StableHLO export that JAX {version('jax')} can open; {why}")
     return _Program(jax.export.deserialize(bytearray(path.read_bytes())))
 
 
 def _examine(path: Path) -> str:
-    """Returns why the file cannot be opened, in a sentence; empty if it can."""
+    """Returns why the file cannot be opened, as a sentence; empty if it can."""
     try:
         program = jax.export.deserialize(bytearray(path.read_bytes()))
         with mlir.make_ir_context() as context:
             for operation in _operations(stablehlo.deserialize_portable_artifact(context, program.mlir_module_serialized).operation):
                 _check(operation)
         if program.nr_devices != 1:
-            raise ValueError(f"it is a program of one device; got {program.nr_devices}")
+            raise ValueError(f"it must be for one device; got {program.nr_devices}")
         if program.ordered_effects or program.unordered_effects:
-            raise ValueError("it has no effects but its results; got some")
+            raise ValueError("it must have no side effects; got some")
         if "cpu" not in program.platforms:
-            raise ValueError(f"it runs on cpu; got {', '.join(program.platforms)}")
-    except Exception as error:  # whatever the parsers of a damaged file raise: struct.error, KeyError, MLIRError, ...
+            raise ValueError(f"it must support the platform cpu; got {', '.join(program.platforms)}")
+    except Exception as error:  # parsers of damaged files raise many types: struct.error, KeyError, MLIRError, ...
         return " ".join(str(error).split()) or type(error).__name__
     return ""
 
@@ -96,7 +97,7 @@ class _Program(Artefact):
         self.entries = {"forward": Entry("forward", inputs, outputs)}
 
     def run(self, entry: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        del entry  # there is one
+        del entry  # there is only one
         wide = any(aval.dtype.itemsize == 8 for aval in (*self._program.in_avals, *self._program.out_avals))
         with jax.default_device(jax.local_devices(backend="cpu")[0]), jax.enable_x64(wide):
             args, kwargs = jax.tree.unflatten(self._program.in_tree, [inputs[name] for name in self._inputs])
@@ -105,7 +106,7 @@ class _Program(Artefact):
 
 
 def _operations(operation: Any) -> Iterator[Any]:
-    """Yields an operation and all within it."""
+    """Yields an operation and all operations inside it."""
     yield operation
     for region in operation.regions:
         for block in region:
@@ -114,28 +115,28 @@ def _operations(operation: Any) -> Iterator[Any]:
 
 
 def _check(operation: Any) -> None:
-    """Raises ValueError on an operation that JAX does not write by itself, and on results that no memory holds."""
+    """Raises ValueError on operations that JAX does not write, and on results beyond memory."""
     if operation.name.partition(".")[0] not in DIALECTS:
-        raise ValueError(f"it has StableHLO's operations alone; got {operation.name}")
+        raise ValueError(f"it must have only StableHLO's operations; got {operation.name}")
     if operation.name == "stablehlo.custom_call":
         target = ir.StringAttr(operation.attributes["call_target_name"]).value
         if target not in TARGETS and not ELSEWHERE.fullmatch(target):
-            raise ValueError(f"its custom calls are {', '.join(TARGETS)}, and JAX's kernels of other devices; got {target}")
+            raise ValueError(f"its custom calls must be {', '.join(TARGETS)}, or JAX's kernels for other devices; got {target}")
     for result in operation.results:
         known = isinstance(result.type, ir.RankedTensorType) and result.type.has_static_shape
         if known and math.prod(result.type.shape) > physical_memory():
-            raise ValueError(f"every tensor fits into memory; got {result.type}")
+            raise ValueError(f"every tensor must fit into memory; got {result.type}")
 
 
 def _inputs(program: jax.export.Exported) -> list[str]:
-    """Returns the names of the inputs: their keywords and keys, joined by dots; the place of an argument that has none."""
-    paths = _paths(program.in_tree)  # of a pair: positional arguments, and those by name
+    """Names the inputs by their keywords and keys, joined by dots, or else by their position."""
+    paths = _paths(program.in_tree)  # a pair: positional and keyword arguments
     short = [_joined(path[1:] if path[0].idx else path[2:] or path[1:]) for path in paths]
     return short if len(set(short)) == len(short) else [_joined(path[1:]) for path in paths]
 
 
 def _outputs(program: jax.export.Exported) -> list[str]:
-    """Returns the names of the results: their keys; those that have none are output, or output.0 and so on."""
+    """Names the results by their keys; a result without a key is output, or output.0, ..."""
     names = [_joined(path) for path in _paths(program.out_tree)]
     return ["output" + (name and f".{name}") if not name or name[0].isdigit() else name for name in names]
 

@@ -1,4 +1,4 @@
-"""Programs of torch.export, run eagerly on the CPU."""
+"""Runs torch.export programs eagerly on the CPU."""
 
 import contextlib
 import importlib
@@ -23,21 +23,22 @@ from ..signature import Artefact, Entry, Tensor
 
 
 def open_file(path: Path, allow_code: bool) -> Artefact:
-    """Returns the programs of an archive. Raises ValueError, before any is loaded, if it is damaged, or holds more than tensors
-    and graphs.
+    """Opens the programs of an archive.
+
+    Raises ValueError, before any is loaded, if it is damaged or holds more than tensors and graphs.
     """
     members = torch_archive.listing(path)
     graphs = torch_program.examine(path, members)
     if not graphs or any(name.startswith(torch_archive.COMPILED) for name in members):
-        raise ValueError(f"{path} must hold a program of torch.export and nothing compiled; got {', '.join([*members][:3])}")
+        raise ValueError(f"{path} must hold a torch.export program and no compiled code; got {', '.join([*members][:3])}")
     try:
         with quiet():
             for graph in graphs.values():
                 _prepare(graph)
             programs = load_pt2(str(path)).exported_programs
             return _Programs({"forward" if len(programs) == 1 else name: program for name, program in programs.items()})
-    except Exception as error:  # torch raises whatever its own code meets
-        raise ValueError(f"{path} must be a program that torch {torch.__version__} loads; got {told(error)}") from None
+    except Exception as error:  # torch raises many types
+        raise ValueError(f"{path} cannot be opened: torch {torch.__version__} cannot load the program, {told(error)}") from None
 
 
 class _Programs(Artefact):
@@ -45,7 +46,7 @@ class _Programs(Artefact):
         self.versions = {"torch": version("torch")}
         self._programs = programs
         self._modules = {name: program.module() for name, program in programs.items()}
-        # what a program keeps between calls; its signature tells of it only once it is functional
+        # the state of each program; its signature shows the state only once it is functional
         self._states = {name: {own: buffer.clone() for own, buffer in module.named_buffers()} for name, module in self._modules.items()}
         self.entries = {name: _entry(name, program) for name, program in programs.items()}
 
@@ -70,7 +71,7 @@ class _Programs(Artefact):
 
 
 def _constant(given: Any, inputs: Mapping[str, np.ndarray]) -> Any:
-    """Returns an input that is no tensor: a constant of the program, or a size."""
+    """Returns an input that is not a tensor: a constant of the program, or a size."""
     return given.value if hasattr(given, "value") else inputs[given.name].item()
 
 
@@ -89,7 +90,7 @@ def _entry(name: str, program: ExportedProgram) -> Entry:
 
 
 def _kept(program: ExportedProgram) -> Iterator[Tensor]:
-    """Yields the buffers that a program changes, of which its signature tells only once it is functional."""
+    """Yields the buffers that a program changes, which only a functional signature shows."""
     buffers = dict(program.named_buffers())
     called = [node.target for node in program.graph.nodes]
     if buffers and any(one._schema.is_mutable for one in called if isinstance(one, torch._ops.OpOverload)):
@@ -106,22 +107,23 @@ def _tensor(name: str, value: Any) -> Tensor:
 
 
 def paths(spec: pytree.TreeSpec) -> list[str]:
-    """Returns a name for every leaf: the keys that lead to it, joined by dots; `output_` before a place in the outermost tuple."""
+    """Names every leaf by its keys, joined by dots; an outermost index follows `output_`."""
     leaves, _ = pytree.tree_flatten_with_path(pytree.tree_unflatten([*range(spec.num_leaves)], spec))
     keys = [[str(getattr(key, "key", getattr(key, "idx", getattr(key, "name", key)))) for key in path] for path, _ in leaves]
     return [".".join(path) if path and not path[0].isdigit() else f"output_{'.'.join(path) or 0}" for path in keys]
 
 
 class _Container:
-    """Stands for a container of a class that is not loaded, such as a ModelOutput of transformers."""
+    """Replaces a container whose class is not loaded, such as a ModelOutput of transformers."""
 
     def __init__(self, children: Sequence[Any], context: Any) -> None:
         self.children, self.context = [*children], context
 
 
 def _prepare(graph: Mapping[str, Any]) -> None:
-    """Registers the operators of torch's own quantisation, and a stand-in for every class of inputs and outputs that torch does not know,
-    so that none need be imported.
+    """Registers torch's quantisation operators, and stand-ins for unknown container classes.
+
+    With the stand-ins, none of these classes must be imported.
     """
     if "torch.ops.quantized_decomposed." in str(graph):
         importlib.import_module("torch.ao.quantization.fx._decomposed")
@@ -131,7 +133,7 @@ def _prepare(graph: Mapping[str, Any]) -> None:
 
 
 def for_spec(text: str) -> None:
-    """Registers the stand-ins of one spec."""
+    """Registers the stand-ins of a spec."""
     pending = [json.loads(text)[1]]
     while pending:
         spec = pending.pop()
@@ -158,14 +160,14 @@ def _keys(value: _Container) -> list[Any]:
 
 
 def told(error: BaseException) -> str:
-    """Returns what torch's own message says at its end, where its cause stands, in one line."""
+    """Returns the last line of torch's message, which has the cause."""
     lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[-1][:300] if lines else ''}".removesuffix(": ")
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """torch's warnings about a file that it then opens say nothing."""
+    """Silences torch's warnings about files that it can open."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

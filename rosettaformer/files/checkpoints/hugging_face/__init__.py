@@ -1,6 +1,7 @@
-"""Folders of Hugging Face's transformers: config.json with safetensors or torch.save files, single or in shards. One table for each family.
+"""Reads and writes Hugging Face checkpoints: a folder with config.json and its weights.
 
-`Checkpoint.foreign` holds what a folder says beyond the config, such as labels and token ids.
+The weights are safetensors or torch.save files, single or sharded. Each model family is one table.
+`Checkpoint.foreign` holds what the config does not express, such as labels and token ids.
 """
 
 from .families import FAMILIES

@@ -1,4 +1,4 @@
-"""BERT (Devlin et al. 2019): BertModel, BertForMaskedLM, BertForSequenceClassification and classes with other heads on the same encoder."""
+"""BERT (Devlin et al. 2019): BertModel, BertForMaskedLM and others."""
 
 from collections.abc import Mapping
 
@@ -23,8 +23,8 @@ FIXED = {
     "norm_placement": "post", "final_norm": False, "scale_embedding": False, "share_embeddings": True, "attention_bias": True,
     "output_bias": True, "padding_id": None, "hidden_dropout_rate": 0.0,
 }  # fmt: skip
-UNUSED = ("share_embeddings", "target_vocabulary", "padding_id")  # the library masks by the given mask only, not by an id
-# the tensors below the heads
+UNUSED = ("share_embeddings", "target_vocabulary", "padding_id")  # the library masks with attention_mask, not with an id
+# the tensors of the encoder, without heads
 BODY: Table = (
     Row("embeddings.word_embeddings.weight", (Part("source_embedding.table", "v d"),)),
     Row("embeddings.position_embeddings.weight", (Part("source_position_embedding.table", "p d"),)),
@@ -35,7 +35,7 @@ BODY: Table = (
 
 
 def entries(vocabulary: int, positions: int | None, words: Mapping[str, str] = GELU) -> tuple[Entry, ...]:
-    """Returns the entries of a family. vocabulary, positions: the library's defaults; None if others decide the positions."""
+    """Returns a family's entries. vocabulary, positions: the library's defaults, or None."""
     counted = () if positions is None else (Entry("max_position_embeddings", positions, ("max_positions",)),)
     return (
         Entry("vocab_size", vocabulary, ("source_vocabulary", "target_vocabulary")),

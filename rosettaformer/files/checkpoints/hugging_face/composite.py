@@ -1,8 +1,8 @@
-"""Models of texts and images, of which the text model is read: Gemma 3, Mistral 3, Qwen2-VL and others.
+"""Text models within image-and-text models: Gemma 3, Mistral 3, Qwen2-VL and others.
 
-The text model is one of a supported family. Its entries are `text_config`, or stand beside those of the
-vision model; its tensors have a prefix. A text without images has the same position three times, so that
-the three-part rotation of Qwen2-VL is the usual one.
+The text model belongs to a supported family. Its entries are in `text_config` or at the top level
+of config.json, and its tensors have a prefix. For text without images, the three positions of
+Qwen2-VL's rotation are equal, so the rotation is the usual one.
 """
 
 import dataclasses
@@ -13,25 +13,25 @@ from typing import Any
 from .families import FAMILIES
 from .family import Family
 
-# model_type -> that of its text model, where text_config does not say it
+# model_type -> model_type of the text model, if text_config does not set it
 TEXTS = {
     "gemma3": "gemma3_text", "llava": "llama", "llava_next": "llama", "mistral3": "mistral",
     "qwen2_vl": "qwen2_vl_text", "qwen2_5_vl": "qwen2_5_vl_text",
 }  # fmt: skip
-# text models that are those of a family, with these defaults
+# model_type of a text model -> the family that it equals, and its defaults
 _QWEN = {
     "vocab_size": 152064, "hidden_size": 8192, "intermediate_size": 29568, "num_hidden_layers": 80, "num_attention_heads": 64,
     "num_key_value_heads": 8, "rms_norm_eps": 1e-5, "rope_theta": 1e6, "max_window_layers": 80,
 }  # fmt: skip
 _ALIKE: Mapping[str, tuple[str, Mapping[str, Any]]] = {"qwen2_vl_text": ("qwen2", _QWEN), "qwen2_5_vl_text": ("qwen2", _QWEN)}
 _PREFIXES = ("model.language_model.", "language_model.model.", "language_model.")
-_OTHERS = r"(vision_tower|vision_model|visual|multi_modal_projector|image_newline)(\..*)?"  # in place of a tensor's name
+_OTHERS = r"(vision_tower|vision_model|visual|multi_modal_projector|image_newline)(\..*)?"  # tensors that are not the text model's
 _OTHER_ENTRIES = r"(image|video|vision|audio)_.*"
-_SHARED = ("bos_token_id", "eos_token_id", "pad_token_id", "dtype", "torch_dtype", "quantization_config")  # with the text model
+_SHARED = ("bos_token_id", "eos_token_id", "pad_token_id", "dtype", "torch_dtype", "quantization_config")  # apply to the text model
 
 
 def family_of(said: Mapping[str, Any]) -> Family | None:
-    """Returns the family of the text model of a config.json, with its names in the whole model; None if it is not supported."""
+    """Returns the text model's family, with the whole model's prefixes; None if unsupported."""
     kind, text = said.get("model_type"), said.get("text_config")
     if not isinstance(kind, str) or kind not in TEXTS:
         return None
@@ -42,7 +42,7 @@ def family_of(said: Mapping[str, Any]) -> Family | None:
 
 
 def text_entries(family: Family, said: Mapping[str, Any], tensors: Iterable[str]) -> dict[str, Any]:
-    """Returns the config.json of the text model alone. tensors: the names of the whole model's."""
+    """Returns the text model's own config.json. tensors: the tensor names of the whole model."""
     text = said.get("text_config")
     own = dict(text) if isinstance(text, Mapping) else {name: value for name, value in said.items() if name != "text_config"}
     kind = own.get("model_type") if text else None
@@ -50,11 +50,11 @@ def text_entries(family: Family, said: Mapping[str, Any], tensors: Iterable[str]
     own = {name: value for name, value in own.items() if not re.fullmatch(_OTHER_ENTRIES, name)}
     own = {**defaults, **{name: said[name] for name in _SHARED if said.get(name) is not None}, **own}
     for name in ("rope_scaling", "rope_parameters"):
-        if isinstance(own.get(name), Mapping):  # by one position for each token
+        if isinstance(own.get(name), Mapping):  # reduces the rotation to one position per token
             rest = {entry: value for entry, value in own[name].items() if entry != "mrope_section"}
             usual = {entry: "default" for entry in ("type", "rope_type") if rest.get(entry) == "mrope"}
             own[name] = rest | usual
-    # whether logits are tied: as one of the two configs says, otherwise whether no other kernel is stored
+    # the logits are tied if either config says so, or else if no separate kernel is stored
     given = [one["tie_word_embeddings"] for one in (said, own) if one.get("tie_word_embeddings") is not None]
     stored = any(name.endswith("lm_head.weight") for name in tensors)
     said_so = next((value for value in given if value is not False), False)
@@ -63,7 +63,7 @@ def text_entries(family: Family, said: Mapping[str, Any], tensors: Iterable[str]
 
 
 def _classes(family: Family, named: Any) -> Any:
-    """Returns the class of the text model in place of that of the whole."""
+    """Replaces the class of the whole model with that of its text model."""
     if not isinstance(named, list) or len(named) != 1 or not isinstance(named[0], str):
         return named
     if named[0].endswith("ForConditionalGeneration"):

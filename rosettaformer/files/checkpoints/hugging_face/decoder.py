@@ -1,4 +1,4 @@
-"""What the decoders since Llama have in common: their fields, entries, heads and tensors."""
+"""Shared by all decoders since Llama: config fields, entries, heads and tensors."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,16 +14,16 @@ FIXED: Mapping[str, Any] = {
     "query_key_value_bias": False, "attention_output_bias": False, "feed_forward_bias": False, "output_bias": False, "padding_id": None,
     "dropout_rate": 0.0, "hidden_dropout_rate": 0.0,
 }  # fmt: skip
-# norms with an offset
+# fields of decoders whose norms have an offset
 LAYER_NORM = {"norm": "layer", "norm_offset": True}
-# of Gemma
+# fields of the Gemma families
 GEMMA = {"norm_one_plus_scale": True, "norm_cast_before_scale": False, "scale_embedding": True, "round_embedding_scale": True}
 UNUSED = ("share_embeddings", "source_vocabulary", "padding_id", "classifier_dropout_rate")
 
 SILU = {"silu": "silu", "swish": "silu", **GELU}
 TANH = {"gelu_pytorch_tanh": "gelu_tanh", **GELU, "silu": "silu", "swish": "silu"}
 ATTENTION_BIAS = Entry("attention_bias", False, ("query_key_value_bias", "attention_output_bias"))
-NOT_EMBEDDED = "the class drops the sub-layers' outputs, but not the embedded tokens, which are dropped too when a model is trained here"
+NOT_EMBEDDED = "applies to the outputs of sub-layers only; training here also applies it to the embedded tokens"
 MLP_BIAS = Entry("mlp_bias", False, ("feed_forward_bias",))
 _FIELDS = {
     "vocab_size": ("target_vocabulary", "source_vocabulary"),
@@ -45,9 +45,10 @@ def entries(
     without: tuple[str, ...] = (),
     **defaults: Any,
 ) -> tuple[Entry, ...]:
-    """Returns the entries that all decoders have, with these defaults, and others.
+    """Returns the entries of every decoder, with these defaults, followed by `others`.
 
-    act, epsilon: the entries of the activation and of the norms' epsilon. without: the common entries that the family lacks.
+    act, epsilon: the names of the entries for the activation and for the norms' epsilon. without:
+    common entries that the family lacks.
     """
     usual = {epsilon: 1e-6, "tie_word_embeddings": False, "num_key_value_heads": None, "attention_dropout": 0.0} | defaults
     shared = {"num_key_value_heads": lambda given: given["num_attention_heads"]}
@@ -59,7 +60,7 @@ def entries(
     )
 
 
-# the tensors' names of the base class
+# prefix of the base class's tensors
 PREFIX = "model."
 OUTSIDE = r"(lm_head|score|qa_outputs)\..*"
 BUFFERS = r"(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq"
@@ -76,22 +77,22 @@ _CLASSES = {
 
 
 def classes(name: str, without: tuple[str, ...] = ()) -> dict[str, tuple[str, ...]]:
-    """Returns the classes of a family whose names begin so, without those that it lacks."""
+    """Returns the classes whose names start with `name`, except those that the family lacks."""
     return {name + end: heads for end, heads in _CLASSES.items() if end not in without}
 
 
 def scale(native: str, canonical: str, axes: str = "d") -> Row:
-    """Returns the row of a norm without an offset."""
+    """Returns the row of a norm without offset."""
     return Row(f"{native}.weight", (Part(f"{canonical}.scale", axes),))
 
 
 def dense(native: str, canonical: str, kernel: str, bias: str = "") -> Table:
-    """Returns the rows of a linear layer, which has a bias with these axes if there are any."""
+    """Returns the rows of a linear layer. bias: the axes of the bias; empty if there is none."""
     return tables.dense(native, canonical, kernel, bias)[: 1 + bool(bias)]
 
 
 def attention(inputs: bool = True, output: bool = True) -> Table:
-    """Returns the rows of attention. inputs, output: whether biases may be on queries, keys and values, and on the output."""
+    """Returns the rows of attention. inputs, output: whether these projections may have biases."""
     return (
         *dense("self_attn.q_proj", "self_attention.query", "(h k) d", "(h k)" * inputs),
         *dense("self_attn.k_proj", "self_attention.key", "(g k) d", "(g k)" * inputs),
@@ -101,7 +102,7 @@ def attention(inputs: bool = True, output: bool = True) -> Table:
 
 
 def feed_forward(biases: bool = False) -> Table:
-    """Returns the rows of the feed-forward. biases: whether it may have them."""
+    """Returns the rows of the feed-forward. biases: whether its layers may have biases."""
     return (
         *dense("mlp.gate_proj", "feed_forward.gate", "f d", "f" * biases),
         *dense("mlp.up_proj", "feed_forward.hidden", "f d", "f" * biases),
@@ -109,12 +110,12 @@ def feed_forward(biases: bool = False) -> Table:
     )
 
 
-# gate and hidden layer in one tensor
+# gate and hidden layer packed into one tensor
 GATE_AND_HIDDEN: Table = (
     Row("mlp.gate_up_proj.weight", (Part("feed_forward.gate.kernel", "f d"), Part("feed_forward.hidden.kernel", "f d"))),
     *dense("mlp.down_proj", "feed_forward.output", "d f"),
 )
-# norms of queries and keys over each head, and over all heads together
+# norms of queries and keys: per head, and over all heads together
 HEAD_NORMS: Table = (scale("self_attn.q_norm", "self_attention.query_norm", "k"), scale("self_attn.k_norm", "self_attention.key_norm", "k"))
 WIDTH_NORMS: Table = (
     scale("self_attn.q_norm", "self_attention.query_norm", "(h k)"), scale("self_attn.k_norm", "self_attention.key_norm", "(g k)"),
@@ -123,7 +124,7 @@ WIDTH_NORMS: Table = (
 NORMS: Table = (scale("input_layernorm", "self_attention_norm"), scale("post_attention_layernorm", "feed_forward_norm"))
 # norms after each sub-layer
 AFTER: Table = (scale("post_attention_layernorm", "self_attention_norm"), scale("post_feedforward_layernorm", "feed_forward_norm"))
-# and norms after each as well, as of Gemma
+# Gemma's norms: before and after each sub-layer
 SANDWICH: Table = (
     scale("input_layernorm", "self_attention_norm"),
     scale("post_attention_layernorm", "self_attention_output_norm"),
@@ -133,11 +134,11 @@ SANDWICH: Table = (
 
 
 def layer_norm(native: str, canonical: str) -> Table:
-    """Returns the rows of a norm with an offset."""
+    """Returns the rows of a norm with offset."""
     return tables.within(native, canonical, tables.NORM)
 
 
-# the same two with offsets
+# like NORMS, with offsets
 LAYER_NORMS: Table = (*layer_norm("input_layernorm", "self_attention_norm"), *layer_norm("post_attention_layernorm", "feed_forward_norm"))
 
 
@@ -145,7 +146,7 @@ _LAST: Table = (scale("norm", "decoder.final_norm"),)
 
 
 def table(*layer: Row, last: Table = _LAST) -> Table:
-    """Returns the tensors of a model whose layers have these. last: of the norm after them."""
+    """Returns the rows of a model. layer: the rows of a layer. last: the rows of the final norm."""
     return (
         Row("embed_tokens.weight", (Part("target_embedding.table", "v d"),)),
         *tables.within("layers.*", "decoder.layers.*", layer),
@@ -155,7 +156,7 @@ def table(*layer: Row, last: Table = _LAST) -> Table:
 
 
 def family(name: str, model_type: str, begin: str, without: tuple[str, ...] = (), **given: Any) -> Family:
-    """Returns a family whose classes' names begin so, without those that it lacks. given: `fixed` counts beside FIXED."""
+    """Returns a family whose classes start with `begin`. given: `fixed` is merged into FIXED."""
     usual: dict[str, Any] = {
         "unused": UNUSED, "prefix": PREFIX, "outside": OUTSIDE, "heads": HEADS, "buffers": BUFFERS, "classes": classes(begin, without),
     }  # fmt: skip

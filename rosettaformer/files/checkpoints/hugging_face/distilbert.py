@@ -1,7 +1,6 @@
-"""DistilBERT (Sanh et al. 2019): DistilBertModel, DistilBertForMaskedLM and classes with other heads.
+"""DistilBERT (Sanh et al. 2019): DistilBertModel, DistilBertForMaskedLM and others.
 
-A BERT without segments, whose only pooler is the first layer of its classification head, with a
-ReLU.
+A BERT without segments. Only its classification head has a pooler, which uses a ReLU.
 """
 
 from .. import tables
@@ -36,13 +35,13 @@ FAMILY = Family(
         Entry("tie_word_embeddings", True, ("tie_logits",)),
         Entry(
             "dropout", 0.1, ("dropout_rate",),
-            note="the class does not drop the output of attention, which is dropped too when a model is trained here",
+            note="not applied to the output of attention; training here applies it there as well",
         ),
         Entry("attention_dropout", 0.1, ("attention_dropout_rate",)),
         Entry("seq_classif_dropout", 0.2, ("classifier_dropout_rate",)),
     ),
     joints=(head_sizes("dim", "n_heads"),),
-    # sinusoidal_pos_embds says how the table begins when a new model is trained; the dropout is of another head
+    # sinusoidal_pos_embds only initialises the position table; qa_dropout belongs to another head
     harmless=HARMLESS | {"sinusoidal_pos_embds", "qa_dropout"},
     ignored={"tie_weights_": "the class reads `tie_word_embeddings`"},
     aliases={"hidden_size": "dim", "num_hidden_layers": "n_layers", "num_attention_heads": "n_heads"},

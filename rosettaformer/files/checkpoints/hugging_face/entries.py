@@ -1,4 +1,4 @@
-"""Translates between the entries of a config.json and a config, by the table of a family."""
+"""Translates between the entries of config.json and a config, using a family's table."""
 
 import contextlib
 import json
@@ -12,15 +12,15 @@ from reference_numpy.suggestions import Nearest
 from .essential import essential
 from .family import WRITERS, Entry, Family
 
-_LABELS = 2  # the library's defaults
-_IGNORING = "; where it changes nothing, leave it out by ignoring "
+_LABELS = 2  # the library's default
+_IGNORING = "; if it has no effect, add --ignore "
 
 
 def config_of(family: Family, entries: Mapping[str, Any], heads: Collection[str]) -> tuple[TransformerConfig | None, list[str]]:
-    """Returns the config of a model with these heads, from the entries of a config.json, and every entry that is wrong or unsupported."""
+    """Returns the config of a model with these heads, and a problem for every invalid entry."""
     renamed = {family.aliases.get(name, name): value for name, value in entries.items()}
     problems = [*_unsupported(family, renamed)]
-    problems += [f"{name} and {other} are the same; they must not both be given" for name, other in family.aliases.items()
+    problems += [f"{name} and {other} are synonyms; keep one of them" for name, other in family.aliases.items()
                  if name in entries and other in entries]  # fmt: skip
     given = {entry.name: entry.default for entry in family.entries}
     given |= {name: default for joint in family.joints for name, default in joint.entries.items()} | renamed
@@ -46,7 +46,7 @@ def config_of(family: Family, entries: Mapping[str, Any], heads: Collection[str]
     if "classifier" in heads:
         fields["classes"] = labels(entries)
     if "language_head" not in heads and any(head.name == "language_head" for head in family.heads):
-        fields["tie_logits"] = True  # for a model without an output layer
+        fields["tie_logits"] = True  # the model has no output layer
     if problems:
         return None, problems
     try:
@@ -58,7 +58,7 @@ def config_of(family: Family, entries: Mapping[str, Any], heads: Collection[str]
 def _value(entry: Entry, given: Mapping[str, Any]) -> Any:
     value = given[entry.name]
     if value is None:
-        with contextlib.suppress(TypeError):  # an entry that is not a number already has a problem
+        with contextlib.suppress(TypeError):  # a non-numeric entry already has a problem
             value = entry.otherwise(given)
     if not entry.words:
         return value
@@ -68,12 +68,12 @@ def _value(entry: Entry, given: Mapping[str, Any]) -> Any:
 
 
 def unadvised(problem: str) -> str:
-    """Returns a problem without the advice to ignore an entry."""
+    """Removes the advice to ignore an entry from a problem."""
     return problem.partition(_IGNORING)[0]
 
 
 def supported_alone(family: Family, entries: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the entries without those that the family does not know."""
+    """Returns the entries that the family knows."""
     return {name: value for name, value in entries.items() if family.aliases.get(name, name) in _known(family)}
 
 
@@ -89,31 +89,31 @@ def _unsupported(family: Family, entries: Mapping[str, Any]) -> Iterator[str]:
         if name not in known and (value is None or re.fullmatch(WRITERS, name)):
             continue
         if name not in known:
-            yield f"{name} is no known entry of a {family.name}{like.to(name)}{_IGNORING}{name}"
+            yield f"unknown entry {name} for {family.name}{like.to(name)}{_IGNORING}{name}"
         elif name in family.only and not any(_same(value, wanted) for wanted in supported(family, name)):
             wanted = " or ".join(map(json.dumps, supported(family, name)))
-            yield f"{name} must be {wanted}, which alone is supported; got {json.dumps(value):.100}"
+            yield f"{name} must be {wanted}, the only supported value; got {json.dumps(value):.100}"
 
 
 def supported(family: Family, name: str) -> tuple[Any, ...]:
-    """Returns the values that an entry may have which the family supports with these alone."""
+    """Returns the supported values of an entry."""
     values = family.only[name]
     return values if isinstance(values, tuple) else (values,)
 
 
 def _same(value: Any, wanted: Any) -> bool:
-    """Whether two values are equal; nothing equals None."""
+    """Whether two values are equal; an empty list or object counts as None."""
     return (value is wanted or value in ({}, [])) if wanted is None else type(value) is type(wanted) and value == wanted
 
 
 def _in_entries(text: str, source: Mapping[str, str]) -> str:
-    """Rewrites a message about fields in terms of their entries; an entry of several fields is named once."""
+    """Rewrites a message about config fields in terms of entries; names each entry once."""
     parts = (re.sub(r"^\w+|\w+(?==)", lambda found: source.get(found[0], found[0]), part) for part in text.split("; "))
     return "; ".join(dict.fromkeys(re.split(r"; (?=\w+ must )", "; ".join(parts))))
 
 
 def labels(entries: Mapping[str, Any]) -> int:
-    """Returns the number of labels as the library counts them: from `id2label`, or `num_labels`, or two."""
+    """Counts the labels as the library does: `id2label`, else `num_labels`, else two."""
     said = entries.get("id2label")
     if isinstance(said, dict) and said and all(re.fullmatch(r"[0-9]{1,9}", str(number)) for number in said):
         return len({int(number) for number in said})
@@ -122,9 +122,9 @@ def labels(entries: Mapping[str, Any]) -> int:
 
 
 def entries_of(family: Family, config: TransformerConfig, said: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Returns the config.json of a config, and the reasons why it is no model of the family.
+    """Returns the config.json of a config, and the reasons why the family cannot express it.
 
-    said: an earlier config.json, which is kept except where it contradicts the config.
+    said: an earlier config.json; its entries are kept unless they contradict the config.
     """
     own, problems = family.heads_of(config), list[str]()
     classes = family.classes_of(config)
@@ -135,17 +135,17 @@ def entries_of(family: Family, config: TransformerConfig, said: Mapping[str, Any
         if _differences(family, config, result, heads):
             dropped = {*family.aliases, *(name for joint in family.joints for name in joint.entries if name not in joint.kept)}
             result = {name: value for name, value in result.items() if name not in dropped} | _written(family, config, said)
-        if not said:  # otherwise the library would take ids of the published vocabulary
+        if not said:  # otherwise the library would use the token ids of the published vocabulary
             result = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": config.padding_id} | result
         found = _differences(family, config, result, heads)
         if not found:
             return result, []
         problems = problems or found
-    return {}, problems or [f"no class of a {family.name} has these heads together: {', '.join(sorted(own))}"]
+    return {}, problems or [f"no class of {family.name} has these heads together: {', '.join(sorted(own))}"]
 
 
 def _written(family: Family, config: TransformerConfig, said: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns every entry that the config decides."""
+    """Returns every entry that the config determines."""
     values = config.to_dict()
     result: dict[str, Any] = {}
     for entry in family.entries:
@@ -161,13 +161,13 @@ def _written(family: Family, config: TransformerConfig, said: Mapping[str, Any])
 
 
 def _differences(family: Family, config: TransformerConfig, entries: Mapping[str, Any], heads: Collection[str]) -> list[str]:
-    """Returns the entries that differ from those of the config."""
+    """Describes the entries that contradict the config."""
     found, problems = config_of(family, entries, heads)
     if found is None:
         return problems
     read, own = essential(found), essential(config)
     return [
-        f"a {family.name} of Hugging Face has {name}={read.get(name)!r}; got {own.get(name)!r}"
+        f"a Hugging Face {family.name} has {name}={read.get(name)!r}; got {own.get(name)!r}"
         for name in dict.fromkeys([*own, *read])
         if name not in family.unused and own.get(name) != read.get(name)
     ]

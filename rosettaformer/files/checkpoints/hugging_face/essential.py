@@ -1,4 +1,4 @@
-"""The fields of a config that have an effect, in one form for all configs of the same model."""
+"""Normalises configs, so that two configs of the same model are equal."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,8 +7,9 @@ from reference_numpy import TransformerConfig
 
 
 def essential(config: TransformerConfig) -> dict[str, Any]:
-    """Returns the fields of a config without those that have no effect, patterns as short as they can be, and the scale of the scores as a
-    number: equal for two configs of the same model.
+    """Returns the fields that have an effect, in normal form.
+
+    Patterns are as short as possible, and the scale of the scores is a number.
     """
     fields = config.to_dict()
     kinds = [config.layer_kind(layer) for layer in range(max(config.encoder_layers, config.decoder_layers))]
@@ -31,8 +32,8 @@ def essential(config: TransformerConfig) -> dict[str, Any]:
 
 
 def shortest(values: Sequence[Any]) -> tuple[Any, ...]:
-    """Returns the shortest pattern that gives these values in turn."""
-    borders = [0] * len(values)  # of the first values: how many of them are also the last
+    """Returns the shortest pattern that yields these values when repeated."""
+    borders = [0] * len(values)  # borders[i]: length of the longest proper prefix of values[:i + 1] that is also its suffix
     for index in range(1, len(values)):
         border = borders[index - 1]
         while border and values[index] != values[border]:

@@ -1,7 +1,7 @@
-"""EXAONE 4 (LG AI Research 2025): Exaone4Model, Exaone4ForCausalLM and classes with other heads.
+"""EXAONE 4 (LG AI Research 2025): Exaone4Model, Exaone4ForCausalLM and others.
 
-Norms stand after the sub-layers, and queries and keys are normed over each head. Where layers have a
-window, those without one do not rotate.
+Norms follow the sub-layers, and each head's queries and keys are normalised. If some layers have an
+attention window, the layers without a window do not rotate.
 """
 
 from collections.abc import Mapping
@@ -16,8 +16,8 @@ _WINDOWS = {"sliding_window": 4096, "sliding_window_pattern": 4}
 
 def _all_but_some(entries: Mapping[str, Any], layers: int) -> list[str]:
     name = "sliding_window_pattern"
-    if entries["sliding_window"] is None:  # where the library divides by zero
-        raise ValueError("layer_types must be given where sliding_window is null")
+    if entries["sliding_window"] is None:  # the library would divide by zero
+        raise ValueError("layer_types must be set if sliding_window is null")
     return ["local" if local else "global" for local in windows.every(entries[name], layers, name)]
 
 
@@ -37,12 +37,12 @@ FAMILY = decoder.family(
         head_sizes("hidden_size", "num_attention_heads", {"head_dim": None}, divides=False),
         rotary.flat(10000.0, 2048),
         Joint(
-            {"layer_types": None, **_WINDOWS}, {"rotary_pattern": "layer_types"}, _read, lambda config, said: {},  # the windows say it
-            "with a `sliding_window` the layers that have it rotate, and the others do not",
+            {"layer_types": None, **_WINDOWS}, {"rotary_pattern": "layer_types"}, _read, lambda config, said: {},  # set by the windows
+            "if `sliding_window` is set, only the layers with a window rotate",
         ),
         windows.by_layer(
             _WINDOWS, _all_but_some,
-            "`layer_types` says which layers have the window; without it all but the last of every `sliding_window_pattern`",
+            "`layer_types` sets which layers have a window; default: all but the last of every `sliding_window_pattern`",
         ),
     ),
     prefixes=("transformer.",),  # of Exaone4ForQuestionAnswering

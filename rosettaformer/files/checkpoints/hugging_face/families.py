@@ -5,7 +5,7 @@ from importlib import import_module
 
 from .family import Family
 
-# where several families can express a config, it is written as the first of them
+# if several families can express a config, the first one is written
 _PLACES = (
     "bert.FAMILY", "gpt2.FAMILY", "plain_decoders.LLAMA", "plain_decoders.MISTRAL", "plain_decoders.QWEN2",
     "plain_decoders.QWEN3", "plain_decoders.GEMMA", "gemma2.FAMILY", "gemma2.GEMMA3", "phi3.FAMILY",

@@ -1,4 +1,4 @@
-"""Describes a family of Hugging Face models: the entries of its config.json, its classes and heads, and its tensors."""
+"""Describes a family of Hugging Face models: config.json entries, classes, heads and tensors."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -13,10 +13,11 @@ from ..tables import Table
 
 @dataclass(frozen=True)
 class Entry:
-    """An entry of config.json that corresponds to fields of the config.
+    """An entry of config.json that sets one or more fields of the config.
 
-    default: the library's value if it is absent. words: its values -> values of the fields; of two synonyms the first is written.
-    otherwise: computes its value from all entries if it is null. note: what a reader of the table should know.
+    default: the library's default. words: entry value -> field value; the first
+    of several synonyms is written. otherwise: computes the value from all entries if it is null.
+    note: a remark for the family's documentation.
     """
 
     name: str
@@ -29,11 +30,12 @@ class Entry:
 
 @dataclass(frozen=True)
 class Joint:
-    """Entries of config.json that decide fields of the config together.
+    """Entries of config.json that set fields of the config together.
 
-    entries: name -> the library's value if it is absent. fields: name -> the entry that messages about it name. read: computes the fields
-    from all entries; raises ValueError naming an entry. write: the inverse, given a config and an earlier config.json; entries that it does
-    not return are left out of a config.json, but for those in `kept`. note: what a reader of the table should know.
+    entries: name -> the library's default. fields: name -> the entry to name in messages. read:
+    computes the fields from all entries; raises ValueError naming an entry. write: the inverse,
+    called with a config and an earlier config.json; entries that it does not return are dropped,
+    except for those in `kept`. note: a remark for the family's documentation.
     """
 
     entries: Mapping[str, Any]
@@ -45,9 +47,10 @@ class Joint:
 
 
 def head_sizes(width: str, heads: str, own: Mapping[str, Any] | None = None, divides: bool = True) -> Joint:
-    """Returns the joint of the size of a head: the width divided by the heads, given these entries, unless an entry of its own says it.
+    """Returns the joint for the head size, which is width / heads unless an entry sets it.
 
-    own: that entry, and its default. divides: whether the library requires that the heads divide the width.
+    own: the entry that sets the head size, and its default. divides: whether the library requires
+    the number of heads to divide the width.
     """
     own = own or {}
     name = next(iter(own), heads)
@@ -66,15 +69,17 @@ def head_sizes(width: str, heads: str, own: Mapping[str, Any] | None = None, div
     def write(config: TransformerConfig, said: Mapping[str, Any]) -> dict[str, Any]:
         return dict.fromkeys(own, config.key_size)
 
-    note = f"null: `{width}` / `{heads}`" if own else ""
+    note = f"null means `{width}` / `{heads}`" if own else ""
     return Joint(own, {"key_size": name, "value_size": name}, read, write, note)
 
 
 @dataclass(frozen=True)
 class Head:
-    """A head on the last layer. tensors: the pattern of their names. flag: the config field that enables it, "" if every config of the
-    family has it, None if no config can. shown: decides between heads with equal tensor names, given the tensors' shapes and the number of
-    labels, if config.json names no class.
+    """A head on top of the last layer.
+
+    tensors: pattern of their names. flag: the config field that enables the head; "" if every
+    config has it, None if no config supports it. shown: chooses among heads with equal tensor names
+    if config.json names no class, from the tensors' shapes and the number of labels.
     """
 
     name: str
@@ -85,16 +90,17 @@ class Head:
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """A family of models. Tensors are named here as in the base class, without its prefix.
+    """A family of models. Tensor names are those of the base class, without its prefix.
 
-    fixed: config fields that are equal in all its models. unused: fields without meaning in them. only: entries with one supported value,
-    or with any of a tuple. ignored: entries that its class does not read -> why. harmless: entries without effect on the result. aliases:
-    other names of entries. prefix: of the base class's tensors in a class with a head, except for `outside`; prefixes: others that name the
-    same. classes: the heads of each class, preferred ones first. older: suffixes used by earlier versions of
-    the library. buffers: stored, but not parameters. twins: tensors equal to another one, beside those that the config ties. nameless:
-    whether tensors alone show the family, without a model_type and a class. beside: the pattern of
-    tensors that are not the model's and are not read. padded_by_id: whether the library numbers
-    positions by the padding id, so that no real token may have it.
+    fixed: config fields with the same value in all models. unused: fields without meaning.
+    only: entries with one supported value, or a tuple of them. ignored: entries that the class does
+    not read -> why. harmless: entries that do not affect the result. aliases: synonyms of entries.
+    prefix: prefix of the base class's tensors in a class with a head, except for `outside`.
+    prefixes: alternatives. classes: class -> heads, preferred classes first. older: name endings in
+    earlier versions of the library. buffers: stored tensors that are not parameters. twins: tensors
+    equal to another one, in addition to the config's ties. nameless: whether tensors identify the
+    family without model_type and class. `beside`: pattern of tensors that belong to other models.
+    padded_by_id: whether positions follow from the padding id, which no real token may then have.
     """
 
     name: str
@@ -122,17 +128,17 @@ class Family:
 
     @property
     def base(self) -> str:
-        """The class without heads, or with a pooler alone."""
+        """The class without heads, or with only a pooler."""
         return next(name for name, heads in self.classes.items() if {*heads} <= {"pooler"})
 
     def native(self, key: str) -> str:
-        """Returns the name that a stored tensor has in the base class of this version of the library."""
+        """Returns the tensor's name in the base class of the current library version."""
         prefix = max((prefix for prefix in (self.prefix, *self.prefixes) if key.startswith(prefix)), key=len, default="")
         name = key.removeprefix(prefix)
         return next((name.removesuffix(old) + new for old, new in self.older.items() if name.endswith(old)), name)
 
     def rows(self, config: TransformerConfig) -> Table:
-        """Returns the rows of a model's tensors. Of two that hold the same parameter it has the last whose heads it has."""
+        """Returns the rows of a model's tensors. If two rows hold a parameter, the last counts."""
         own = self.heads_of(config)
         absent = [head.tensors for head in self.heads if head.flag and head.name not in own]
         rows = [row for row in self.table if not any(re.fullmatch(pattern, row.name) for pattern in absent)]
@@ -140,7 +146,7 @@ class Family:
         return tuple(row for row in rows if last[row.parts[0].name] is row)
 
     def owns(self, said: Mapping[str, Any], names: Iterable[str]) -> bool:
-        """Whether a model without model_type in config.json is of this family: by its class, or by tensors under the prefix."""
+        """Whether a model without model_type is of this family, judging by class or tensors."""
         if named := said.get("architectures"):
             return isinstance(named, list) and any(name in named for name in self.classes)
         if not self.nameless:
@@ -154,31 +160,31 @@ class Family:
         return native if not prefixed or re.fullmatch(self.outside, native) else self.prefix + native
 
     def entry_names(self) -> dict[str, str]:
-        """Returns field -> the entry that says it."""
+        """Maps each field to the entry that sets it."""
         names = {field: name for joint in self.joints for field, name in joint.fields.items() if name in joint.entries}
         return names | {field: entry.name for entry in reversed(self.entries) for field in entry.fields}
 
     def heads_of(self, config: TransformerConfig) -> set[str]:
-        """Returns the heads that the config enables by its fields."""
+        """Returns the heads that the config enables."""
         return {head.name for head in self.heads if head.flag and getattr(config, head.flag)}
 
     def classes_of(self, config: TransformerConfig) -> list[str]:
-        """Returns the classes that have exactly the config's heads, or those and a pooler, which some files hold needlessly."""
+        """Returns the classes with exactly the config's heads; an extra pooler is allowed."""
         own, always = self.heads_of(config), {head.name for head in self.heads if head.flag == ""}
         found = [name for name, heads in self.classes.items() if own - {"pooler"} <= {*heads} <= own | always]
         return found or ([] if own else [self.base])
 
 
 _TANH = ("gelu_new", "gelu_pytorch_tanh", "gelu_fast", "gelu_accurate", "gelu_python_tanh")
-# names of transformers.activations -> ours
+# activation names of transformers -> names here
 GELU = {"gelu": "gelu_erf", "gelu_python": "gelu_erf", **dict.fromkeys(_TANH, "gelu_tanh"), "quick_gelu": "gelu_sigmoid", "relu": "relu"}
 
-# entries of every family that have one supported value
+# entries of every family with one supported value
 ONLY: dict[str, Any] = {
     "is_encoder_decoder": False, "add_cross_attention": False, "cross_attention_hidden_size": None, "per_layer_config": None,
     "pruned_heads": None, "tie_last_hidden_states": None, "quantization_config": None, "auto_map": None,
 }  # fmt: skip
-# entries of every family without effect on the result: how a program runs, what it is trained on, what it generates
+# entries of every family that do not affect the result: runtime, training and generation settings
 HARMLESS: frozenset[str] = frozenset({
     "_attn_implementation", "_attn_implementation_autoset", "_commit_hash", "_name_or_path", "_num_labels", "architectures",
     "assistant_confidence_threshold", "assistant_lookbehind", "attn_implementation", "bad_words_ids", "begin_suppress_tokens",
@@ -194,5 +200,5 @@ HARMLESS: frozenset[str] = frozenset({
     "use_cache", "_flash_attn_2_enabled", "base_model_name_or_path", "loss_type", "max_sequence_length", "model_max_length",
     "pretraining_tp", "transformers.js_config", "use_flash_attention", "use_flash_attention_2", "use_flash_attn",
 })  # fmt: skip
-# of programs that train, such as unsloth_version and unsloth_fixed
+# entries of training programs, such as unsloth_version and unsloth_fixed
 WRITERS = r"unsloth_\w+"

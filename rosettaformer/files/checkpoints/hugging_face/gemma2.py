@@ -1,8 +1,8 @@
-"""Gemma 2 (Gemma Team 2024): Gemma2Model, Gemma2ForCausalLM and classes with other heads. Sub-layers stand between two norms, scores and
-logits have caps, and every other layer has a window.
+"""Gemma 2 and the text models of Gemma 3 (Gemma Team 2024, 2025).
 
-Gemma 3, its models of text (Gemma Team 2025): Gemma3TextModel and Gemma3ForCausalLM. One layer in six has no
-window, and rotates otherwise than those with one; queries and keys are normed over each head.
+Gemma 2 has norms before and after each sub-layer, soft caps on scores and logits, and a window in
+every other layer. In Gemma 3, one layer in six has no window and rotates differently, and each
+head's queries and keys are normalised.
 """
 
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ def _all_but_some(entries: Mapping[str, Any], layers: int) -> list[str]:
 
 
 _SCORE_SCALE = Joint(
-    {"query_pre_attn_scalar": 256}, {"score_scale": "query_pre_attn_scalar"}, _scale, _scalar, "scores are multiplied by its power -1/2"
+    {"query_pre_attn_scalar": 256}, {"score_scale": "query_pre_attn_scalar"}, _scale, _scalar, "scores are multiplied by its -1/2 power"
 )
 _LOGIT_CAP = "final_logit_softcapping"
 _SHAPE: dict[str, Any] = {
@@ -55,12 +55,12 @@ FAMILY = decoder.family(
         windows.by_layer(
             {"sliding_window": 4096},
             lambda entries, layers: ["global" if layer % 2 else "local" for layer in range(layers)],
-            "`layer_types` says which layers have the window; without it the first, third, ...",
+            "`layer_types` sets which layers have a window; default: the first, third, ...",
         ),
         _SCORE_SCALE,
     ),
     only={**ONLY, "use_bidirectional_attention": (None, False)},
-    ignored={"hidden_act": "the class reads `hidden_activation`", "cache_implementation": "how a search keeps its past"},
+    ignored={"hidden_act": "the class reads `hidden_activation`", "cache_implementation": "concerns only the cache of generation"},
     without=("ForQuestionAnswering",),
     table=decoder.table(*decoder.SANDWICH, *decoder.attention(), *decoder.feed_forward()),
 )  # fmt: skip
@@ -79,15 +79,15 @@ GEMMA3 = decoder.family(
         windows.by_layer(
             {"sliding_window": 4096, "sliding_window_pattern": 6},
             _all_but_some,
-            "`layer_types` says which layers have the window; without it all but the last of every `sliding_window_pattern`",
+            "`layer_types` sets which layers have a window; default: all but the last of every `sliding_window_pattern`",
         ),
         _SCORE_SCALE,
     ),
     only={**ONLY, "use_bidirectional_attention": (False, None), "partial_rotary_factor": (None, 1.0)},
     ignored={
-        "attn_logit_softcapping": "the class stores it, and caps no scores",
-        "_sliding_window_pattern": "the library writes it beside `layer_types`, and does not read it",
-        "cache_implementation": "how a search keeps its past",
+        "attn_logit_softcapping": "the class stores it, but caps no scores",
+        "_sliding_window_pattern": "the library writes it next to `layer_types`, but does not read it",
+        "cache_implementation": "concerns only the cache of generation",
         "hidden_act": "the class reads `hidden_activation`",
     },
     classes={

@@ -1,6 +1,6 @@
-"""GPT-2 (Radford et al. 2019): GPT2Model, GPT2LMHeadModel and classes with other heads on the same decoder.
+"""GPT-2 (Radford et al. 2019): GPT2Model, GPT2LMHeadModel and others.
 
-Its kernels are those of Conv1D: inputs before outputs, not transposed. c_attn holds query, key and value side by side.
+Kernels are stored as Conv1D does: axes input, output. c_attn packs query, key and value.
 """
 
 from .. import tables
@@ -34,7 +34,7 @@ FIXED = {
     "embedding_norm": False, "norm_placement": "pre", "final_norm": True, "scale_embedding": False, "share_embeddings": False,
     "attention_bias": True, "output_bias": False, "padding_id": None, "hidden_dropout_rate": 0.0, "classifier_dropout_rate": 0.0,
 }  # fmt: skip
-# summary_* belong to GPT2DoubleHeadsModel
+# summary_* entries belong to GPT2DoubleHeadsModel
 SUMMARY = HARMLESS | {
     "summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels", "summary_first_dropout", "predict_special_tokens",
 }  # fmt: skip
@@ -48,7 +48,7 @@ HEADS = (
 
 
 def table(layer: Table) -> Table:
-    """Returns the tensors of a model whose layers have these."""
+    """Returns the tensors of a model. layer: the rows of one layer."""
     return (
         Row("wte.weight", (Part("target_embedding.table", "v d"),)),
         Row("wpe.weight", (Part("target_position_embedding.table", "p d"),)),
@@ -79,7 +79,7 @@ FAMILY = Family(
     ),
     joints=(head_sizes("n_embd", "n_head"),),
     only={**ONLY, "scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False},
-    # n_ctx was the length of a buffer, reorder_and_upcast_attn is a precision
+    # n_ctx was the length of a buffer; reorder_and_upcast_attn sets a precision
     harmless=SUMMARY | {"n_ctx", "reorder_and_upcast_attn"},
     nameless=True,
     aliases={

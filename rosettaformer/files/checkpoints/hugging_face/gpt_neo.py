@@ -1,6 +1,6 @@
-"""GPT-Neo (Black et al. 2021): GPTNeoModel, GPTNeoForCausalLM and classes with other heads.
+"""GPT-Neo (Black et al. 2021): GPTNeoModel, GPTNeoForCausalLM and others.
 
-Every other layer has a window; scores are not scaled; queries, keys and values have no biases.
+Every other layer has a window, scores are not scaled, and queries, keys and values lack biases.
 """
 
 from collections.abc import Mapping
@@ -24,14 +24,14 @@ def _read(entries: Mapping[str, Any]) -> dict[str, Any]:
     kinds = _expanded(entries["attention_types"], layers) if given is None else given
     if not isinstance(kinds, list) or len(kinds) != layers or not {*map(str, kinds)} <= {*_KINDS}:
         name = "attention_types" if given is None else "attention_layers"
-        wanted = f"{' or '.join(_KINDS)} for all num_layers, {layers}"
-        raise ValueError(f"{name} must say {wanted}; got {entries[name]!r:.200}")
+        wanted = f"{' or '.join(_KINDS)} for each of the num_layers={layers} layers"
+        raise ValueError(f"{name} must list {wanted}; got {entries[name]!r:.200}")
     window = sized(entries["window_size"], "window_size") if "local" in kinds else 0
     return {"layer_pattern": shortest(kinds), "window": window}
 
 
 def _expanded(said: Any, layers: Any) -> list[Any]:
-    """Returns the kinds of that many layers, of patterns with how often each comes; empty if they are not that many."""
+    """Expands patterns with repeat counts to one kind per layer; empty if the counts do not fit."""
     groups: Any = [[[*_KINDS], 12]] if said is None else said
     try:
         length = sum(len(pattern) * count for pattern, count in groups)
@@ -83,8 +83,8 @@ FAMILY = Family(
             {"attention_types": None, "window_size": 256, "attention_layers": None},
             {"layer_pattern": "attention_layers", "window": "window_size"},
             _read, _write,
-            "`attention_layers` says which layers have the window; without it `attention_types`, patterns"
-            " and how often each comes",
+            "`attention_layers` sets which layers have a window; default: `attention_types`, which lists patterns"
+            " and how often to repeat each",
         ),
     ),
     harmless=gpt2.SUMMARY | {"classifier_dropout"},

@@ -1,4 +1,4 @@
-"""Gradients by the names of a folder's tensors, as canonical ones."""
+"""Converts gradients named like a folder's tensors to canonical names."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,13 +13,13 @@ from .reading import family_of
 
 
 def canonical(folder: str | Path, config: TransformerConfig, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Returns the gradients by canonical name. Of tied tensors one name suffices; where several are given, their gradients are added.
+    """Renames gradients to canonical names. Gradients of tied tensors are added.
 
-    Raises ValueError on a name that the model does not have, on another shape, and if a tensor has no gradient.
+    Raises ValueError on an unknown name, on a wrong shape, and if a tensor has no gradient.
     """
     family = family_of(Path(folder), arrays)
     if family is None:
-        raise ValueError(f"{folder} must be a folder of a supported family")
+        raise ValueError(f"{folder} is not a folder of a supported family; name the checkpoint's folder")
     natives = {native.name: native for native in tables.natives(family.rows(config), config)}
     rows = {row.parts[0].name: row.name for row in family.table}
     stored = {**family.twins} | {rows[name]: rows[other] for name, other in parameters.ties(config).items()}
@@ -28,10 +28,10 @@ def canonical(folder: str | Path, config: TransformerConfig, arrays: Mapping[str
         name = family.native(key)
         name = stored.get(name, name)
         if name not in natives:
-            raise ValueError(f"gradients must be those of the folder's tensors; got {key}{nearest(name, natives)}")
+            raise ValueError(f"there is no tensor {key} in the folder for this gradient{nearest(name, natives)}")
         if array.shape != natives[name].shape:
             raise ValueError(f"the gradient of {key} must have the shape {natives[name].shape}; got {array.shape}")
         found[name] = found[name] + array if name in found else array
     if missing := [name for name in natives if name not in stored and name not in found]:
-        raise ValueError(f"gradients must be those of every tensor; got none of {', '.join(missing[:4])}")
+        raise ValueError(f"every tensor needs a gradient; missing: {', '.join(missing[:4])}")
     return {part: piece for name, array in found.items() for part, piece in tables.split(natives[name], array).items()}

@@ -1,4 +1,4 @@
-"""Makes small random models of the families, as folders that Hugging Face's library loads."""
+"""Creates small random models that Hugging Face's library can load."""
 
 import copy
 import tempfile
@@ -21,9 +21,9 @@ from .reading import CONFIG, GENERATION
 from .writing import save
 
 SIZES = ("tiny", "small")
-HEADS = ("language_head", "masked_language_head")  # the class of a new model has one of them
+HEADS = ("language_head", "masked_language_head")  # a new model's class has one of these
 IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
-GAIN = 1.3  # of a kernel: what comes out is a little larger than what goes in
+GAIN = 1.3  # of kernels, which makes outputs slightly larger than inputs
 
 
 def write(
@@ -36,13 +36,13 @@ def write(
     settings: Mapping[str, Any] | None = None,
     tokenizer: Callable[[Path, Mapping[str, Any]], None] | None = None,
 ) -> None:
-    """Writes a new folder with a random model: config.json, safetensors and generation_config.json.
+    """Writes a new folder with a random model: config.json, safetensors, generation_config.json.
 
-    Every weight shows: scales of norms lie far from 1, biases far from 0, a head that is not tied is another table. The weights of a seed
-    are the same in every dtype, but for its rounding. family: one of `names`. settings: entries of
-    config.json to change, nested ones by names with dots (`rope_parameters.factor`).
-    tokenizer: writes the files of a tokenizer into a folder, given config.json.
-    Raises ValueError on an unknown family or size, on settings that its config.json cannot have, and if the path exists.
+    Every weight affects the output: norm scales are far from 1, biases are far from 0, and untied
+    heads have their own table. A seed gives the same weights in every dtype, up to rounding.
+    family: one of `names`. settings: entries of config.json to change; dots reach into nested ones
+    (`rope_parameters.factor`). tokenizer: writes tokenizer files into a folder, given config.json.
+    Raises ValueError on an unknown family or size, on invalid settings, and if the path exists.
     """
     known("family", [family], names())
     known("size", [size], SIZES)
@@ -57,17 +57,17 @@ def write(
 
 
 def names() -> list[str]:
-    """Returns the names of the models that `write` makes: the families, and further models of some of them."""
+    """Returns the model names that `write` accepts: the families and variants of some of them."""
     return [*FAMILIES, *(name for name in _tables() if name not in FAMILIES and "like" in _tables()[name])]
 
 
 def family_of(name: str) -> Family:
-    """Returns the family of the model of that name."""
+    """Returns the family of a model name."""
     return FAMILIES[name if name in FAMILIES else _tables()[name]["like"]]
 
 
 def weights(config: TransformerConfig, seed: int) -> dict[str, np.ndarray]:
-    """Returns random parameters by canonical name, in float64, of a model whose outputs stay of the size of its inputs."""
+    """Returns random float64 parameters by canonical name, scaled to keep activations stable."""
     return {name: _drawn(name, shape, config, seed) for name, shape in parameters.shapes(config).items()}
 
 
@@ -89,7 +89,7 @@ def _tables() -> dict[str, dict[str, Any]]:
 
 
 def _said(name: str, size: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the entries of config.json. Raises ValueError on settings of entries that the family does not have, or that do not count."""
+    """Returns the entries of config.json. Raises ValueError on settings without effect."""
     tables, family = copy.deepcopy(_tables()), family_of(name)
     own = tables.get(tables[name].get("like", ""), {}) | tables[name]
     parts = [tables["model"], *([tables["decoder"]] if "rope_parameters" in own else []), own]
@@ -112,18 +112,18 @@ def _said(name: str, size: str, settings: Mapping[str, Any]) -> dict[str, Any]:
             if not isinstance(held, dict):
                 raise ValueError(f"{'.'.join(outer[:depth])} must be an object to have {name}; got {held!r:.50}")
         held[last] = value
-    # what has an item for each layer is repeated, or cut, where another number of layers is set alone
+    # lists with one item per layer are repeated or cut to the new number of layers
     if isinstance(count := said.get("num_hidden_layers"), int):
         for name in said.keys() - settings.keys() - {"architectures"}:
             if isinstance(value := said[name], list) and len(value) == layers:
                 said[name] = [value[layer % len(value)] for layer in range(count)]
     if "model_type" in settings:
-        raise ValueError(f"model_type is the family's, {family.model_type}; give another family")
+        raise ValueError(f"model_type is fixed to the family's, {family.model_type}; choose another family instead")
     return said | {"model_type": family.model_type}
 
 
 def _refuse_beside(said: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
-    """Raises ValueError on a setting beside rope_parameters of what stands within it, which alone counts."""
+    """Raises ValueError on a top-level setting that an entry of rope_parameters overrides."""
 
     def within(held: Any, path: str) -> Iterator[str]:
         for name, value in held.items() if isinstance(held, Mapping) else ():
@@ -133,13 +133,13 @@ def _refuse_beside(said: Mapping[str, Any], settings: Mapping[str, Any]) -> None
     places = [*within(said.get("rope_parameters"), "rope_parameters")]
     for name in settings.keys() - said.keys():
         if own := [place for place in places if place.endswith(f".{name}")]:
-            raise ValueError(f"{name} counts only where rope_parameters has none; set {' or '.join(own)}")
+            raise ValueError(f"{name} has no effect, because rope_parameters overrides it; set {' or '.join(own)}")
 
 
 def _config(family: Family, said: Mapping[str, Any]) -> TransformerConfig:
     named = said["architectures"]
     if not (isinstance(named, list) and len(named) == 1 and named[0] in family.classes):
-        raise ValueError(f"architectures must name one class of {', '.join(family.classes)}; got {named!r:.100}")
+        raise ValueError(f"architectures must name one of the classes {', '.join(family.classes)}; got {named!r:.100}")
     heads = family.classes[named[0]]
     if unsupported := [head.name for head in family.heads if head.name in heads and head.flag is None]:
         raise ValueError(f"{named[0]} has a {unsupported[0]}, which is not supported")

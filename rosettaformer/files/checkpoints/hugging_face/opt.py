@@ -1,4 +1,4 @@
-"""OPT (Zhang et al. 2022): OPTModel, OPTForCausalLM and classes with other heads. Position 0 is row 2 of the table of positions."""
+"""OPT (Zhang et al. 2022): OPTModel and others. Position 0 is row 2 of the table."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,8 +19,8 @@ def _read(entries: Mapping[str, Any]) -> dict[str, Any]:
         got = f"{before!r:.100} and {removed!r:.100}"
         raise ValueError(f"{_BEFORE} and {_REMOVED} must be true or false; got {got}")
     if width not in (None, entries["hidden_size"]):
-        why = "embeddings of another width, as of opt-350m, are not supported"
-        raise ValueError(f"{_WIDTH} must be hidden_size: {why}; got {width!r:.100}")
+        why = "embeddings of a different width (opt-350m) are not supported"
+        raise ValueError(f"{_WIDTH} must equal hidden_size: {why}; got {width!r:.100}")
     return {"norm_placement": "pre" if before else "post", "final_norm": before and not removed}
 
 
@@ -62,7 +62,7 @@ FAMILY = Family(
         head_sizes("hidden_size", "num_attention_heads"),
         Joint(
             {_BEFORE: True, _REMOVED: False, _WIDTH: None}, {"norm_placement": _BEFORE, "final_norm": _REMOVED}, _read, _write,
-            f"`{_WIDTH}` must be `hidden_size`, which that of opt-350m is not",
+            f"`{_WIDTH}` must equal `hidden_size`, which excludes opt-350m",
         ),
     ),
     only={**ONLY, "layer_norm_elementwise_affine": True, "layerdrop": 0.0},

@@ -1,6 +1,6 @@
-"""Phi-3 and Phi-4 (Abdin et al. 2024): Phi3Model, Phi3ForCausalLM and classes with other heads.
+"""Phi-3 and Phi-4 (Abdin et al. 2024): Phi3Model, Phi3ForCausalLM and others.
 
-qkv_proj holds query, key and value one below the other; gate_up_proj holds the gate and the hidden layer.
+qkv_proj stacks query, key and value; gate_up_proj stacks the gate and the hidden layer.
 """
 
 from ..tables import Part, Row, Table
@@ -31,11 +31,11 @@ FAMILY = decoder.family(
         ),
         windows.everywhere(None),
     ),
-    # resid_pdrop drops the sub-layers' outputs, but not the embedded tokens
+    # resid_pdrop applies to the outputs of sub-layers, but not to the embedded tokens
     only={name: value for name, value in ONLY.items() if name != "auto_map"} | {"resid_pdrop": 0.0, "attention_bias": False},
     ignored={
-        "embd_pdrop": "the class drops no embedded tokens",
-        "auto_map": "published folders name code of their own, of the same model",
+        "embd_pdrop": "the class does not drop embedded tokens",
+        "auto_map": "published folders name custom code for the same model",
     },
     without=("ForQuestionAnswering",),
     table=decoder.table(*_LAYER),

@@ -1,6 +1,6 @@
-"""Decoders of which the declaration says everything.
+"""Decoder families that their declaration describes completely.
 
-Each has a class without a head, one with logits, and mostly classes with other heads.
+Each has a class without a head and one with logits; most also have classes with other heads.
 """
 
 from typing import Any
@@ -11,7 +11,7 @@ from .family import ONLY, Entry, head_sizes
 
 _HEADS = head_sizes("hidden_size", "num_attention_heads", {"head_dim": None}, divides=False)
 _HEADS_OF_128 = head_sizes("hidden_size", "num_attention_heads", {"head_dim": 128}, divides=False)
-_OF_QUESTIONS = ("transformer.",)  # of the class ForQuestionAnswering
+_OF_QUESTIONS = ("transformer.",)  # prefix in the ForQuestionAnswering classes
 
 # Touvron et al. 2023; Grattafiori et al. 2024
 LLAMA = decoder.family(
@@ -25,12 +25,12 @@ LLAMA = decoder.family(
         head_sizes("hidden_size", "num_attention_heads", {"head_dim": None}), rotary.flat(10000.0, 2048),
     ),
     only={**ONLY, "rope_interleaved": False},
-    ignored={"is_llama_config": "a mark of other programs"},
+    ignored={"is_llama_config": "a marker for other programs"},
     prefixes=_OF_QUESTIONS,
     table=decoder.table(*decoder.NORMS, *decoder.attention(), *decoder.feed_forward(biases=True)),
 )  # fmt: skip
 
-# Jiang et al. 2023; all layers have a window, or none
+# Jiang et al. 2023; a window in all layers or in none
 MISTRAL = decoder.family(
     "Mistral", "mistral", "Mistral",
     entries=decoder.entries(
@@ -43,7 +43,7 @@ MISTRAL = decoder.family(
     ),
 )  # fmt: skip
 
-# Mistral AI 2024: Mistral with windows by layer
+# Mistral AI 2024: Mistral with a window in some layers
 MINISTRAL = decoder.family(
     "Ministral", "ministral", "Ministral",
     entries=MISTRAL.entries,
@@ -53,15 +53,15 @@ MINISTRAL = decoder.family(
         windows.by_layer(
             {"sliding_window": 4096},
             lambda entries, layers: ["global" if entries["sliding_window"] is None else "local"] * layers,
-            "`layer_types` says which layers have the window; without it all, if it has a value",
-            unused=4096,  # without which the class fails
+            "`layer_types` sets which layers have a window; default: all, if `sliding_window` is set",
+            unused=4096,  # the class fails without it
         ),
     ),
     prefixes=_OF_QUESTIONS,
     table=MISTRAL.table,
 )  # fmt: skip
 
-# Yang et al. 2024, with 2.5: queries, keys and values have biases
+# Yang et al. 2024, including 2.5: queries, keys and values have biases
 _QWEN: dict[str, Any] = {
     "vocab_size": 151936, "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
     "num_key_value_heads": 32, "intermediate_size": 22016,
@@ -76,7 +76,7 @@ QWEN2 = decoder.family(
     table=decoder.table(*decoder.NORMS, *decoder.attention(output=False), *decoder.feed_forward()),
 )  # fmt: skip
 
-# Yang et al. 2025: queries and keys are normed over each head
+# Yang et al. 2025: each head's queries and keys are normalised
 QWEN3 = decoder.family(
     "Qwen 3", "qwen3", "Qwen3",
     fixed={"query_key_norm": "head"},
@@ -94,7 +94,7 @@ GEMMA = decoder.family(
     fixed=decoder.GEMMA,
     entries=decoder.entries(
         decoder.ATTENTION_BIAS,
-        words=decoder.TANH | {"gelu": "gelu_tanh"},  # as the first files have it, it is its approximation
+        words=decoder.TANH | {"gelu": "gelu_tanh"},  # the first files say gelu but mean its approximation
         vocab_size=256000, hidden_size=3072, num_hidden_layers=28, num_attention_heads=16,
         num_key_value_heads=16, intermediate_size=24576, tie_word_embeddings=True,
     ),
@@ -108,7 +108,7 @@ GEMMA = decoder.family(
     table=decoder.table(*decoder.NORMS, *decoder.attention(), *decoder.feed_forward()),
 )  # fmt: skip
 
-# OLMo Team 2024: norms stand after the sub-layers, and queries and keys are normed over all heads together
+# OLMo Team 2024: norms follow the sub-layers; queries and keys are normalised over all heads
 OLMO2 = decoder.family(
     "OLMo 2", "olmo2", "Olmo2",
     fixed={"norm_placement": "after", "query_key_norm": "width", "norm_cast_before_scale": False},
@@ -124,8 +124,8 @@ OLMO2 = decoder.family(
     ),
 )  # fmt: skip
 
-# OLMo Team 2025: OLMo 2 with a window in all but the last of every four layers; scaling changes the rotation
-# of layers without one
+# OLMo Team 2025: OLMo 2 with a window in all but the last of every four layers; RoPE scaling is for
+# layers without a window
 OLMO3 = decoder.family(
     "OLMo 3", "olmo3", "Olmo3",
     fixed=OLMO2.fixed,
@@ -136,8 +136,8 @@ OLMO3 = decoder.family(
         windows.by_layer(
             {"sliding_window": 4096},
             lambda entries, layers: ["local" if (layer + 1) % 4 else "global" for layer in range(layers)],
-            "`layer_types` says which layers have the window; without it all but the last of every four",
-            unused=4096,  # without which the class fails
+            "`layer_types` sets which layers have a window; default: all but the last of every four",
+            unused=4096,  # the class fails without it
         ),
     ),
     only={**ONLY, "partial_rotary_factor": (None, 1.0)},
@@ -145,8 +145,8 @@ OLMO3 = decoder.family(
     table=OLMO2.table,
 )  # fmt: skip
 
-# GLM-4 of 2024 (GLM Team 2024): neighbouring features of a part of each head rotate together; gate_up_proj
-# holds the gate and the hidden layer
+# GLM-4 of 2024 (GLM Team 2024): partial rotation of adjacent features; gate_up_proj stacks the gate
+# and the hidden layer
 GLM = decoder.family(
     "GLM", "glm", "Glm",
     fixed={"rotary_layout": "interleaved"},
@@ -160,7 +160,7 @@ GLM = decoder.family(
     table=decoder.table(*decoder.NORMS, *decoder.attention(output=False), *decoder.GATE_AND_HIDDEN),
 )  # fmt: skip
 
-# GLM-4 of 2025 (GLM Team 2025): GLM with another norm after each sub-layer
+# GLM-4 of 2025 (GLM Team 2025): GLM with an additional norm after each sub-layer
 GLM4 = decoder.family(
     "GLM-4-0414", "glm4", "Glm4",
     fixed={"rotary_layout": "interleaved", "norm_placement": "sandwich"},
@@ -177,7 +177,7 @@ GLM4 = decoder.family(
     ),
 )  # fmt: skip
 
-# Bellagente et al. 2024: norms have offsets, and a part of each head rotates
+# Bellagente et al. 2024: norms have offsets, and only part of each head rotates
 STABLELM = decoder.family(
     "StableLM", "stablelm", "StableLm",
     fixed={**decoder.LAYER_NORM},
@@ -188,8 +188,8 @@ STABLELM = decoder.family(
         num_key_value_heads=32, intermediate_size=6912, layer_norm_eps=1e-5,
     ),
     joints=(head_sizes("hidden_size", "num_attention_heads"), rotary.flat(10000.0, 4096, partial=0.25)),
-    # hidden_dropout drops the output of the feed-forward alone; the 12B model has a parallel block and norms
-    # of queries and keys
+    # hidden_dropout applies only to the feed-forward output; the 12B model has a parallel block and
+    # normalises queries and keys
     only={**ONLY, "use_parallel_residual": False, "qk_layernorm": False, "hidden_dropout": 0.0},
     ignored={"norm_eps": "the class reads `layer_norm_eps`"},
     without=("ForQuestionAnswering",),
@@ -215,7 +215,7 @@ SEED_OSS = decoder.family(
     table=LLAMA.table,
 )  # fmt: skip
 
-# without experts (Baidu 2025): neighbouring features rotate together
+# the model without experts (Baidu 2025): adjacent features rotate together
 ERNIE4_5 = decoder.family(
     "ERNIE 4.5", "ernie4_5", "Ernie4_5",
     fixed={"rotary_layout": "interleaved", "attention_dropout_rate": 0.0},
@@ -228,13 +228,13 @@ ERNIE4_5 = decoder.family(
     joints=(_HEADS_OF_128, rotary.flat(500000.0, 131072)),
     ignored=dict.fromkeys(
         ("attention_dropout", "attention_probs_dropout_prob", "hidden_dropout_prob"),
-        "the class drops nothing",
+        "the class has no dropout",
     ),
     classes={"Ernie4_5ForCausalLM": ("language_head",), "Ernie4_5Model": ()},
     table=LLAMA.table,
 )  # fmt: skip
 
-# Kyutai 2025: neighbouring features rotate together
+# Kyutai 2025: adjacent features rotate together
 HELIUM = decoder.family(
     "Helium", "helium", "Helium",
     fixed={"rotary_layout": "interleaved", "norm_cast_before_scale": False},

@@ -1,4 +1,4 @@
-"""Examines a Hugging Face folder as a whole: its config.json, its tensors, and everything that is wrong with either."""
+"""Reads Hugging Face folders and reports everything that is wrong with config.json and tensors."""
 
 import os
 import re
@@ -22,13 +22,16 @@ from .family import Family
 from .heads import Heads, advice, belonging, select
 
 CONFIG, GENERATION = recognise.CONFIG, "generation_config.json"
-ROWS = 1024  # elements of a table that are compared at once
+ROWS = 1024  # table rows compared at a time
 
 
 @dataclass
 class Examination:
-    """The content of a folder. natives: the tensors that the config has, by stored name. states: of every tensor, stored or missing, by
-    stored name: matched, tied, missing, unexpected, shape, dtype, left out or buffer. alien: heads that have to be left out.
+    """The content of a folder.
+
+    natives: the tensors that the config expects, by stored name. states: the state of every stored
+    or missing tensor (matched, tied, missing, unexpected, shape, dtype, left out or buffer).
+    alien: heads that must be ignored.
     """
 
     path: Path
@@ -42,7 +45,7 @@ class Examination:
     problems: list[str] = field(default_factory=list)
 
     def checkpoint(self) -> Checkpoint:
-        """Returns the checkpoint, with parameters that are views of the files. Raises CheckpointError listing every problem."""
+        """Returns the checkpoint, as views of the files. Raises CheckpointError on any problem."""
         if self.problems or self.config is None:
             raise CheckpointError(self.path, self.problems)
         found: dict[str, np.ndarray] = {}
@@ -53,21 +56,22 @@ class Examination:
 
 
 def view(path: str | Path, *, ignore: Sequence[str] = (), spare: Sequence[str] = ()) -> Checkpoint:
-    """Returns the checkpoint in a folder, or in a file or an index within it, with parameters that are views of its files.
+    """Returns the checkpoint of a folder, or of a file or index in it, as views of its files.
 
-    ignore: what is treated as absent: tensors, entries of config.json and generation_config.json, and heads, whether they are there or not:
-    pooler, masked_language_head, classifier, and unsupported ones such as next_sentence_head. spare: heads that are optional.
-    Raises ValueError listing every problem: shards; unsupported entries; missing, unexpected and misshapen tensors; those of other heads,
-    with how to leave them out; ties that contradict config.json; dtypes; values that are not finite.
+    ignore: tensors, entries of config.json and generation_config.json, and heads to treat as absent
+    (pooler, masked_language_head, classifier, or unsupported ones such as next_sentence_head).
+    spare: heads that may be missing. Raises ValueError listing every problem: shards; unsupported
+    entries; missing, unexpected and misshapen tensors; unsupported heads and how to ignore them;
+    ties that contradict config.json; dtypes; values that are not finite.
     """
     return examine(path, ignore=ignore, spare=spare).checkpoint()
 
 
 def examine(path: str | Path, *, ignore: Sequence[str] = (), spare: Sequence[str] = ()) -> Examination:
-    """Like `view`, but returns the problems, and the state of every tensor.
+    """Like `view`, but returns the problems and the state of every tensor.
 
-    Raises ValueError if there is no config.json of a supported family, or no tensors; the result holds every other problem. If files are
-    damaged or missing, it holds only that.
+    Raises ValueError if config.json is not that of a supported family, or if there are no tensors.
+    If files are damaged or missing, no other problems are reported.
     """
     path = Path(path)
     folder = path if path.is_dir() else path.parent
@@ -75,7 +79,7 @@ def examine(path: str | Path, *, ignore: Sequence[str] = (), spare: Sequence[str
     source = pickled.read(path)
     family, foreign = _told(folder, files, ignore, source.tensors)
     said = foreign[CONFIG]
-    empty = [] if source.tensors else ["holds no tensors"]
+    empty = [] if source.tensors else ["has no tensors"]
     found = Examination(path, family, foreign, dict(source.tensors), problems=list(source.problems or empty))
     if found.problems:
         return found
@@ -100,7 +104,7 @@ def examine(path: str | Path, *, ignore: Sequence[str] = (), spare: Sequence[str
 
 
 def _matched(found: Examination, config: TransformerConfig, keys: Mapping[str, str], heads: Heads) -> TransformerConfig:
-    """Matches tensors like `_match`, and returns the config with what they show."""
+    """Matches tensors like `_match`, and returns the config corrected by what they show."""
     config, problems = layered(found.family, config, keys)
     found.problems += problems
     config, problems = switched(found.family, config, keys)
@@ -110,22 +114,23 @@ def _matched(found: Examination, config: TransformerConfig, keys: Mapping[str, s
 
 
 def _lacking(found: Examination, said: Mapping[str, Any], keys: Mapping[str, str], heads: Heads) -> list[str]:
-    """Returns what is wrong with the tensors of a folder whose entries are not supported, if they are those of another family: some that
-    the supported entries ask for are missing.
+    """Reports missing tensors of a folder whose entries are not supported.
+
+    They suggest that the folder belongs to another family.
     """
     config, _ = entries.config_of(found.family, entries.supported_alone(found.family, said), heads.chosen)
     own = Examination(found.path, found.family, found.foreign, found.tensors)
     if config:
         _matched(own, config, keys, heads)
     missing = [name for name, state in own.states.items() if state == "missing"]
-    first = f"has not the tensors of a {found.family.name}, so that its model_type may be another; it lacks {', '.join(missing[:3])}"
+    first = f"is missing tensors of a {found.family.name}, so its model_type may be wrong: {', '.join(missing[:3])}"
     return [f"{first} and {len(missing) - 3} more" if len(missing) > 3 else first] if missing else []
 
 
 def described(path: Path, *, ignore: Sequence[str] = ()) -> Checkpoint:
-    """Returns what the files of a folder say of its model, whose tensors are not read: a checkpoint without parameters.
+    """Returns the checkpoint that a folder's JSON files describe, without reading tensors.
 
-    ignore: entries and heads that are treated as absent. Raises ValueError listing every problem.
+    ignore: entries and heads to treat as absent. Raises ValueError listing every problem.
     """
     files = _files(path)
     family, foreign = _told(path, files, ignore, ())
@@ -139,13 +144,13 @@ def described(path: Path, *, ignore: Sequence[str] = ()) -> Checkpoint:
 
 
 def _unknown(ignore: Sequence[str], family: Family, given: Sequence[str]) -> list[str]:
-    """Returns a problem for each name to ignore that is neither given nor a head of the family."""
+    """Reports each ignored name that is neither given nor a head of the family."""
     known = [*given, *(head.name for head in family.heads)]
-    return [f"there is no head, tensor or entry {name} to ignore{nearest(name, known)}" for name in ignore if name not in known]
+    return [f"--ignore {name}: there is no such head, tensor or entry{nearest(name, known)}" for name in ignore if name not in known]
 
 
 def _files(folder: Path) -> dict[str, dict[str, Any]]:
-    """Returns the entries of config.json, and of generation_config.json if there is one."""
+    """Reads config.json, and generation_config.json if there is one."""
     files = {CONFIG: recognise.hugging_face_config(folder)}
     if os.path.lexists(folder / GENERATION):
         files[GENERATION] = read_object(folder / GENERATION)
@@ -155,7 +160,7 @@ def _files(folder: Path) -> dict[str, dict[str, Any]]:
 def _told(
     folder: Path, files: Mapping[str, Mapping[str, Any]], ignore: Sequence[str], tensors: Iterable[str]
 ) -> tuple[Family, dict[str, Any]]:
-    """Returns the family, and the entries that are not ignored. Raises ValueError if it is not supported."""
+    """Returns the family and the entries that are not ignored. Raises ValueError if unsupported."""
     foreign = {file: {name: value for name, value in entries.items() if name not in ignore} for file, entries in files.items()}
     family = _family(foreign[CONFIG], tensors)
     if family and foreign[CONFIG].get("model_type") in composite.TEXTS:
@@ -164,14 +169,15 @@ def _told(
         kind = foreign[CONFIG].get("model_type")
         if named := recognise.model_type(folder):
             raise recognise.ForeignError(folder, recognise.unread(named, folder, list(tensors)[:1]))
-        raise ValueError(f"{folder / CONFIG} must have a model_type of {', '.join(FAMILIES)}; got {kind!r:.100}")
+        raise ValueError(f"{folder / CONFIG} must have a supported model_type, one of {', '.join(FAMILIES)}; got {kind!r:.100}")
     foreign[CONFIG]["model_type"] = family.model_type
     return family, foreign
 
 
 def family_of(path: Path, names: Iterable[str]) -> Family | None:
-    """Returns the family of a folder, or of the folder of a file, whose tensors have these names: by config.json's model_type, or by its
-    class or the tensors if it has none. None if the family is not supported.
+    """Returns the family of a folder or of a file's folder; None if it is not supported.
+
+    config.json's model_type decides, or else its class or the tensor names.
     """
     try:
         return _family(recognise.hugging_face_config(path), names)
@@ -189,7 +195,7 @@ def _family(said: Mapping[str, Any], names: Iterable[str]) -> Family | None:
 
 
 def _keys(found: Examination, ignore: Sequence[str]) -> dict[str, str]:
-    """Returns native name -> stored name of every tensor, without buffers and ignored ones."""
+    """Maps native to stored names, without buffers and ignored tensors."""
     keys: dict[str, str] = {}
     for key in found.tensors:
         native = found.family.native(key)
@@ -199,21 +205,21 @@ def _keys(found: Examination, ignore: Sequence[str]) -> dict[str, str]:
             found.states[key] = "buffer"
         elif native in keys:
             found.states[key] = "unexpected"
-            found.problems.append(f"{key} and {keys[native]} are the same tensor of a {found.family.name}: --ignore one of them")
+            found.problems.append(f"{key} and {keys[native]} are the same tensor of a {found.family.name}; --ignore one of them")
         else:
             keys[native] = key
     return keys
 
 
 def _match(found: Examination, config: TransformerConfig, keys: Mapping[str, str], heads: Heads) -> None:
-    """Matches the config's tensors with the folder's, and notes what does not fit: names, shapes, ties."""
+    """Matches the config's tensors with the folder's, and records every problem."""
     family, ties = found.family, _ties(found.family, config)
     keys, prefixed = dict(keys), any(key.startswith(family.prefix) for key in keys.values())
     rows = family.rows(config)
     expected = {native.name: native for native in tables.natives(rows, config)}
     held = {row.parts[0].name for row in rows}
     for name in [row.name for row in family.table if row not in rows and row.parts[0].name in held and row.name in keys]:
-        found.states[keys.pop(name)] = "left out"  # another tensor takes its place
+        found.states[keys.pop(name)] = "left out"  # another tensor replaces it
     for twin, name in family.twins.items():
         if name not in keys and twin in keys:
             keys[name] = keys.pop(twin)
@@ -227,7 +233,7 @@ def _match(found: Examination, config: TransformerConfig, keys: Mapping[str, str
         expected.pop(name)
     if not config.tie_logits:
         untied = [name for name in _ties(family, config.replace(tie_logits=True)) if name not in keys]
-        found.problems += [f"config.json says tie_word_embeddings false, but there is no {name}" for name in untied]
+        found.problems += [f"config.json has tie_word_embeddings=false, but there is no {name}" for name in untied]
     lost = _lost_heads(found, heads, [name for name in expected if name not in keys])
     found.natives = {keys.get(name, family.stored(name, prefixed)): native for name, native in expected.items() if name not in lost}
     shapes = {key: native.shape for key, native in found.natives.items()}
@@ -247,42 +253,42 @@ def _state(array: np.ndarray | None, shape: tuple[int, ...]) -> str:
 
 
 def _ties(family: Family, config: TransformerConfig) -> dict[str, str]:
-    """Returns the native tensors that the config ties to another one."""
+    """Returns the native tensors that the config ties to other tensors."""
     names = {row.parts[0].name: row.name for row in family.table}
     return {names[name]: names[stored] for name, stored in parameters.ties(config).items()}
 
 
 def _lost_heads(found: Examination, heads: Heads, missing: Sequence[str]) -> list[str]:
-    """Returns the tensors of heads that are missing completely; each head is one problem."""
+    """Returns the tensors of completely missing heads; each such head is one problem."""
     lost: list[str] = []
     for head in found.family.heads:
         own = belonging([head], [row.name for row in found.family.table])
         if head.flag and head.name in heads.chosen and own and {*own} <= {*missing}:
-            found.problems.append(f"lacks the {head.name} of its class, with the tensors {', '.join(own)}: {advice(head.name)}")
+            found.problems.append(f"lacks the {head.name} of its class (tensors {', '.join(own)}); {advice(head.name)}")
             lost += own
     return lost
 
 
 def _compare(found: Examination, key: str, stored: str, tied: bool) -> None:
-    """Notes a tensor that is stored beside the one it is tied to, as a problem if they differ."""
+    """Compares a stored tensor with the tensor it is tied to; a difference is a problem."""
     found.states[key] = "tied"
     first, second = found.tensors[key], found.tensors[stored]
     parts = (slice(start, start + ROWS) for start in range(0, len(first), ROWS))
     same = first.shape == second.shape and first.dtype == second.dtype
     if tied and not (same and all(first[part].tobytes() == second[part].tobytes() for part in parts)):
-        found.problems.append(f"{key} must equal {stored}, to which the config ties it (tie_word_embeddings); they differ")
+        found.problems.append(f"{key} differs from {stored}, to which config.json ties it (tie_word_embeddings)")
 
 
 _FIELDS = {"d": "model_width", "f": "feed_forward_width", "p": "max_positions", "a": "segments"}
 _OF_HEADS = {"h": "heads", "g": "key_value_heads", "k": "key_size", "e": "value_size"}
-# fields -> how the names of tensors end that only a model with the field has
+# field -> end of the names of tensors that exist only if the field is set
 _BIASES = {
     "query_key_value_bias": "attention.query.bias", "attention_output_bias": "attention.output.bias", "feed_forward_bias": ".hidden.bias",
 }  # fmt: skip
 
 
 def contradictions(family: Family, natives: Mapping[str, Native], tensors: Mapping[str, np.ndarray]) -> Iterator[str]:
-    """Returns a line for every entry whose axes have another size in all tensors. natives: by their stored names."""
+    """Reports every entry whose axes have a different size in all tensors."""
     entries = family.entry_names()
     letters = {letter: entries[field] for letter, field in _FIELDS.items() if field in entries} | {"v": "vocab_size", "c": "id2label"}
     letters |= {f"({pair})": _together(entries, pair) for pair in ("h k", "h e", "g k", "g e")}
@@ -304,12 +310,12 @@ def contradictions(family: Family, natives: Mapping[str, Native], tensors: Mappi
 
 
 def _axes(letters: str) -> list[str]:
-    """Returns the axes of a tensor, each of which may be several canonical ones in brackets."""
+    """Splits the axes of a tensor; brackets group canonical axes into one."""
     return re.findall(r"\(.*?\)|\w+", letters)
 
 
 def _together(entries: Mapping[str, str], letters: str) -> str:
-    """Returns the entries of the axes that are one axis of a tensor; empty if none of them is an entry of its own."""
+    """Names the entries behind a grouped axis; empty if they do not determine it."""
     count, size = (entries.get(_OF_HEADS[letter], "") for letter in letters.split())
     if size:
         return f"{count} x {size}" if count else ""
@@ -318,7 +324,7 @@ def _together(entries: Mapping[str, str], letters: str) -> str:
 
 
 def switched(family: Family, config: TransformerConfig, names: Iterable[str]) -> tuple[TransformerConfig, list[str]]:
-    """Returns the config with the biases that the tensors show, by their native names, and a line for every entry that denies them."""
+    """Returns the config with the biases that exist, and a problem for every entry that differs."""
     present, problems = {re.sub(r"\.\d+\.", ".*.", name) for name in names}, []
     for entry in family.entries:
         own = [row.name for row in family.table if any(row.parts[0].name.endswith(_BIASES.get(field, "\n")) for field in entry.fields)]
@@ -330,9 +336,9 @@ def switched(family: Family, config: TransformerConfig, names: Iterable[str]) ->
 
 
 def layered(family: Family, config: TransformerConfig, names: Iterable[str]) -> tuple[TransformerConfig, list[str]]:
-    """Returns the config with the number of layers that the tensors show, by their native names, and a line if it differs.
+    """Returns the config with the layers that exist, and a problem if their number differs.
 
-    Nothing is built for a layer before a tensor proves it exists: a file may claim any number.
+    A layer counts only if it has a tensor, since a file may claim any number.
     """
     names, problems = list(names), []
     entries = family.entry_names()

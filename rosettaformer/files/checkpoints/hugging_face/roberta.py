@@ -1,7 +1,7 @@
-"""RoBERTa (Liu et al. 2019): RobertaModel, RobertaForMaskedLM and classes with other heads.
+"""RoBERTa (Liu et al. 2019): RobertaModel, RobertaForMaskedLM and others.
 
-A BERT whose position 0 is the row after that of the padding id, and whose first real token has it. The
-library finds real tokens by the padding id, and the reference by the mask.
+A BERT whose first real token has position 0, stored in the row after that of the padding id.
+The library finds real tokens by the padding id, the reference by the mask.
 """
 
 from collections.abc import Mapping
@@ -19,13 +19,13 @@ _PADDING, _ROWS = "pad_token_id", "max_position_embeddings"
 def _read(entries: Mapping[str, Any]) -> dict[str, Any]:
     padding, rows = entries[_PADDING], entries[_ROWS]
     if not is_integer(padding) or padding < 0 or not is_integer(rows) or rows < padding + 2:
-        wanted = f"{_PADDING} must be a token id, and {_ROWS} at least 2 more"
+        wanted = f"{_PADDING} must be a token id, and {_ROWS} at least {_PADDING} + 2"
         raise ValueError(f"{wanted}; got {padding!r:.50} and {rows!r:.50}")
     return {"position_offset": padding + 1, "max_positions": rows - padding - 1}
 
 
 def roberta(name: str, model_type: str, begin: str, vocabulary: int) -> Family:
-    """Returns a family of this kind. begin: how the names of its classes begin."""
+    """Returns a family of this kind. begin: the start of its class names."""
     return Family(
         name=name,
         model_type=model_type,
@@ -40,7 +40,7 @@ def roberta(name: str, model_type: str, begin: str, vocabulary: int) -> Family:
                     _PADDING: config.position_offset - 1,
                     _ROWS: config.max_positions + config.position_offset,
                 },
-                "position 0 is the row after that of the padding id",
+                "position 0 is the row after the padding id's",
             ),
         ),
         only={**ONLY, "is_decoder": False, "position_embedding_type": "absolute", "embedding_size": None},
@@ -56,7 +56,7 @@ def roberta(name: str, model_type: str, begin: str, vocabulary: int) -> Family:
             f"{begin}ForQuestionAnswering": ("question_answering_head",),
         },
         heads=(
-            Head("pooler", r"(pooler|classifier\.dense)\..*", "pooler"),  # each class has one of them
+            Head("pooler", r"(pooler|classifier\.dense)\..*", "pooler"),  # one of the two, depending on the class
             Head("masked_language_head", r"lm_head\..*", "masked_language_head"),
             Head("classifier", r"classifier\.(dense|out_proj)\..*", "classes"),
             Head("token_classifier", r"classifier\.(weight|bias)"),

@@ -1,6 +1,7 @@
-"""Entries of config.json about rotary positions: of today's library `rope_parameters`, flat or for each kind of layer; of earlier versions
-`rope_theta`, `rope_scaling`, `partial_rotary_factor` and `rope_local_base_freq`.
+"""Entries of config.json about rotary positions.
 
+The library now writes `rope_parameters`, for all layers or by kind of layer. Earlier versions wrote
+`rope_theta`, `rope_scaling`, `partial_rotary_factor` and `rope_local_base_freq`.
 Source: transformers/modeling_rope_utils.py, 5.23.
 """
 
@@ -15,20 +16,20 @@ from reference_numpy.rotary_scaling import SCALINGS, RotaryScaling
 
 from .family import Joint
 
-# rope_type -> our kind
+# rope_type -> kind of scaling
 TYPES = {"default": "none", **{name: name for name in SCALINGS if name != "none"}}
-# our parameters of a scaling -> those of rope_parameters
+# parameters of a scaling -> entries of rope_parameters
 NAMES = {
     "factor": "factor", "original_length": "original_max_position_embeddings", "low_frequency_factor": "low_freq_factor",
     "high_frequency_factor": "high_freq_factor", "beta_fast": "beta_fast", "beta_slow": "beta_slow", "truncate": "truncate",
     "attention_factor": "attention_factor", "short_factors": "short_factor", "long_factors": "long_factor",
 }  # fmt: skip
 _ALWAYS = {"rope_type", "type", "rope_theta", "partial_rotary_factor", NAMES["original_length"]}
-_BESIDE = {"yarn": {"mscale", "mscale_all_dim"}, "longrope": {"factor"}}  # from which the attention factor is computed
+_BESIDE = {"yarn": {"mscale", "mscale_all_dim"}, "longrope": {"factor"}}  # inputs of the attention factor
 GLOBAL, LOCAL = "full_attention", "sliding_attention"
 _OF_GLOBAL = {"rotary_base": "rope_theta", "rotary_scaling": "rope_parameters"}
 _OF_LOCAL = {"local_rotary_base": "rope_theta", "local_rotary_scaling": "rope_parameters"}
-_NOTE = "`rope_scaling`, if it is given, counts in place of `rope_parameters`; entries beside these count where they are silent"
+_NOTE = "`rope_scaling` takes precedence over `rope_parameters`; top-level entries fill in what these leave out"
 
 
 def flat(
@@ -40,12 +41,12 @@ def flat(
     types: Collection[str] = tuple(TYPES),
     older: Mapping[str, str] | None = None,
 ) -> Joint:
-    """Returns the joint of a family whose layers all rotate alike.
+    """Returns the joint of a family whose layers all rotate in the same way.
 
-    theta, positions: the library's defaults of `rope_theta` and `max_position_embeddings`. partial: its default of the share of a head that
-    rotates, None if all of it must.
-    original: the default of `original_max_position_embeddings`, if the class has that entry. types: of `rope_type`. older: its names in
-    earlier versions.
+    theta, positions: the library's defaults of `rope_theta` and `max_position_embeddings`. partial:
+    its default of `partial_rotary_factor`, None if only 1 is supported. original: the default of
+    `original_max_position_embeddings`, if the class has that entry. types: the supported
+    `rope_type` values. older: old name of a `rope_type` -> new name.
     """
 
     def read(entries: Mapping[str, Any]) -> dict[str, Any]:
@@ -55,7 +56,7 @@ def flat(
         base, scaling = _read(given, label, entries, length, entries["rope_theta"], older or {}, types)
         share = _first(given.get("partial_rotary_factor"), entries["partial_rotary_factor"], partial, 1.0)
         if partial is None and share != 1:
-            raise ValueError(f"partial_rotary_factor of {label} must be 1, which alone is supported; got {share!r:.100}")
+            raise ValueError(f"partial_rotary_factor of {label} must be 1, the only supported value; got {share!r:.100}")
         return {
             **dict.fromkeys(("rotary_base", "local_rotary_base"), base),
             **dict.fromkeys(("rotary_scaling", "local_rotary_scaling"), scaling),
@@ -82,16 +83,16 @@ def flat(
 
 
 def by_layer_type(theta: float, local_theta: float, positions: int, local: str | None = "rope_local_base_freq") -> Joint:
-    """Returns the joint of a family whose local layers rotate otherwise than the global ones.
+    """Returns the joint of a family whose local and global layers rotate differently.
 
-    theta, positions: see `flat`. local: the entry of the local layers' base in earlier versions, if they had one.
+    theta, positions: see `flat`. local: the entry for the local layers' base in earlier versions.
     """
     older = {local: local_theta} if local else {}
 
     def read(entries: Mapping[str, Any]) -> dict[str, Any]:
         given = _object(entries["rope_parameters"], "rope_parameters")
         if others := [name for name in given if name not in (GLOBAL, LOCAL) and given[name] is not None]:
-            raise ValueError(f"rope_parameters must have {GLOBAL} and {LOCAL} alone; got {', '.join(map(str, others)):.100}")
+            raise ValueError(f"rope_parameters must have only {GLOBAL} and {LOCAL}; got {', '.join(map(str, others)):.100}")
         result: dict[str, Any] = {}
         bases = (entries["rope_theta"], entries[local] if local else local_theta)
         for name, fields, base in zip((GLOBAL, LOCAL), (_OF_GLOBAL, _OF_LOCAL), bases, strict=True):
@@ -100,8 +101,8 @@ def by_layer_type(theta: float, local_theta: float, positions: int, local: str |
             if name == GLOBAL and entries["rope_scaling"] is not None:
                 label, own = "rope_scaling", own | _object(entries["rope_scaling"], "rope_scaling")
             found, scaling = _read(own, label, entries, None, base)
-            if _first(own.get("partial_rotary_factor"), 1.0) != 1 or scaling.truncate is False:  # the class reads neither
-                raise ValueError(f"{label} must have a partial_rotary_factor of 1, and truncate true")
+            if _first(own.get("partial_rotary_factor"), 1.0) != 1 or scaling.truncate is False:  # the class ignores both
+                raise ValueError(f"{label} must have partial_rotary_factor 1 and truncate true")
             result |= zip(fields, (found, scaling), strict=True)
         return result
 
@@ -114,7 +115,7 @@ def by_layer_type(theta: float, local_theta: float, positions: int, local: str |
     entries = {
         "rope_parameters": None, "rope_scaling": None, "rope_theta": theta, "max_position_embeddings": positions, **older,
     }  # fmt: skip
-    note = f"`rope_parameters` has {GLOBAL} and {LOCAL}; `rope_scaling` counts for the first"
+    note = f"`rope_parameters` has {GLOBAL} and {LOCAL}; `rope_scaling` applies to the former"
     fields = _OF_GLOBAL | _OF_LOCAL | ({"local_rotary_base": local} if local else {})
     return Joint(entries, fields, read, write, note, kept=("max_position_embeddings",))
 
@@ -128,7 +129,7 @@ def _read(
     older: Mapping[str, str] | None = None,
     types: Collection[str] = tuple(TYPES),
 ) -> tuple[Any, RotaryScaling]:
-    """Returns the base and the scaling of rope_parameters, which an error calls by the label. original: goes before the given one."""
+    """Returns base and scaling. label: for errors. original: takes precedence over its entry."""
     kind = _first(given.get("rope_type"), given.get("type"), "default")
     kind = (older or {}).get(kind, kind) if isinstance(kind, str) else kind
     if not isinstance(kind, str) or kind not in types:
@@ -136,7 +137,7 @@ def _read(
     wanted, longest = SCALINGS[TYPES[kind]], entries["max_position_embeddings"]
     known = _ALWAYS | {NAMES[name] for name in wanted} | _BESIDE.get(kind, set())
     if others := [name for name, value in given.items() if name not in known and value is not None]:
-        raise ValueError(f"{label} of rope_type {kind} has no {', '.join(map(str, others)):.100}")
+        raise ValueError(f"{label} with rope_type {kind} does not have {', '.join(map(str, others)):.100}; remove it")
     values = {name: given.get(NAMES[name]) for name in wanted}
     if "original_length" in wanted:
         values["original_length"] = longest if kind == "dynamic" else _first(original, values["original_length"], longest)
@@ -164,7 +165,7 @@ def _ratio(longest: Any, original: Any) -> float:
 
 
 def _attention_factor(kind: str, factor: Any, given: Mapping[str, Any], values: Mapping[str, Any]) -> float:
-    """Returns what the library multiplies cosine and sine by where `attention_factor` does not say it."""
+    """Returns the library's factor of cosine and sine if `attention_factor` is not set."""
     if not is_number(factor) or factor <= 0:
         raise ValueError(f"factor must be a number greater than 0; got {factor!r:.100}")
     if factor <= 1:
@@ -187,14 +188,14 @@ def _written(base: float, scaling: RotaryScaling) -> dict[str, Any]:
     """Returns the rope_parameters of a base and a scaling."""
     kind = next(name for name, own in TYPES.items() if own == scaling.kind)
     values = {NAMES[name]: getattr(scaling, name) for name in SCALINGS[scaling.kind]}
-    if kind == "dynamic":  # which the library counts from max_position_embeddings
+    if kind == "dynamic":  # derived from max_position_embeddings
         del values[NAMES["original_length"]]
     lists = {name: list(value) for name, value in values.items() if isinstance(value, tuple)}
     return {"rope_type": kind, "rope_theta": base, **values, **lists}
 
 
 def _positions(said: Mapping[str, Any], scaling: RotaryScaling) -> dict[str, Any]:
-    """Returns max_position_embeddings where it decides something."""
+    """Returns max_position_embeddings if the scaling depends on it."""
     return {"max_position_embeddings": scaling.original_length} if scaling.kind == "dynamic" else {}
 
 

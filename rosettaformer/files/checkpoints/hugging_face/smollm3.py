@@ -1,4 +1,4 @@
-"""SmolLM3 (Hugging Face 2025): SmolLM3Model, SmolLM3ForCausalLM and classes with other heads. One layer in four does not rotate."""
+"""SmolLM3 (Hugging Face 2025): SmolLM3Model and others. One layer in four does not rotate."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,7 +16,7 @@ def _rotating(entries: Mapping[str, Any], layers: int) -> list[bool]:
     if said is None:
         return windows.every(entries[_INTERVAL], layers, _INTERVAL)
     if not isinstance(said, list) or len(said) < layers or not all(one in (0, 1) for one in said):
-        raise ValueError(f"{_ROTATES} must be a list with 1 for each of {layers} layers that rotates, otherwise 0; got {said!r:.100}")
+        raise ValueError(f"{_ROTATES} must be a list of {layers} numbers, 1 for layers that rotate, else 0; got {said!r:.100}")
     return [bool(one) for one in said[:layers]]
 
 
@@ -26,7 +26,7 @@ def _read(entries: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _still(entries: Mapping[str, Any], layers: int) -> list[str]:
-    """The layers that do not rotate have the window, if there is one."""
+    """Gives a window to the layers that do not rotate, if windows are enabled."""
     if not entries["use_sliding_window"] or entries["sliding_window"] is None:
         return ["global"] * layers
     return ["global" if rotates else "local" for rotates in _rotating(entries, layers)]
@@ -47,12 +47,12 @@ FAMILY = decoder.family(
             lambda config, said: {
                 _ROTATES: [int(config.layer_kind(layer).rotary) for layer in range(config.decoder_layers)]
             },
-            f"1 for a layer that rotates, 0 for one that does not; without it the last of every `{_INTERVAL}` does not",
+            f"1 for layers that rotate, else 0; default: all rotate but the last of every `{_INTERVAL}`",
         ),
         windows.by_layer(
             {"use_sliding_window": False, "sliding_window": None, _ROTATES: None, _INTERVAL: 4},
             _still,
-            "`layer_types` says which layers have the window; without it those that do not rotate, if `use_sliding_window`",
+            "`layer_types` sets which layers have a window; default: those that do not rotate, if `use_sliding_window`",
         ),
     ),
     ignored={"max_window_layers": "the class does not read it"},

@@ -1,4 +1,4 @@
-"""StarCoder2 (Lozhkov et al. 2024): Starcoder2Model, Starcoder2ForCausalLM and classes with other heads.
+"""StarCoder2 (Lozhkov et al. 2024): Starcoder2Model, Starcoder2ForCausalLM and others.
 
 Norms have offsets, and the feed-forward has no gate.
 """
@@ -28,7 +28,7 @@ FAMILY = decoder.family(
     ignored=dict.fromkeys(
         ("activation_function", "attention_softmax_in_fp32", "layer_norm_epsilon", "mlp_type", "norm_type",
          "scale_attention_softmax_in_fp32", "scale_attn_weights"),
-        "published folders have it, and the class does not read it",
+        "published folders have it, but the class does not read it",
     ),
     without=("ForQuestionAnswering",),
     table=decoder.table(

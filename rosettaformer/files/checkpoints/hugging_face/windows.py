@@ -1,4 +1,4 @@
-"""Entries of config.json that say which layers attend to a window."""
+"""Entries of config.json that decide which layers attend to a window."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -9,15 +9,15 @@ from reference_numpy.fields import is_integer
 from .essential import shortest
 from .family import Joint
 
-KINDS = {"full_attention": "global", "sliding_attention": "local"}  # of layer_types
+KINDS = {"full_attention": "global", "sliding_attention": "local"}  # values of layer_types
 FIELDS = {"layer_pattern": "layer_types", "window": "sliding_window"}
-LAYERS = 100_000  # more than a file has tensors
+LAYERS = 100_000  # upper limit, more than the tensors that a file may have
 
 Entries = Mapping[str, Any]
 
 
 def everywhere(default: int | None) -> Joint:
-    """Returns the joint of a family whose layers all have a window, if `sliding_window` has a value, by default this one."""
+    """Returns the joint of a family whose layers all have a window if `sliding_window` is set."""
 
     def read(entries: Entries) -> dict[str, Any]:
         window = entries["sliding_window"]
@@ -27,7 +27,7 @@ def everywhere(default: int | None) -> Joint:
         return {"sliding_window": config.window if config.layer_kind(0).window else None}
 
     fields = dict.fromkeys(FIELDS, "sliding_window")
-    return Joint({"sliding_window": default}, fields, read, write, "of every layer; null: none")
+    return Joint({"sliding_window": default}, fields, read, write, "applies to every layer; null: no window")
 
 
 def by_layer(
@@ -39,9 +39,9 @@ def by_layer(
 ) -> Joint:
     """Returns the joint of a family with `layer_types`.
 
-    entries: those that it reads besides, `sliding_window` among them, and their defaults. usual: the kinds of that many layers where
-    layer_types does not say them. allowed: whether the entries let a layer have a window. unused: the `sliding_window` that is written
-    where no layer has one.
+    entries: the other entries that it reads, including `sliding_window`, and their defaults.
+    usual: returns the kinds of that many layers if layer_types is absent. allowed: whether the
+    entries enable windows. unused: the `sliding_window` to write if no layer has a window.
     """
 
     def read(entries: Entries) -> dict[str, Any]:
@@ -50,7 +50,7 @@ def by_layer(
         if "local" not in kinds:
             return {"layer_pattern": ("global",), "window": 0}
         if window is None:
-            raise ValueError("layer_types has sliding_attention, which needs a sliding_window, and its use; got none")
+            raise ValueError("layer_types has sliding_attention, so sliding_window must be set and enabled; got none")
         return {"layer_pattern": shortest(kinds), "window": sized(window)}
 
     def write(config: TransformerConfig, said: Entries) -> dict[str, Any]:
@@ -72,26 +72,26 @@ def layer_kinds(entries: Entries, usual: Callable[[int], Sequence[str]]) -> list
     if types is None:
         return list(usual(min(layers, LAYERS)))
     if not isinstance(types, list) or len(types) != layers or not all(isinstance(one, str) and one in KINDS for one in types):
-        raise ValueError(f"layer_types must have num_hidden_layers, {layers}, of {', '.join(KINDS)}; got {types!r:.200}")
+        raise ValueError(f"layer_types must have num_hidden_layers={layers} items of {', '.join(KINDS)}; got {types!r:.200}")
     return [KINDS[one] for one in types]
 
 
 def every(interval: Any, layers: int, name: str) -> list[bool]:
-    """Returns for every layer whether it is not the last of that many. name: of the entry that says how many."""
+    """Returns False for the last of every `interval` layers, else True. name: for errors."""
     if not is_integer(interval) or interval < 1:
         raise ValueError(f"{name} must be an integer of at least 1; got {interval!r:.100}")
     return [bool((layer + 1) % interval) for layer in range(layers)]
 
 
 def sized(window: Any, name: str = "sliding_window") -> Any:
-    """Returns a window, the value of this entry. Raises ValueError if it is none."""
+    """Checks and returns a window size. name: the entry that has it."""
     if not is_integer(window) or window < 1:
         raise ValueError(f"{name} must be an integer of at least 1, or null; got {window!r:.100}")
     return window
 
 
 def _after_some(entries: Entries, layers: int) -> list[str]:
-    """Qwen: the layers from `max_window_layers` on."""
+    """Gives a window to the layers from `max_window_layers` on (Qwen)."""
     first = entries["max_window_layers"]
     if not entries["use_sliding_window"] or entries["sliding_window"] is None:
         return ["global"] * layers
@@ -103,6 +103,6 @@ def _after_some(entries: Entries, layers: int) -> list[str]:
 QWEN = by_layer(
     {"use_sliding_window": False, "sliding_window": 4096, "max_window_layers": 28},
     _after_some,
-    "`layer_types` says which layers have the window; without it those from `max_window_layers` on, if `use_sliding_window`",
+    "`layer_types` sets which layers have a window; default: those from `max_window_layers` on, if `use_sliding_window`",
     allowed=lambda entries: entries["use_sliding_window"],
 )

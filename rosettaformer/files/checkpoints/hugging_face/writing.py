@@ -1,4 +1,4 @@
-"""Writes a new Hugging Face folder: config.json, safetensors, and what the original folder says beside them."""
+"""Writes a new Hugging Face folder: config.json, safetensors, tokenizer and generation config."""
 
 import json
 import shutil
@@ -19,7 +19,7 @@ from .families import FAMILIES
 from .family import Family
 from .reading import CONFIG, GENERATION
 
-# the files of a tokenizer, and the folder of its other chat templates
+# tokenizer files, and the folder of additional chat templates
 COMPANIONS = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt", "vocab.json", "merges.txt",
     "tokenizer.model", "chat_template.jinja",
@@ -38,10 +38,11 @@ def save(
     max_shard_bytes: int | None = None,
     tokenizer: str | Path | None = None,
 ) -> None:
-    """Writes a new folder, whole or not at all. foreign, dtype, written: see `checkpoints.save`; tokenizer: a folder whose tokenizer files
-    are copied.
+    """Writes a new folder; a failed write leaves nothing behind.
 
-    Raises ValueError if no family can express the config, if parameters do not fit it, and if the path exists.
+    foreign, dtype, written: see `checkpoints.save`. tokenizer: the folder to copy tokenizer files
+    from. Raises ValueError if no family can express the config, if the parameters do not fit it,
+    and if the path exists.
     """
     path, foreign = Path(path), foreign or {}
     family, said = _family(config, foreign.get(CONFIG, {}))
@@ -49,7 +50,7 @@ def save(
     if problems := strict.problems(arrays, declaration.shapes(config), dtype):
         raise CheckpointError(path, problems)
     if path.exists() or path.is_symlink():
-        raise ValueError(f"{path} is there: a model of Hugging Face needs a new folder")
+        raise ValueError(f"{path} already exists; a Hugging Face model needs a new folder")
     kind = dtype or str(next(iter(arrays.values())).dtype)
     said = {name: value for name, value in said.items() if name != "torch_dtype"} | {"dtype": kind}
     natives = _natives(family, config, arrays, prefixed=said["architectures"] != [family.base])
@@ -76,7 +77,7 @@ def companions(folder: Path | None) -> list[Path]:
 
 
 def _family(config: TransformerConfig, said: Mapping[str, Any]) -> tuple[Family, dict[str, Any]]:
-    """Returns the family of the config, and its config.json: the earlier one's family if given, otherwise the first that can express it."""
+    """Returns the family of a config and its config.json, preferring the family in `said`."""
     own, refused = config.to_dict(), list[tuple[int, list[str]]]()
     for kind, family in sorted(FAMILIES.items(), key=lambda item: item[0] != said.get("model_type")):
         if all(family.fixed.get(stack, own[stack]) == own[stack] for stack in ("encoder_layers", "decoder_layers")):
@@ -84,8 +85,8 @@ def _family(config: TransformerConfig, said: Mapping[str, Any]) -> tuple[Family,
             if not found:
                 return family, result
             refused.append((sum(own.get(name) != value for name, value in family.fixed.items()), found))
-    _, problems = min(refused, key=lambda one: (one[0], len(one[1])), default=(0, []))  # of the nearest family
-    raise CheckpointError("the model", problems or ["no family of Hugging Face that is written has both an encoder and a decoder"])
+    _, problems = min(refused, key=lambda one: (one[0], len(one[1])), default=(0, []))  # the closest family
+    raise CheckpointError("the model", problems or ["no Hugging Face family can be written with both an encoder and a decoder"])
 
 
 class _Made(Mapping[str, np.ndarray]):
@@ -105,8 +106,9 @@ class _Made(Mapping[str, np.ndarray]):
 
 
 def _natives(family: Family, config: TransformerConfig, arrays: Mapping[str, np.ndarray], prefixed: bool) -> Mapping[str, np.ndarray]:
-    """Yields the tensors as the library stores them: tied ones once; a twin replaces the other one if the logits are tied, and is added
-    otherwise.
+    """Returns the tensors as the library stores them, tied tensors once.
+
+    A twin replaces its tensor if the logits are tied, and is stored in addition otherwise.
     """
     makers: dict[str, Callable[[], np.ndarray]] = {}
     for native in tables.natives(family.rows(config), config):

@@ -1,4 +1,4 @@
-// ---- weights: zlib of the high bytes of all of them and then the low bytes, each a multiple of 1 / levels
+// ---- weights: multiples of 1 / levels, all high bytes, then all low bytes, compressed by zlib
 async function unpack(map) {
   const bytes = await inflated(map.weights), count = bytes.length / 2;
   return Float32Array.from({ length: count }, (_, i) => (256 * bytes[i] + bytes[count + i]) / data.levels);
@@ -6,7 +6,7 @@ async function unpack(map) {
 
 const title = (place) => `layer ${place.layer} · head${place.heads.length > 1 ? "s" : ""} ${place.heads.join(", ")}`;
 
-// the heads of a layer that a link names, by the numbers that the model counts them by
+// the heads of a layer in a link, by their numbers in the model
 function read(text) {
   const [map, layer, names = ""] = text.slice(1).split("/"), heads = names.split("+").map(Number), known = data.maps[map];
   const found = known && names && known.layers.includes(Number(layer)) && heads.every((head) => known.heads.includes(head));
@@ -21,7 +21,7 @@ function weightsOf({ map, layer }, head) {
   return values.subarray(at * size, (at + 1) * size);
 }
 
-// ---- what is shown: layers, heads, and which text looks at which
+// ---- the selection: layers, heads, and which text attends to which
 const filters = all(".filter"), choice = document.getElementById("choice");
 function range(map, side) {
   const { second } = data.maps[map], count = data.maps[map][side].length, text = second ? filters[0].value[side === "queries" ? 0 : 1] : "*";
@@ -61,7 +61,7 @@ function fit(canvas) {
   return ratio;
 }
 
-// A small picture is summed up pixel by pixel, since a canvas takes a second for the lines of a layer of long rows.
+// Small pictures are summed pixel by pixel, since a canvas takes a second for a layer with long rows.
 function thumbnail(canvas, place) {
   const ratio = fit(canvas), { width, height } = canvas, { keys, second } = data.maps[place.map];
   const [from, to] = range(place.map, "queries"), [start, end] = range(place.map, "keys");
@@ -80,14 +80,14 @@ function thumbnail(canvas, place) {
       sum[at + width] += weight * part;
     }
   }
-  const dense = ((to - from) * thick) / height; // what a pixel sums up on average: more of it is drawn lighter
+  const dense = ((to - from) * thick) / height; // mean sum of a pixel: higher sums are drawn lighter
   paint(canvas, sum, 2 / Math.max(1, 4 * dense));
   for (const [side, x] of [["queries", 0], ["keys", 0.9]]) {
     if (bounded(place.map, side)) boundary(canvas, x * width, (height * second) / data.maps[place.map][side].length, 0.1 * width, ratio);
   }
 }
 
-// a stroke where the second text begins
+// a line where the second text starts
 function boundary(canvas, x, y, width, ratio) {
   const context = canvas.getContext("2d");
   context.fillStyle = getComputedStyle(document.querySelector(".note")).color;
@@ -107,7 +107,7 @@ function paint(canvas, sum, gain) {
 }
 const colour = (node) => getComputedStyle(node).color.match(/[\d.]+/g).slice(0, 3).map(Number);
 
-// ---- the small pictures are drawn when they come into sight, some milliseconds at a time
+// ---- small pictures are drawn when they become visible, for a few milliseconds at a time
 const heads = all(".head"), waiting = new Set();
 const sight = new IntersectionObserver((entries) => {
   if (!waiting.size) requestAnimationFrame(work);
@@ -134,7 +134,7 @@ function redraw() {
   if (zoom.open) lines();
 }
 
-// ---- what is pointed at is shown larger
+// ---- a larger picture under the pointer
 const preview = document.getElementById("preview");
 function show(node) {
   const place = read(node.hash), { keys } = data.maps[place.map], weights = weightsOf(place, place.heads[0]), share = keys.map(() => 0);
@@ -162,7 +162,7 @@ for (const node of heads) {
   node.addEventListener("blur", hide);
 }
 
-// ---- heads of a layer, over each other, with their tokens
+// ---- overlaid heads of a layer, with their tokens
 const zoom = document.getElementById("zoom"), canvas = zoom.querySelector("canvas"), hint = "Point at a token to see only its weights; a click keeps it.";
 const together = document.getElementById("together"), layer = document.getElementById("layer");
 let place = null, chosen = null, kept = false;
@@ -191,13 +191,13 @@ function open() {
   mark();
 }
 
-// a switch of a head, in the head's colour
+// a switch for a head, in its colour
 function switched(head) {
   const own = heads.find((node) => node.hash === link({ ...place, heads: [head] }));
   return element("label", { class: "chip hue", style: own.getAttribute("style") }, element("input", { type: "checkbox", value: head }), head);
 }
 
-// opens other heads in the place of those that are open
+// replaces the open heads by others
 function become(next) {
   history.replaceState(null, "", link(next));
   open();
@@ -226,14 +226,14 @@ function fill(list, tokens, side) {
   if (chosen?.side === list.id && list.children[chosen.index].hidden) chosen = null;
 }
 
-// the weights of the chosen token, one for every token of the other side: the mean of the heads
+// the weights of the chosen token for every token of the other side: the mean over the heads
 function own() {
   const { queries, keys } = data.maps[place.map], maps = place.heads.map((head) => weightsOf(place, head));
   const mean = (at) => maps.reduce((sum, weights) => sum + weights[at], 0) / maps.length;
   return chosen.side === "queries" ? keys.map((_, k) => mean(chosen.index * keys.length + k)) : queries.map((_, q) => mean(q * keys.length + chosen.index));
 }
 
-// marks the chosen token and writes its weights beside the others
+// marks the chosen token and writes its weights next to the others
 function mark() {
   const weights = chosen && own(), other = chosen && (chosen.side === "queries" ? "keys" : "queries");
   const largest = chosen && Math.max(...weights.slice(...range(place.map, other)));
@@ -251,7 +251,7 @@ function mark() {
 function sentence(weights, side) {
   const others = data.maps[place.map][side], mean = place.heads.length > 1 ? `, mean of ${place.heads.length} heads` : "";
   const first = weights.map((weight, i) => [weight, others[i]]).slice(...range(place.map, side)).sort((one, other) => other[0] - one[0]).slice(0, 3);
-  const token = data.maps[place.map][chosen.side][chosen.index], verb = chosen.side === "queries" ? "looks at" : "is looked at by";
+  const token = data.maps[place.map][chosen.side][chosen.index], verb = chosen.side === "queries" ? "attends to" : "is attended to by";
   return `“${token}” ${verb} ${first.map(([weight, other]) => `“${other}” ${weight.toFixed(3)}`).join(", ")}${mean}`;
 }
 
@@ -294,7 +294,7 @@ tokens.addEventListener("click", (event) => {
   kept = Boolean(chosen);
 });
 
-// ---- from head to head
+// ---- moving between heads
 function neighbour(node, key) {
   const step = key === "ArrowRight" || key === "ArrowDown" ? 1 : -1, visible = shown();
   if (key === "ArrowLeft" || key === "ArrowRight") return visible[visible.indexOf(node) + step];
@@ -303,7 +303,7 @@ function neighbour(node, key) {
   return beside && of(beside)[Math.min(of(row).indexOf(node), of(beside).length - 1)];
 }
 
-// several heads go from layer to layer together
+// several heads move between layers together
 function go(key) {
   const opened = zoom.open && place.heads.length === 1 ? heads.find((node) => node.hash === link(place)) : null;
   const from = zoom.open ? opened : document.activeElement.closest(".head");
@@ -330,7 +330,7 @@ zoom.addEventListener("close", () => {
   heads.find((node) => place && node.hash === link({ ...place, heads: place.heads.slice(0, 1) }))?.focus();
 });
 
-// ---- begin
+// ---- start
 Promise.all(data.maps.map(async (map) => { map.values = await unpack(map); })).then(() => {
   redraw();
   open();

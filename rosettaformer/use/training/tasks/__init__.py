@@ -1,4 +1,4 @@
-"""Tasks: pairs of texts to learn from, and held-out pairs to be judged on."""
+"""Training tasks: pairs of texts to learn from, and held-out pairs to evaluate on."""
 
 import abc
 import dataclasses
@@ -23,20 +23,20 @@ TASKS = {
 }
 
 
-# the type of an option -> the required values
+# type of an option -> check of its values
 _FIELDS: Mapping[Any, schema.Check] = {
     int: schema.integer(-schema.LARGEST), bool: schema.BOOLEAN, str: schema.text(), str | None: schema.optional(schema.text(10_000)),
 }  # fmt: skip
 
-Pair = tuple[str, str]  # a source text and its target text
+Pair = tuple[str, str]  # source text, target text
 
 
 @dataclass(frozen=True)
 class Data:
     """The pairs of a task.
 
-    epoch: number -> the training pairs of that epoch, a function of the task's options only. validation, test: held out of every epoch.
-    notes: what a user should know about how they were made.
+    epoch: returns the training pairs of an epoch, which depend only on the task's options.
+    validation, test: held out of every epoch. notes: remarks for the user.
     """
 
     epoch: Callable[[int], Sequence[Pair]]
@@ -45,21 +45,21 @@ class Data:
     notes: Sequence[str] = ()
 
     def digest(self) -> str:
-        """Returns a fingerprint of the pairs: runs with equal fingerprints learn from the same data."""
+        """Returns a fingerprint of the pairs, equal for equal data."""
         pairs = [list(self.epoch(0)), list(self.validation), list(self.test)]
         return schema.digest(json.dumps(pairs, ensure_ascii=False))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task(abc.ABC):
-    """The options that every task takes; a task is a subclass with its own options, a name and `data`.
+    """The common options of all tasks. Subclasses add options, a name and `data`.
 
-    held_out: numbers of validation and of test pairs. seed: of everything random.
-    Raises ValueError on options out of range.
+    held_out: the number of validation pairs, and of test pairs. seed: for everything random. Raises
+    ValueError on options out of range.
     """
 
     name: ClassVar[str]
-    defaults: ClassVar[Mapping[str, Any]] = {}  # options of a run that suit the task better than the defaults
+    defaults: ClassVar[Mapping[str, Any]] = {}  # default options for runs of this task
     held_out: int = 500
     seed: int = 0
 
@@ -67,27 +67,27 @@ class Task(abc.ABC):
         table = {field.name: _FIELDS[field.type] for field in dataclasses.fields(self)}
         schema.refuse(schema.problems({name: getattr(self, name) for name in table}, table, "task"))
         if self.held_out < 1:
-            raise ValueError(f"held_out must be at least 1, or the validation set is empty; got {self.held_out}")
+            raise ValueError(f"held_out must be at least 1, or the validation set would be empty; got {self.held_out}")
 
     @abc.abstractmethod
     def data(self) -> Data:
-        """Returns the pairs; raises ValueError if there are none, or too few."""
+        """Returns the pairs; raises ValueError if there are too few."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the name and the options in a form that JSON can hold."""
+        """Returns the name and the options as JSON data."""
         return {"name": self.name} | dataclasses.asdict(self)
 
 
 def create(name: str, given: Mapping[str, Any]) -> Task:
-    """Returns the task of that name with these options; raises ValueError on an unknown name, unknown options and bad values."""
+    """Creates a task; raises ValueError on an unknown name, unknown options and invalid values."""
     found = kind(name)
     if idle := [option for option in given if option not in (*fields(name), "seed")]:
-        raise ValueError(f"{', '.join(idle)} means nothing to the task {name}, which takes {', '.join(fields(name))}")
+        raise ValueError(f"{', '.join(idle)}: not an option of the task {name}, which has {', '.join(fields(name))}")
     return found(**given)
 
 
 def kind(name: str) -> type[Task]:
-    """Returns the class of the task of that name."""
+    """Returns the class of a task."""
     known("task", [name], TASKS)
     module, cls = TASKS[name]
     return getattr(importlib.import_module(f".{module}", __package__), cls)
@@ -99,17 +99,17 @@ def fields(name: str) -> dict[str, Any]:
 
 
 def split(pairs: Sequence[Pair], held_out: int, seed: int, notes: Sequence[str] = ()) -> Data:
-    """Splits the pairs in random order, so that equal sources stay on one side.
+    """Splits pairs in random order, keeping equal sources on the same side.
 
-    Raises ValueError if nothing would be left to train on, or to validate on.
+    Raises ValueError if there are too few for training or validation.
     """
     groups: dict[str, list[Pair]] = {}
     for pair in pairs:
         groups.setdefault(pair[0], []).append(pair)
     if len(groups) < 2 * held_out + 1:
         raise ValueError(
-            f"the validation set would be empty, or nothing left to train on: {held_out} pairs for validation and {held_out} for test "
-            f"need more than {2 * held_out} different sources; got {len(groups)} (a smaller held_out?)"
+            f"there are too few pairs for a training and a validation set: {held_out} pairs for validation and {held_out} for test "
+            f"need more than {2 * held_out} different sources; got {len(groups)}. Reduce held_out with --data held_out=N"
         )
     order = np.random.default_rng(seed).permutation(len(groups))
     shuffled = [list(groups.values())[index] for index in order]

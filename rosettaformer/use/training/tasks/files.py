@@ -1,4 +1,4 @@
-"""A user's own pairs: two files aligned by line, or one of tab-separated pairs."""
+"""Reads the user's own pairs: two line-aligned files, or one with tab-separated pairs."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -8,15 +8,15 @@ from typing import Any, ClassVar
 from ....common.reading import damage, decode, read_lines
 from . import Data, Pair, Task, split
 
-SHOWN = 10  # problems that the message lists; the rest are counted
-Row = tuple[list[str], list[str]]  # texts and their problems: file, line counted from 1, problem
+SHOWN = 10  # problems listed in the message
+Row = tuple[list[str], list[str]]  # texts, and their problems with file and line
 
 
 @dataclass(frozen=True, kw_only=True)
 class Files(Task):
-    """Lines of `source` and `target`, or of `tsv`: UTF-8, one text per line, none empty.
+    """Pairs from `source` and `target`, or from `tsv`: UTF-8, one non-empty text per line.
 
-    Equal sources stay on one side of the split. skip_damaged leaves out unusable lines instead of refusing them.
+    Equal sources stay on one side of the split. skip_damaged: leaves out unusable lines.
     """
 
     name: ClassVar[str] = "files"
@@ -30,7 +30,7 @@ class Files(Task):
         super().__post_init__()
         if (self.source is None) != (self.target is None) or (self.source is None) == (self.tsv is None):
             given = [name for name in ("source", "target", "tsv") if getattr(self, name)]
-            raise ValueError(f"the task files needs source and target, or tsv alone; got {', '.join(given) or 'none of them'}")
+            raise ValueError(f"the task files needs either source and target, or tsv; got {', '.join(given) or 'none of them'}")
 
     def data(self) -> Data:
         pairs: list[Pair] = []
@@ -43,7 +43,7 @@ class Files(Task):
             count += len(problems)
         if count and not self.skip_damaged:
             raise ValueError(_message(shown, count))
-        notes = [f"left out {count} damaged lines of {len(pairs) + count}"] if count else []
+        notes = [f"skipped {count} damaged lines of {len(pairs) + count}"] if count else []
         return split(pairs, self.held_out, self.seed, notes)
 
 
@@ -59,7 +59,7 @@ def _tsv(path: Path) -> Iterator[Row]:
 
 def _aligned(*paths: Path) -> Iterator[Row]:
     counts = [sum(1 for _ in _lines(path)) for path in paths]
-    if counts[0] != counts[1]:  # the alignment is lost, so nothing could be left out
+    if counts[0] != counts[1]:  # the alignment is lost, so skipping lines would not help
         raise ValueError(
             f"{paths[0]} and {paths[1]} must have the same number of lines; got {counts[0]} and {counts[1]}: "
             f"line {min(counts) + 1} of {paths[counts.index(max(counts))]} has no partner"
@@ -79,4 +79,4 @@ def _lines(path: Path) -> Iterator[bytes]:
 
 def _message(shown: list[str], count: int) -> str:
     more = [f"and {count - len(shown)} more"] if count > len(shown) else []
-    return f"{count} damaged lines (--data skip_damaged=true leaves them out):\n  " + "\n  ".join(shown + more)
+    return f"{count} damaged lines; skip them with --data skip_damaged=true:\n  " + "\n  ".join(shown + more)

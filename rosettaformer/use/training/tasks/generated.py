@@ -1,4 +1,4 @@
-"""Tasks that generate their own pairs: numbers in words, and random strings to be copied or reversed."""
+"""Generated tasks: numbers in words, and random strings to copy or reverse."""
 
 import abc
 from collections.abc import Container, Mapping, Sequence
@@ -11,13 +11,13 @@ from reference_numpy.suggestions import known
 
 from . import Data, Pair, Task, split
 
-MOST_NUMBERS = 1_000_000  # what num2words spells in minutes
-MOST_LETTERS = 20_000_000  # most pairs of an epoch, which are drawn at once
+MOST_NUMBERS = 1_000_000  # num2words spells these in minutes
+MOST_LETTERS = 20_000_000  # letters drawn at once for an epoch
 
 
 @dataclass(frozen=True, kw_only=True)
 class NumberWords(Task):
-    """The numbers 0 .. limit, spelled by num2words; held-out numbers never appear in training."""
+    """The numbers 0 .. limit, spelled by num2words. Held-out numbers never appear in training."""
 
     name: ClassVar[str] = "number-words"
     defaults: ClassVar[Mapping[str, Any]] = {
@@ -51,9 +51,9 @@ def _spell(language: str, limit: int) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Strings(Task):
-    """Strings of 1 .. length characters; every length is equally likely. fresh: draw new strings in every epoch.
+    """Random strings of 1 to `length` characters; all lengths are equally likely.
 
-    Held-out strings appear in no epoch.
+    fresh: draws new strings for every epoch. Held-out strings appear in no epoch.
     """
 
     defaults: ClassVar[Mapping[str, Any]] = {
@@ -70,23 +70,23 @@ class Strings(Task):
             if value < 1:
                 raise ValueError(f"{option} must be at least 1; got {value}")
         if (letters := self.length * (2 * self.held_out + self.size)) > MOST_LETTERS:
-            raise ValueError(f"length times the strings of size and twice held_out must be at most {MOST_LETTERS} letters; got {letters}")
+            raise ValueError(f"length * (size + 2 * held_out) must be at most {MOST_LETTERS} letters; got {letters}")
         if not self.alphabet or len(set(self.alphabet)) != len(self.alphabet) or not self.alphabet.isprintable():
-            raise ValueError(f"alphabet must be different printable characters; got {self.alphabet!r}")
-        needed = 2 * (2 * self.held_out + self.size)  # so that most draws are new
+            raise ValueError(f"alphabet must consist of different printable characters; got {self.alphabet!r}")
+        needed = 2 * (2 * self.held_out + self.size)  # makes most draws new
         if len(self.alphabet) ** self.length < needed:
             raise ValueError(
-                f"alphabet and length must allow {needed} strings for size and held_out; "
+                f"alphabet and length must allow at least {needed} strings for size and held_out; "
                 f"got {len(self.alphabet)} characters and length {self.length}"
             )
 
     @abc.abstractmethod
     def answer(self, text: str) -> str:
-        """Returns the answer to a string."""
+        """Returns the target of a source string."""
 
     def data(self) -> Data:
         pool = self._draw(0, 2 * self.held_out + self.size, ())
-        # in random order: short strings are few and drawn first, and held-out strings must be like the others
+        # shuffled, since short strings come first, and held-out strings must be like the others
         pool = [pool[index] for index in np.random.default_rng((self.seed, 1)).permutation(len(pool))]
         validation, test, train = np.split(np.array(pool), [self.held_out, 2 * self.held_out])
         hidden, fixed = {*validation.tolist(), *test.tolist()}, self._pairs(train.tolist())
@@ -100,7 +100,7 @@ class Strings(Task):
         return [(text, self.answer(text)) for text in texts]
 
     def _draw(self, stream: int, count: int, hidden: Container[str]) -> list[str]:
-        """Draws `count` different strings, none of them hidden, from a random stream of its own."""
+        """Draws `count` different strings, none of them hidden, from a separate random stream."""
         rng = np.random.default_rng((self.seed, stream))
         letters = np.array(list(self.alphabet))
         found: dict[str, None] = {}
@@ -113,7 +113,7 @@ class Strings(Task):
 
 
 class Copy(Strings):
-    """The answer is the string itself."""
+    """The target is the source itself."""
 
     name: ClassVar[str] = "copy"
 
@@ -122,7 +122,7 @@ class Copy(Strings):
 
 
 class Reverse(Strings):
-    """The answer is the string reversed."""
+    """The target is the reversed source."""
 
     name: ClassVar[str] = "reverse"
 
