@@ -1,1 +1,1 @@
-"""Times ours beside every peer in one run: `python -m bench`."""
+"""Benchmarks our implementations against every peer in one run: `python -m bench`."""

@@ -1,4 +1,4 @@
-"""Times ours beside every peer in one run: `python -m bench`."""
+"""Benchmarks our implementations against every peer in one run: `python -m bench`."""
 
 import dataclasses
 import shlex
@@ -27,38 +27,41 @@ from .timed_rows import Result
 from .workloads import SCALING, WORKLOADS, Series, Task, tiny
 
 FRAMEWORKS = {"cpu": ("numpy", "torch", "tf", "jax"), "cuda": ("torch", "jax")}
-WIDTH = 160  # width of the tables outside a terminal
+WIDTH = 160  # width of tables when not in a terminal
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@listed("workload", f"Only these: {', '.join(WORKLOADS)}.")
-@listed("framework", "Only these, each with its peers: numpy, torch, tf, jax.")
-@click.option("--row", "only", multiple=True, metavar="TEXT", help="Only rows with this in their name, such as impl_torch; repeatable.")
-@click.option("--scaling", is_flag=True, help="Time and memory against length, batch and new tokens; without --workload nothing else.")
-@click.option("--first", "firsts", is_flag=True, help=f"First answers instead, cold and warm; by default of {', '.join(first.TASKS)}.")
-@click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Timed calls of each row.")
-@click.option("--threads", type=click.IntRange(min=1), help="Of every row. [default: all cores]")
-@click.option("--device", default="cpu", show_default=True, help="cpu, or cuda (torch and jax; TF32 and bfloat16 too).")
+@listed("workload", f"Workloads to time: {', '.join(WORKLOADS)}.")
+@listed("framework", "Frameworks to time, each with its peers: numpy, torch, tf, jax.")
+@click.option("--row", "only", multiple=True, metavar="TEXT", help="Time only rows with this in their name: impl_torch. Repeatable.")
+@click.option("--scaling", is_flag=True, help="Measure time and memory by length, batch and new tokens; only that, without --workload.")
+@click.option("--first", "firsts", is_flag=True, help=f"Time first calls instead, cold and warm. [default: {', '.join(first.TASKS)}]")
+@click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Timed calls per row.")
+@click.option("--threads", type=click.IntRange(min=1), help="Threads per row. [default: all cores]")
+@click.option("--device", default="cpu", show_default=True, help="cpu or cuda. On cuda, torch and jax also run in TF32 and bfloat16.")
 @click.option("--size", default="base", hidden=True)
-@click.option("--json", "json_file", type=OUT, help="Write every number to this file; - prints it instead.")
-@click.option("--markdown", "markdown_file", type=OUT, help="Write the tables into this page.")
-@click.option("--data", "data_folder", type=click.Path(path_type=Path, file_okay=False), help="Write each table as JSON into this folder.")
-@click.option("--plot", "plot_file", type=OUT, metavar="FILE", help="Draw bars, and the curves of --scaling: .png, .svg or .pdf.")
+@click.option("--json", "json_file", type=OUT, help="Write all numbers to this JSON file, or to standard output (-).")
+@click.option("--markdown", "markdown_file", type=OUT, help="Write the tables to this Markdown file.")
+@click.option("--data", "data_folder", type=click.Path(path_type=Path, file_okay=False), help="Write the tables as JSON to this folder.")
+@click.option("--plot", "plot_file", type=OUT, metavar="FILE", help="Draw bars, and curves for --scaling, to this .png, .svg or .pdf file.")
 def bench(
     workloads: tuple[str, ...], frameworks: tuple[str, ...], only: tuple[str, ...], scaling: bool, firsts: bool, rounds: int,
     threads: int | None, device: str, size: str, json_file: Path | None, markdown_file: Path | None, data_folder: Path | None,
     plot_file: Path | None,
 ) -> None:  # fmt: skip
-    """Time ours beside every peer, interleaved, in the same run: forward passes, training steps, greedy and beam search.
+    """Time our implementations against every peer, interleaved in one run.
 
-    Workloads: W1 forward pass and W2 training step, with 0, 20 and 50 % padding, W3 greedy and W4 beam search of the paper's base
-    model; W5 a small model; W6 a long encoder, with its memory; W7 bfloat16 weights; W8 BERT base; W9 GPT-2 small; W10 searches in
-    int8; W11 a Llama of 100 million parameters: forward pass, training step, greedy search. Peers that are not installed are reported
-    as missing, with the line that installs them. A row that does not give the reference's answer is not timed.
+    Workloads: W1 forward pass and W2 training step, with 0, 20 and 50 % padding; W3 greedy and W4
+    beam search, all with the paper's base model; W5 a small model; W6 a long encoder, with memory;
+    W7 bfloat16 weights; W8 BERT base; W9 GPT-2 small; W10 int8 searches; W11 a Llama of 100 million
+    parameters: forward pass, training step, greedy search. Peers that are not installed are
+    reported as missing, with the command that installs them. A row whose output differs from the
+    reference's is not timed.
 
-    --first times what compiles from nothing to its first answer: in a process that finds no compiled programs, and in a second one.
+    --first times everything from building the model to its first output, including compilation: in
+    a process without compiled programs, and again in a second process.
 
-    Exit codes: 0 timed, 1 a row is wrong or fails, 2 wrong usage, 3 framework missing.
+    Exit codes: 0 timed, 1 a row differs or fails, 2 wrong usage, 3 framework missing.
     """
     _refuse(workloads, frameworks, device, size, [path for path in (json_file, markdown_file, plot_file) if path])
     require_picture(plot_file, "--plot")
@@ -75,7 +78,7 @@ def bench(
         _write(found, json_file, None, None, None)
     else:
         benchmark_report.render(wide_console(WIDTH), found)
-    # a peer that is not installed is not a failure
+    # a missing peer is not a failure
     statuses = [result.status for result in found.results if result.status != "missing" or not result.peer]
     sys.exit(exit_code(statuses, "timed", bool(frameworks)))
 
@@ -97,12 +100,12 @@ def _first(
 
 
 def _line() -> str:
-    """Returns the line that runs this command again."""
+    """Returns the command line that repeats this run."""
     return shlex.join(["python", "-m", "bench", *sys.argv[1:]])
 
 
 def _measure(workloads: Sequence[str], scaling: bool, small: bool, options: peer_process.Options) -> Iterator[benchmark_report.Report]:
-    """Yields the results so far after each task, so that an interrupted run has them on the disk."""
+    """Yields the results after each task, so that an interrupted run has written them."""
     described: dict[str, str] = {}
     tables: list[tuple[Task, list[Result]]] = []
     series: list[tuple[Series, list[tuple[int, list[Result]]]]] = []
@@ -129,7 +132,7 @@ def _measure(workloads: Sequence[str], scaling: bool, small: bool, options: peer
 def _write(
     found: benchmark_report.Report, json_file: Path | None, markdown_file: Path | None, data_folder: Path | None, plot_file: Path | None
 ) -> None:
-    """Writes each file, whole or not at all."""
+    """Writes each file atomically."""
     if json_file:
         files.write_json(json_file, benchmark_report.to_dict(found))
     _merge(benchmark_report.markdown(found), markdown_file, data_folder)
@@ -138,7 +141,7 @@ def _write(
 
 
 def _merge(sections: Sequence[str], page: Path | None, folder: Path | None) -> None:
-    """Puts the sections in the place of those of the same workload, in a page and in a folder of data."""
+    """Replaces the sections of these workloads in a page and in a data folder."""
     if folder:
         benchmark_report.write(folder, sections)
     if page:
@@ -147,7 +150,7 @@ def _merge(sections: Sequence[str], page: Path | None, folder: Path | None) -> N
 
 
 def _refuse(workloads: Sequence[str], frameworks: Sequence[str], device: str, size: str, paths: list[Path]) -> None:
-    """Raises ValueError before anything is measured."""
+    """Raises ValueError for invalid options, before any measurement."""
     known("device", [device], FRAMEWORKS)
     known("size", [size], ("base", "tiny"))
     known("workload", workloads, WORKLOADS)
@@ -156,7 +159,7 @@ def _refuse(workloads: Sequence[str], frameworks: Sequence[str], device: str, si
 
 
 def main(arguments: Any = None) -> None:
-    """Runs the command, and ends as `rosettaformer` does."""
+    """Runs the command with the exit codes of `rosettaformer`."""
     cli.main(arguments, bench, "python -m bench")
 
 

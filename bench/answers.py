@@ -1,4 +1,4 @@
-"""The reference's answers, and the distance of a row's answers from them."""
+"""The reference's outputs, and the distance of a row's outputs from them."""
 
 import functools
 from collections.abc import Mapping
@@ -15,10 +15,10 @@ from .problem import Problem
 from .workloads import PADDING
 
 Arrays = Mapping[str, np.ndarray]
-# For beam search: how much less likely than the reference's best hypothesis one may be, relative to its log p.
+# For beam search: how much a hypothesis's log p may fall below the reference's best, relative to it.
 SCORE_BOUND = 1e-3
-SEARCHED = 128  # most new tokens for which the reference itself searches: every token of its search is a NumPy pass
-CHECKED = 2  # training steps whose losses are compared: the second shows the gradients and the update
+SEARCHED = 128  # most new tokens of a reference search, which runs NumPy once per token
+CHECKED = 2  # training steps whose losses are compared; the second depends on the gradients and the update
 
 
 def bound_of(kind: str, precision: str) -> float:
@@ -34,24 +34,25 @@ def forward(nested: Mapping[str, Any], problem: Problem) -> np.ndarray:
 
 
 class Reference:
-    """The answers to one problem, each computed when a row is compared with it."""
+    """The outputs for one problem, each computed when a row is first compared with it."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self._kept: tuple[np.ndarray, np.ndarray] | None = None
 
     def check_shape(self, output: Arrays) -> None:
-        """Raises ValueError if the output does not have the reference's shape; for answers, exactly new_tokens tokens."""
+        """Raises ValueError unless the output has the expected shape."""
         task = self.problem.task
         got = output["token_bn" if task.decodes else "output"].shape
         wanted = (task.batch, task.new_tokens) if task.decodes else self.expected.shape
         if got != wanted:
-            raise ValueError(f"shape {got}, must be {wanted}")
+            raise ValueError(f"shape {got}; expected {wanted}")
 
     def difference(self, output: Arrays, skips: bool = False) -> tuple[float, str]:
-        """Returns the difference between a row's output and the reference, and, for a search, in words how many answers are equal.
+        """Returns the difference from the reference, and a search's agreement in words.
 
-        Positions of padding are not compared; with skips they must be zeros, otherwise raises ValueError.
+        Positions of padding are not compared. With skips they must be zeros; otherwise raises
+        ValueError.
         """
         kind = self.problem.task.kind
         if kind in ("greedy", "beam"):
@@ -61,7 +62,7 @@ class Reference:
             real = self.problem.inputs[-1] != PADDING
             away, expected = away[real], expected[real]
             if skips and output["output"][~real].any():
-                raise ValueError("with skip_padding the rows of padding must be zeros; they are not")
+                raise ValueError("with skip_padding, outputs at padding must be zeros; they are not")
         return float(np.abs(away).max() / np.abs(expected).max()), ""
 
     @functools.cached_property
@@ -79,15 +80,16 @@ class Reference:
 
     @functools.cached_property
     def _found(self) -> np.ndarray:
-        """Returns the reference's own answers, `b w n`, best first; in float32, since the search takes seconds."""
+        """Returns the reference's search results, `b w n`, best first, in float32."""
         problem, nested = self.problem, parameters.nest(self.problem.tensors)
         if problem.task.kind == "greedy":
             return decoding.greedy_search(nested, problem.config, strategy=problem.strategy, **problem.question)["token_bn"][:, None]
         return decoding.beam_search(nested, problem.config, strategy=problem.strategy, **problem.question)["token_bwn"]
 
     def _greedy(self, output: Arrays) -> tuple[float, str]:
-        """Returns how much less likely a chosen token is than the likeliest one after the same tokens, relative to the largest logit. Near
-        ties, after which two right answers differ, therefore need no exception.
+        """Returns how far chosen tokens' logits are below the largest, relative to it.
+
+        Near ties, after which correct outputs differ, therefore need no exception.
         """
         token_bn = output["token_bn"]
         logits_bnv, strategy = self._logits(token_bn), self.problem.strategy
@@ -100,11 +102,10 @@ class Reference:
         return float(away / largest), self._agreement(token_bn) if token_bn.shape[1] <= SEARCHED else ""
 
     def _beam(self, output: Arrays) -> tuple[float, str]:
-        """Returns how much less likely the best hypothesis is than the reference's, relative to its log p; a row's scores are compared as
-        well.
+        """Returns how much worse the best hypothesis's log p is than the reference's.
 
-        A row without scores ends its answers in its own way, some by force: up to its last token the answer must be as likely as one of the
-        reference's beams.
+        A row without scores has its own rule for ending hypotheses, some by force: up to its last
+        token, a hypothesis must be as likely as one of the reference's beams.
         """
         token_bn = output["token_bn"]
         log_p_bwn = np.stack([self._log_p(self._found[:, beam]) for beam in range(self._found.shape[1])], axis=1)
@@ -119,12 +120,13 @@ class Reference:
 
     def _agreement(self, token_bn: np.ndarray, beams: int = 1) -> str:
         same = (token_bn[:, None] == self._found[:, :beams, : token_bn.shape[1]]).all(axis=-1).any(axis=1)
-        whose = "the reference's" if beams == 1 else "a beam of the reference's"
-        return f"{same.sum()} of {len(same)} answers token by token {whose}"
+        whose = "the reference's" if beams == 1 else "one of the reference's beams"
+        return f"{same.sum()} of {len(same)} outputs equal {whose}, token by token"
 
     def _logits(self, token_bn: np.ndarray) -> np.ndarray:
-        """Returns the logits of each token after those before it, in float64; -inf for tokens that no answer contains. Cached for the next
-        row, which mostly has the same answers.
+        """Returns each token's logits in float64; -inf for tokens in no output.
+
+        Cached for the next row, which usually has the same outputs.
         """
         problem, kept = self.problem, self._kept
         if kept is None or not np.array_equal(kept[0], token_bn):

@@ -1,6 +1,4 @@
-"""Shows tables and the environment in which they were measured, in a terminal, as Markdown and as JSON: a file for
-each, or one for all.
-"""
+"""Renders tables and their environment for a terminal, as Markdown and as JSON."""
 
 import dataclasses
 import json
@@ -23,7 +21,7 @@ from .workloads import Series, Task
 
 @dataclass(frozen=True)
 class Report:
-    """Everything that one command measured."""
+    """All measurements of one command."""
 
     command: str
     rounds: int
@@ -51,7 +49,7 @@ def render(console: Console, report: Report) -> None:
 
 
 def markdown(report: Report) -> list[str]:
-    """Renders one section per table, each with the command that makes it and the environment."""
+    """Renders one section per table, with the command that produces it and the environment."""
     result = []
     for title, columns, lines, note, remarks in _sections(report):
         text = [f"## {title}", "", f"Median of {report.rounds} rounds, by `{report.command}`:", ""]
@@ -62,14 +60,14 @@ def markdown(report: Report) -> list[str]:
 
 
 def merged(page: str, sections: Iterable[str]) -> str:
-    """Returns the page with the sections in place of those of the same workload, or appended; the rest stays as it is."""
+    """Replaces the page's sections of the same workloads, or appends new ones."""
     head, *parts = re.split(r"^(?=## )", page or "# Performance\n", flags=re.MULTILINE)
     found = {key(part): part.strip() + "\n" for part in (*parts, *sections)}
     return "\n".join([head.strip() + "\n", *found.values()])
 
 
 def to_dict(report: Report) -> dict[str, Any]:
-    """Returns every number in a form that JSON can hold."""
+    """Returns all numbers as JSON values."""
     return {
         "command": report.command,
         "rounds": report.rounds,
@@ -88,7 +86,7 @@ def _rows(results: Iterable[Result]) -> list[dict[str, Any]]:
 
 
 Section = tuple[str, list[str], list[tuple[list[str], bool]], str, list[str]]
-# column -> a result's cell, "" if it has none; a column without cells is left out
+# column -> a result's cell, or ""; a column without cells is omitted
 COLUMNS: dict[str, Callable[[Result], str]] = {
     "median ms": lambda result: _number(result.median_ms, ".2f") if result.status == "timed" else result.status,
     "quartiles": lambda result: " - ".join(f"{value:.2f}" for value in result.quartiles_ms or ()),
@@ -129,12 +127,12 @@ def _sections(report: Report) -> Iterable[Section]:
 
 
 def _note(task: Task, results: Sequence[Result]) -> str:
-    """Returns an explanation of a table's numbers."""
-    ratio = "Ratio: of medians, to the framework's best peer in the same precision; to the best: to the best peer of all. "
-    other = "* another architecture of the same sizes: timed, not compared; it counts where a framework has no other peer. "
-    products = "The products are those of all positions, padding among them. " * (task.ceiling and task.padding > 0)
+    """Explains a table's numbers."""
+    ratio = "Ratio: median time divided by that of the framework's best peer in the same precision; to the best: by the best of all peers. "
+    other = "* another architecture of the same size: timed, not compared; only used if a framework has no other peer. "
+    products = "Matrix products include those at padding. " * (task.ceiling and task.padding > 0)
     other *= any(not result.comparable for result in results)
-    alone = ", those of one framework after those of another" * task.apart
+    alone = ", one framework after the other" * task.apart
     return f"{ratio * task.peers}{other}{products}Rounds are interleaved{alone}. {_checked(task)}"
 
 
@@ -143,15 +141,15 @@ def _checked(task: Task) -> str:
     others = ", ".join(f"{precision} {bound:.0e}" for precision, bound in bounds.items() if precision != "float32")
     within = f"within {bounds['float32']:.0e} of the largest ({others})"
     return {
-        "training": f"Every row first gave the reference's losses of {CHECKED} steps without dropout {within}.",
-        "greedy": "Every token of a compared row is the reference's likeliest after the same tokens, by logits " + within + ".",
-        "beam": f"The log p of a compared row's best hypothesis is the reference's within {SCORE_BOUND:.0e}; a row that ends its answers "
-        "in its own way is held to the reference's beams up to the last token.",
-    }.get(task.kind, f"Every row first gave the reference's {'output' if task.kind == 'encoder' else 'logits'} of real tokens {within}.")
+        "training": f"Every row's losses in {CHECKED} steps without dropout matched the reference's {within}.",
+        "greedy": "Each token of a compared row is the reference's likeliest after the same tokens, with logits " + within + ".",
+        "beam": f"The log p of a compared row's best hypothesis is the reference's within {SCORE_BOUND:.0e}. Rows with their own rule for "
+        "ending hypotheses are compared with the reference's beams up to the last token.",
+    }.get(task.kind, f"Every row's {'output' if task.kind == 'encoder' else 'logits'} at real tokens matched the reference's {within}.")
 
 
 def label(result: Result) -> str:
-    """Returns the row's name, with its precision if it is not float32, and a star if it is not compared."""
+    """Returns the row's name, with its precision unless float32, and a star if not compared."""
     name = result.name or result.framework
     return name + ("" if result.comparable else " *") + ("" if result.precision == "float32" else f", {result.precision}")
 
@@ -171,17 +169,17 @@ def _print_lines(console: Console, lines: Iterable[str]) -> None:
 
 
 def table_lines(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Returns the lines of a Markdown table, whose cells are numbers but for the first of each row."""
+    """Returns the lines of a Markdown table; all cells but each row's first are numbers."""
     return [f"| {' | '.join(cells)} |" for cells in (columns, ["---", *["---:"] * (len(columns) - 1)], *rows)]
 
 
 def key(section: str) -> str:
-    """What a section is called, without the sizes."""
+    """Returns a section's title without sizes."""
     return re.split(r"[:\n]", section.removeprefix("## "))[0]
 
 
 def parsed(section: str) -> dict[str, Any]:
-    """A section of the Markdown that `report.markdown` and `first.markdown` write, as plain data; cells stay as they are printed."""
+    """Parses a section of `markdown` or `first.markdown` into plain data."""
     title, how, table, note, *rest = section.strip().split("\n\n")
     columns, _, *rows = [[cell.strip() for cell in line[1:-1].split("|")] for line in table.splitlines()]
     return {
@@ -196,7 +194,7 @@ def parsed(section: str) -> dict[str, Any]:
 
 
 def write(folder: Path, sections: Iterable[str]) -> None:
-    """Writes each section into its own file of the folder, whole; the other files stay as they are."""
+    """Writes each section atomically to its own file in the folder. Other files stay."""
     folder.mkdir(parents=True, exist_ok=True)
     for found in map(parsed, sections):
         name = "-".join(re.findall(r"\w+", found["name"].lower()))
@@ -204,7 +202,7 @@ def write(folder: Path, sections: Iterable[str]) -> None:
 
 
 def _lines(found: dict[str, Any]) -> str:
-    """JSON with a line for each field, each row and each line of the environment."""
+    """Returns JSON with one line per field, row and line of the environment."""
     fields = []
     for name, value in found.items():
         text = json.dumps(value, ensure_ascii=False)

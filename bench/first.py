@@ -1,4 +1,4 @@
-"""Times the first answer of a new process: cold, without compiled programs on disk, and warm, with those of the cold one."""
+"""Times the first output of a new process, without compiled programs on disk and with them."""
 
 import contextlib
 import dataclasses
@@ -19,17 +19,17 @@ from .peer_process import EXPORT, Options, PeerProcess, failure, modules
 from .timed_rows import Result
 from .workloads import Task
 
-TASKS = ("W1", "W2", "W3", "W5")  # a forward pass, a training step, a search; and a small model
+TASKS = ("W1", "W2", "W3", "W5")  # a forward pass, a training step, a search, a small model
 COLUMNS = ("row", "cold s", "warm s", "warm / cold", "cold with imports s", "warm with imports s")
 NOTE = (
-    "From a model that is not built to its first answer, each in a fresh process: cold without compiled programs on the disk, warm with "
-    "those of the cold one. With imports: from the start of the process. Rows that compile nothing are left out."
+    "Time from building the model to its first output, in a fresh process. Cold: without compiled programs on disk; warm: with those of "
+    "the cold run. With imports: from the start of the process. Rows that do not compile are omitted."
 )
 
 
 @dataclass
 class First:
-    """A row of a task. seconds, started: of its first answer, without and with the start of its process; cold, then warm."""
+    """A row of a task. seconds, started: to its first output, without and with start-up."""
 
     task: str
     framework: str
@@ -41,15 +41,15 @@ class First:
 
 
 def one_share(tasks: Sequence[Task]) -> list[Task]:
-    """Keeps, of tasks that differ only in padding, the one with the usual share: all compile the same."""
+    """Keeps one share of padding, since all of them compile the same programs."""
     return [task for task in tasks if task.padding == Task.padding] or [*tasks]
 
 
 def run(task: Task, options: Options) -> Iterator[First]:
-    """Returns the first answers of every row of the task that compiles."""
+    """Returns the first-output times of all of the task's rows that compile."""
     for framework in options.frameworks:
         for module in modules(framework, task):
-            if module == EXPORT:  # it compiles nothing
+            if module == EXPORT:  # it does not compile
                 continue
             with contextlib.closing(PeerProcess(framework, module, options)) as peer:
                 rows, failed = _rows(peer, task, options)
@@ -94,7 +94,7 @@ def render(console: Console, tables: Iterable[tuple[Task, Sequence[First]]]) -> 
 
 
 def markdown(tables: Iterable[tuple[Task, Sequence[First]]], command: str, stamp: Mapping[str, str]) -> list[str]:
-    """Renders one section per task, see `report.markdown`."""
+    """Renders one section per task, like `benchmark_report.markdown`."""
     result = []
     for task, rows in tables:
         lines = [f"## {_title(task)}", "", f"By `{command}`:", "", *table_lines(COLUMNS, map(_cells, rows))]

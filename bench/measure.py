@@ -1,5 +1,5 @@
-"""Measures the rows of one task: each is compared with the reference, then all are timed in turn, in rounds, by processes that idle
-meanwhile.
+"""Measures the rows of a task: compares each with the reference, then times all in alternating
+rounds.
 """
 
 import dataclasses
@@ -18,10 +18,9 @@ from .workloads import Task
 
 
 def run(task: Task, reference: Reference, options: Options) -> tuple[list[Result], dict[str, str]]:
-    """Returns a result for each row of the task, and what each framework says about its threads or device. reference: of the task's
-    problem.
+    """Returns a result per row of the task, and each framework's report of its threads or device.
 
-    Raises ValueError if a framework does not have the device.
+    reference: of the task's problem. Raises ValueError if a framework lacks the device.
     """
     together = [(name,) for name in options.frameworks] if task.apart else [options.frameworks]
     parts = [_part(task, reference, dataclasses.replace(options, frameworks=names)) for names in together]
@@ -31,7 +30,7 @@ def run(task: Task, reference: Reference, options: Options) -> tuple[list[Result
 
 
 def _part(task: Task, reference: Reference, options: Options) -> tuple[list[Result], dict[str, str]]:
-    """Does it for rows that are timed in turn."""
+    """Measures rows that are timed in alternation."""
     with started(options, [(name, module) for name in options.frameworks for module in modules(name, task)]) as processes:
         rows = [row for process in processes for row in _rows(process, task, options)]
         for row in rows:
@@ -46,7 +45,7 @@ def _part(task: Task, reference: Reference, options: Options) -> tuple[list[Resu
     if task.memory == "alone":
         for row in good:
             options.progress(f"{task.name}: memory of {row.result.name}")
-            # in a process that builds only this row
+            # in a process that only builds this row
             with started(options, [(row.process.framework, row.process.module)]) as [alone]:
                 built = alone.failed or alone.ask("rows", dataclasses.asdict(task), options.device)[0]
                 if built == "answer":
@@ -57,7 +56,7 @@ def _part(task: Task, reference: Reference, options: Options) -> tuple[list[Resu
 
 @dataclass(frozen=True)
 class _Row:
-    """A row of a process, by its number there; or the result of a process that cannot be asked."""
+    """A row of a process, by its index there; or the result of a process that does not respond."""
 
     process: PeerProcess
     result: Result
@@ -89,7 +88,7 @@ def _rows(process: PeerProcess, task: Task, options: Options) -> list[_Row]:
 
 
 def _check(row: _Row, reference: Reference) -> None:
-    """Makes the first call, which compiles, and compares its output with the reference."""
+    """Runs the first call, which compiles, and compares its output with the reference."""
     result, answer = row.result, row.ask("check")
     if answer is None:
         return
@@ -106,7 +105,7 @@ def _check(row: _Row, reference: Reference) -> None:
     except ValueError as error:
         result.status, result.message = "wrong", str(error)
         return
-    if not result.difference <= bound:  # NaN is wrong too
+    if not result.difference <= bound:  # also true for NaN
         result.status = "wrong"
         unit = {"training": "loss", "encoder": "output", "beam": "log p"}.get(task.kind, "logit")
         away = f"differs from the reference by {result.difference:.1e} of its largest {unit}"
@@ -114,7 +113,7 @@ def _check(row: _Row, reference: Reference) -> None:
 
 
 def _time(task: Task, rows: Sequence[_Row], options: Options) -> None:
-    """Times every row once in each round."""
+    """Times every row once per round."""
     for row in rows:
         options.progress(f"{task.name}: warming up {row.result.name}")
         row.result.calls = row.ask("calls") or 1
@@ -135,8 +134,10 @@ def _time(task: Task, rows: Sequence[_Row], options: Options) -> None:
 
 
 def compare(results: Sequence[Result]) -> None:
-    """Computes ratios of medians, within one precision: to the framework's best peer and to the best of all. A peer that is not compared
-    with the reference counts only if the framework has no other. NumPy has no peers, and is related to the best of all.
+    """Computes ratios of medians in a precision, to the framework's best peer and the best of all.
+
+    A peer that is not compared with the reference only counts if the framework has no other. NumPy
+    has no peers and is compared with the best of all.
     """
     timed = [result for result in results if result.median_ms is not None]
     for result in timed:

@@ -1,4 +1,4 @@
-"""Starts the processes of the rows and asks them."""
+"""Starts the rows' processes and sends them requests."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,16 +10,16 @@ from rosettaformer.common.processes import Child
 from .timed_rows import Result
 from .workloads import Task
 
-# framework -> the processes of its rows, each a module of `peers`
+# framework -> its processes, each a module of `peers`
 PROCESSES = {"numpy": ("numpy",), "torch": ("torch", "ctranslate2"), "tf": ("tf",), "jax": ("jax",)}
-EXPORT = "onnx"  # the process of our export, beside torch's
-EXPORTED = ("W1", "W3", "W11")  # workloads with its row
+EXPORT = "onnx"  # the process of our exported model, in addition to torch's
+EXPORTED = ("W1", "W3", "W11")  # workloads with a row for it
 LIMIT = 3600.0  # seconds for an answer
 
 
 @dataclass(frozen=True)
 class Options:
-    """How rows are run. only: if not empty, the rows whose name contains one of these."""
+    """How to run rows. only: unless empty, run only rows whose name contains one of these."""
 
     frameworks: tuple[str, ...]
     rounds: int = 9
@@ -58,12 +58,12 @@ class PeerProcess:
 
     @property
     def second(self) -> bool:
-        """Whether the framework has another process, which reports what is missing."""
+        """Whether another process of the framework reports what is missing."""
         return self.module != PROCESSES[self.framework][0]
 
 
 def modules(framework: str, task: Task) -> tuple[str, ...]:
-    """Returns the processes with rows of the task. NumPy's searches, written to be read, are left out."""
+    """Returns the processes with rows of the task, without NumPy's slow searches."""
     if framework == "numpy":
         return PROCESSES["numpy"] if task.kind in ("forward", "encoder") and task.peers else ()
     peers = task.peers and (task.published or task.decodes)
@@ -73,7 +73,7 @@ def modules(framework: str, task: Task) -> tuple[str, ...]:
 
 
 def failure(result: Result, kind: str, answer: Any) -> Result:
-    """Returns the result of a row, or of a whole process, that could not be run."""
+    """Returns the result of a row, or of a whole process, that failed."""
     if kind == "missing":
         result.status, (package, install) = "missing", answer
         result.message = f"needs {package}: {install}" if result.name else install

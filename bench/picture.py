@@ -1,4 +1,4 @@
-"""Draws bars of medians, one panel per table, and curves of the scaling."""
+"""Draws bars of medians, one panel per table, and scaling curves."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,20 +14,20 @@ COLOURS = {"ours": "C0", "peer": "0.65", "ceiling": "0.85"}
 
 
 def draw(path: Path, report: Report) -> None:
-    """Draws into a file whose suffix names the format."""
+    """Draws to a file whose suffix selects the format."""
     from matplotlib.figure import Figure
 
     tables = [(task, _timed(results)) for task, results in report.tables if _timed(results)]
     heights = [1.2 + 0.3 * len(results) for _, results in tables] + [3.5] * len(report.series)
     if not heights:
-        raise ValueError("there is nothing to draw: no row was timed")
+        raise ValueError("nothing to draw: no row was timed")
     figure = Figure(figsize=(11, sum(heights)), layout="constrained")
     grid = figure.add_gridspec(len(heights), 2, height_ratios=heights)
     for place, (task, results) in enumerate(tables):
         _bars(figure.add_subplot(grid[place, :]), task, results)
     for place, (series, points) in enumerate(report.series, len(tables)):
         _curves(figure.add_subplot(grid[place, 0]), figure.add_subplot(grid[place, 1]), series, points)
-    figure.supxlabel("grey: peers; light grey: the matrix products alone; * not compared; lines: quartiles", fontsize="small")
+    figure.supxlabel("grey: peers; light grey: matrix products only; * not compared; lines: quartiles", fontsize="small")
     pictures.save(figure, path)
 
 
@@ -46,7 +46,7 @@ def _bars(axes: Any, task: Task, results: Sequence[Result]) -> None:
 
 
 def _curves(time: Any, memory: Any, series: Series, points: Sequence[tuple[int, Sequence[Result]]]) -> None:
-    """Draws milliseconds, per token if new tokens grow, and MiB."""
+    """Draws milliseconds (per token if new tokens vary) and MiB."""
     by_token = series.axis == "new tokens"
     names = dict.fromkeys(label(result) for _, results in points for result in _timed(results))
     for name in names:
@@ -56,13 +56,13 @@ def _curves(time: Any, memory: Any, series: Series, points: Sequence[tuple[int, 
         kept = [(value, result.memory_mib) for value, result in found if result.memory_mib]
         memory.plot([value for value, _ in kept], [mib for _, mib in kept], **style)
     time.set(title=series.name, ylabel="ms a token" if by_token else "ms")
-    memory.set(ylabel="MiB at the peak of a call")
+    memory.set(ylabel="peak MiB of a call")
     for axes in (time, memory):
         axes.set(xlabel=series.axis, xscale="log", yscale="log")
         axes.set_xticks([value for value, _ in points], [str(value) for value, _ in points], minor=False)
         axes.minorticks_off()
     if by_token:
-        time.set(yscale="linear", ylim=(0, None))  # it hardly grows
+        time.set(yscale="linear", ylim=(0, None))  # nearly constant
     time.legend(fontsize="x-small", frameon=False)
 
 

@@ -11,13 +11,15 @@ from rosettaformer.comparison.timing.rows import About, Call, Row
 from . import answers
 from .problem import Problem
 
-Step = Callable[[], Any]  # one update of the parameters; returns the loss before it, a scalar that float() reads when it is ready
+Step = Callable[[], Any]  # updates the parameters; returns the loss before, a scalar for float()
 
 
 def training_row(framework: str, name: str, start: Callable[[Problem], Step], problem: Problem, **about: Any) -> Row:
-    """Returns the row of a training step. start: builds a model and its optimiser for a problem and returns the step on its one batch.
+    """Returns the row of a training step.
 
-    about: further fields of the row (peer, compiles, precision). Its `check` starts anew with the problem's `checked`.
+    start: builds a model and its optimizer for a problem and returns the step on its one batch.
+    about: more fields of the row (peer, compiles, precision). Its `check` restarts with the
+    problem's `checked`.
     """
 
     def begin() -> Call:
@@ -33,20 +35,20 @@ def training_row(framework: str, name: str, start: Callable[[Problem], Step], pr
 
 @dataclass
 class Result(About):
-    """The result of a row. status: timed; wrong (not the reference's answer); error (an exception); missing (not installed)."""
+    """The result of a row. status: timed, wrong (output differs), error, or missing."""
 
     task: str = ""
     status: str = "timed"
     message: str = ""
-    difference: float | None = None  # from the reference, see `answers`
-    agreement: str = ""  # of the answers of a search
+    difference: float | None = None  # from the reference; see `answers`
+    agreement: str = ""  # of a search's outputs
     median_ms: float | None = None
     min_ms: float | None = None
     quartiles_ms: tuple[float, float] | None = None
-    calls: int = 1  # whose mean is one round's time
+    calls: int = 1  # calls averaged in one round
     compile_s: float | None = None
-    ratio: float | None = None  # of medians, to the framework's best peer in the same precision
-    ratio_to_best: float | None = None  # the same, to the best peer of all
-    share: float | None = None  # of the time of the framework's matrix products
-    memory_mib: float | None = None  # at the peak of a call, beyond what was held before it
+    ratio: float | None = None  # median time over that of the framework's best peer in the same precision
+    ratio_to_best: float | None = None  # the same for the best of all peers
+    share: float | None = None  # time of the framework's matrix products over the row's time
+    memory_mib: float | None = None  # peak of a call, above what was held before
     samples_ms: list[float] = field(default_factory=list)

@@ -1,7 +1,7 @@
-"""The process of one module of rows: it builds, checks and times one row on request, and idles meanwhile.
+"""The process of one module of rows: builds, checks and times a row on request.
 
-`python -m bench.worker MODULE` takes (method, *arguments) and returns pairs (kind, answer), as a port's process does.
-MODULE is a module of `peers`.
+`python -m bench.worker MODULE` reads (method, *arguments) and answers with pairs (kind, answer),
+like a port's process. MODULE is a module of `peers`.
 """
 
 import functools
@@ -22,7 +22,7 @@ from .workloads import Task
 
 
 class Server(server.Server):
-    """Answers for the rows of one module."""
+    """Serves the rows of one module."""
 
     def __init__(self, module: ModuleType) -> None:
         super().__init__()
@@ -32,17 +32,17 @@ class Server(server.Server):
         return self._module.describe(device)
 
     def rows(self, task: Mapping[str, Any], device: str) -> list[dict[str, Any]]:
-        """Returns the description of each row of the task, given by its fields; builds none."""
+        """Returns the fields of each of the task's rows, without building any."""
         return self._take(self._module.rows(problem.make(Task(**task)), device))
 
     def first(self, index: int) -> float:
-        """Returns the seconds from nothing to the first answer: builds the model and calls it once."""
+        """Returns the seconds to the first output: builds the model and calls it once."""
         start = time.perf_counter()
         self._rows[index].start()()
         return time.perf_counter() - start
 
     def _peak_of(self, call: Call) -> float | None:
-        """As the framework counts it, if its module tells."""
+        """Measures with the framework's own counter if the module has one."""
         return getattr(self._module, "memory", super()._peak_of)(call)
 
 
@@ -50,7 +50,7 @@ reply = functools.partial(server.reply, ours=(__package__.partition(".")[0], *se
 
 
 if __name__ == "__main__":
-    # frameworks that ask the system see so many processors; those that ask the environment, variables
+    # limits threads for frameworks that count processors and for those that read variables
     threads = int(os.environ["OMP_NUM_THREADS"])
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])

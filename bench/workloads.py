@@ -1,4 +1,4 @@
-"""What is measured: each workload is one or two tasks, whose rows are timed side by side."""
+"""The measurements: each workload is one or two tasks, whose rows are timed together."""
 
 import dataclasses
 from collections.abc import Collection
@@ -8,12 +8,12 @@ from typing import Any
 from reference_numpy import TransformerConfig, preset
 
 PADDING, START, END = 0, 1, 2  # token ids
-# size -> model width, heads, layers of each stack, hidden width, vocabulary
+# size -> model width, heads, layers per stack, hidden width, vocabulary
 SIZES = {
     "base": (512, 8, 6, 2048, 8192), "small": (128, 4, 2, 512, 1000), "tiny": (32, 4, 1, 64, 101),
     "bert_base": (768, 12, 12, 3072, 30522), "gpt2_small": (768, 12, 12, 3072, 50257), "llama_100m": (768, 12, 12, 2048, 32000),
 }  # fmt: skip
-# preset -> the family's name, if its models are published, and its changed fields
+# preset -> family name if it has published models, and changed fields
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "paper_base": ("", {"attention_bias": True, "output_bias": True, "epsilon": 1e-5, "padding_id": PADDING}),
     "bert_base": ("BERT", {"pooler": False, "masked_language_head": False}),
@@ -27,25 +27,25 @@ PRECISIONS = {"cpu": ("float32",), "cuda": ("float32", "tf32", "bfloat16")}
 class Task:
     """One table. kind: forward, training, encoder (its forward pass only), greedy or beam.
 
-    length: tokens of the source, and of the target of a forward pass; of a decoder-only model, tokens of the prompt. new_tokens: exact
-    number of tokens of every answer.
+    length: tokens of the source, and of the target in a forward pass; prompt tokens of a
+    decoder-only model. new_tokens: exact number of tokens of every output.
     """
 
-    name: str  # the workload's name, and what distinguishes the task from its other one
+    name: str  # the workload's name and the task's distinction
     kind: str
     batch: int
     length: int
     new_tokens: int = 0
     beams: int = 1
-    model: str = "paper_base"  # the preset whose choices the model has
+    model: str = "paper_base"  # the preset of the model's choices
     size: str = "base"
-    padding: float = 0.2  # the share of padding in the source, or in both, at the right of their rows
-    precisions: tuple[str, ...] = ()  # if not decided by the device
+    padding: float = 0.2  # share of right padding in the source, or in both sides
+    precisions: tuple[str, ...] = ()  # overrides the device's precisions
     peers: bool = True
-    ceiling: bool = False  # also time the matrix products
-    skips: bool = False  # of a forward pass: also time ours with skip_padding
-    apart: bool = False  # the rows of one framework after those of another, since together they would fill the memory
-    memory: str = ""  # where the growth of each row's memory is measured: alone, in a process of its own, or beside the other rows
+    ceiling: bool = False  # also time plain matrix products
+    skips: bool = False  # also time our forward pass with skip_padding
+    apart: bool = False  # one framework after the other, since together they exceed the memory
+    memory: str = ""  # measures memory: "alone" (a process per row), or "beside" (with the other rows)
 
     @property
     def workload(self) -> str:
@@ -57,7 +57,7 @@ class Task:
 
     @property
     def published(self) -> str:
-        """The family of the peers; empty if they are layers or models of the paper's kind."""
+        """The peers' family; "" for layers, or models of the paper's kind."""
         return MODELS[self.model][0]
 
     @property
@@ -80,14 +80,14 @@ class Task:
         return f"{self.name}: " + ", ".join(filter(None, (what, f"batch {self.batch}", self.published, sizes, padding)))
 
     def precisions_on(self, device: str, of: Collection[str] = ("float32", "tf32", "bfloat16")) -> tuple[str, ...]:
-        """of: the precisions of a framework. tf32 is a way of multiplying that training takes too; bfloat16 parameters are not trained."""
+        """Returns a framework's precisions. bfloat16 parameters are not trained."""
         found = self.precisions or PRECISIONS[device]
         return tuple(name for name in found if name in of and not (self.kind == "training" and name == "bfloat16"))
 
 
 @dataclass(frozen=True)
 class Series:
-    """A task at growing sizes. axis: what grows, on the picture's axis."""
+    """A task at growing sizes. axis: the label of what grows."""
 
     name: str
     axis: str
@@ -98,7 +98,7 @@ class Series:
 
 
 BOTH, INT8 = ("float32", "bfloat16"), ("float32", "int8")
-SHARES = (0.0, 0.2, 0.5)  # of padding
+SHARES = (0.0, 0.2, 0.5)  # shares of padding
 LLAMA: dict[str, Any] = {"model": "llama2_7b", "size": "llama_100m", "padding": 0.0}
 WORKLOADS: dict[str, tuple[Task, ...]] = {
     "W1": (
@@ -143,8 +143,9 @@ def tiny(task: Task) -> Task:
 
 
 def config_of(task: Task) -> TransformerConfig:
-    """Returns the sizes with the choices that the task's peers can express: for the paper's model those of `torch.nn.Transformer`, or of
-    Marian if it decodes. Grouped heads are two to a group at least.
+    """Returns the sizes with choices that the peers support: torch's, or Marian's for searches.
+
+    Grouped heads have at least two heads per group.
     """
     width, heads, layers, hidden, vocabulary = SIZES[task.size]
     config = preset(task.model, **MODELS[task.model][1])

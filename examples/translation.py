@@ -1,9 +1,9 @@
-"""Trains a small model to translate numbers from Spanish to English words, and translates with it.
+"""Trains a small model to translate numbers from Spanish to English words, and uses it.
 
     python examples/translation.py runs/numbers "doscientos veintidós" "cuatro mil uno"
 
-The first call trains for some minutes; later ones only translate. Ctrl-C ends training after a
-step with a checkpoint, and the next call goes on from there.
+The first run trains for a few minutes; later runs only translate. Ctrl-C stops training after the
+current step and writes a checkpoint, from which the next run continues.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from rosettaformer.use.training.run_log import Report
 
 
 def train(folder: Path, backend: str, numbers: dict[str, Any], **options: Any) -> None:
-    """Trains the run in the folder until its steps are done.
+    """Trains the run in the folder until it is finished.
 
     numbers: options of the task number-words. options: those of `rosettaformer train`.
     """
@@ -30,13 +30,13 @@ def train(folder: Path, backend: str, numbers: dict[str, Any], **options: Any) -
 
 
 def is_trained(folder: Path) -> bool:
-    """Whether the run in the folder has done its steps."""
+    """Whether the run in the folder has finished training."""
     models = Store(folder).paths()
     return bool(models) and models[-1].name == f"step-{Manifest.read(folder).free['steps']:08}"
 
 
 def translate(folder: Path, backend: str, texts: Sequence[str], beam: int) -> list[str]:
-    """Returns the translations of the texts by the average of the run's last checkpoints."""
+    """Returns the texts' translations by the average of the run's last checkpoints."""
     manifest = Manifest.read(folder)
     tokens = read_tokens(folder, manifest)
     model = Store(folder).load(manifest.config, "average")
@@ -47,10 +47,10 @@ def translate(folder: Path, backend: str, texts: Sequence[str], beam: int) -> li
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("run", type=Path, help="folder of the run")
-    parser.add_argument("texts", nargs="*", help="numbers in Spanish words")
+    parser.add_argument("run", type=Path, help="folder for the run")
+    parser.add_argument("texts", nargs="*", help="numbers to translate, in Spanish words")
     parser.add_argument("--backend", default="torch", choices=list(backends.BACKENDS))
-    parser.add_argument("--beam", type=int, default=4, help="hypotheses of the search; 1 is greedy")
+    parser.add_argument("--beam", type=int, default=4, help="number of beams; 1 means greedy search")
     given = parser.parse_args(arguments)
     if not Manifest.exists(given.run) or not is_trained(given.run):
         train(given.run, given.backend, {})

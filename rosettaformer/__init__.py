@@ -1,4 +1,4 @@
-"""The judge of Transformer ports: checks any of them against the NumPy reference.
+"""Checks ports of the Transformer against a NumPy reference.
 
     import rosettaformer
 
@@ -6,7 +6,8 @@
     rosettaformer.diagnose("my_port.py", like="qwen3").findings
     rosettaformer.compare("a.py:Model", "b.py:Model")["verdict"]
 
-What is not installed raises MissingBackend; importing the package loads no framework.
+Functions that need a package that is not installed raise MissingBackend. Importing rosettaformer
+loads no framework.
 """
 
 import importlib

@@ -2,16 +2,18 @@
 
     from rosettaformer.ports import NotCovered
 
-| name | since | what it is for |
+| name | since | purpose |
 |---|---|---|
-| `NotCovered` | 1 | raise it where the port cannot answer a case; the message is the reason, and the case is "not covered" |
-| `Unsupported` | 1 | raise it where a framework has no kernel for an operation in a dtype; the message is the operation's name |
-| `Case` | 1 | what a function of a NumPy port is given: `inputs`, `parameters`, `config`, `dtype` |
-| `CLASSIC` | 1 | a `config` without rotary positions, RMS norms, gates, windows, caps and query-key norms |
-| `Names` | 1 | reads a port's table `weights`: each parameter's own name and axes, as `diagnose` finds them |
+| `NotCovered` | 1 | raise it for an unsupported case ("not covered"), with the reason |
+| `Unsupported` | 1 | raise it if a kernel for the dtype is missing, with its name |
+| `Case` | 1 | argument of a NumPy port: `inputs`, `parameters`, `config`, `dtype` |
+| `CLASSIC` | 1 | a `config` without RoPE, RMS and query-key norms, gates, windows, caps |
+| `Names` | 1 | looks up each parameter's own name and axes in a port's `weights` |
 
-`since` counts in `VERSION`, which grows when a name is added; none is taken away. The pytest plug-in is `rosettaformer.pytest_plugin`, and
-canonical files are read and written by `rosettaformer.files.checkpoints`. Importing this module loads no framework.
+`since` is the value of `VERSION` that introduced the name. `VERSION` increases when a name is
+added; names are never removed. The pytest plug-in is `rosettaformer.pytest_plugin`;
+`rosettaformer.files.checkpoints` reads and writes canonical files. Importing this module loads no
+framework.
 """
 
 from .files.checkpoints.paper import CLASSIC

@@ -1,4 +1,4 @@
-"""The pytest plug-in: the cases of the suite as tests of a port.
+"""pytest plug-in that runs the suite's cases as tests of a port.
 
     from rosettaformer.pytest_plugin import parametrize_with_cases
 
@@ -6,7 +6,8 @@
     def test_conforms(case):
         case.judge()
 
-pytest loads this module in every run on a machine that has rosettaformer; therefore it imports nothing heavy before it is used.
+pytest loads this module in every run on a machine that has rosettaformer installed, so heavy
+imports are deferred until the plug-in is used.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ SKIPPED = (
     Status.NOT_COMPARABLE, Status.EMPTY, Status.NOT_SHOWN, Status.NOT_COVERED, Status.UNSUPPORTED, Status.MISSING, Status.SKIPPED,
     Status.TOO_LARGE,
 )  # fmt: skip
-COMPARED = "rosettaformer compared"  # what a worker of pytest-xdist sends
+COMPARED = "rosettaformer compared"  # the key under which a pytest-xdist worker sends its results
 
 
 class _Asked(NamedTuple):
-    """A port, and the whole model that it is judged on, if it is."""
+    """A port, and the whole model it is judged on, if any."""
 
     port: str
     like: str = ""
@@ -47,24 +48,24 @@ class _Asked(NamedTuple):
 
 
 def _like_cases(asked: _Asked, closing: ExitStack) -> list[Case]:
-    """The cases of a whole model, whose folders are removed when `closing` is closed."""
+    """The cases of a whole model. Closing `closing` removes their checkpoints."""
     from .judge.selection import Selection, cases_for
 
     return closing.enter_context(cases_for((), Selection(like=asked.like, seed=asked.seed)))
 
 
 class _Ports:
-    """The ports' processes of a pytest process, one a port, and what has become of their cases."""
+    """The port processes of one pytest process, one per port, and the results of their cases."""
 
     def __init__(self) -> None:
         self._closing = ExitStack()
         self._open: dict[_Asked, Session] = {}
         self._store: Store | None = None
         self._results: dict[tuple[_Asked, str, str, str], Result] = {}
-        self.compared: dict[str, bool] = {}  # whether something of a port was compared
+        self.compared: dict[str, bool] = {}  # port -> whether any case of it was compared
 
     def started(self, asked: _Asked) -> Session:
-        """The port, whose process is started when it is asked for first, and a whole model's folders written."""
+        """Returns the port's session. The first call starts its process."""
         from .common.processes import cores
         from .judge.ports.session import Session
         from .judge.suite.asked import Suite
@@ -77,7 +78,7 @@ class _Ports:
         return self._open[asked]
 
     def result(self, asked: _Asked, case: str, dtype: str, mode: str, limit: float) -> Result:
-        """The result of a case, which is run once."""
+        """Returns the result of a case; each case runs once."""
         from .judge.expectation.expectation_store import Store
         from .judge.runner import run_alone
 
@@ -94,7 +95,7 @@ class _Ports:
 
 @dataclass
 class _Question:
-    """What the argument `case` of a test is. ports is set when the test is set up."""
+    """The value of a test's `case` argument. `ports` is assigned during test setup."""
 
     asked: _Asked
     limit: float = field(repr=False)
@@ -106,28 +107,31 @@ class _Question:
         return self.asked.port
 
     def result(self, case: str, dtype: str, mode: str) -> Result:
-        """What becomes of a case with the port."""
+        """Returns the result of a case on the port."""
         return self.ports.result(self.asked, case, dtype, mode, self.limit)
 
 
 @dataclass
 class PortCase(_Question):
-    """A case of the suite in a dtype and a mode, for a port."""
+    """A case of the suite for a port, in one dtype and mode."""
 
     id: str
     dtype: str
     mode: str
     deviations: Sequence[Deviation] = field(repr=False)
-    alike: int = field(default=1, repr=False)  # for how many cases this one stands, which are not run for the same reason
+    alike: int = field(default=1, repr=False)  # the cases this one represents: all are skipped for the same reason
 
     @property
     def component(self) -> str:
-        """The component that the case is about."""
+        """The component under test."""
         return self.id.partition("/")[0]
 
     def judge(self) -> None:
-        """Passes where the port conforms. Otherwise raises AssertionError with one message; skips where nothing could be compared; and
-        counts as an expected failure where a deviation declares it."""
+        """Raises AssertionError with a single message unless the port conforms.
+
+        Skips the test if nothing could be compared. Marks it as an expected failure if the
+        deviations file declares it.
+        """
         __tracebackhide__ = True
         from .judge.deviations import declare
 
@@ -146,21 +150,24 @@ class PortCase(_Question):
 
 @dataclass
 class DeclaredDeviation(_Question):
-    """An entry of the deviations file, all of whose cases are run on the port."""
+    """An entry of the deviations file; judging it runs all of its cases on the port."""
 
     deviation: Deviation
     modes: Sequence[str]
 
     def judge(self) -> None:
-        """Raises AssertionError where nothing that the entry declares fails any more."""
+        """Raises AssertionError for an unexpected pass: no declared failure occurs."""
         __tracebackhide__ = True
         from .judge.deviations import stale
 
         covers = sorted(self.deviation.covers)
         results = [self.result(case, dtype, mode) for mode in self.modes for case, dtype in covers]
         if stale(self.deviation, results):
-            text = f"nothing that the deviation {self.deviation.case} of {self.port} declares fails any more; remove the entry"
-            raise AssertionError(f"{text} ({self.deviation.reason}, {self.deviation.link})")
+            entry = f"{self.deviation.case} of {self.port}"
+            raise AssertionError(
+                f"unexpected pass: none of the failures that the entry {entry} declares occurs any more. Remove the entry from the "
+                f"deviations file. Its reason was: {self.deviation.reason} ({self.deviation.link})"
+            )
 
 
 def parametrize_with_cases(
@@ -177,26 +184,32 @@ def parametrize_with_cases(
     deviations: str | Path | None = None,
     limit: float = 180.0,
 ) -> pytest.MarkDecorator:
-    """Parametrizes the argument `case` of a test with the cases of the suite, each of which offers `judge()`.
+    """Parametrizes a test's `case` argument with cases, each with a method `judge()`.
 
-    port: as `rosettaformer check` takes it; or command: a port in another environment or language. components, dtypes: all by default.
-    modes: eager, compiled; the port's own by default. like: the cases of a whole model, as `rosettaformer check --like` takes it, with
-    random weights of this seed. core: only the cases of a quick check. grad: the gradients, too; one that is named
-    among the components (layer_norm_vjp) needs no grad. deviations: the file that declares accepted failures; each entry whose cases are
-    all among these becomes one more test, which fails when the entry is stale. limit: seconds for one case.
-    Raises ValueError on unknown names, and lists everything that is wrong with the deviations file.
+    port: as in `rosettaformer check PORT`.
+    command: instead of `port`, the command line of a port in another environment or language.
+    components, dtypes: restrict the cases; all by default.
+    modes: "eager", "compiled"; by default the port's own mode.
+    like: judges a whole model, as `rosettaformer check --like`, with random weights from `seed`.
+    core: only the cases of a quick check.
+    grad: also checks gradients; not needed for those listed in `components` (layer_norm_vjp).
+    deviations: the file of expected failures. Each entry whose cases are all selected adds a test
+        that fails on an unexpected pass.
+    limit: seconds per case.
+
+    Raises ValueError for unknown names, and lists all errors of the deviations file.
     """
     from .judge.case import DTYPES
     from .judge.deviations import read
 
     if bool(port) == bool(command):
-        raise ValueError("one of port and command must be given")
+        raise ValueError("pass either port or command" + ("; got both" if port else "; got neither"))
     port = port or f"command:{command}"
     asked = _Asked(port, like, seed)
     cases, known = _chosen(asked, components, dtypes, core, grad)
     entries = [entry for entry in read(Path(deviations), known) if entry.port == port] if deviations else []
     pairs = [(case.id, dtype) for case in cases for dtype in case.dtypes if dtypes is None or dtype in dtypes]
-    if like:  # the folder of a dtype is loaded once
+    if like:  # so that each dtype's checkpoint is loaded once
         pairs.sort(key=lambda pair: DTYPES.index(pair[1]))
     parameters: list[Any] = []
     for mode in modes or ("",):
@@ -212,14 +225,15 @@ def parametrize_with_cases(
 def _chosen(
     asked: _Asked, components: Sequence[str] | None, dtypes: Sequence[str] | None, core: bool, grad: bool
 ) -> tuple[list[Case], list[Case]]:
-    """The cases that are asked for, and all."""
+    """Returns the selected cases, and all cases."""
     from .judge.case import DTYPES
     from .judge.expectation.components import COMPONENTS
     from .judge.suite import all_cases, of_components
 
     for what, names, known in (("components", components, COMPONENTS), ("dtypes", dtypes, DTYPES)):
         if isinstance(names, str) or (unknown := [name for name in names or () if name not in known]):
-            raise ValueError(f"{what} must be a list of {', '.join(known)}; got {names if isinstance(names, str) else ', '.join(unknown)}")
+            got = repr(names) if isinstance(names, str) else ", ".join(unknown)
+            raise ValueError(f"{what} must be a list of names from {', '.join(known)}; got {got}")
     with ExitStack() as closing:
         cases = _like_cases(asked, closing) if asked.like else all_cases(grad=True)
     return [case for case in of_components(cases, components or (), grad or bool(asked.like)) if case.core or not core], cases
@@ -229,18 +243,18 @@ _PORTS = pytest.StashKey[_Ports]()
 
 
 def _question(item: pytest.Item) -> _Question | None:
-    """What a test asks of a port, where it does."""
+    """Returns the question that a test asks a port; None for other tests."""
     values = getattr(getattr(item, "callspec", None), "params", {}).values()
     return next((value for value in values if isinstance(value, _Question)), None)
 
 
 def _test(item: pytest.Item, question: PortCase) -> tuple[str, _Asked]:
-    """The test function of an item, and the port of which it asks."""
+    """Returns the item's test function and the port it tests."""
     return item.nodeid.partition("[")[0], question.asked
 
 
 def _is_other_layout(session: Session, component: str) -> bool:
-    """Whether the component belongs to a layout, a division of a model into modules, that is not the port's."""
+    """Whether the component belongs to a layout (division into modules) other than the port's."""
     from .judge.expectation.components import is_layout
 
     return session.ready and is_layout(component) and component not in session.about["components"]
@@ -248,8 +262,12 @@ def _is_other_layout(session: Session, component: str) -> bool:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of the tests of a component that are not run for one reason, such as that the port does not define it, one stands for all; and of
-    all tests of a port that does not start. What divides a model otherwise than the port is left out, where something else is asked."""
+    """Reduces the tests that cannot run to one per reason.
+
+    Of all tests of a component that share a reason (such as: the port does not define it), only the
+    first remains; so it does for all tests of a port that does not start. Components of layouts
+    that the port does not use are deselected if the test function has other cases of that port.
+    """
     if config.option.collectonly:
         return
     standing: dict[tuple[object, ...], PortCase] = {}
@@ -276,16 +294,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Gives a test's question the processes of this run."""
+    """Attaches the processes of this run to a test's question."""
     if question := _question(item):
         question.ports = item.config.stash.setdefault(_PORTS, _Ports())
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
-    """Fails a run that compared nothing of a port, and ends the processes."""
+    """Fails the run if nothing of a port was compared, and ends the processes."""
     ports = session.config.stash.get(_PORTS, None)
-    if ports and hasattr(session.config, "workeroutput"):  # of pytest-xdist: the controller decides
+    if ports and hasattr(session.config, "workeroutput"):  # on a pytest-xdist worker: the controller decides
         session.config.workeroutput[COMPARED] = ports.compared
     elif ports and _lacking(ports) and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
@@ -298,16 +316,16 @@ def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any, error: object) -> None:
-    """Takes what a worker of pytest-xdist has compared."""
+    """Collects the results of a pytest-xdist worker."""
     ports = node.config.stash.setdefault(_PORTS, _Ports())
     for port, compared in getattr(node, "workeroutput", {}).get(COMPARED, {}).items():
         ports.compared[port] = ports.compared.get(port, False) or compared
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Says of which ports nothing was compared."""
+    """Reports the ports of which nothing was compared."""
     for port in _lacking(config.stash.get(_PORTS, _Ports())):
-        terminalreporter.write_line(f"{port}: nothing was compared", red=True)
+        terminalreporter.write_line(f"FAILED {port}: nothing was compared", red=True)
 
 
 def _lacking(ports: _Ports) -> list[str]:

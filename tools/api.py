@@ -1,4 +1,4 @@
-"""Makes docs/api.md, the index of the public Python names, from their docstrings.
+"""Writes docs/api.md, the index of public Python names, from their docstrings.
 
 python tools/api.py
 """
@@ -37,7 +37,7 @@ checkpoints, [ci.md](ci.md) those for pytest, and [models.md](models.md) those o
 
 
 def public(path: Path) -> list[str]:
-    """The names of a file's `__all__`."""
+    """Returns the names in a file's `__all__`."""
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.Assign) and any(isinstance(target, ast.Name) and target.id == "__all__" for target in node.targets):
             return [str(name) for name in ast.literal_eval(node.value)]

@@ -1,4 +1,4 @@
-"""Draws the pictures in docs/architecture.md from the imports.
+"""Draws the diagrams in docs/architecture.md from the imports.
 
 python tools/architecture.py
 """
@@ -13,11 +13,11 @@ from rosettaformer.common.atomic import write_text
 __all__ = ["PAGE", "house", "judge", "page"]
 
 PAGE = HOUSE / "docs" / "architecture.md"
-OTHERS = ("__main__", "guide.snippets", "judge.templates", "templates")  # the last three are files of readers
+OTHERS = ("__main__", "guide.snippets", "judge.templates", "templates")  # the last three hold files for readers
 
 
 def house() -> dict[str, set[str]]:
-    """The rooms of the application and the four packages, by what they import."""
+    """Returns the application's folders and the four packages, with their imports."""
     graph = rooms(HOUSE / "rosettaformer", OTHERS)
     for room in graph:
         graph[room] |= imported_packages(f"rosettaformer/{room}") & {*PACKAGES}
@@ -25,18 +25,18 @@ def house() -> dict[str, set[str]]:
 
 
 def judge() -> dict[str, set[str]]:
-    """The rooms of the judge, by what they import."""
+    """Returns the judge's folders, with their imports."""
     return rooms(HOUSE / "rosettaformer" / "judge", OTHERS)
 
 
 def picture(graph: Mapping[str, Collection[str]]) -> str:
-    """An arrow to every room that another imports from, but for those that it needs by way of a third."""
+    """Returns a diagram with an arrow to each imported folder, without indirect ones."""
     lines = [f"    {room} --> {other}" for room, others in reduced(graph).items() for other in others]
     return "\n".join(["```mermaid", "flowchart TD", *lines, "```"])
 
 
 def page() -> str:
-    """The page with its pictures, which stand in the order of the functions above."""
+    """Returns the page with its diagrams, in the order of the functions above."""
     drawn = iter([picture(house()), picture(judge())])
     return re.sub(r"```mermaid\n.*?```", lambda _: next(drawn), PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
 

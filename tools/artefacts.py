@@ -1,6 +1,6 @@
-"""Exports small models to every format, checks the files and writes the table.
+"""Exports small models to every format, checks the files, and writes a table of the results.
 
-`make evidence STEP=artefacts` is the command.
+Run it with `make evidence STEP=artefacts`.
 """
 
 import functools
@@ -40,9 +40,10 @@ TITLES = {"onnx": "ONNX", "pt2": "torch.export", "aoti": "AOTInductor", "savedmo
 
 HEAD = """# Exports, checked
 
-`rosettaformer export DIR --to FORMAT`, then `rosettaformer check FILE --checkpoint DIR`: four small models at eight shapes. A cell says at
-how many shapes the file is within tolerance, its largest error in units of plain NumPy's own in that dtype (up to 4 passes), and the
-same of the steps with a cache. Versions: """
+Four small models at eight shapes, with `rosettaformer export DIR --to FORMAT` and `rosettaformer check
+FILE --checkpoint DIR`. Each cell has the number of shapes within tolerance, the file's largest error
+divided by NumPy's own rounding error in that dtype (up to 4 passes), and the same for steps with a
+cache. Versions: """
 
 
 def main() -> None:
@@ -65,7 +66,7 @@ def _row(name: str, dtype: str) -> str:
 
 
 def _cell(checkpoint: Path, config: TransformerConfig, kind: str, dtype: str) -> str:
-    """The verdict of an export, or the section of docs/artefacts.md that says why there is none."""
+    """Returns an export's result, or a link to the reason in docs/artefacts.md."""
     with tempfile.TemporaryDirectory(dir=checkpoint.parent) as folder:
         file, report = Path(folder, f"model{KINDS[kind].suffix}"), Path(folder, "report.json")
         done = _run("export", checkpoint, "--to", kind, "--out", file, "--dtype", dtype)
@@ -78,7 +79,7 @@ def _cell(checkpoint: Path, config: TransformerConfig, kind: str, dtype: str) ->
 
 
 def _verdict(results: list[dict[str, Any]]) -> str:
-    """How many shapes are within tolerance, and the largest errors: of the whole model, in steps; and what fails besides."""
+    """Returns the number of passing shapes, the largest errors, and other failures."""
     whole = {shape: [one for one in results if one["case"].partition("/")[2] == shape] for shape in SHAPES}
     good = sum(bool(rows) and all(one["status"] == "pass" for one in rows) for rows in whole.values())
     said = f"{good} of {len(SHAPES)}: {_worst([*itertools.chain(*whole.values())])}"

@@ -1,6 +1,6 @@
 """Writes the tables of the Hugging Face families.
 
-`make evidence STEP=checkpoints` is the command.
+Run it with `make evidence STEP=checkpoints`.
 """
 
 import json
@@ -14,23 +14,22 @@ from rosettaformer.files.checkpoints.hugging_face import FAMILIES
 from rosettaformer.files.checkpoints.hugging_face.entries import supported
 from rosettaformer.files.checkpoints.hugging_face.family import Family
 
-HEAD = """For each family: which parameters a tensor holds, with their axes in it; and which entries of `config.json` set which fields. An
-entry that is not listed is refused by its name if it has a value. docs/checkpoints.md says how folders are read."""
+HEAD = """For each family: the parameters in each tensor, with their axes, and the entries of `config.json` that
+set config fields. An entry that is not listed is rejected if it has a value. docs/checkpoints.md
+describes how checkpoints are read."""
 
 
 def tensors(family: Family) -> str:
-    """A row for every tensor: its name, and the parameters that it holds with their axes in it."""
+    """Yields a row for each tensor: its name, and its parameters with their axes."""
     rows = []
     for row in family.table:
-        axis = f", side by side along axis {row.axis}" if len(row.parts) > 1 else ""
+        axis = f", concatenated along axis {row.axis}" if len(row.parts) > 1 else ""
         rows.append(f"| `{row.name}` | {', '.join(f'`{part.name}` `{part.axes}`' for part in row.parts)}{axis} |")
     return "\n".join(["| tensor | parameter and its axes |", "|---|---|", *rows])
 
 
 def entries(family: Family) -> str:
-    """A row for every entry of config.json that is honoured, and for those that are honoured together; then those of which some values are
-    supported, and those that the class does not read.
-    """
+    """Yields rows for supported, jointly supported, restricted and ignored entries of config.json."""
     rows = []
     for entry in family.entries:
         values = "; ".join(filter(None, (_list(entry.words) or "any", entry.note)))
@@ -48,7 +47,7 @@ def _list(names: Iterable[str]) -> str:
 
 
 def page() -> str:
-    """A section for every family."""
+    """Returns a section for each family."""
     parts = ["# Tensors and entries of the Hugging Face families", HEAD]
     for name, family in FAMILIES.items():
         parts += [f"## {family.name}: `{name}`", tensors(family), entries(family)]

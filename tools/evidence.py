@@ -2,11 +2,12 @@
 
     python tools/evidence.py                # every step that is not built at this revision
     python tools/evidence.py wild meshes    # these steps
-    python tools/evidence.py --list         # the steps, and at which revision each is built
+    python tools/evidence.py --list         # the steps, and the revision at which each is built
 
-A step writes into `.evidence/NAME.part`, which is renamed to `.evidence/NAME` when the step has succeeded. After an interruption the
-same command resumes: finished steps are skipped, and the unfinished step finds the results that it has kept. A failing step is
-reported, and the others go on. Pages that are committed are written below the step's folder: copy them to publish them.
+A step writes to `.evidence/NAME.part`, which is renamed to `.evidence/NAME` after it succeeds. To
+resume after an interruption, run the same command: it skips finished steps, and the unfinished step
+reuses the results it has kept. If a step fails, the others still run. Pages that are committed are
+written to the step's folder; copy them from there to publish them.
 """
 
 import argparse
@@ -32,7 +33,7 @@ __all__ = ["HOUSE", "STEPS", "Step", "build", "kept", "made_by", "main", "revisi
 
 HOUSE = Path(__file__).resolve().parent.parent
 ROOT = HOUSE / ".evidence"
-KEPT = "kept"  # the folder of a step's finished parts
+KEPT = "kept"  # folder of a step's finished parts
 INTERRUPTED = 130
 
 
@@ -40,8 +41,8 @@ INTERRUPTED = 130
 class Step:
     """One step.
 
-    title: what it shows. minutes: about how long it takes on two cores. commands: run one after the other; `{folder}` stands for the
-    folder that they write into.
+    title: what it shows. minutes: approximate duration on two cores. commands: run in order;
+    `{folder}` is replaced by the output folder.
     """
 
     name: str
@@ -66,21 +67,21 @@ STEPS = (
     _tool("pictures", "The pictures of README.md and docs/guide.md; needs chromium", 5),
     _tool("published", "Published models of two libraries compared: the table in docs/compare.md and the rename tables", 5),
     _tool("session", "The console sessions of docs/porting.md and docs/like.md", 6),
-    *(_tool(f"tutorial-{page}", f"Consoles of the tutorial {page}", minutes, "tutorials.py", page) for page, minutes in _TUTORIALS.items()),
+    *(_tool(f"tutorial-{page}", f"Output of the tutorial {page}", minutes, "tutorials.py", page) for page, minutes in _TUTORIALS.items()),
     _tool("scaling", "Planned and measured memory and traffic of training steps", 10),
-    _tool("artefacts", "Our exports in every format, checked", 15),
-    _tool("sharding-faults", "Bugs planted in sharded ports: caught, named", 15),
-    _tool("field-bugs", "Bugs of published ports, planted and judged: docs/field-bugs.md", 30),
+    _tool("artefacts", "Checks of our exports in every format", 15),
+    _tool("sharding-faults", "Bugs injected into sharded ports: caught, named", 15),
+    _tool("field-bugs", "Re-created bugs of published ports: docs/field-bugs.md", 30),
     _tool("meshes", "The results table on eleven meshes", 30),
-    _tool("wild", "Bugs written without sight of the catalogue, diagnosed", 120),
-    _tool("mutation", "Every known bug injected into the reference and named by diagnosis", 300),
+    _tool("wild", "Diagnoses of bugs written without knowledge of the catalogue", 120),
+    _tool("mutation", "Diagnoses of every known bug, injected into the reference", 300),
     _tool("performance", "Time and memory compared with every peer: docs/performance.md; needs the extra bench", 300),
 )
 
 
 @functools.cache
 def revision() -> str:
-    """The commit, and a hash of the changes to tracked files that are not committed."""
+    """Returns the commit, with a hash of uncommitted changes to tracked files."""
     commit, changes = (
         subprocess.run(["git", *words], cwd=HOUSE, capture_output=True, check=True).stdout
         for words in (("rev-parse", "--short=12", "HEAD"), ("diff", "--binary", "HEAD"))
@@ -89,7 +90,7 @@ def revision() -> str:
 
 
 def made_by(name: str) -> str:
-    """The line of a committed page that this step makes."""
+    """Returns the line that names this step in a committed page."""
     return f"Made by `make evidence STEP={name}` at revision {revision()}, {datetime.date.today()}."
 
 
@@ -128,13 +129,13 @@ def made(step: Step, root: Path) -> dict[str, Any]:
 
 
 def build(steps: Sequence[Step], root: Path, at: str) -> Iterator[tuple[str, str]]:
-    """Builds the steps that are not built at this revision; yields the name of each and what became of it, "built" for a success."""
+    """Builds the steps not built at this revision. Yields names with outcomes: "built"."""
     for step in steps:
         if made(step, root).get("revision") == at:
             yield step.name, "already built"
             continue
         folder, started = root / f"{step.name}.part", time.monotonic()
-        noted = folder / "revision"  # what an interrupted run has kept counts at the same one
+        noted = folder / "revision"  # kept results are only valid at the same revision
         if folder.exists() and not (noted.exists() and noted.read_text(encoding="utf-8") == at):
             shutil.rmtree(folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -151,7 +152,7 @@ def build(steps: Sequence[Step], root: Path, at: str) -> Iterator[tuple[str, str
 
 
 def run_step(step: Step, folder: Path) -> str:
-    """Runs the commands; returns the one that fails, with its exit code."""
+    """Runs the commands. Returns the one that fails, with its exit code."""
     with open(folder / "log.txt", "a", encoding="utf-8") as log:
         for command in step.commands:
             words = [word.replace("{folder}", str(folder)) for word in command]
@@ -162,18 +163,18 @@ def run_step(step: Step, folder: Path) -> str:
 
 
 def _chosen(names: Sequence[str]) -> list[Step]:
-    """The steps of these names, all without names. Raises SystemExit with exit code 2 on an unknown name."""
+    """Returns the steps of these names, or all. Raises SystemExit for an unknown name."""
     known = {step.name: step for step in STEPS}
     for name in names:
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)
-            print(f"there is no step {name}; {f'did you mean {near[0]}?' if near else 'see --list'}", file=sys.stderr)
+            print(f"unknown step {name}; {f'did you mean {near[0]}?' if near else 'see --list'}", file=sys.stderr)
             raise SystemExit(2)
     return [known[name] for name in names] or [*STEPS]
 
 
 def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
-    """Builds the steps, or lists them. Returns 1 if one has failed."""
+    """Builds or lists the steps. Returns 1 if one has failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("steps", nargs="*", metavar="STEP")
     parser.add_argument("--list", action="store_true")
@@ -184,14 +185,14 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
             print(f"{step.name:26}{step.minutes:4} min  {made(step, root).get('revision', 'not built'):22}{step.title}")
         return 0
     minutes = sum(step.minutes for step in steps if made(step, root).get("revision") != revision())
-    print(f"{root}: about {minutes} minutes on two cores; after an interruption the same command resumes", flush=True)
+    print(f"{root}: about {minutes} minutes on two cores. To resume after an interruption, run the same command", flush=True)
     try:
         failed = False
         for name, outcome in build(steps, root, revision()):
             print(f"{name}: {outcome}", flush=True)
             failed |= outcome.startswith("failed")
     except KeyboardInterrupt:
-        print("interrupted; the same command resumes", file=sys.stderr)
+        print("interrupted; run the same command to resume", file=sys.stderr)
         return INTERRUPTED
     return int(failed)
 

@@ -1,6 +1,6 @@
-"""Judges a port with each of the field's bugs and writes docs/field-bugs.md.
+"""Re-creates bugs of published ports, judges each, and writes docs/field-bugs.md.
 
-`make evidence STEP=field-bugs` is the command.
+Run it with `make evidence STEP=field-bugs`.
 """
 
 import functools

@@ -16,7 +16,7 @@ REFERENCE, PORTS = "reference_numpy", {"impl_torch": "PyTorch", "impl_tf": "Tens
 
 
 def says(path: Path) -> str:
-    """The first sentence of a file's docstring."""
+    """Returns the first sentence of a file's docstring."""
     text = " ".join((ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").partition("\n\n")[0].split())
     return re.split(r"(?<=\.) ", text)[0].rstrip(".:").replace("|", "\\|")
 

@@ -1,6 +1,6 @@
-"""The fingerprints of the suite's cases.
+"""Fingerprints of the suite's cases.
 
-python tools/fingerprints.py  # freezes new cases and leaves the others as they were frozen
+python tools/fingerprints.py  # adds new cases and leaves the others as they are
 """
 
 import hashlib
@@ -23,21 +23,21 @@ FINGERPRINTS = Path(__file__).resolve().parent.parent / "tests" / "data" / "case
 
 
 class Frozen(NamedTuple):
-    """fields: those of the config at first, then those that it got later. digests: by the ids of cases."""
+    """Frozen fingerprints. fields: of the config, as added over time. digests: by case id."""
 
     fields: Sequence[Sequence[str]]
     digests: Mapping[str, str]
 
 
 def read() -> Frozen:
-    """What is frozen."""
+    """Returns the frozen fingerprints."""
     said = json.loads(FINGERPRINTS.read_text())
     rows = ((f"{component}/{name}", own[name]) for component, own in said["cases"].items() for name in own)
     return Frozen(said["fields"], dict(rows))
 
 
 def fingerprint(case: Case, fields: Iterable[str]) -> str:
-    """A digest of what a case is: its release, these fields of its config, its inputs and its parameters."""
+    """Returns a digest of a case: its release, these config fields, its inputs and parameters."""
     config = case.config.to_dict()
     said = {"release": case.release, "config": {name: config.get(name) for name in fields}}
     said["inputs"] = row_of(case)["inputs"]
@@ -48,7 +48,7 @@ def fingerprint(case: Case, fields: Iterable[str]) -> str:
 
 
 def changes(frozen: Frozen, cases: Iterable[Case]) -> list[str]:
-    """The ids whose data differ from what was frozen; fields that the config got later do not count."""
+    """Returns the ids of cases that differ. Config fields added later are ignored."""
     found = {case.id: case for case in cases}
     known = [*accumulate(frozen.fields, lambda first, more: [*first, *more])]
 
@@ -59,7 +59,7 @@ def changes(frozen: Frozen, cases: Iterable[Case]) -> list[str]:
 
 
 def main() -> None:
-    """Writes the fingerprints that are missing."""
+    """Writes the missing fingerprints."""
     fields, digests = read()
     new = [case for case in all_cases(grad=True) if case.id not in digests]
     known = [name for some in fields for name in some]

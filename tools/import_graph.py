@@ -1,4 +1,4 @@
-"""Who imports whom: the arrows between modules, and between the rooms in which they lie."""
+"""The imports between modules, and between the folders they are in."""
 
 import ast
 import functools
@@ -14,7 +14,7 @@ PACKAGES = ("reference_numpy", *PORTS)
 
 
 def files(package: str) -> list[Path]:
-    """The Python files of a folder of the house, or the one of a loose module."""
+    """Returns the Python files of a folder, or of a single module."""
     return sorted((HOUSE / package).rglob("*.py")) or [HOUSE / f"{package}.py"]
 
 
@@ -24,9 +24,10 @@ def tree_of(path: Path) -> ast.Module:
 
 
 def imports(path: Path, *, lazy: bool = True, root: Path = HOUSE) -> Iterator[tuple[str, str]]:
-    """(module, name) of every import in a file of the root, by absolute names; (module, "") of a plain one.
+    """Yields (module, name) of a file's imports, with absolute names; "" for a plain import.
 
-    lazy: also the imports in functions and under TYPE_CHECKING, which do not run when the module is imported.
+    lazy: also imports in functions and under TYPE_CHECKING, which do not run when the module is
+    imported.
     """
     around = path.relative_to(root).parent.parts
     for node in ast.walk(tree_of(path)) if lazy else tree_of(path).body:
@@ -39,13 +40,13 @@ def imports(path: Path, *, lazy: bool = True, root: Path = HOUSE) -> Iterator[tu
 
 
 def imported_packages(package: str) -> set[str]:
-    """The packages that the files of a folder, or of a loose module, import, without the package in which it lies."""
+    """Returns the packages imported by the files of a folder or module, except its own."""
     found = {module.partition(".")[0] for path in files(package) for module, _ in imports(path)}
     return found - {package.partition("/")[0]}
 
 
 def arrows(folder: Path, *, lazy: bool) -> Iterator[tuple[str, str]]:
-    """(module, module that it imports) within a package, by names that begin below it, which is "" itself."""
+    """Returns (module, imported module) in a package, by relative names; "" is the package."""
     paths = {".".join(path.relative_to(folder).with_suffix("").parts): path for path in folder.rglob("*.py")}
     modules = {f".{name}".removesuffix(".__init__").removeprefix("."): path for name, path in paths.items()}
     for name, path in sorted(modules.items()):
@@ -56,7 +57,7 @@ def arrows(folder: Path, *, lazy: bool) -> Iterator[tuple[str, str]]:
 
 
 def circle(folder: Path, *, lazy: bool) -> list[str]:
-    """Modules of a package that import each other in a circle, the first one also last; empty if there is none."""
+    """Returns modules that import each other in a circle, the first also last; or []."""
     graph: dict[str, set[str]] = {}
     for module, imported in arrows(folder, lazy=lazy):
         parts = imported.split(".")
@@ -70,9 +71,9 @@ def circle(folder: Path, *, lazy: bool) -> list[str]:
 
 
 def rooms(folder: Path, without: Sequence[str] = ()) -> dict[str, set[str]]:
-    """The rooms of a package, which are its folders and its loose modules, and those that each imports from.
+    """Returns a package's folders and top-level modules, with those that each imports.
 
-    without: folders below the package whose files are no part of it.
+    without: folders of the package to ignore.
     """
     graph: dict[str, set[str]] = {}
     for module, imported in arrows(folder, lazy=True):
@@ -83,12 +84,12 @@ def rooms(folder: Path, without: Sequence[str] = ()) -> dict[str, set[str]]:
 
 
 def _needed(graph: Mapping[str, Collection[str]], room: str) -> set[str]:
-    """All that a room needs, also by way of others. The rooms must be in no circle."""
+    """Returns a folder's direct and indirect imports. There must be no circles."""
     return {one for other in graph.get(room, ()) for one in (other, *_needed(graph, other))}
 
 
 def reduced(graph: Mapping[str, Collection[str]]) -> dict[str, list[str]]:
-    """The rooms, those that need most first, and of the rooms that each imports from those that it needs by no other way."""
+    """Returns the folders, highest first, each with its imports that are not also indirect."""
     order = [*graphlib.TopologicalSorter(graph).static_order()][::-1]
     return {
         room: [one for one in order if one in graph.get(room, ()) and not any(one in _needed(graph, other) for other in graph[room])]

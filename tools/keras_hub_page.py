@@ -1,6 +1,6 @@
-"""Judges KerasHub's decoders on every backend of Keras and writes docs/keras-hub.md.
+"""Judges KerasHub's decoders on every Keras backend and writes docs/keras-hub.md.
 
-`make evidence STEP=keras-hub` is the command.
+Run it with `make evidence STEP=keras-hub`.
 """
 
 import os

@@ -1,6 +1,6 @@
-"""Checks our ports on several meshes and writes the table.
+"""Checks our ports on several meshes and writes a table of the results.
 
-`make evidence STEP=meshes` is the command.
+Run it with `make evidence STEP=meshes`.
 """
 
 import functools
@@ -23,15 +23,15 @@ MESHES = {
 DTYPES = ("float64", "float32")
 STEPS, LOSSES = "training_steps", ("training_loss", "classification_loss")
 
-HEAD = f"""# The matrix on several devices
+HEAD = f"""# Results on several devices
 
-`rosettaformer check PORT --mesh MESH --dtype float64 --dtype float32` compares each port on a mesh with the reference on one device.
-docs/check.md says what is asked; these are the core cases. torch {version("torch").partition("+")[0]} has a
-process for each device, with gloo; JAX {version("jax")} has CPU devices of one process, and TensorFlow
-{version("tensorflow-cpu")} logical CPUs. *Gradients* are those
-of every component, model and loss. *Ten steps* are the losses of ten steps of training and the parameters after them. A number is the
-largest error in units of plain NumPy's own in that dtype; up to 4 passes (docs/decisions.md, TOLERANCE). Two numbers: float64,
-float32.
+`rosettaformer check PORT --mesh MESH --dtype float64 --dtype float32` compares each port on a mesh with
+the reference on one device, on the core cases (docs/check.md). torch {version("torch").partition("+")[0]} runs
+one process per device, with gloo; JAX {version("jax")} has several CPU devices in one process, and TensorFlow
+{version("tensorflow-cpu")} has logical CPUs. *Gradients* are those of every component, model and loss. *Ten steps*
+are the losses of ten training steps and the parameters after them. Each number is the largest error
+divided by NumPy's own rounding error in that dtype; up to 4 passes (docs/decisions.md, TOLERANCE). Two
+numbers: float64, float32.
 
 | port | mesh | outputs | losses | gradients | ten steps | compared | failed | not compared |
 |---|---|---|---|---|---|---|---|---|
@@ -39,7 +39,7 @@ float32.
 
 
 def group(component: str) -> str:
-    """The column of a component."""
+    """Returns a component's column."""
     if component == STEPS:
         return "ten steps"
     if component.endswith("_vjp"):
@@ -48,7 +48,7 @@ def group(component: str) -> str:
 
 
 def row(port: str, mesh: str, report: Mapping[str, Any]) -> str:
-    """The row of a port on a mesh, from what `check --json` writes."""
+    """Returns the row of a port on a mesh, from the JSON of `check`."""
     results, cells = report["results"], []
     for column in ("outputs", "losses", "gradients", "ten steps"):
         worst = []
@@ -63,7 +63,7 @@ def row(port: str, mesh: str, report: Mapping[str, Any]) -> str:
 
 
 def checked(port: str, mesh: str) -> str:
-    """Checks a port on a mesh; returns its row."""
+    """Checks a port on a mesh and returns its row."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "results.json")
         dtypes = [word for dtype in DTYPES for word in ("--dtype", dtype)]

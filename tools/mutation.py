@@ -1,7 +1,8 @@
-"""Whether diagnosis names what is wrong: every defect put into the reference, and named from the outputs only.
+"""Tests whether diagnosis names each known bug, injected into the reference, from its outputs.
 
-`make evidence STEP=mutation` writes the page, in hours. The altered reference that stands for a port adds in an order
-of its own, which none of the orders of `tolerance` has, so that no answer is equal bit for bit.
+`make evidence STEP=mutation` writes the page; it takes hours. The altered reference that acts as
+the port uses its own summation order, unlike any of `tolerance`, so that no output is equal bit for
+bit.
 """
 
 import functools
@@ -32,7 +33,7 @@ from rosettaformer.judge.expectation import components, tolerance
 from rosettaformer.judge.expectation.components import DECODING, TRAINING, forward_of
 
 PAIRS, CONFIGURATIONS, UNKNOWN = 100, 300, 50
-# Functions whose output, made 1 % larger, is a mistake that no page of the catalogue describes.
+# Functions whose output, increased by 1 %, is a bug outside the catalogue.
 PLACES = (
     "attention.scaled_dot_product_attention", "attention.projection", "embedding.embedding", "embedding.logits", "feed_forward.activation",
     "feed_forward.feed_forward", "layers.residual_out", "normalization.layer_norm", "positional_encoding.positional_encoding",
@@ -42,12 +43,12 @@ _einsum = arithmetic.einsum
 
 
 Ids = tuple[str, ...]
-Row = tuple[str, str, "Naming", "Naming"]  # a defect, its component, and what is named from its outputs and from the whole model
+Row = tuple[str, str, "Naming", "Naming"]  # a bug, its component, and the names found from its outputs and from the whole model
 
 
 @dataclass(frozen=True)
 class Naming:
-    """What diagnosis said of an injected combination; dtype: where it showed, empty where no probe showed it. seconds: of the search."""
+    """A diagnosis. dtype: where the bug was visible; "" if nowhere. seconds: of the search."""
 
     injected: Ids
     named: list[Ids]
@@ -56,12 +57,12 @@ class Naming:
 
     @property
     def alone(self) -> bool:
-        """True where exactly what was injected is named."""
+        """True if exactly the injected combination is named."""
         return [set(one) for one in self.named] == [set(self.injected)]
 
     @property
     def among(self) -> bool:
-        """True where what was injected is named, alone or with others that the probes cannot tell from it."""
+        """True if the injected bug is named, alone or among indistinguishable ones."""
         return set(self.injected) in [set(one) for one in self.named]
 
 
@@ -75,7 +76,7 @@ def _shuffled(array: np.ndarray, axis: int) -> np.ndarray:
 
 
 def _einsum_shuffled(subscripts: str, *operands: np.ndarray) -> np.ndarray:
-    """The contraction with its terms in a random order."""
+    """Returns the contraction with its terms in random order."""
     inputs, output = subscripts.split("->")
     moved = []
     for letters, operand in zip(inputs.split(","), operands, strict=True):
@@ -92,7 +93,7 @@ ORDER: dict[str, Callable] = {
 
 
 def as_port(combination: Combination, probes: Iterable[Case]) -> list[dict[str, Any] | None]:
-    """The outputs of the altered reference, computed in another order; None where it fails."""
+    """Returns the altered reference's outputs in another summation order; None if it fails."""
     answers: list[dict[str, Any] | None] = []
     for case in probes:
         with tolerance.order(ORDER), injected(*combination), np.errstate(all="ignore"):
@@ -105,13 +106,13 @@ def as_port(combination: Combination, probes: Iterable[Case]) -> list[dict[str, 
 
 @functools.cache
 def nothing_wrong(component: str, dtype: str) -> Hypotheses:
-    """The component's cases alone, by which a combination shows or does not."""
+    """Returns the component's cases, which decide whether a combination is visible."""
     return Hypotheses([case.at(dtype) for case in all_by_id().values() if case.component == component and dtype in case.dtypes], [])
 
 
 @functools.cache
 def hypotheses(component: str, dtype: str) -> Hypotheses:
-    """The whole catalogue and every setting, on the component's cases."""
+    """Returns the whole catalogue and all settings, for the component's cases."""
     return _hypotheses(nothing_wrong(component, dtype).probes)
 
 
@@ -120,13 +121,12 @@ def _hypotheses(probes: Sequence[Case]) -> Hypotheses:
 
 
 def observable() -> list[Alteration]:
-    """The defects that some output can reveal."""
+    """Returns the bugs that some output can reveal."""
     return [defect for defect in all_defects().values() if not defect.unobservable]
 
 
 def name(component: str, combination: Combination, pairs: bool = False) -> Naming:
-    """What diagnosis says of the reference with this combination in it, from the outputs of one component, in the first dtype that shows
-    it."""
+    """Diagnoses the reference with this bug in the first dtype that reveals it."""
     for dtype in DTYPES:
         probes = nothing_wrong(component, dtype).probes
         answers = as_port(combination, probes)
@@ -147,7 +147,7 @@ def name(component: str, combination: Combination, pairs: bool = False) -> Namin
 
 
 def _draws(combination: Combination, component: str, dtype: str) -> dict[int, list[dict[str, Any]]]:
-    """Some answers to every probe to which two answers differ."""
+    """Returns outputs for each case on which two outputs differ."""
     if not draws(combination):
         return {}
     given = [as_port(combination, nothing_wrong(component, dtype).probes) for _ in range(DRAWS)]
@@ -156,7 +156,7 @@ def _draws(combination: Combination, component: str, dtype: str) -> dict[int, li
 
 
 def random_pairs(count: int) -> Iterator[Combination]:
-    """Pairs of defects of different components, each of which shows in the logits in float64 by more than rounding, the same every time."""
+    """Yields pairs of bugs in different components, each visible in float64 logits."""
     model = nothing_wrong("transformer", "float64")
     of_logits = [defect for defect in observable() if whole(defect) == "transformer" and not (defect.rounding or defect.random)]
     visible = [defect for defect in of_logits if Evidence(model, as_port((defect,), model.probes)).failing]
@@ -170,19 +170,19 @@ def random_pairs(count: int) -> Iterator[Combination]:
 
 
 def false_names(count: int) -> list[Naming]:
-    """What diagnosis names, alone and in pairs, where the mistake is none of the catalogue's; it should name nothing."""
+    """Diagnoses a bug outside the catalogue, also looking for pairs; it should be given no name."""
     return [naming for naming in map(unknown, range(count)) if naming.named or not naming.dtype]
 
 
 def unknown(seed: int) -> Naming:
-    """What diagnosis names where the output of some function is another by some percents, which is no defect."""
+    """Diagnoses a function whose output is off by a few percent, which is not a known bug."""
     rng = np.random.default_rng(seed)
     place, factor = str(rng.choice(PLACES)), 1 + 0.01 * rng.standard_normal()
     return name("transformer", (larger(place, factor),), pairs=True)
 
 
 def larger(place: str, factor: float) -> Alteration:
-    """The function at a place whose output is larger by a factor."""
+    """Returns the function at a place with its output scaled by a factor."""
 
     def multiplied(original: Callable, *arguments: Any, **options: Any) -> Any:
         output = original(*arguments, **options)
@@ -195,7 +195,7 @@ def larger(place: str, factor: float) -> Alteration:
 
 
 def false_alarms(count: int) -> list[int]:
-    """The seeds of random correct configurations that are not found to conform, so that diagnosis would look for a name."""
+    """Returns the seeds of random correct configurations that do not conform."""
     alarms = []
     for seed in range(count):
         case = random_case(seed).at(DTYPES[seed % 2])
@@ -206,14 +206,14 @@ def false_alarms(count: int) -> list[int]:
 
 @functools.cache
 def single_row(id_: str) -> Row:
-    """One defect: named from the outputs of its component, and from those of the whole model."""
+    """Diagnoses one bug, from its component's outputs and from the whole model's."""
     defect = all_defects()[id_]
     named = {component: name(component, (defect,)) for component in {smallest(defect), whole(defect)}}
     return id_, smallest(defect), named[smallest(defect)], named[whole(defect)]
 
 
 def whole(defect: Alteration) -> str:
-    """What of a whole model shows the defect: its logits, its loss, its gradients; of what is done without or around it the component."""
+    """Returns what reveals the bug in a whole model: logits, loss or gradients."""
     if forward_of(defect.component):
         return "transformer_vjp"
     if defect.component in ("cross_entropy", "training_loss"):
@@ -225,13 +225,13 @@ def whole(defect: Alteration) -> str:
 
 
 def smallest(defect: Alteration) -> str:
-    """The defect's component, or where its cases claim nothing the smallest one whose cases do."""
+    """Returns the bug's component, or the smallest one whose cases claim to reveal it."""
     claiming = [case.component for case in all_by_id().values() if defect.id in case.catches]
     return defect.component if defect.component in claiming else claiming[0]
 
 
 def main() -> None:
-    """Writes the page. Results are kept, from which an interrupted run resumes."""
+    """Writes the page. Results are kept, so that an interrupted run resumes."""
     folder = Path(sys.argv[1])
     (folder / KEPT).mkdir(exist_ok=True)
     with ProcessPoolExecutor(2) as pool, shelve.open(folder / KEPT / "named") as kept:
@@ -243,7 +243,7 @@ def main() -> None:
 
 
 def _all(pool: Executor, kept: "shelve.Shelf[Any]", function: Callable[[Any], Any], given: Sequence[Any]) -> list[Any]:
-    """The function of each, those that are not kept computed in the pool."""
+    """Returns the function of each item; items without a kept result are computed in the pool."""
     keys = {one: f"{function.__name__} {one}" for one in given}
     asked = {pool.submit(function, one): key for one, key in keys.items() if key not in kept}
     for future in as_completed(asked):
@@ -273,37 +273,37 @@ def _page(rows: Sequence[Row], pairs: Sequence[Naming], unnamed: Sequence[Naming
     wrong = [_list(naming.injected) for _, _, *namings in rows for naming in namings if naming.named and not naming.among]
     both = sum(naming.among for naming in pairs)
     lines = [
-        "# What diagnosis names",
+        "# Bugs that diagnosis names",
         "",
-        "It injects every defect of the catalogue into the reference, lets it answer the cases in a summation order of its own, and asks",
-        "diagnosis for a name from the outputs only.",
+        "Every known bug is injected into the reference, which then runs the cases in its own summation order. Diagnosis",
+        "has to name the bug from the outputs only.",
         "",
-        f"- At the component: {exact} of {len(rows)} are named exactly ({exact / len(rows):.0%}).",
-        f"- From outputs of the whole model (its logits; its loss or its gradients for what they show): {among} of {len(rows)} are named",
-        f"  ({among / len(rows):.0%}), {alone} of them by one name, the others within a set that it cannot tell apart.",
-        f"  No trace in it: {', '.join(hidden) or 'none'}.",
-        "  What is done without a model or around it (the update, the learning rate, what is drawn, decoding) counts by its component.",
+        f"- From the component's outputs: {exact} of {len(rows)} are named exactly ({exact / len(rows):.0%}).",
+        f"- From the whole model's outputs (logits, loss or gradients): {among} of {len(rows)} are named ({among / len(rows):.0%}),",
+        f"  {alone} of them exactly, the others within a set of indistinguishable bugs.",
+        f"  Not visible there: {', '.join(hidden) or 'none'}.",
+        "  Bugs outside a model (update, learning rate, random numbers, decoding) are diagnosed from their component.",
         f"- Pairs in different components, from logits: {both} of {len(pairs)} random pairs are named ({both / len(pairs):.0%}).",
-        f"- Wrong names for a single defect: {len(wrong)}{' (' + ', '.join(wrong) + ')' if wrong else ''}.",
-        f"- Names given to {UNKNOWN} random mistakes that the catalogue does not have: {sum(bool(naming.named) for naming in unnamed)}.",
-        f"- Random correct configurations that get a name or a sentence, of {CONFIGURATIONS}: {len(alarms)}.",
-        f"- Seconds of the search from the whole model on one core, median and largest: one defect {_times(one for *_, one in rows)}; two",
-        f"  {_times(pairs)}; none of the catalogue {_times(unnamed)}.",
+        f"- Wrong names for a single bug: {len(wrong)}{' (' + ', '.join(wrong) + ')' if wrong else ''}.",
+        f"- Names given to {UNKNOWN} random bugs outside the catalogue: {sum(bool(naming.named) for naming in unnamed)}.",
+        f"- False alarms for {CONFIGURATIONS} random correct configurations: {len(alarms)}.",
+        f"- Search time from the whole model in seconds on one core, median and largest: one bug {_times(one for *_, one in rows)}; two",
+        f"  {_times(pairs)}; outside the catalogue {_times(unnamed)}.",
         "",
         "| injected | component | named from its outputs | named from the whole model | s |",
         "|---|---|---|---|---|",
     ]
     lines += [f"{line} {naming.seconds:.1f} |" for line, (*_, naming) in zip(table(rows), rows, strict=True)]
-    lines += ["", "Not named pairs:", ""]
+    lines += ["", "Pairs that are not named:", ""]
     lines += [f"- {_list(naming.injected)}: {_said(naming)}" for naming in pairs if not naming.among] or ["- none"]
     unobservable = [defect for defect in all_defects().values() if defect.unobservable]
-    lines += ["", "Unobservable by any output, and so neither caught nor named:", ""]
+    lines += ["", "Not visible in any output, so neither caught nor named:", ""]
     lines += [f"- {defect.id}, {defect.title}: {defect.unobservable}" for defect in unobservable] or ["- none"]
     return "\n".join(lines) + "\n"
 
 
 def table(rows: Sequence[Row]) -> list[str]:
-    """The confusion table: a line for every defect, without the time."""
+    """Returns the lines of the table, one per bug, without times."""
     return [f"| {id_} | {component} | {_said(own)} | {_said(logits)} |" for id_, component, own, logits in rows]
 
 

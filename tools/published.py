@@ -1,6 +1,6 @@
-"""Compares published models of two libraries and writes the table in docs/compare.md, and the rename tables that are shipped.
+"""Compares published models of two libraries: the table in docs/compare.md, and rename tables.
 
-`make evidence STEP=published` is the command. Both are written below the step's folder.
+Run it with `make evidence STEP=published`. Both are written to the step's folder.
 """
 
 import os
@@ -10,7 +10,7 @@ from collections import Counter
 from importlib.metadata import version
 from pathlib import Path
 
-os.environ["KERAS_BACKEND"] = "tensorflow"  # of this process
+os.environ["KERAS_BACKEND"] = "tensorflow"  # for this process
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 from evidence import HOUSE, made_by, wrapped, write
@@ -22,7 +22,7 @@ __all__ = ["MARK", "cells"]
 
 PAGE, MARK = "docs/compare.md", "<!-- published -->\n"
 FORWARD = ("--only", "none")
-SEEDS = range(1, 5)  # of random sizes
+SEEDS = range(1, 5)  # seeds of random sizes
 TITLES = {
     "bert": "BERT", "roberta": "RoBERTa", "distilbert": "DistilBERT", "gpt2": "GPT-2", "llama": "Llama", "mistral": "Mistral",
     "qwen2": "Qwen 2", "qwen3": "Qwen 3", "gemma": "Gemma", "t5": "T5", "bart": "BART", "vit": "ViT",
@@ -48,7 +48,7 @@ def cells(family: str, folder: Path, tables: Path) -> list[str]:
 
 
 def section(tables: Path) -> tuple[str, list[str]]:
-    """The text after the mark, and what is not as it should be."""
+    """Returns the text after the mark, and a list of problems."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         rows = {family: cells(family, folder, tables) for family in TITLES}
@@ -94,7 +94,7 @@ def section(tables: Path) -> tuple[str, list[str]]:
 
 
 def main(folder: Path) -> int:
-    """Writes the page, or returns 1 where something is not as it should be."""
+    """Writes the page. Returns 1 if there are problems."""
     tables = folder / rename_table.TABLES.relative_to(HOUSE)
     tables.mkdir(parents=True, exist_ok=True)
     text, problems = section(tables)

@@ -1,6 +1,6 @@
-"""Plans of two models on many devices, and plans compared with measured steps; docs/scaling.md has the summary.
+"""Plans two models on many devices and compares plans with measurements: see docs/scaling.md.
 
-`make evidence STEP=scaling` is the command.
+Run it with `make evidence STEP=scaling`.
 """
 
 import functools
@@ -25,13 +25,13 @@ from rosettaformer.use.scaling.strategies import STRATEGIES, problem
 __all__ = ["SIZES", "SMALL", "added", "differences", "gathered", "label", "sent", "steps"]
 
 DEVICES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000)
-LIMIT = 80  # GiB of a device
-NUMBER = 8  # bytes of a payload that is no tensor
+LIMIT = 80  # GiB per device
+NUMBER = 8  # bytes of a payload that is not a tensor
 
-# sizes of small models, all powers of two but the vocabulary's
+# sizes of small models, powers of two except the vocabulary
 SIZES = {"source_vocabulary": 104, "target_vocabulary": 104, "model_width": 32, "heads": 8, "key_value_heads": 8, "key_size": 8,
           "value_size": 8, "feed_forward_width": 64}  # fmt: skip
-# small models of the same structure, whose parts no mesh below leaves whole
+# small models of the same structure, all parts of which are split by every mesh below
 SMALL = {
     "paper_big": preset("paper_big", **SIZES, encoder_layers=2, decoder_layers=2),
     "llama31_8b": preset("llama31_8b", **SIZES | {"key_value_heads": 4}, decoder_layers=3),
@@ -42,7 +42,7 @@ MORE = ("data=2,model=2",)  # with microbatches, and with recomputation
 
 
 class Model(NamedTuple):
-    """A preset and its batch: rows for each device, and their tokens, on each side."""
+    """A preset and its batch: rows per device, and tokens per row on each side."""
 
     name: str
     rows: int
@@ -54,7 +54,7 @@ class Model(NamedTuple):
         return preset(self.name)
 
     def step(self, strategy: str, devices: int, recompute: bool, backend: str = "torch") -> Step | None:
-        """The step of a strategy; None if the model does not lie on its mesh."""
+        """Returns the step of a strategy; None if the mesh does not fit the model."""
         mesh = STRATEGIES[strategy](self.config, devices)
         if problem(self.config, mesh):
             return None
@@ -68,7 +68,7 @@ MODELS = (
 )
 
 
-# by strategy and devices the bytes held, without and with recomputation; none on a mesh that does not fit
+# (strategy, devices) -> bytes held without and with recomputation; None if the mesh does not fit
 Plans = dict[tuple[str, int], list[int]]
 
 
@@ -81,7 +81,7 @@ def _rows(model: Model) -> Plans:
 
 
 def _fitting(rows: Plans, strategy: str, recompute: bool) -> str:
-    """The numbers of devices on which a strategy fits, which are one run: memory falls with devices, or rises from some number on."""
+    """Returns the single range of device counts on which a strategy fits."""
     held = {devices: row[recompute] for devices in DEVICES if (row := rows[strategy, devices])}
     found = [devices for devices, size in held.items() if size <= LIMIT * GIB]
     if len(found) < 2:
@@ -92,7 +92,7 @@ def _fitting(rows: Plans, strategy: str, recompute: bool) -> str:
 
 
 def _result(rows: dict[str, Plans]) -> Iterator[str]:
-    """On how many devices each strategy fits."""
+    """Yields a table of the device counts on which each strategy fits."""
     columns = [(name, recompute) for name in rows for recompute in (False, True)]
     titles = (f"`{name}`" + ", recomputed" * recompute for name, recompute in columns)
     yield f"| fits {LIMIT} GiB | {' | '.join(titles)} |"
@@ -102,7 +102,7 @@ def _result(rows: dict[str, Plans]) -> Iterator[str]:
 
 
 def _uneven(rows: Plans) -> str:
-    """What 1,000 devices do to a declaration of equal parts."""
+    """Describes what 1,000 devices mean for an even split."""
     model, devices = MODELS[0], DEVICES[-1]
     step, torch = model.step("fully sharded", devices, True, "jax"), rows["fully sharded", devices]
     assert step is not None
@@ -110,14 +110,14 @@ def _uneven(rows: Plans) -> str:
     size = sum(memory.memory(step).values())
     whole = sum(step.own(parameter) for parameter in each if not step.is_split(parameter)) / parameters.count(model.config)
     return (
-        f"{devices:,} devices divide {1 - whole:.0%} of the parameters of `{model.name}`: no axis is a multiple of {devices:,}. What the "
-        f"declaration leaves whole,\nJAX holds whole ({gib(size)} GiB recomputed), and FSDP2 splits in parts that it fills up "
-        f"({gib(torch[True])} GiB). The tables are torch's."
+        f"{devices:,} devices divide {1 - whole:.0%} of the parameters of `{model.name}`: no axis is a multiple of {devices:,}. JAX keeps "
+        f"undivided\nparameters whole ({gib(size)} GiB recomputed), while FSDP2 splits them into padded shards ({gib(torch[True])} GiB). "
+        "The tables show torch."
     )
 
 
 def steps() -> Iterator[tuple[str, Step]]:
-    """The steps that are measured, with the names of their models."""
+    """Yields the steps to measure, with their models' names."""
     for (name, config), backend, text in itertools.product(SMALL.items(), ("torch", "jax"), MESHES):
         for recompute, parts in ((False, 1), (False, 2), (True, 1)) if text in MORE else ((False, 1),):
             recipe = PAPER.replace(clip_norm=1.0, microbatches=parts)
@@ -125,26 +125,26 @@ def steps() -> Iterator[tuple[str, Step]]:
                              backend=backend, recipe=recipe)  # fmt: skip
 
 
-Rows = dict[str, Measured]  # by the label of the step
+Rows = dict[str, Measured]  # step label -> measurement
 
 
 def sent(step: Step) -> list[tuple[str, int]]:
-    """The collectives of the plan of a step, as they are measured."""
+    """Returns the collectives of a step's plan, in the form of measurements."""
     return [(each.kind, each.payload) for each in traffic.traffic(step)]
 
 
 def gathered(sent: list[tuple[str, int]]) -> int:
-    """The bytes that are gathered; numbers alone do not count."""
+    """Returns the gathered bytes; scalars do not count."""
     return sum(size for kind, size in sent if kind == traffic.GATHER and size > NUMBER)
 
 
 def added(sent: list[tuple[str, int]]) -> int:
-    """The bytes that are added up, by all-reduce or reduce-scatter; numbers alone do not count."""
+    """Returns the bytes reduced by all-reduce or reduce-scatter; scalars do not count."""
     return sum(size for kind, size in sent if kind in (traffic.REDUCE, traffic.SCATTER) and size > NUMBER)
 
 
 def label(name: str, step: Step) -> str:
-    """A measured step in words: the cells of its row."""
+    """Returns the first cells of a measured step's row."""
     variant = ", 2 microbatches" * (step.recipe.microbatches > 1) + ", recomputed" * step.recompute
     return f"{name} | {step.backend} | {step.mesh}{variant}"
 
@@ -160,7 +160,7 @@ def _measured(rows: Rows) -> Iterator[str]:
 
 
 def differences(step: Step, found: Measured) -> list[str]:
-    """Where a measured step differs from its plan: sums within 5 %, nothing gathered but what is planned, parameters and moments exact."""
+    """Yields where a step differs from its plan: sums by over 5 %, the rest at all."""
     planned, held = sent(step), memory.memory(step)
     as_planned = {
         "kinds": {kind for kind, _ in found.sent} <= {kind for kind, _ in planned} | {traffic.REDUCE},
@@ -172,24 +172,24 @@ def differences(step: Step, found: Measured) -> list[str]:
 
 
 def _group(group: tuple[str, int]) -> dict[str, Any]:
-    """Measures the steps of a backend on so many devices."""
+    """Measures the steps of a backend on that many devices."""
     named = [(name, step) for name, step in steps() if (step.backend, step.mesh.devices) == group]
     found = measure([step for _, step in named])
     return {label(*pair): [one.sent, one.held] for pair, one in zip(named, found, strict=True)}
 
 
 def main() -> None:
-    """Writes the page. Exits with 1 where a measured step differs from its plan."""
+    """Writes the page. Exits with 1 if a measured step differs from its plan."""
     folder, rows = Path(sys.argv[1]), {}
     for group in dict.fromkeys((step.backend, step.mesh.devices) for _, step in steps()):
         found = once(folder, "{} {}".format(*group), functools.partial(_group, group))
         rows |= {name: Measured([(kind, size) for kind, size in each], held) for name, (each, held) in found.items()}
     plans = {model.name: _rows(model) for model in MODELS}
     ratios = [kept(step) / memory.activations(step) for _, step in steps() if step.backend == "torch" and step.mesh.devices == 1]
-    lines = ["# Plans of training steps, and measured steps", "", *_result(plans), "", _uneven(plans[MODELS[0].name]), ""]
-    lines += ["`rosettaformer plan PRESET --mesh N --rows N --length N` compares them.", ""]
-    lines += ["## Compared with measured steps", "", *_measured(rows), ""]
-    lines += [f"Eager torch on a CPU keeps {min(ratios):.2f} to {max(ratios):.2f} times the planned activations of the small models."]
+    lines = ["# Planned and measured training steps", "", *_result(plans), "", _uneven(plans[MODELS[0].name]), ""]
+    lines += ["Plans by `rosettaformer plan PRESET --mesh N --rows N --length N`.", ""]
+    lines += ["## Comparison with measured steps", "", *_measured(rows), ""]
+    lines += [f"For the small models, eager torch on a CPU keeps {min(ratios):.2f} to {max(ratios):.2f} times the planned activations."]
     write(folder, "scaling.md", "\n".join(lines) + "\n")
     wrong = {label(*pair): found for pair in steps() if (found := differences(pair[1], rows[label(*pair)]))}
     sys.exit("\n".join(f"{name}: {', '.join(found)}" for name, found in wrong.items()) or 0)

@@ -1,6 +1,6 @@
 """Replays the console sessions of docs/porting.md and docs/like.md.
 
-`make evidence STEP=session` is the command.
+Run it with `make evidence STEP=session`.
 """
 
 import re
@@ -13,7 +13,7 @@ from evidence import HOUSE, stamped, write
 
 __all__ = ["CONSOLE", "prepared", "printed", "replayed"]
 
-PAGES = {"docs/porting.md": "", "docs/like.md": " --limit 900"}  # with more words at the end of each line, for a busy machine
+PAGES = {"docs/porting.md": "", "docs/like.md": " --limit 900"}  # page -> arguments added to each command, for a busy machine
 CONSOLE = re.compile(r"(?<=^```console\n).*?(?=^```$)", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"^\$ (.*)$", re.MULTILINE)
 FILE = re.compile(r"^```python\n# (my_\w+\.py)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -1,6 +1,6 @@
-"""Judges a sharded port with each of its planted mistakes.
+"""Judges a sharded port with each of its injected bugs.
 
-`make evidence STEP=sharding-faults` is the command.
+Run it with `make evidence STEP=sharding-faults`.
 """
 
 import functools
@@ -16,32 +16,34 @@ from sharded_ports import Planted, judged, loss_ratio, planted
 from rosettaformer.judge.catalogue.sharded import all_faults
 from rosettaformer.judge.diagnosis.sharding import Reply, Said
 
-CLOSE = 0.01  # of the right loss: what looks normal
+CLOSE = 0.01  # relative to the correct loss: looks normal
 PLACES = ("self_attention", "feed_forward", "logits")  # and norms
-NOT_SEEN = 1e-12  # the same, from which on the loss shows nothing at all
+NOT_SEEN = 1e-12  # relative to the correct loss: invisible below
 
-HEAD = f"""# Mistakes of sharded ports
+HEAD = f"""# Bugs of sharded ports
 
-Three ports, written from the mathematics and the public engines alone. `tests/ports/sharded/torch_decoder.py` is
-Qwen 3 in PyTorch {version("torch").partition("+")[0]}: `parallelize_module` and DTensor split its layers, `fully_shard` its parameters, or
-`DistributedDataParallel` copies them. `jax_decoder.py` is OLMo 2 in JAX {version("jax")}:
-`jax.shard_map`, with the tokens split between its layers. `jax_steps.py` trains GPT-2 with its
-parameters and moments split. All conform. Each row is one of them with one mistake
-(`faults.toml`), on a mesh of CPU devices, in float64:
+Three ports, written only from the mathematics and the public APIs. `tests/ports/sharded/torch_decoder.py`
+is Qwen 3 in PyTorch {version("torch").partition("+")[0]}: `parallelize_module` and DTensor shard its layers, `fully_shard`
+shards its parameters, or `DistributedDataParallel` replicates them. `jax_decoder.py` is OLMo 2 in JAX
+{version("jax")} with `jax.shard_map`, whose tokens are sharded between layers. `jax_steps.py` trains GPT-2 with
+sharded parameters and moments. All conform. Each row is one of them with one bug (`faults.toml`), on a
+mesh of CPU devices, in float64:
 
     rosettaformer check my_port.py --like DIR --mesh data=2,model=2
     rosettaformer diagnose my_port.py --like DIR --mesh data=2,model=2
     rosettaformer explain SHD1
 
-*caught*: the answers that differ, of logits, their gradients, and the loss with its gradients. *diagnose*: the fault of the catalogue
-that, made in the reference on that mesh, gives every answer, and where it is. *loss*: how far the loss lies from the right one, at most;
-below {CLOSE:.0%} a curve looks normal. *shows*: the first thing that diagnosis says of the answers; the gradients by name, how each is
-split, and a fix follow.
+- *caught*: the outputs that differ: logits, their gradients, and the loss with its gradients.
+- *diagnose*: the known bug that reproduces all outputs when injected into the reference on that mesh, and
+  its place.
+- *loss*: the largest deviation of the loss; below {CLOSE:.0%} a curve looks normal.
+- *shows*: the first observation of diagnosis, which then lists the gradients by name with their sharding,
+  and a fix.
 """
 
 
 def row(name: str, one: Planted, found: Sequence[Reply], what: Said | None) -> str:
-    """The row of a mistake."""
+    """Returns the row of a bug."""
     wrong = [reply for reply in found if reply.wrong]
     names = " or ".join(f"`{id_}`" for id_ in what.ids) if what and what.ids else "*unexplained*"
     place = what.text.partition(" alone, on")[0].rpartition(") in ")[2] if what and what.ids else ""
@@ -52,7 +54,7 @@ def row(name: str, one: Planted, found: Sequence[Reply], what: Said | None) -> s
 
 
 def _shown(what: Said | None) -> str:
-    """The first thing that the answers show, without the list that follows it."""
+    """Returns the first observation, without the list that follows it."""
     if what is None:
         return ""
     fact = next((line for line in what.lines if not line.startswith(("fix of", " "))), "") if what.ids else what.text.partition("; ")[2]
@@ -60,20 +62,20 @@ def _shown(what: Said | None) -> str:
 
 
 def page(made: dict[str, str]) -> str:
-    """The whole page. Raises ValueError where a name is given that is not the planted one."""
+    """Returns the page. Raises ValueError if a name differs from the injected bug."""
     own = {name: made[name].split(" | ") for name in planted()}
     for name, cells in own.items():
         if "`SHD" in cells[4] and cells[4].split("`")[1] != planted()[name].name:
-            raise ValueError(f"{name} is {planted()[name].name or 'no fault of the catalogue'}; diagnosis says {cells[4]}")
+            raise ValueError(f"{name} is {planted()[name].name or 'not a known bug'}; diagnosis names {cells[4]}")
     caught = [name for name, cells in own.items() if not cells[3].startswith("0 ")]
     named = [name for name, cells in own.items() if cells[4].startswith("`SHD")]
     close = [name for name, cells in own.items() if cells[5].startswith("right") or float(cells[5].rstrip("%")) / 100 < CLOSE]
     summary = (
-        f"Of {len(own)} mistakes `check --mesh` catches {len(caught)}, and `diagnose` names {len(named)}. The loss of {len(close)} stays "
-        f"within {CLOSE:.0%} of the right one. The catalogue has {len(all_faults())} faults."
+        f"`check --mesh` catches {len(caught)} of {len(own)} bugs, and `diagnose` names {len(named)}. The loss of {len(close)} stays "
+        f"within {CLOSE:.0%} of the correct one. The catalogue has {len(all_faults())} sharding bugs."
     )
     table = [
-        "| | mistake | mesh | caught | diagnose | loss | shows |",
+        "| | bug | mesh | caught | diagnose | loss | shows |",
         "|---|---|---|---|---|---|---|",
         *(made[name] for name in planted()),
     ]

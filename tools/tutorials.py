@@ -1,6 +1,7 @@
-"""The tutorials of the guide, followed: files are written, changed and commands run as their pages say, step by step.
+"""Follows the guide's tutorials: writes and changes files, and runs commands as the pages say.
 
-`python tools/tutorials.py FOLDER PAGE` records what the commands of a page print; `make evidence STEP=tutorial-PAGE` is the command.
+`python tools/tutorials.py FOLDER PAGE` records a page's console output. The evidence step is `make
+evidence STEP=tutorial-PAGE`.
 """
 
 import re
@@ -26,17 +27,17 @@ SNIPPETS = HOUSE / "rosettaformer" / "guide" / FOLDER
 
 
 def every_page() -> dict[str, Page]:
-    """The pages by the name of their file, without its ending. What a run has measured is not on them."""
+    """Returns the pages by file name without suffix, without pages of measurements."""
     return {Path(page.path).stem: page for page in tutorials.pages(Run(Summary([])))}
 
 
 def all_pages() -> dict[str, Page]:
-    """Those with steps."""
+    """Returns the pages that have steps."""
     return {name: page for name, page in every_page().items() if "session" in page.values}
 
 
 def session(page: Page) -> Session:
-    """The steps of a page, as its template takes them."""
+    """Returns a page's steps in the form its template takes."""
     taken = Session(page.values["session"].folder)
     around = {"page": page, "pages": [], "page_paths": [], "sections": {}, "about": {}}
     around |= {"code": lambda code: code.text, "to": lambda path: path}
@@ -47,7 +48,7 @@ def session(page: Page) -> Session:
 
 
 def change(step: Step, folder: Path) -> None:
-    """Adds to a file of the reader, or changes some."""
+    """Appends to a reader's file, or edits files."""
     if step.kind == "add":
         file = folder / step.name
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -59,9 +60,9 @@ def change(step: Step, folder: Path) -> None:
 
 
 def pip(folder: Path) -> None:
-    """A `pip` beside the folder's other commands, which installs into the folder alone and needs no network.
+    """Creates a `pip` in the folder that installs only into the folder and needs no network.
 
-    Python finds the metadata of what it installs where a command is run.
+    Python finds the installed metadata in the folder where a command runs.
     """
     script = folder / ".bin" / "pip"
     script.parent.mkdir()
@@ -72,10 +73,11 @@ def pip(folder: Path) -> None:
 
 
 def followed(page: Page, folder: Path, only: Collection[str] | None = None) -> Iterator[tuple[Step, str]]:
-    """Follows a page in a folder: of every block of commands the step, and what is printed.
+    """Follows a page in a folder. Yields each block of commands and its output.
 
-    Commands that install are compared with those that the README has. A component is added to a copy of the project.
-    only: the blocks that are run; all without it. Raises ValueError where a result is not the block's, see `Session.run`.
+    Install commands are compared with the README's. A component is added to a copy of the project.
+    only: the blocks to run; by default all. Raises ValueError if a result differs from the block's;
+    see `Session.run`.
     """
     if page.path.endswith("/add-a-component.html"):
         shutil.copytree(HOUSE, folder, ignore=shutil.ignore_patterns(".*", "__pycache__", "*.egg-info"), dirs_exist_ok=True)
@@ -91,7 +93,7 @@ def followed(page: Page, folder: Path, only: Collection[str] | None = None) -> I
 
 
 def run(step: Step, folder: Path) -> str:
-    """Runs the commands of a block; returns what a console shows."""
+    """Runs a block's commands and returns the console output."""
     shown = ""
     for line in step.text.splitlines():
         result = ran(line, folder)
@@ -104,7 +106,7 @@ def run(step: Step, folder: Path) -> str:
 
 
 def record(folder: Path, name: str) -> None:
-    """Writes what the commands of a page print, `BLOCK.console`."""
+    """Writes a page's console output to `BLOCK.console` files."""
     with tempfile.TemporaryDirectory() as place:
         for step, console in followed(all_pages()[name], Path(place)):
             print(step.name, flush=True)

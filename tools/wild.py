@@ -1,7 +1,7 @@
-"""Mistakes that were written without sight of the catalogue and of the reference, and what diagnosis says of each.
+"""Diagnoses bugs that were written without knowledge of the catalogue and the reference.
 
-`make evidence STEP=wild` is the command. `tests/ports/wild/` has correct ports in plain styles; `mistakes.toml` the mistakes, each an edit
-of one of them. `second/` has more.
+Run it with `make evidence STEP=wild`. `tests/ports/wild/` has correct ports in common styles;
+`mistakes.toml` lists the bugs, each an edit of one of them. `second/` has more.
 """
 
 import functools
@@ -25,9 +25,9 @@ FOLDER = Path(__file__).resolve().parent.parent / "tests" / "ports" / "wild"
 
 @dataclass(frozen=True)
 class Mistake:
-    """One mistake: an edit of a correct file.
+    """One bug: an edit of a correct file.
 
-    accept: a pattern of the finding that says what the mistake is; empty where none need say so.
+    accept: a pattern of a finding that states the bug; "" if none has to.
     """
 
     id: str
@@ -38,11 +38,11 @@ class Mistake:
     edits: Sequence[tuple[str, str]]
 
     def port(self, folder: Path, root: Path) -> Path:
-        """The file with the mistake in it. root: the folder of the correct files."""
+        """Returns the file with the bug in it. root: the folder of correct files."""
         text = (root / self.file).read_text()
         for old, new in self.edits:
             if text.count(old) != 1:
-                raise ValueError(f"{self.id}: the text to be edited must occur once; got {text.count(old)} times: {old!r}")
+                raise ValueError(f"{self.id}: the text to edit must occur once; it occurs {text.count(old)} times: {old!r}")
             text = text.replace(old, new)
         path = folder / f"wild_{self.id}.py"
         path.write_text(text)
@@ -51,7 +51,7 @@ class Mistake:
 
 @dataclass(frozen=True)
 class Said:
-    """What diagnosis said of a mistake; the seconds to its first sentence, and in all."""
+    """The diagnosis of a bug; the seconds to its first sentence, and in total."""
 
     mistake: Mistake
     diagnosis: Diagnosis
@@ -60,26 +60,26 @@ class Said:
 
     @property
     def accepted(self) -> str:
-        """The first line of the finding that says what the mistake is; empty where none does."""
+        """The first line of the finding that states the bug; "" if none does."""
         accept = self.mistake.accept
         found = (finding.text for finding in self.diagnosis.findings if accept and re.search(accept, finding.text))
         return next((text.splitlines()[0] for text in found), "")
 
     @property
     def wrong(self) -> bool:
-        """Whether an alteration is named, and none that says what the mistake is."""
+        """Whether a known bug is named, but none that states the bug."""
         return not self.accepted and any(finding.verdict in ("explained", "indistinguishable") for finding in self.diagnosis.findings)
 
 
 def mistakes(folder: Path = FOLDER) -> list[Mistake]:
-    """All of a folder."""
+    """Returns all bugs of a folder."""
     files = tomllib.loads((folder / "mistakes.toml").read_text(encoding="utf-8"))
     each = ((name, file, *row) for file, rows in files.items() for name, row in rows.items())
     return [Mistake(name, file, parts.split(), accept, what, edits) for name, file, parts, accept, what, *edits in each]
 
 
 def say(mistake: Mistake, folder: Path, root: Path = FOLDER) -> Said:
-    """Diagnoses the mistake."""
+    """Diagnoses the bug."""
     start = time.perf_counter()
     heard: list[float] = []
     port = str(mistake.port(folder, root))
@@ -88,7 +88,7 @@ def say(mistake: Mistake, folder: Path, root: Path = FOLDER) -> Said:
 
 
 def row(mistake: Mistake, root: Path) -> dict[str, Any]:
-    """What the page says of a mistake."""
+    """Returns a bug's row."""
     with tempfile.TemporaryDirectory() as folder:
         said = say(mistake, Path(folder), root)
     findings = said.diagnosis.findings
@@ -107,28 +107,29 @@ def row(mistake: Mistake, root: Path) -> dict[str, Any]:
 def main() -> None:
     """Writes the page."""
     out = Path(sys.argv[1])
-    lines = ["# What diagnosis says of bugs written without sight of the catalogue", "", HEAD]
+    lines = ["# Diagnoses of bugs written without knowledge of the catalogue", "", HEAD]
     for title, root in (("The first bugs", FOLDER), ("The second", FOLDER / "second")):
         found = [kept(out, f"{root.name} {mistake.id}", functools.partial(row, mistake, root)) for mistake in mistakes(root)]
         lines += ["", f"## {title}", "", *_counts(found), "", *_table(found)]
     write(out, "wild.md", "\n".join(lines) + "\n")
 
 
-HEAD = """`tests/ports/wild/` has models and components in PyTorch, Keras, Flax Linen, JAX and NumPy in the styles of tutorials and
-repositories. Their bugs were written from the paper and the frameworks' documentation only, without sight of the catalogue and of the
-reference. Each is an edit of a correct file. *named*: a finding says what the bug is; otherwise the verdict of the first finding."""
+HEAD = """`tests/ports/wild/` has models and components in PyTorch, Keras, Flax Linen, JAX and NumPy in the styles of
+tutorials and repositories. Their bugs were written only from the paper and the frameworks'
+documentation, without knowledge of the catalogue and the reference. Each is an edit of a correct file.
+*named*: a finding states the bug; otherwise the first finding's verdict is shown."""
 
 
 def _counts(found: Sequence[dict[str, Any]]) -> Iterator[str]:
     verdicts = Counter(one["verdict"] for one in found)
-    yield f"- Of {len(found)}: {', '.join(f'{verdict} {count}' for verdict, count in verdicts.most_common())}."
+    yield f"- Verdicts on {len(found)} bugs: {', '.join(f'{verdict} {count}' for verdict, count in verdicts.most_common())}."
     for words, name in (("first sentence", "first"), ("in all", "total")):
         seconds = sorted(one[name] for one in found)
         yield f"- Seconds to the {words}, median and largest: {seconds[len(seconds) // 2]:.0f} and {seconds[-1]:.0f}."
 
 
 def _table(found: Sequence[dict[str, Any]]) -> Iterator[str]:
-    yield "| bug | what it is | verdict | what diagnosis says first | first sentence, s | in all, s |"
+    yield "| bug | description | verdict | first sentence of diagnosis | first sentence, s | total, s |"
     yield "|---|---|---|---|---|---|"
     for one in found:
         yield f"| `{one['id']}` | {one['what']} | {one['verdict']} | {one['said']} | {one['first']:.0f} | {one['total']:.0f} |"

@@ -1,1 +1,1 @@
-"""The rows. numpy, torch, ctranslate2, tf and jax run in processes: each defines `describe(device)` and `rows(problem, device)`."""
+"""The benchmarked rows. Each module defines `describe(device)` and `rows(problem, device)`."""

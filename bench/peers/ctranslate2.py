@@ -1,4 +1,4 @@
-"""CTranslate2: Marian, BERT, GPT-2 and Llama with our weights, converted by CTranslate2's own converters, in float32 and int8."""
+"""CTranslate2: Marian, BERT, GPT-2 and Llama, converted with our weights, in float32 and int8."""
 
 import functools
 import math
@@ -19,12 +19,12 @@ from . import huggingface
 
 
 def describe(device: str) -> str:
-    """Adds nothing to torch's description of the device."""
-    return f"{torch.get_num_threads()} threads, each with its share of the rows" if device == "cpu" else ""
+    """Returns no description in addition to torch's."""
+    return f"{torch.get_num_threads()} threads, each with a share of the rows" if device == "cpu" else ""
 
 
 def rows(problem: Problem, device: str) -> list[Row]:
-    """Returns rows for its searches, for BERT's hidden states and Llama's logits; it does not train."""
+    """Returns rows for its searches, BERT's hidden states and Llama's logits. It does not train."""
     task = problem.task
     ways: dict[str, tuple[Callable[..., Call], Callable[[Any], Mapping[str, np.ndarray]]]] = {
         "encoder": (_encode, named),
@@ -75,7 +75,7 @@ def _logits(problem: Problem, device: str, precision: str) -> Call:
 
 
 def _in_shares(forward: Callable[[list[list[int]]], Any], token_bt: np.ndarray, width: int, workers: int) -> Call:
-    """Returns the call that gives each worker a share of the rows, and what it computes for every token."""
+    """Returns a call that gives each worker a share of the rows. width: of the output per token."""
     rows = [row[row != PADDING].tolist() for row in token_bt]
     shares = [rows[index::workers] for index in range(workers)]
     threads = ThreadPoolExecutor(workers)
@@ -91,8 +91,10 @@ def _in_shares(forward: Callable[[list[list[int]]], Any], token_bt: np.ndarray, 
 
 
 def _loaded(kind: str, convert: Any, problem: Problem, device: str, precision: str) -> tuple[Any, int]:
-    """Returns the converted model, and into how many shares to split the rows: on a CPU each thread takes its own, since all threads on one
-    row after another take longer.
+    """Returns the converted model, and the number of shares to split the rows into.
+
+    On a CPU, each thread takes its own share: using all threads for one row after another takes
+    longer.
     """
     import ctranslate2
 
@@ -109,7 +111,7 @@ def _loaded(kind: str, convert: Any, problem: Problem, device: str, precision: s
 
 
 def _marian(problem: Problem) -> Any:
-    """Converts by the loader of BART; Marian's differs by a zero start embedding, which ours does not have."""
+    """Converts with BART's loader, since Marian's expects a zero start embedding."""
     from ctranslate2.converters.transformers import BartLoader
 
     class Loader(BartLoader):
@@ -121,7 +123,7 @@ def _marian(problem: Problem) -> Any:
 
 
 def _bert(problem: Problem) -> Any:
-    """Adds a pooler and a name for its positions, which the loader requires; transformers 5 has no other positions."""
+    """Adds a pooler and a name for the positions, which the loader requires."""
     from ctranslate2.converters.transformers import BertLoader
 
     model = huggingface.loaded(problem, add_pooling_layer=True)
@@ -137,7 +139,7 @@ def _decoder(problem: Problem) -> Any:
 
 
 def _tokenizer(problem: Problem) -> Any:
-    """Uses the ids as tokens."""
+    """Returns a tokenizer that uses the ids as tokens."""
     names = [str(token) for token in range(problem.config.target_vocabulary)]
     return SimpleNamespace(
         get_vocab=lambda: {name: token for token, name in enumerate(names)}, convert_ids_to_tokens=lambda token: names[token],

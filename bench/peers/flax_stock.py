@@ -1,6 +1,6 @@
-"""Models of the stock layers of Flax NNX, as a user writes them: the paper's, BERT's encoder, GPT-2, Llama.
+"""Models from Flax NNX's stock layers, as users write them: the paper's, BERT, GPT-2, Llama.
 
-Their training step, by `nnx.jit` and split by hand; and greedy search with the layers' caches.
+Training steps use `nnx.jit`, or `nnx.split` once; greedy search uses the layers' caches.
 """
 
 import functools
@@ -24,7 +24,7 @@ from ..timed_rows import Step
 from ..workloads import PADDING, START
 
 Array = jax.Array
-Kinds = dict[str, Any]  # of every part: its dtypes, and where its random numbers come from
+Kinds = dict[str, Any]  # every part's dtypes and random generators
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "relu": nnx.relu, "gelu_erf": functools.partial(nnx.gelu, approximate=False), "gelu_tanh": nnx.gelu, "silu": nnx.silu,
 }  # fmt: skip
@@ -35,7 +35,7 @@ TABLE = (
 
 
 class RotaryAttention(nnx.Module):
-    """Grouped heads with rotary positions by halves, which `nnx.MultiHeadAttention` lacks, and a cache like its own."""
+    """Grouped-query attention with RoPE, which `nnx.MultiHeadAttention` lacks, and a cache."""
 
     def __init__(self, config: TransformerConfig, kinds: Kinds) -> None:
         linear: Any = functools.partial(nnx.LinearGeneral, use_bias=False, **kinds)
@@ -52,7 +52,7 @@ class RotaryAttention(nnx.Module):
         self.cached_key, self.cached_value, self.cache_index = nnx.Cache(empty), nnx.Cache(empty), nnx.Cache(jnp.array(0))
 
     def __call__(self, x: Array, mask: Array | None = None, decode: bool = False) -> Array:
-        """decode: x follows the tokens in the cache, into which its keys and values go."""
+        """decode: x continues the cached tokens and is added to the cache."""
         start = self.cache_index[...] if decode else 0
         position = start + jnp.arange(x.shape[1])
         query, key, value = self._rotated(self.query(x), position), self._rotated(self.key(x), position), self.value(x)
@@ -75,7 +75,7 @@ def _norm(config: TransformerConfig, kinds: Kinds) -> Any:
 
 
 class Layer(nnx.Module):
-    """Post-norm with ReLU (the paper) or GELU (BERT), or pre-norm with GELU (GPT-2) or a gate of SiLU (Llama)."""
+    """Post-norm with ReLU (the paper) or GELU (BERT); pre-norm with GELU (GPT-2) or SwiGLU (Llama)."""
 
     def __init__(self, config: TransformerConfig, crosses: bool, kinds: Kinds) -> None:
         width, hidden = config.model_width, config.feed_forward_width
@@ -94,7 +94,7 @@ class Layer(nnx.Module):
         self.dropout = nnx.Dropout(config.dropout_rate, rngs=kinds["rngs"])
 
     def __call__(self, x: Array, mask: Any = None, *crossed: Any, step: bool = False) -> Array:
-        """crossed: the memory and its mask. step: x is one token, whose key and value go into the cache."""
+        """crossed: the memory and its mask. step: x is one token, which is cached."""
         attend = functools.partial(self.self_attention, mask=mask, decode=step)
         x = self._added(x, self.self_attention_norm, attend)
         if self.crosses:
@@ -104,7 +104,7 @@ class Layer(nnx.Module):
         return self._added(x, self.feed_forward_norm, self._fed)
 
     def read(self, x: Array) -> Array:
-        """Reads a whole prompt and writes its keys and values into the cache: in its cached mode Flax's layer takes one token at a time."""
+        """Caches a whole prompt's keys and values. Flax's decode mode takes one token per call."""
         if self.rotary:
             return self(x, step=True)
         attention = self.self_attention
@@ -139,7 +139,7 @@ class Stack(nnx.Module):
 
 
 class Tied(nnx.Module):
-    """The transposed table as the output layer, with a bias, which `nnx.Embed.attend` lacks."""
+    """The tied output layer with a bias, which `nnx.Embed.attend` lacks."""
 
     def __init__(self, embedding: nnx.Embed, dtype: Dtype) -> None:
         self.embedding, self.bias = embedding, nnx.Param(jnp.zeros(embedding.num_embeddings, dtype))
@@ -178,11 +178,11 @@ class Stock(nnx.Module):
         self.decoder.start(problem.task.batch, self.room, width, dtype=self.source_embedding.dtype)
 
     def prompted(self, source: Array) -> tuple[tuple[Array, ...], None]:
-        """Returns what every step is given; no logits, since nothing of the answer is read."""
+        """Returns the inputs of every step, and no logits, since there is no prompt."""
         return (self.encode(source), (source != PADDING)[:, None, None, :]), None
 
     def step(self, token_b: Array, count: Array, memory: Array, memory_mask: Array) -> Array:
-        """Returns the logits after one token. Flax's layer caches no keys and values of the memory: every step computes them."""
+        """Returns the logits after one token. Flax's layer does not cache the memory's keys."""
         x = self.target_embedding(token_b[:, None]) * self.config.model_width**0.5
         x += jnp.asarray(positional_encoding(np.arange(self.room), self.config.model_width, x.dtype))[count]
         return self.logits(self.decoder(x, None, memory, memory_mask, step=True))[:, 0]
@@ -207,7 +207,7 @@ class Bert(nnx.Module):
 
 
 class Decoder(nnx.Module):
-    """GPT-2 with its learned positions, or Llama."""
+    """GPT-2 with learned positions, or Llama."""
 
     def __init__(self, config: TransformerConfig, kinds: Kinds) -> None:
         embed: Any = functools.partial(nnx.Embed, features=config.model_width, **kinds)
@@ -239,7 +239,7 @@ class Decoder(nnx.Module):
 
 
 def build(problem: Problem, dtype: Dtype = jnp.float32) -> Any:
-    """Builds the model with the problem's weights; a published one in float32."""
+    """Builds the model with the problem's weights; published models in float32."""
     published, config = problem.task.published, problem.config
     kind: Any = Stock if not published else Decoder if config.decoder_layers else Bert
     dtype = jnp.float32 if published else dtype
@@ -250,13 +250,13 @@ def build(problem: Problem, dtype: Dtype = jnp.float32) -> Any:
 
 
 def split_by_hand(stock: Any, method: str = "__call__") -> Callable[..., Array]:
-    """Splits the module once, like `compiled`: `nnx.jit` would walk it at every call."""
+    """Splits the module once, like `compiled`; `nnx.jit` would traverse it on every call."""
     graph, state = nnx.split(stock)
     return functools.partial(jax.jit(lambda state, *tokens: getattr(nnx.merge(graph, state), method)(*tokens)), state)
 
 
 def walked_training(problem: Problem) -> Step:
-    """Trains by `nnx.jit` and `nnx.Optimizer`."""
+    """Trains with `nnx.jit` and `nnx.Optimizer`."""
     stock, (source, target) = _to_train(problem), _batch(problem)
     optimizer = nnx.Optimizer(stock, _adam(problem), wrt=nnx.Param)
 
@@ -273,7 +273,7 @@ def walked_training(problem: Problem) -> Step:
 
 
 def split_training(problem: Problem) -> Step:
-    """Trains a module that is split once, with everything that changes donated."""
+    """Trains a module that is split once and donates everything that changes."""
     (source, target), optimizer = _batch(problem), _adam(problem)
     graph, parameters, *others = nnx.split(_to_train(problem), nnx.Param, ...)
     state = [parameters, others[0], jax.jit(optimizer.init)(parameters)]
@@ -321,7 +321,7 @@ def _loss(logits: Array, label: Array, smoothing: float) -> Array:
 
 
 def greedy(problem: Problem) -> Callable[[Array], dict[str, Array]]:
-    """Builds one program: the encoder or the whole prompt at once, then a loop of steps with Flax's cache."""
+    """Builds one program: the encoder or prompt, then a loop of steps with Flax's cache."""
     model = build(problem)
     model.eval()
     model.start(problem)
@@ -345,9 +345,10 @@ def greedy(problem: Problem) -> Callable[[Array], dict[str, Array]]:
 def answer(
     problem: Problem, step: Callable[[Array, Array, Any], tuple[Array, Any]], caches: Any, first_bv: Array | None = None
 ) -> dict[str, Array]:
-    """Returns the tokens of a greedy search. step: (token, number of tokens before it, caches) -> (logits after it, caches).
+    """Returns a greedy search's tokens. step: (token, tokens before, caches) -> (logits, caches).
 
-    first_bv: the logits of the first token, if a prompt is already read; the number of tokens before one then counts answer tokens only.
+    first_bv: the first token's logits if a prompt has been read; then only output tokens are
+    counted.
     """
     strategy, batch = problem.strategy, problem.task.batch
 

@@ -1,4 +1,4 @@
-"""Models of Hugging Face `transformers` with our weights: Marian searches; BERT, GPT-2 and Llama load a folder of theirs."""
+"""Hugging Face transformers' Marian, BERT, GPT-2 and Llama with our weights."""
 
 import copy
 import functools
@@ -21,7 +21,7 @@ from ..workloads import END, PADDING, START
 from .torch_stock import read, waiting
 
 CLASSES = {"BERT": "BertModel", "GPT-2": "GPT2LMHeadModel", "Llama": "LlamaForCausalLM"}
-# parts of our names in torch's layout -> Marian's
+# parts of our torch names -> Marian's
 MARIAN = {
     "self_attention": "self_attn",
     "cross_attention": "encoder_attn",
@@ -37,7 +37,7 @@ MARIAN = {
 
 
 def rows(problem: Problem, device: str) -> list[Row]:
-    """Returns rows for searches with a cache, and for BERT's hidden states. Marian's are eager, as `generate` runs them."""
+    """Returns rows for cached searches (Marian's are eager) and BERT's hidden states."""
     row = functools.partial(Row, "torch", peer=True, read=read)
     published, kind = problem.task.published, problem.task.kind
     if not published:
@@ -51,7 +51,7 @@ def rows(problem: Problem, device: str) -> list[Row]:
 
 
 class Decoder(nn.Module):
-    """A causal language model, called as ours is."""
+    """A causal language model with our models' call signature."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__()
@@ -68,11 +68,11 @@ def loaded(problem: Problem, **options: Any) -> Any:
 
     kind = getattr(transformers, CLASSES[problem.task.published])
     logging.disable_progress_bar()
-    logging.set_verbosity_error()  # the library warns about fresh weights
+    logging.set_verbosity_error()  # silences a warning about new weights
     with tempfile.TemporaryDirectory() as folder:
-        # its padding is given by the mask, not by an id
+        # padding is marked by the mask, not by an id
         checkpoints.save(f"{folder}/model", problem.config.replace(padding_id=None), problem.tensors, "hugging-face")
-        return copy.deepcopy(kind.from_pretrained(f"{folder}/model", **options)).eval()  # tensors that are not views of the file
+        return copy.deepcopy(kind.from_pretrained(f"{folder}/model", **options)).eval()  # tensors that do not alias the file
 
 
 def _pass(problem: Problem, device: str, compiles: bool) -> Call:
@@ -83,13 +83,13 @@ def _pass(problem: Problem, device: str, compiles: bool) -> Call:
 
 
 def _generate(problem: Problem, device: str, compiles: bool) -> Call:
-    """Compiled, the prompt is read eagerly and each step is one graph on a static cache, as its documentation says."""
+    """Generates. If compiled, each step is one graph with a static cache."""
     from transformers import CompileConfig
 
     model, count = loaded(problem).to(device), problem.task.new_tokens
     prompt = weights.from_numpy(problem.source, device)
     options: dict[str, Any] = {"attention_mask": torch.ones_like(prompt), "do_sample": False, "use_cache": True}
-    options |= {"max_new_tokens": count, "eos_token_id": None, "pad_token_id": PADDING}  # no token ends an answer
+    options |= {"max_new_tokens": count, "eos_token_id": None, "pad_token_id": PADDING}  # no end token
     if compiles:
         how = CompileConfig(mode="default")
         how._compile_all_devices = True  # type: ignore[assignment]  # otherwise it compiles for GPUs alone
@@ -112,7 +112,7 @@ def marian(problem: Problem) -> nn.Module:
     ))  # fmt: skip
     ours = layout.to_native(problem.tensors, weights.TABLE, config)
     shared, bias = ours.pop("source_embedding.weight"), ours.pop("logits.bias")
-    table = positional_encoding(np.arange(longest), config.model_width, "float32")  # Marian puts sines before cosines
+    table = positional_encoding(np.arange(longest), config.model_width, "float32")  # Marian's order: sines, then cosines
     new = {"model.shared.weight": shared, "lm_head.weight": shared, "final_logits_bias": bias[None]}
     for stack in ("encoder", "decoder"):
         new |= {f"model.{stack}.embed_tokens.weight": shared, f"model.{stack}.embed_positions.weight": table}

@@ -26,13 +26,13 @@ Function = Callable[..., Any]
 
 
 def describe(device: str) -> str:
-    """The device. Raises ValueError where there is no such device."""
+    """Returns the device. Raises ValueError if it does not exist."""
     where = place(device)
-    return "one thread a core" if device == "cpu" else where.device_kind
+    return "one thread per core" if device == "cpu" else where.device_kind
 
 
 def rows(problem: Problem, device: str) -> list[Row]:
-    """Compiled, in every precision of the task; then the peers."""
+    """Returns compiled rows in every precision of the task, and the peers."""
     task, result = problem.task, []
     make = _training_rows if task.kind == "training" else _searches if task.decodes else _passes
     for precision in task.precisions_on(device, of=("float32", "tf32", "bfloat16", "int8")):
@@ -41,7 +41,7 @@ def rows(problem: Problem, device: str) -> list[Row]:
 
 
 def _passes(problem: Problem, device: str, precision: str) -> list[Row]:
-    """Forward passes, or those of only the encoder."""
+    """Returns forward passes, or only the encoder's."""
     method, dtype = "encode" if problem.task.kind == "encoder" else "__call__", _dtype(precision)
 
     def ours(**options: Any) -> Function:
@@ -68,14 +68,14 @@ def _passes(problem: Problem, device: str, precision: str) -> list[Row]:
     if problem.task.peers:
         result.append(row("flax.nnx compiled, nnx.jit", walked, *problem.inputs, peer=True))
         split = lambda: flax_stock.split_by_hand(stock(), method)  # noqa: E731
-        result.append(row("flax.nnx compiled, split by hand", split, *problem.inputs, peer=True))
+        result.append(row("flax.nnx compiled, split manually", split, *problem.inputs, peer=True))
     if problem.task.ceiling:
-        result.append(row("XLA's matrix products alone", functools.partial(_products, problem, dtype), ceiling=True))
+        result.append(row("XLA's matrix products only", functools.partial(_products, problem, dtype), ceiling=True))
     return result
 
 
 def _searches(problem: Problem, device: str, precision: str) -> list[Row]:
-    """Of a snapshot of the model, whose weights have the precision; and Flax's layers with their caches."""
+    """Returns searches on a snapshot of the model, and Flax's layers with their caches."""
 
     def ours() -> Function:
         from impl_jax.decoding import Searcher
@@ -102,13 +102,13 @@ def _training_rows(problem: Problem, device: str, precision: str) -> list[Row]:
         return lambda: trainer.train_step(given.encoded, given.sequence)
 
     row = functools.partial(training_row, problem=problem, precision=precision, compiles=True)
-    ways = {"nnx.jit": flax_stock.walked_training, "split by hand": flax_stock.split_training}
+    ways = {"nnx.jit": flax_stock.walked_training, "split manually": flax_stock.split_training}
     peers = {f"flax.nnx compiled, {how}": functools.partial(start, train) for how, train in ways.items()}
     return [row("jax", "impl_jax compiled", ours), *(row("jax", name, begin, peer=True) for name, begin in peers.items())]
 
 
 def pass_row(device: str, precision: str, name: str, build: Callable[[], Function], *tokens: np.ndarray | None, **about: Any) -> Row:
-    """The row of what `build` returns, a compiled function of the tokens."""
+    """Returns a row for the function that `build` returns, compiled, on the tokens."""
 
     def bind() -> Call:
         function, arguments = build(), [*map(optional(jnp.asarray), tokens)]
@@ -118,7 +118,7 @@ def pass_row(device: str, precision: str, name: str, build: Callable[[], Functio
 
 
 def placed(device: str, build: Callable[[], Call]) -> Call:
-    """The call that is built, and then run, with the settings of the device."""
+    """Returns a call that is built and run with the device's settings."""
     with device_context(device, "float32"):
         built = build()
 
@@ -141,7 +141,7 @@ def _dtype(precision: str) -> Any:
 
 
 def _products(problem: Problem, dtype: Any) -> Function:
-    """Each on matrices of its own, as in a model, and in one program, as XLA multiplies them there."""
+    """Runs each matrix product on its own matrices, all in one program, as XLA does in a model."""
     key = jax.random.key(0)
     pairs = [[jax.random.normal(key, shape, dtype) for shape in shapes] for shapes in products(problem)]
     return functools.partial(jax.jit(lambda pairs: [jnp.matmul(left, right) for left, right in pairs]), pairs)

@@ -1,6 +1,4 @@
-"""BART, BERT, GPT-2 and Llama of KerasHub: searches with its cache and samplers, BERT's hidden states and a decoder's logits, as a graph
-with and without XLA.
-"""
+"""KerasHub's BART, BERT, GPT-2 and Llama: searches, hidden states, and logits as graphs."""
 
 import functools
 from typing import Any
@@ -15,7 +13,7 @@ from ..problem import Problem, renamed
 from ..workloads import PADDING, START
 
 HEADS = {"query": "h k", "key": "g k", "value": "g e"}
-# the variables of its layers, by the suffixes of our names
+# suffixes of our names -> variables of its layers
 TABLE: layout.Table = (
     *(("table", "embeddings", f"{rows} d") for rows in "vpa"),
     *((f"{name}.kernel", f"{name}_dense.kernel", f"d {heads}") for name, heads in HEADS.items()),
@@ -26,7 +24,7 @@ TABLE: layout.Table = (
     ("scale", "gamma", "d"),
     ("offset", "beta", "d"),
 )
-# parts of our names in that layout -> those of its attributes
+# parts of our names -> its attributes
 NAMES = {
     "source_embedding_norm": "embeddings_layer_norm",
     "source_embedding": "token_embedding",
@@ -44,13 +42,13 @@ NAMES = {
 }
 
 
-# the same of Llama, where they differ
+# the same for Llama, where they differ
 LLAMA_TABLE: layout.Table = (("scale", "scale", "d"), *TABLE)
 LLAMA_NAMES = NAMES | {"self_attention_norm": "_self_attention_layernorm", "feed_forward_norm": "_feedforward_layernorm"}
 
 
 def rows(problem: Problem) -> list[Row]:
-    """BART differs from the paper's architecture (learned positions, a norm after the embedding): it is timed, not compared."""
+    """Returns rows. BART's architecture differs from the paper's: timed, not compared."""
     name = problem.task.published or "BART"
     start = {"encoder": _encode, "greedy": _generate}.get(problem.task.kind) if problem.task.published else _search
     if start is None:
@@ -63,7 +61,7 @@ def rows(problem: Problem) -> list[Row]:
 
 
 def _encode(problem: Problem, jit_compile: bool) -> Call:
-    """Encodes without the pooler. Its approximate GELU is replaced by BERT's own."""
+    """Encodes without the pooler, and with BERT's exact GELU instead of the approximation."""
     import keras
     import keras_hub
     import tensorflow as tf
@@ -92,7 +90,7 @@ def _generate(problem: Problem, jit_compile: bool) -> Call:
 
 
 class Decoder:
-    """A causal language model, called as ours is."""
+    """A causal language model with our models' call signature."""
 
     def __init__(self, problem: Problem) -> None:
         self.model = _causal(problem)
@@ -103,7 +101,7 @@ class Decoder:
 
 
 def _causal(problem: Problem) -> Any:
-    """The causal language model of the task's family, with our weights."""
+    """Returns the causal language model of the task's family with our weights."""
     import keras_hub
 
     config, sizes = problem.config, _sizes(problem)
@@ -132,7 +130,7 @@ def _search(problem: Problem, jit_compile: bool) -> Call:
 
 
 def _inputs(problem: Problem) -> dict[str, Any]:
-    """Returns what a preprocessor would make: a prompt of one token, and room for the new ones. No token stops the search."""
+    """Returns a preprocessor's output: one token and room for new ones. No stop token."""
     batch, length = len(problem.source), problem.task.new_tokens + 1
     target = np.full((batch, length), PADDING, "int32")
     target[:, 0] = START

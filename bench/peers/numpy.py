@@ -1,4 +1,4 @@
-"""The NumPy reference, timed as one more implementation."""
+"""The NumPy reference as a benchmarked row."""
 
 import functools
 
@@ -10,9 +10,9 @@ from ..problem import Problem
 
 
 def describe(device: str) -> str:
-    """Raises ValueError on a device other than the CPU."""
+    """Raises ValueError unless the device is the CPU."""
     if device != "cpu":
-        raise ValueError(f"numpy is measured on device cpu; got {device}")
+        raise ValueError(f"numpy only runs on device cpu; got {device}")
     return "OpenBLAS"
 
 

@@ -1,4 +1,4 @@
-"""Our export of the PyTorch port as ONNX models, under ONNX Runtime."""
+"""Our ONNX export of the PyTorch port, in ONNX Runtime."""
 
 import functools
 import tempfile
@@ -24,12 +24,12 @@ _LOGITS = "logits_btv"
 
 
 def describe(device: str) -> str:
-    """Adds nothing to torch's description of the device."""
+    """Returns no description in addition to torch's."""
     return ""
 
 
 def rows(problem: Problem, device: str) -> list[Row]:
-    """Returns a row for a forward pass and for a greedy search, on a CPU."""
+    """Returns rows for a forward pass and a greedy search on a CPU."""
     start = {"forward": _pass, "greedy": _search}.get(problem.task.kind)
     if device != "cpu" or start is None:
         return []
@@ -37,7 +37,7 @@ def rows(problem: Problem, device: str) -> list[Row]:
 
 
 def _sessions(problem: Problem) -> dict[str, InferenceSession]:
-    """Exports the model; returns the session of each function."""
+    """Exports the model and returns a session per function."""
     options = SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = torch.get_num_threads(), 4
     with tempfile.TemporaryDirectory() as folder:
@@ -55,7 +55,7 @@ def _pass(problem: Problem) -> Call:
 
 
 def _search(problem: Problem) -> Call:
-    """The loop of a user: one call of the encoder, then a step for each token, whose cache stays in the runtime's own arrays."""
+    """Runs a user's loop: the encoder, then one step per token, with the runtime's arrays."""
     sessions, count = _sessions(problem), problem.task.new_tokens
     step, outputs = sessions["step"], [_LOGITS, *(f"new_{name}" for name in CACHE)]
 
@@ -78,7 +78,7 @@ def _search(problem: Problem) -> Call:
 
 
 def _start(problem: Problem, encode: InferenceSession | None) -> dict[str, OrtValue]:
-    """Returns the empty cache, and what the encoder gives to every step."""
+    """Returns the empty cache and the encoder's output for every step."""
     config, rows = problem.config, len(problem.source)
     sizes = zip(CACHE, (config.key_size, config.value_size), strict=True)
     shape = config.decoder_layers, rows, 0, config.key_value_heads

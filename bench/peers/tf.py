@@ -24,16 +24,17 @@ CPU = "/CPU:0"
 
 
 def describe(device: str) -> str:
-    """The threads. Raises ValueError on another device than the CPU."""
+    """Returns the threads. Raises ValueError unless the device is the CPU."""
     if device != "cpu":
-        raise ValueError(f"tf is measured on device cpu; got {device}")
+        raise ValueError(f"tf only runs on device cpu; got {device}")
     threads = tf.config.threading.get_intra_op_parallelism_threads() or int(os.environ.get("TF_NUM_INTRAOP_THREADS", 0))
-    return f"{threads} threads" if threads else "one thread a core"
+    return f"{threads} threads" if threads else "one thread per core"
 
 
 def memory(call: Call) -> float | None:
-    """MiB at the peak of a call, above what is held before it, by the count of TensorFlow's allocator: what a call frees it keeps for the
-    next one. None where it does not count, as without oneDNN."""
+    """Returns the peak MiB of a call above what was held before, as counted by TensorFlow's
+    allocator, which keeps freed memory for the next call. None if it does not count, as without
+    oneDNN."""
     try:
         tf.config.experimental.reset_memory_stats(CPU)
         before = tf.config.experimental.get_memory_info(CPU)["current"]
@@ -44,7 +45,7 @@ def memory(call: Call) -> float | None:
 
 
 def rows(problem: Problem, device: str) -> list[Row]:
-    """As a graph and by XLA; forward passes eager too."""
+    """Returns rows as graphs and with XLA; forward passes also eagerly."""
     task, result = problem.task, []
     if task.kind == "training":
         return _training_rows(problem)
@@ -53,12 +54,12 @@ def rows(problem: Problem, device: str) -> list[Row]:
     if task.peers and (task.decodes or task.published):
         result += keras_hub.rows(problem)
     if task.ceiling:
-        result.append(Row("tf", "tf.matmul's products alone", ceiling=True, start=functools.partial(_products, problem)))
+        result.append(Row("tf", "tf.matmul's products only", ceiling=True, start=functools.partial(_products, problem)))
     return result
 
 
 def _passes(problem: Problem, precision: str) -> list[Row]:
-    """Forward passes, or those of only the encoder."""
+    """Returns forward passes, or only the encoder's."""
 
     def start(build: Callable[[], Any], jit_compile: bool | None, **options: Any) -> Call:
         model, tokens = build(), map(optional(tf_stock.ids), problem.inputs)
@@ -88,7 +89,7 @@ def _passes(problem: Problem, precision: str) -> list[Row]:
 
 
 def _searches(problem: Problem, precision: str) -> list[Row]:
-    """Of a snapshot of the model, whose weights have the precision."""
+    """Returns searches on a snapshot of the model in the precision of the weights."""
 
     def start() -> Call:
         from impl_tf.decoding import Searcher
@@ -111,7 +112,7 @@ def _training_rows(problem: Problem) -> list[Row]:
 
 
 def _stock(problem: Problem) -> tuple[str, Callable[[Problem], Any]]:
-    """The peer that is called as ours is."""
+    """Returns the peer with our models' call signature."""
     if problem.task.published:
         return f"keras_hub {problem.task.published}", keras_hub.Decoder
     return "keras.layers", tf_stock.build
@@ -138,7 +139,7 @@ def _trainer(problem: Problem) -> Step:
 
 
 def _products(problem: Problem) -> Call:
-    """Each on matrices of its own, as in a model."""
+    """Runs each matrix product on its own matrices, as in a model."""
     pairs = [[tf.random.stateless_normal(shape, (0, index)) for index, shape in enumerate(shapes)] for shapes in products(problem)]
 
     def call() -> None:

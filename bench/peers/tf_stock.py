@@ -1,4 +1,4 @@
-"""The stock layers of Keras, and their training step as a user of Keras writes it."""
+"""Keras's stock layers and a training step, as a Keras user writes them."""
 
 import functools
 from collections.abc import Callable
@@ -107,7 +107,7 @@ def build(problem: Problem) -> Stock:
 
 
 def training(build: Callable[[Problem], Any], jit_compile: bool, problem: Problem) -> Step:
-    """Trains with Keras's Adam, which adds epsilon before the correction; this shows in no loss that is compared."""
+    """Trains with Keras's Adam, whose epsilon is added before the bias correction."""
     config, recipe, stock = problem.config, problem.recipe, build(problem)
     source, target = optional(ids)(problem.encoded), ids(problem.sequence)
     schedule = Noam(config.model_width, recipe.warmup)
@@ -122,7 +122,7 @@ def training(build: Callable[[Problem], Any], jit_compile: bool, problem: Proble
             logits = stock(source, target[:, :-1], training=True)
             losses = keras.losses.categorical_crossentropy(one_hot, logits, from_logits=True, label_smoothing=recipe.smoothing)
             loss = tf.reduce_sum(losses * mask) / tf.reduce_sum(mask)
-        # The gradient of a table is a list of rows, and Keras's Adam would square those of a repeated token one by one.
+        # A table's gradient is a list of rows; Keras's Adam would square a repeated token's rows separately.
         gradients = [tf.convert_to_tensor(gradient) for gradient in tape.gradient(loss, stock.trainable_variables)]
         optimizer.apply_gradients(zip(gradients, stock.trainable_variables, strict=True))
         return loss

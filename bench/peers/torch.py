@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-os.environ.setdefault("TORCHINDUCTOR_FORCE_DISABLE_CACHES", "1")  # compile times are those of a first run
+os.environ.setdefault("TORCHINDUCTOR_FORCE_DISABLE_CACHES", "1")  # so that compile times are those of a first run
 
 import torch
 from torch import nn
@@ -30,14 +30,14 @@ WAYS = (("eager", False), ("compiled", True))
 
 
 def describe(device: str) -> str:
-    """The device and the threads. Raises ValueError where there is no such device."""
+    """Returns the device and threads. Raises ValueError if the device does not exist."""
     modules.device(device, ("cpu", "cuda"))
     return torch.cuda.get_device_name() if device == "cuda" else f"{torch.get_num_threads()} threads"
 
 
 def rows(problem: Problem, device: str) -> list[Row]:
-    """Eager and compiled, in every precision of the task; then the peers."""
-    # the compiler starts here, so that no row pays for it
+    """Returns eager and compiled rows in every precision of the task, and the peers."""
+    # starts the compiler, so that no row is charged for it
     warnings.filterwarnings("ignore", message=".*(nested tensors|force_disable_caches)", category=UserWarning)
     torch.compile(lambda x: -x)(torch.zeros(1))
     task, result = problem.task, []
@@ -50,7 +50,7 @@ def rows(problem: Problem, device: str) -> list[Row]:
 
 
 def _passes(problem: Problem, device: str, precision: str) -> list[Row]:
-    """Forward passes, or those of only the encoder."""
+    """Returns forward passes, or only the encoder's."""
 
     def start(build: Callable[[Problem], Any], compiler: Callable[..., Any]) -> Call:
         model = build(problem).to(device, DTYPES.get(precision)).eval()
@@ -82,24 +82,24 @@ def _passes(problem: Problem, device: str, precision: str) -> list[Row]:
         skipping = functools.partial(start, _ours, lambda model: compiled(functools.partial(real_logits, model)))
         result.insert(2, row("impl_torch compiled, skip_padding", skipping, compiles=True, skips=True))
     if problem.task.ceiling:
-        result.append(row("torch's matrix products alone", functools.partial(_products, problem, device, precision), ceiling=True))
+        result.append(row("torch's matrix products only", functools.partial(_products, problem, device, precision), ceiling=True))
     return result
 
 
 def _stock(problem: Problem) -> tuple[str, Callable[[Problem], nn.Module]]:
-    """The peer that is called as ours is."""
+    """Returns the peer with our models' call signature."""
     if problem.task.published:
         return f"transformers {problem.task.published}", huggingface.Decoder
     return "torch.nn.Transformer", torch_stock.build
 
 
 def _unpadded(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The model without its padding; an encoder's every row is an answer."""
+    """Returns the model run without its padding; for an encoder, every row is an output."""
     return unpadded(function) if isinstance(function, Transformer) else function
 
 
 def _searches(problem: Problem, device: str, precision: str) -> list[Row]:
-    """Of a snapshot of the model, whose weights have the precision."""
+    """Returns searches on a snapshot of the model in the precision of the weights."""
 
     def start(compiles: bool) -> Call:
         from impl_torch.decoding import Searcher
@@ -139,7 +139,7 @@ def _trainer(problem: Problem, device: str, compiles: bool) -> Step:
 
 
 def _products(problem: Problem, device: str, precision: str) -> Call:
-    """Each on matrices of its own, as in a model."""
+    """Runs each matrix product on its own matrices, as in a model."""
     generator = torch.Generator(device).manual_seed(0)
     make = functools.partial(torch.randn, generator=generator, device=device, dtype=DTYPES[precision])
     pairs = [(make(left), make(right)) for left, right in products(problem)]

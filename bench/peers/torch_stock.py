@@ -1,4 +1,4 @@
-"""`torch.nn.Transformer`, and its training step as a PyTorch user writes it."""
+"""`torch.nn.Transformer` and a training step, as a PyTorch user writes them."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -21,9 +21,10 @@ from ..workloads import PADDING
 
 
 class Stock(nn.Module):
-    """`nn.Transformer` with embeddings, positions and masks before it and an output layer after it.
+    """`nn.Transformer` with embeddings, positions and masks, and an output layer.
 
-    Dropout is where the paper has it; `nn.Transformer` would also drop attention weights and hidden units.
+    Dropout is where the paper has it; `nn.Transformer` would also drop attention weights and hidden
+    units.
     """
 
     def __init__(self, config: TransformerConfig, length: int) -> None:
@@ -52,7 +53,7 @@ class Stock(nn.Module):
             self._embed(self.source_embedding, source),
             self._embed(self.target_embedding, target),
             tgt_mask=self.future,
-            tgt_is_causal=True,  # if not given, it is derived from the values, which breaks the compiled graph
+            tgt_is_causal=True,  # otherwise derived from values, which breaks the compiled graph
             src_key_padding_mask=no_source,
             tgt_key_padding_mask=no_target,
             memory_key_padding_mask=no_source,
@@ -74,7 +75,7 @@ def build(problem: Problem) -> Stock:
 
 
 def training(build: Callable[[Problem], nn.Module], problem: Problem, device: str, compiles: bool) -> Step:
-    """Computes loss and gradients as one graph, and updates by one fused kernel."""
+    """Computes loss and gradients in one graph, and updates with one fused kernel."""
     config, recipe = problem.config, problem.recipe
     model, place = build(problem).to(device).train(), optional(lambda token: weights.from_numpy(token, device))
     source, target = place(problem.encoded), place(problem.sequence)
@@ -99,7 +100,7 @@ def training(build: Callable[[Problem], nn.Module], problem: Problem, device: st
 
 
 def placed(call: Call, device: str, precision: str = "float32") -> Call:
-    """Runs the call with products in that precision and waits for its end; a training step returns its loss before the update."""
+    """Runs the call with matmuls in that precision, and waits for it."""
 
     def run() -> Any:
         torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
@@ -117,7 +118,7 @@ def waiting(call: Call, device: str, precision: str = "float32") -> Call:
 
 
 def read(result: Tensor | Mapping[str, Tensor]) -> Mapping[str, np.ndarray]:
-    """Returns a call's result as `rows.named` names it."""
+    """Returns a call's result in the form of `rows.named`."""
     if isinstance(result, Mapping):
         return named({name: weights.to_numpy(tensor) for name, tensor in result.items()})
     return named(weights.to_numpy(result))

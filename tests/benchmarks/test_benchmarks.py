@@ -130,7 +130,7 @@ def test_a_wrong_row_is_not_timed(measured: Any) -> None:
     assert right.quartiles_ms[0] <= right.median_ms <= right.quartiles_ms[1]
     assert wrong.status == nan.status == short.status == "wrong"
     assert mentions(wrong.message, "2.0e-04 … 1e-04")
-    assert short.message == "shape (2, 12, 101), must be (3, 12, 101)"
+    assert mentions(short.message, "(2, 12, 101) … (3, 12, 101)")
     assert (failed.status, failed.message) == ("error", "RuntimeError: no kernel")
     for result in (wrong, nan, short, failed):
         assert result.median_ms is result.ratio is None
@@ -180,7 +180,7 @@ def test_a_token_that_is_not_the_likeliest_is_wrong(measured: Any) -> None:
     results = measured(GREEDY, *given, reference=reference, rounds=1)
     assert [result.status == "timed" for result in results] == [True, False, False, False, False, True, False]
     assert {result.status for result in results} == {"timed", "wrong"}
-    assert results[3].message == "shape (3, 5), must be (3, 6)"
+    assert mentions(results[3].message, "(3, 5) … (3, 6)")
 
 
 @pytest.mark.parametrize("task", [GPT2, LLAMA[-1]], ids=["GPT-2", "Llama"])
@@ -257,7 +257,7 @@ def test_a_training_step_is_compared_without_dropout_and_timed_with_it(measured:
     ours, wrong, short = measured(TRAINING, *given, reference=reference, rounds=2)
     assert ours.status == "timed"
     assert wrong.message.endswith("of its largest loss; at most 1e-05")
-    assert (short.status, short.message) == ("wrong", "shape (1,), must be (2,)")
+    assert short.status == "wrong" and mentions(short.message, "(1,) … (2,)")
 
 
 @pytest.mark.parametrize(("warmup", "status"), [(40, "timed"), (80, "wrong")])

@@ -679,7 +679,7 @@ def test_the_command_prints_and_writes_the_findings_and_says_that_it_was_stopped
     ("arguments", "message"),
     [
         ((), "--command"),
-        (("no_such_port",), "the port no_such_port must start; got not started: ModuleNotFoundError"),
+        (("no_such_port",), "no_such_port … ModuleNotFoundError"),
         ((str(TESTS / "support" / "wrong_port.py"), "-k", "no_such_case"), "-k"),
     ],
 )

@@ -118,7 +118,7 @@ def test_an_xla_that_does_not_know_the_quick_flags_compiles_as_always(monkeypatc
 
 
 @pytest.mark.parametrize(("given", "why"), [
-    (("--command", "./no_such_program"), "./no_such_program does not exist"), (("./none.py",), "define load(folder)"),
+    (("--command", "./no_such_program"), "./no_such_program does not exist"), (("./none.py",), "load(folder)"),
 ])  # fmt: skip
 def test_why_a_port_does_not_start_is_said_once(given: tuple[str, ...], why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "none.py").write_text("def build(folder): ...")

@@ -38,7 +38,7 @@ ROWS = {
     "error": ("reason('{\"error\": \"a reason\"}')", "error", "a reason"),
     "unclear": ("reason('[1]')", "error", "unclear.json … [1]"),
     "truncated": ("print('x' * 900000); file.write_bytes(right[:-8])", "error", "truncated.safetensors"),
-    "silent": ("pass", "not covered", "no answer"),
+    "silent": ("pass", "not covered", "no output"),
     "other_name": ("file.write_bytes(right.replace(b'output', b'result'))", "differs", "must return output; got result"),
     "torn": ("file.write_bytes(b'torn'); sys.exit(3)", "crash", "code 3"),
     "last": ("file.write_bytes(right)", "pass", ""),
@@ -105,14 +105,14 @@ def test_a_command_that_hangs_is_ended_and_one_that_keeps_crashing_given_up(tmp_
 HOSTILE = {
     "a pipe": ("os.mkfifo(file)", "error", "layer_norm/plain.safetensors"),
     "a reason that is a device": ("os.symlink('/dev/zero', file.with_suffix('.json'))", "error", "layer_norm/plain.json"),
-    "a broken link": ("os.symlink('nowhere', file)", "not covered", "no answer"),
+    "a broken link": ("os.symlink('nowhere', file)", "not covered", "no output"),
     "a sparse file": ("os.truncate(os.open(file, os.O_CREAT | os.O_WRONLY), 1 << 40)", "error", "plain.safetensors"),
     "a deep reason": ("reason('[' * 100000)", "error", "nested"),
     "a reason of escapes": (r"""reason('{"error": "a\\u001b[2Jb\\u0007\\ud800"}')""", "error", r"ab\x07\ud800"),
-    "a fork": ("os.fork() or time.sleep(600)", "not covered", "no answer"),
+    "a fork": ("os.fork() or time.sleep(600)", "not covered", "no output"),
     "a flood": ("[os.write(2, b'x' * 65536) for _ in range(2000)]; sys.exit(3)", "crash", "code 3: x"),
     "files": ("[(time.sleep(0.2), (file.parent / str(i)).touch()) for i in range(1000)]", "hang", "no answer within 1.5 s"),
-    "no folder": ("import shutil; shutil.rmtree(outputs); outputs.symlink_to('/')", "not covered", "no answer"),
+    "no folder": ("import shutil; shutil.rmtree(outputs); outputs.symlink_to('/')", "not covered", "no output"),
 }
 
 
@@ -134,7 +134,7 @@ def test_a_command_that_says_nothing_of_itself_is_asked_soon(tmp_path: Path, des
     start = time.monotonic()
     rows = runner.run(_cases("plain"), [_command(tmp_path, {"plain": "pass"}, describe)], ["float64"], limit=1.5)
     assert time.monotonic() - start < 1.5 + 2
-    assert (rows[0].status, "no answer" in rows[0].message) == ("not covered", True)
+    assert (rows[0].status, "no output" in rows[0].message) == ("not covered", True)
 
 
 @pytest.mark.parametrize(

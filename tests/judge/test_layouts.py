@@ -182,14 +182,14 @@ def test_numpy_functions_have_these_components_too(tmp_path: Path) -> None:
 
 
 def test_if_and_for_say_which_cases_a_module_answers() -> None:
-    with pytest.raises(ValueError, match='"for" in call of softmax must be'):
+    with pytest.raises(ValueError, match=r"for.*softmax.*b"):
         CallTable({"softmax": {"x": "logits", "for": "b"}})
     assert called({"x": "x_btd", "if": "causal"}, x_btd=1.0, causal=True) == {"x": 1.0}
-    with pytest.raises(NotCovered, match=r"^the port's self_attention answers only if causal$"):
+    with pytest.raises(NotCovered, match=r"self_attention .*causal"):
         called({"x": "x_btd", "if": "causal"}, x_btd=1.0)
     bare = {"x": "x_btd", "if": lambda inputs: inputs["mask_bhts"] is None}
     assert called(bare, x_btd=1.0) == {"x": 1.0}
-    with pytest.raises(NotCovered, match="answers only if its condition holds"):
+    with pytest.raises(NotCovered, match='"if"'):
         called(bare, x_btd=1.0, mask_bhts=np.ones(1))
 
 
@@ -204,9 +204,9 @@ def test_return_picks_and_what_it_looks_at_is_taken() -> None:
     row = {"x": "x_btd", "return": lambda output, inputs: output if inputs["return_weights"] else output[0]}
     assert called(row, pair, x_btd=1.0) == 1.0
     assert called(row, pair, x_btd=1.0, return_weights=True) == (1.0, 2.0)
-    with pytest.raises(NotCovered, match="takes no return_weights"):
+    with pytest.raises(NotCovered, match="return_weights"):
         called({"x": "x_btd", "return": lambda output, inputs: output[0]}, pair, x_btd=1.0, return_weights=True)
-    with pytest.raises(NotCovered, match="takes no causal"):
+    with pytest.raises(NotCovered, match="causal"):
         called({"x": "x_btd", "return": lambda output, inputs: output[2]}, pair, x_btd=1.0, causal=True)
 
 
@@ -215,7 +215,7 @@ def test_return_picks_and_what_it_looks_at_is_taken() -> None:
     [
         ("multi_head_attention/ragged", "length_b", [7, 5, 3]),
         ("multi_head_attention/cross", "length_b", None),
-        ("multi_head_attention/left_padding", "length_b", "mask_bhts hides"),
+        ("multi_head_attention/left_padding", "length_b", "mask_bhts"),
         ("decoder_layer/post_ragged", "self_length_b", [5, 3, 1]),
         ("decoder_layer/post_ragged", "cross_length_b", [7, 5, 3]),
         ("token_encoder/explicit_mask", "source_length_b", [7, 5, 3]),
@@ -241,7 +241,7 @@ def test_what_stands_for_an_input_stands_in_a_function_of_the_inputs() -> None:
     assert not CallTable({"positional_encoding": {"x": lambda inputs: inputs["position_bt"]}}).adds_positions()
     masked = CallTable({"multi_head_attention": {"q": "query_btd", "k": "memory_bsd", "n": lambda inputs: inputs["length_b"]}})
     case = CASES["multi_head_attention/left_padding"]
-    with pytest.raises(NotCovered, match="how many"):
+    with pytest.raises(NotCovered, match="mask_bhts"):
         masked.around(lambda **own: own, case, list)(**case.inputs, **masked.derived(case))
 
 

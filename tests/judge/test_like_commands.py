@@ -84,7 +84,7 @@ ROWS = {
     "one_token": ("logits_btv = logits_btv[..., :-1]", "differs", "must have shape (1, 1, 101); got (1, 1, 100)"),
     "batch": ("logits_btv *= 1.01", "differs", "allowed"),
     "medium": ("file.write_bytes(b'\\x93NUMPY torn'); continue", "error", "medium.npy"),
-    "right_padding": ("continue", "not covered", "no answer"),
+    "right_padding": ("continue", "not covered", "no output"),
     "left_padding": ("logits_btv[~given['mask_bt']] = np.nan", "pass", ""),
 }  # fmt: skip
 

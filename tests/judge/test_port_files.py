@@ -12,6 +12,7 @@ import pytest
 from expectations import all_by_id
 from in_process import InProcess
 from kinds import conformance, every
+from messages import mentions
 from own_modules import adapter, blocks, document, norm, verdict
 
 from reference_numpy import layout, parameters, preset
@@ -92,15 +93,15 @@ def test_one_table_is_read_as_it_always_was() -> None:
         (Names, {"layer_norm": (("scale",),)}, r"layer_norm.*\('scale',\)"),
         (Names, {"layer_norm": "scale"}, r"layer_norm.*'scale'"),
         (Names, {"layer_norm": (("scale", "", "d"),)}, r"\('scale', '', 'd'\)"),
-        (Names, {"layer_norm": (("scale", "a", "(hk) d"),)}, "which 'hk' is not"),
+        (Names, {"layer_norm": (("scale", "a", "(hk) d"),)}, "layer_norm.*'hk'.*"),
         (CallTable, {"layer_nrm": {}}, r"component of call .*got 'layer_nrm' \(nearest: layer_norm\)"),
         (CallTable, {"layer_norm": {"x": "x_bt"}}, r"layer_norm.*x_btd; got 'x_bt'"),
         (CallTable, {"layer_norm": {"x": 3}}, r"layer_norm.*'x': 3"),
         (CallTable, 3, r"call.*3"),
         (CallTable, {"layer_norm": {"x": "x_btd", "return": "output"}},
-         "\"return\" in call of layer_norm .*; got 'output'"),
+         "\"return\".*layer_norm.*; got 'output'"),
         (CallTable, {"layer_norm": {"x": "x_btd", "for": "t"}},
-         '"for" in call of layer_norm must be "b", .*; got \'t\''),
+         '"for".*layer_norm.* "b", .*; got \'t\''),
     ],
 )  # fmt: skip
 def test_a_bad_table_is_one_clear_error(table: Any, given: Any, message: str) -> None:
@@ -113,7 +114,7 @@ def test_a_missing_row_says_where_it_may_stand_and_an_axis_of_size_one_must_be_o
     names = Names({"encoder_layer": (("scale", "a", "d"),), "layer_norm": (("offset", "b", "f"),)})
     with pytest.raises(ValueError, match=r"self_attention\.query\.kernel.*'d h k'") as caught:
         names.table("encoder_layer", CONFIG)
-    assert "multi_head_attention, encoder_layer" in str(caught.value)
+    assert mentions(str(caught.value), "multi_head_attention … encoder_layer")
     with pytest.raises(ValueError, match="axes '1 d' must have shape \\(1, 3\\); got \\(2, 3\\)"):
         layout.relayout(np.ones((2, 3)), "1 d", "d", {"d": 3})
 
@@ -145,7 +146,7 @@ def test_own_arguments_are_inputs_or_functions_of_all_of_them_and_positions_are_
     assert called(row, query_btd=1.0, memory_bsd=2.0) == {"q": 1.0, "kv": 2.0, "mask": None, "both": (False, None)}
     assert called(row, query_btd=1.0, memory_bsd=2.0, mask_bhts=3, causal=True, bias_bhts=4)["both"] == (True, 4)
     assert called(row, query_btd=1.0, memory_bsd=2.0, return_weights=False, keep_bhts=None, training=False)["training"] is False
-    with pytest.raises(KeyError, match=r"the inputs are query_btd, memory_bsd, .*; got mask"):
+    with pytest.raises(KeyError, match=r"mask .*query_btd, memory_bsd, "):
         called({"m": lambda inputs: inputs["mask"]}, query_btd=1.0)
     calls = CallTable({"positional_encoding": {"x": "zeros_btd"}})
     for position in ([[0, 1, 2], [1, 2, 3]], [[1, 2, 3]], [0, 1, 2]):
@@ -164,7 +165,7 @@ def test_own_arguments_are_inputs_or_functions_of_all_of_them_and_positions_are_
     [({"causal": True}, "causal"), ({"bias_bhts": 1.0, "return_weights": True}, "bias_bhts, return_weights")],
 )
 def test_an_input_that_nothing_takes_is_not_covered(inputs: dict[str, Any], left: str) -> None:
-    with pytest.raises(NotCovered, match=f"^the port's multi_head_attention takes no {left}$"):
+    with pytest.raises(NotCovered, match=f"multi_head_attention .* {left}$"):
         called({"q": "query_btd", "kv": lambda inputs: inputs["memory_bsd"]}, query_btd=1.0, memory_bsd=2.0, **inputs)
 
 
@@ -189,7 +190,7 @@ def transformer(case):
 """)
     case, port = CASES["transformer/skip_padding_left_padding"].at("float64"), Port(str(path))
     if differs is None:
-        with pytest.raises(NotCovered, match=r"^the port's transformer takes no skip_padding$"):
+        with pytest.raises(NotCovered, match=r"transformer .*skip_padding$"):
             port.answer(case)
     else:
         assert np.array_equal(port.answer(case), components.answer(case)["output"]) != differs
@@ -300,7 +301,7 @@ def test_modules_of_every_framework_have_arguments_and_axes_of_their_own(kind: s
     assert verdict(CASES[f"{component}/plain"].at("float64", mode=mode), own.run) == "pass"
     if row and component == "layer_norm":
         assert verdict(CASES["layer_norm/batch_0"].at("float64"), own.run) == "not covered"
-        with pytest.raises(NotCovered, match="each row"):
+        with pytest.raises(NotCovered, match="row"):
             own.trace(CASES["layer_norm/plain"].at("float64"))
 
 

@@ -398,7 +398,7 @@ FILES = [  # what a file has, and what is said of it; nothing where it is propos
         "cannot be run: SystemExit: 2",
     ),
     ("exit()\n", "odd_file.py cannot be run: SystemExit"),
-    ("raise BaseException('anything')\n", "no port of odd_file.py:Model can be proposed: BaseException: anything"),
+    ("raise BaseException('anything')\n", "odd_file.py:Model … BaseException: anything"),
     ("x = '\0'\n", "odd_file.py cannot be run: SyntaxError: source code string cannot contain null bytes"),
     ("", "class … Model; got 'Modell'"),
     (f"{NORM}\n\nif __name__ == '__main__':\n    exit(9)\n", ""),

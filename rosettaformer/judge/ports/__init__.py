@@ -1,1 +1,1 @@
-"""Finds a port, runs its process, and adapts the frameworks."""
+"""Loads ports, runs their processes, and adapts the frameworks."""

@@ -1,4 +1,4 @@
-"""The processes of a port on a mesh, from the judge's side: one for each device, as torchrun starts them, or one that has all devices."""
+"""The judge's side of a port on a mesh: one process per device, or one with all devices."""
 
 import socket
 import threading
@@ -13,8 +13,8 @@ from ...common.processes import Answer, Child
 from ...common.processes.program import Stopped
 from ..status import Kind
 
-GRACE = 3.0  # seconds that the others have for their own answers once one has failed: they may wait for it forever
-SAME = 1000  # roundings of the largest value by which the answers of two processes may differ
+GRACE = 3.0  # seconds for the other answers after one process failed: the others may wait for it forever
+SAME = 1000  # tolerance between processes, in roundings of the largest value
 WORST = (Kind.CRASH, Kind.HANG, Kind.ERROR, Kind.MISSING, Kind.DIFFERS, Kind.SKIPPED, Kind.UNSUPPORTED, Kind.NOT_COVERED)
 HOST = "127.0.0.1"
 
@@ -22,20 +22,22 @@ Start = Callable[[int, Mapping[str, str], Any], Child]
 
 
 class Children:
-    """Asks all processes the same at the same time, and gives one answer; used as a `Child` is.
+    """Sends every question to all processes and merges their answers, like a `Child`.
 
-    If nobody knows it, the first tells when it greets whether the port needs a process for each device, and only then the others start.
-    Where one fails, the answer is its own, and if others still wait for it, all are ended.
-    by_processes: whether it does; None until it has greeted. apart: the answers of all to the last question if they disagree, else none.
+    Unless `known`, only the first process is started, and its handshake tells whether the port
+    needs one process per device; if so, the others start. If a process fails, its answer is the
+    answer, and processes that still wait for it are ended. by_processes: whether the port needs one
+    process per device; None before the handshake. apart: all answers to the last question if they
+    disagree; otherwise empty.
     """
 
     by_processes: bool | None = None
     apart: Sequence[Answer] = ()
 
     def __init__(self, start: Start, devices: int, stopped: threading.Event | None = None, known: bool = False) -> None:
-        """start: starts the process of a rank with this environment, whose waits raise Stopped as soon as the last argument `is_set()`.
-        known: that the port needs a process for each device.
-        """
+        """start: starts the process of a rank with an environment; its third argument is an event
+        whose `is_set()` makes waits raise Stopped. known: the port is known to need one process per
+        device."""
         self._start, self._devices, self._halt = start, devices, _Halt(stopped)
         self._port = str(_free_port())
         self._greeted, self._end = False, False
@@ -52,12 +54,12 @@ class Children:
         return self._end or any(child.ended for child in self._children)
 
     def ask(self, *question: Any, limit: float) -> None:
-        """Sends a question to all processes, each of which must read it within `limit` seconds."""
+        """Sends a question to all processes. Each must read it within `limit` seconds."""
         for child in self._children:
             child.ask(*question, limit=limit)
 
     def answer(self, limit: float) -> Answer:
-        """Returns the one answer of all processes, the greeting at first; or how one of them failed, or where they disagree."""
+        """Returns the merged answer, at first the handshake; or a failure or disagreement."""
         if self._greeted:
             return self._one_of(self._answers(self._children, limit))
         self._greeted = True
@@ -70,13 +72,13 @@ class Children:
         return answers[0] if answers[0] and all(answer and answer[0] == Kind.READY for answer in answers) else self._one_of(answers)
 
     def refuse(self, why: str) -> Answer:
-        """Ends the processes, whose answer was malformed, and returns what becomes of the question."""
+        """Ends the processes after a malformed answer, and returns the answer that replaces it."""
         answer = self._children[0].refuse(why)
         self.close()
         return answer
 
     def close(self) -> int:
-        """Ends all processes; returns the number of their descendants that had to be ended too."""
+        """Ends all processes. Returns the number of ended descendants."""
         self._end = True
         with ThreadPoolExecutor(len(self._children)) as pool:
             return sum(pool.map(Child.close, self._children))
@@ -85,7 +87,7 @@ class Children:
         return self._start(rank, _environment(rank, self._devices, self._port), self._halt)
 
     def _answers(self, children: Sequence[Child], limit: float) -> list[Answer | None]:
-        """Returns the answer of each; None of one that was ended because another failed."""
+        """Returns each process's answer; None if it was ended because another failed."""
         with ThreadPoolExecutor(len(children)) as pool:
             asked: list[Future[Answer]] = [pool.submit(child.answer, limit) for child in children]
             waiting, grace = set(asked), None
@@ -102,7 +104,7 @@ class Children:
         return [None if future.exception() else future.result() for future in asked]
 
     def _one_of(self, answers: Sequence[Answer | None]) -> Answer:
-        """Returns the one answer, and ends the processes if some have none."""
+        """Merges the answers. Ends the processes if an answer is missing."""
         self.apart = ()
         given = {rank: answer for rank, answer in enumerate(answers) if answer}
         failed = {rank: answer for rank, answer in given.items() if answer[0] not in (Kind.OUTPUTS, Kind.READY)}
@@ -119,7 +121,7 @@ class Children:
 
 
 class _Halt:
-    """Whether whoever waits for a process waits no more: the run is over, or another process has failed."""
+    """Tells waiting threads to stop: the run is over, or another process has failed."""
 
     def __init__(self, stopped: threading.Event | None) -> None:
         self._stopped, self.ended = stopped, False
@@ -129,7 +131,7 @@ class _Halt:
 
 
 def _agreed(answers: Sequence[Answer]) -> Answer:
-    """Returns the first answer, or where another differs from it by more than roundings."""
+    """Returns the first answer, or where another answer differs by more than rounding."""
     first = answers[0]
     for rank, (_, other) in enumerate(answers[1:], start=1):
         if difference := _difference(first[1], other):
@@ -138,21 +140,21 @@ def _agreed(answers: Sequence[Answer]) -> Answer:
 
 
 def _difference(first: Any, other: Any) -> str:
-    if not _is_arrays(first):  # what that is will be said
+    if not _is_arrays(first):  # the caller reports that
         return ""
     if not _is_arrays(other):
-        return "process {rank} returns no arrays by name"
+        return "process {rank} does not return a mapping from name to array"
     if first.keys() != other.keys():
-        return "process {rank} does not return the names that process 0 returns"
+        return "process {rank} and process 0 return different names"
     largest = max((_largest(value) for value in first.values()), default=0.0)
     for name, value in first.items():
         if value.shape != other[name].shape or value.dtype != other[name].dtype:
-            return f"{name} of process {{rank}} has shape {other[name].shape}, and that of process 0 {value.shape}"
+            return f"{name} has shape {other[name].shape} in process {{rank}} and {value.shape} in process 0"
         if value.tobytes() == other[name].tobytes():
             continue
         apart = _largest(np.nan_to_num(value.astype(np.float64)) - np.nan_to_num(other[name].astype(np.float64)))
         if apart > SAME * _rounding(value.dtype) * largest or not np.array_equal(np.isfinite(value), np.isfinite(other[name])):
-            return f"{name} of process {{rank}} differs from that of process 0 by up to {apart:.3g}"
+            return f"{name} differs by up to {apart:.3g} between process {{rank}} and process 0"
     return ""
 
 
@@ -165,12 +167,12 @@ def _largest(value: np.ndarray) -> float:
 
 
 def _rounding(dtype: np.dtype) -> float:
-    """Returns the relative rounding of the dtype; 0 of integers."""
+    """Returns the relative rounding error of the dtype; 0 for integers."""
     return float(ml_dtypes.finfo(dtype).eps) if dtype.kind in "fV" else 0.0
 
 
 def _environment(rank: int, devices: int, port: str) -> dict[str, str]:
-    """Returns what torchrun sets for a process."""
+    """Returns the environment variables that torchrun sets for a process."""
     ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": devices, "LOCAL_WORLD_SIZE": devices}
     return {name: str(value) for name, value in ranks.items()} | {"MASTER_ADDR": HOST, "MASTER_PORT": port}
 

@@ -1,4 +1,4 @@
-"""A port that is a command, in another environment or language: it reads case files and writes its outputs (docs/command-port.md)."""
+"""Ports that are commands: they read case files and write outputs (docs/command-port.md)."""
 
 import contextlib
 import os
@@ -28,16 +28,16 @@ from .port_server import UNEQUAL, equal
 from .process import RESTARTS, Worker
 
 PREFIX = "command:"  # prefix of the names of such ports
-BATCH_BYTES = 1 << 28  # the cases of one call of the command take about this much disk at most
-MOST_SAID = 1 << 20  # bytes of what a command says about itself
-SAME = 2  # calls for one folder that end in the same way before an answer; after one more, for another folder, there are no others
-POLL = 0.05  # seconds between two looks at what the command has written
+BATCH_BYTES = 1 << 28  # the most disk space for the cases of one call, roughly
+MOST_SAID = 1 << 20  # the most bytes that --describe may print
+SAME = 2  # give up after this many equal failures on one checkpoint and one more on another, without any output
+POLL = 0.05  # seconds between two checks for new outputs
 
 
 class Command(Worker):
-    """A worker that asks a command for many cases at a time.
+    """A worker that passes many cases to each call of a command.
 
-    name: `command:` and the command line, which is split as a shell splits it but not run by a shell.
+    name: `command:` and the command line. The line is split like in a shell, but no shell runs it.
     """
 
     def __init__(self, name: str, threads: int, start_limit: float, stopped: threading.Event | None = None) -> None:
@@ -50,7 +50,7 @@ class Command(Worker):
             self.greeting = Kind.NOT_STARTED, printable(str(error))
 
     def _describe(self, limit: float) -> Any:
-        """Returns what the command says about itself with `--describe`; a command need not know the option."""
+        """Returns the output of `--describe`; None if the command does not support the option."""
         with self._running("--describe", talks=True) as program:
             try:
                 deadline = time.monotonic() + limit
@@ -61,17 +61,17 @@ class Command(Worker):
                 return None
 
     def call(self, method: str, *arguments: Any, limit: float = 120.0) -> Answer:
-        """Answers a case, the only method that a command has; any other is not covered."""
-        return next(self.answers(arguments, limit)) if method == "answer" else (Kind.NOT_COVERED, "a command shows nothing of its inside")
+        """Returns the answer to a case. Every other method is not covered."""
+        return next(self.answers(arguments, limit)) if method == "answer" else (Kind.NOT_COVERED, "a command cannot be traced")
 
     def answers(self, cases: Iterable[Case], limit: float) -> Iterator[Answer]:
-        """Yields the answers to many cases, in their order. limit: seconds in which another answer must appear."""
+        """Yields the answers to many cases, in order. limit: seconds until the next output."""
         lost = _Lost()
         for batch in batches(cases):
             yield from self._batch(batch, limit, lost)
 
     def _batch(self, batch: list[Case], limit: float, lost: "_Lost") -> Iterator[Answer]:
-        """Yields the answers of one call; if it ends badly, one case is to blame, and the others without an answer are run again."""
+        """Yields a batch's answers. If a call fails, one case is blamed and the rest runs again."""
         waiting = {path: case for case in batch for path in _paths(case)}
         answers: dict[str, Answer] = {}
         deaths, end = 0, None
@@ -87,20 +87,22 @@ class Command(Worker):
                 for path in _paths(next(iter(waiting.values()))):
                     answers[path] = end
                     waiting.pop(path, None)
-        silence: Answer = (Kind.SKIPPED, f"the command had ended {deaths} times") if end else (Kind.NOT_COVERED, prompts.SILENCE)
+        silence: Answer = (
+            (Kind.SKIPPED, f"not run, because the command had failed {deaths} times") if end else (Kind.NOT_COVERED, prompts.SILENCE)
+        )
         silence = (Kind.SKIPPED, UNSTARTED) if lost.count >= SAME else silence
         for case in batch:
             yield _one(case, [answers.get(path, silence) for path in _paths(case)])
 
     def _run(self, cases: dict[str, Case], limit: float) -> tuple[dict[str, Answer], Answer | None]:
-        """Returns the answers of one call, by path; and how it ended, if it ended badly."""
+        """Returns the answers of one call by path, and how it failed; None if it did not."""
         folder = _folder(next(iter(cases.values())))
         return self._read(folder, cases, limit) if folder else self._compute(cases, limit)
 
     def _read(self, model: str, cases: dict[str, Case], limit: float) -> tuple[dict[str, Answer], Answer | None]:
-        """Returns the logits that the command writes for prompts, given the folder of the model."""
+        """Returns the logits that the command computes for prompts, given a checkpoint."""
         asked = {path: case for path, case in cases.items() if prompts.is_prompt(case)}
-        answers: dict[str, Answer] = dict.fromkeys(cases.keys() - asked, (Kind.NOT_COVERED, "a command gives logits alone"))
+        answers: dict[str, Answer] = dict.fromkeys(cases.keys() - asked, (Kind.NOT_COVERED, "a command only computes logits"))
         if not asked:
             return answers, None
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
@@ -117,7 +119,7 @@ class Command(Worker):
             return dict.fromkeys(asked, silence) | answers, None
 
     def _compute(self, cases: dict[str, Case], limit: float) -> tuple[dict[str, Answer], Answer | None]:
-        """Returns the outputs that the command writes for cases, whose files hold their parameters."""
+        """Returns the command's outputs for cases, whose files include the parameters."""
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             questions, outputs = Path(folder, "cases"), Path(folder, "outputs")
             questions.mkdir()
@@ -130,7 +132,7 @@ class Command(Worker):
 
     @contextlib.contextmanager
     def _running(self, *arguments: str, talks: bool = False) -> Iterator[Program]:
-        """Runs the command, and leaves nothing of it behind."""
+        """Runs the command, and removes all its processes afterwards."""
         program = Program([*self._arguments, *arguments], self._environment, talks, stopped=self._stopped)
         try:
             yield program
@@ -138,18 +140,18 @@ class Command(Worker):
             self.left += program.close()
 
     def close(self) -> None:
-        """Does nothing: between two calls nothing of a command is left."""
+        """Does nothing: no process remains between two calls."""
 
 
 @dataclass
 class _Lost:
-    """How calls for whole models ended, one after another in the same way, that gave no answer; and how many there were."""
+    """Counts consecutive calls for whole models that failed in the same way without an output."""
 
     end: Answer | None = None
     count: int = 0
 
     def hear(self, end: Answer | None, answers: Mapping[str, Answer], cases: Mapping[str, Case]) -> None:
-        """Counts a call that ended so and gave these answers to the cases."""
+        """Counts a call, its end, and its answers to the cases."""
         whole = any(case.folder for case in cases.values())
         if not (whole and end) or any(prompts.is_prompt(cases[path]) for path in answers):
             self.count = 0
@@ -158,7 +160,7 @@ class _Lost:
 
 
 def _about(said: Any) -> dict[str, Any]:
-    """Returns what the judge goes by; a command that does not say so fixes no config and may cover every component."""
+    """Returns the entries that the judge uses. By default, the command covers everything."""
     said = said if isinstance(said, dict) else {}
     release = {"suite": pinned(said["suite"])} if "suite" in said else {}
     for name, kind, words in (("config", dict, "an object"), ("dtypes", list, "a list"), ("components", list, "a list")):
@@ -174,27 +176,27 @@ def _about(said: Any) -> dict[str, Any]:
 
 
 def _arguments(line: str) -> list[str]:
-    """Returns the words of the command line. Raises ValueError if they name nothing that can be run."""
+    """Splits the command line. Raises ValueError if it does not start with an executable."""
     try:
         words = shlex.split(line)
     except ValueError as error:
-        raise ValueError(f"a command must be words as a shell takes them; got {line!r} ({error})") from None
+        raise ValueError(f"the command {line!r} cannot be split into words as a shell does: {error}") from None
     if not words:
-        raise ValueError("a command must name what is to be run; got nothing")
+        raise ValueError("the command is empty")
     if shutil.which(words[0]) is None:
-        why = "is not executable (chmod +x makes it so)" if os.path.isfile(words[0]) else "does not exist"
-        raise ValueError(f"a command must begin with what can be run; {words[0]} {why}")
+        is_file = os.path.isfile(words[0])
+        raise ValueError(f"{words[0]} is not executable: chmod +x {words[0]}" if is_file else f"the command {words[0]} does not exist")
     return words
 
 
 def _paths(case: Case) -> list[str]:
-    """Returns where the outputs of a case are expected: in two places if it must be evaluated twice."""
+    """Returns the paths of a case's outputs; two if it is evaluated twice."""
     path = answer_path(case)
     return [path, f"again/{path}"] if case.twice else [path]
 
 
 def batches(cases: Iterable[Case], most: int = BATCH_BYTES) -> Iterator[list[Case]]:
-    """Yields cases in batches whose files take at most about that many bytes of disk, whose paths all differ, and of one folder."""
+    """Yields batches of one checkpoint, with distinct paths, of about `most` bytes at most."""
     batch: list[Case] = []
     paths: set[str] = set()
     size = 0
@@ -211,26 +213,26 @@ def batches(cases: Iterable[Case], most: int = BATCH_BYTES) -> Iterator[list[Cas
 
 
 def _end(program: Program, outputs: Sequence[Path], limit: float) -> Answer | None:
-    """Waits until the process ends; returns how, if it ends badly."""
+    """Waits for the process to end. Returns how it failed, or None."""
     if _hangs(program, outputs, limit):
         return Kind.HANG, f"no answer within {limit:g} s"
     return (Kind.CRASH, f"the command ended with {program.end}") if program.code else None
 
 
 def _named(text: str, names: Mapping[str, str]) -> str:
-    """Returns the text with names in the place of paths, which are others in each call."""
+    """Replaces paths, which differ in each call, with names."""
     for path, name in names.items():
         text = text.replace(path, name)
     return text
 
 
 def _folder(case: Case) -> str:
-    """Returns the folder of a whole model in the case's dtype; empty for a case of a component."""
+    """Returns the checkpoint of a whole model in the case's dtype; "" for a component's case."""
     return os.path.join(case.folder, case.dtype) if case.folder else ""
 
 
 def _hangs(program: Program, outputs: Sequence[Path], limit: float) -> bool:
-    """Waits until the process ends, or until no new output has appeared for `limit` seconds; whether the latter happened."""
+    """Waits for the process to end. Returns True if no new output appears for `limit` seconds."""
     written, since = 0, time.monotonic()
     while time.monotonic() - since <= limit:
         with contextlib.suppress(TimeoutError):
@@ -243,14 +245,14 @@ def _hangs(program: Program, outputs: Sequence[Path], limit: float) -> bool:
 
 
 def _unanswered(cases: dict[str, Case], answers: Mapping[str, Answer]) -> dict[str, Case]:
-    """Returns the cases without an answer: first those after the last answered one, where the command was when it ended."""
+    """Returns the cases without an answer, first those after the last answered case."""
     paths = list(cases)
     reached = max((paths.index(path) + 1 for path in answers), default=0)
     return {path: cases[path] for path in paths[reached:] + paths[:reached] if path not in answers}
 
 
 def _collect(outputs: Path, cases: Mapping[str, Case], died: bool) -> dict[str, Answer]:
-    """Returns the answers that exist; if the command died, a last one that cannot be read was being written then, and is not an answer."""
+    """Returns the outputs that exist. If the command died, an unreadable last file is ignored."""
     found: dict[str, Answer] = {}
     torn = ""
     for path, case in cases.items():
@@ -268,7 +270,7 @@ def _collect(outputs: Path, cases: Mapping[str, Case], died: bool) -> dict[str, 
 
 
 def _one(case: Case, answers: list[Answer]) -> Answer:
-    """Returns the answer to a case that was evaluated once or twice: the first without outputs, otherwise the equal outputs."""
+    """Merges a case's one or two evaluations: the first failure, or equal outputs."""
     for answer in answers:
         if answer[0] != Kind.OUTPUTS:
             return answer

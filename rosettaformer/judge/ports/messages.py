@@ -1,6 +1,6 @@
-"""The messages between the judge and a port's process: questions as plain data, and what may answer them.
+"""Messages between the judge and a port's process, as plain data.
 
-A question is the name of a method of `Port` and its arguments; the answer is a pair of its kind and its content.
+A question is a method name of `Port` with its arguments; an answer is a pair of kind and content.
 """
 
 import dataclasses
@@ -17,10 +17,10 @@ from ..case import DTYPES, Case
 from ..expectation.components import ASKED
 from ..status import Kind, Status
 
-START = "start"  # the method that the greeting answers
-OTHERS = (Kind.ERROR, Kind.NOT_COVERED, Kind.NOT_SHOWN, Kind.UNSUPPORTED)  # the kinds that any method may answer with a text as the reason
+START = "start"  # the method whose answer is the handshake
+OTHERS = (Kind.ERROR, Kind.NOT_COVERED, Kind.NOT_SHOWN, Kind.UNSUPPORTED)  # kinds that any method may answer, with a text as the reason
 REASONS = {START: (Kind.MISSING, Kind.ERROR), "answer": (*OTHERS, Kind.DIFFERS, Kind.SKIPPED)}
-SHOWN = (Status.DIFFERS, Status.TOLD, Status.NOT_SHOWN)  # of what an artefact shows without being run
+SHOWN = (Status.DIFFERS, Status.TOLD, Status.NOT_SHOWN)  # of findings about an exported model that need no run
 ABOUT: Mapping[str, Callable[[Any], bool]] = {
     "framework": lambda value: type(value) is str,
     "loaded": lambda value: type(value) is str,
@@ -46,9 +46,9 @@ NEEDED = ("modes", "config", "dtypes", "components")
 
 
 class Force(NamedTuple):
-    """A component to run teacher-forced, by its canonical path: it is given these inputs instead of its own.
+    """A component to run teacher-forced: its canonical path, and the inputs to run it on.
 
-    cotangent: if given, the gradient of the sum of cotangent * output is returned too.
+    cotangent: if not None, the gradient of sum(cotangent * output) is returned too.
     """
 
     path: str
@@ -57,16 +57,15 @@ class Force(NamedTuple):
 
 
 def plain(arguments: Sequence[Any], has_weights: bool = False) -> list[Any]:
-    """Returns the arguments of a method of `Port` as they are sent: a case by its fields, a list of
-    forces as tuples.
+    """Converts the arguments of a `Port` method for sending: cases to fields, forces to tuples.
 
-    has_weights: the port has the parameters of the cases, which are not sent.
+    has_weights: whether the port has the cases' parameters, so that they are not sent.
     """
     return [_plain(argument, has_weights) for argument in arguments]
 
 
 def asked(arguments: Sequence[Any]) -> list[Any]:
-    """Returns the arguments that `plain` prepared for sending."""
+    """Restores arguments that `plain` converted."""
     return [_asked(argument) for argument in arguments]
 
 
@@ -86,34 +85,34 @@ def _asked(argument: Any) -> Any:
 
 
 def problem(method: str, arguments: Sequence[Any], answer: Answer) -> str:
-    """Returns why this is not an answer to the question; empty if it is."""
+    """Returns why this is not a valid answer to the question; "" if it is valid."""
     kind, value = answer
     if kind in (Kind.CRASH, Kind.HANG):
         return ""
     if kind in REASONS.get(method, OTHERS):
         return "" if type(value) is str else f"{kind} without a reason"
     if kind != (Kind.READY if method == START else Kind.OUTPUTS):
-        return f"the kind {kind}"
+        return f"unexpected kind {kind}"
     if method == "answer":
-        return "" if _is_mapping(value, _is_array) else "outputs that are no arrays by name"
+        return "" if _is_mapping(value, _is_array) else "the outputs are not a mapping from name to array"
     return _trace(arguments[1], value) if method == "trace" else _about(value)
 
 
 def _about(value: Any) -> str:
-    """Returns what is wrong with what a port says about itself; empty if nothing is."""
+    """Returns what is wrong with a port's description of itself; "" if nothing is."""
     if not _is_mapping(value, lambda item: True) or any(name not in value for name in NEEDED):
-        return f"it must say its {', '.join(NEEDED)}"
+        return f"the handshake lacks one of {', '.join(NEEDED)}"
     wrong = [name for name in value if name not in ABOUT or not ABOUT[name](value[name])]
-    return f"what it says of its {wrong[0]}" if wrong else ""
+    return f"the handshake has an invalid entry {wrong[0]}" if wrong else ""
 
 
 def _trace(forces: Sequence[Any], value: Any) -> str:
-    """Returns what is wrong with the traces of one run per force; empty if nothing is."""
+    """Returns what is wrong with the traces, one per force; "" if nothing is."""
     if type(value) is not list or len(value) != len(forces):
-        return f"traces that are not those of {len(forces)} runs"
+        return f"expected {len(forces)} traces"
     for force, run in zip(forces, value, strict=True):
         if not _is_mapping(run, _is_traced) or (force is None and "" not in run):
-            return "a trace that is none"
+            return "a trace has an invalid entry"
     return ""
 
 
@@ -139,7 +138,7 @@ def _is_gradients(value: Any) -> bool:
 
 
 def _is_value(value: Any) -> bool:
-    """Whether it is what JSON can hold of a config field: a value, or a list or mapping of values."""
+    """Whether JSON can represent the value: a scalar, or a list or mapping of values."""
     if type(value) in (list, tuple):
         return all(map(_is_value, value))
     if type(value) is dict:

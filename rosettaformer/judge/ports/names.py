@@ -1,8 +1,8 @@
-"""The names that a port gives to parameters and sub-modules: its `weights`.
+"""A port's names of parameters and submodules: its `weights`.
 
-A single table, which belongs to whatever component is run; or a mapping from component to table. A row of three is (end of the canonical
-name, end of the module's own name, axes of the module's own tensor); a row of two is (canonical part, own part), a sub-module of another
-name.
+`weights` is one table, for whichever component runs, or a mapping from component to table. A row of
+three is (end of the canonical name, end of the module's own name, axes of the module's own tensor).
+A row of two renames a submodule: (canonical part, own part).
 """
 
 import re
@@ -15,8 +15,8 @@ from reference_numpy.suggestions import known
 from ..expectation.components import FORWARD, is_layout, model_of
 
 Rename = tuple[str, str]  # canonical part, own part
-LETTERS = "dhgkefvparci"  # the axes of `reference_numpy.parameters`, and a head's slice of the width
-# a step of a canonical path -> its component, if that is not the component's own name
+LETTERS = "dhgkefvparci"  # axes of `reference_numpy.parameters`, and i: a head's slice of the width
+# step of a canonical path -> its component, if their names differ
 _PARTS = {
     "source_embedding": "embedding",
     "target_embedding": "embedding",
@@ -27,28 +27,31 @@ _PARTS = {
     "cross_attention": "multi_head_attention",
     "norm": "layer_norm",
 }
-# components with the same parameters: one's table is read if the other has none
+# components with the same parameters: if one has no table, the other's is used
 _ALIKE = {
     "self_attention": "multi_head_attention",
     "multi_head_attention": "self_attention",
     "layer_norm": "rms_norm",
     "rms_norm": "layer_norm",
 }
-_PART_OF = re.compile(r"\d/[1-9]")  # which part of a tensor that holds several
+_PART_OF = re.compile(r"\d/[1-9]")  # i/n: the i-th of n parameters in one tensor
 
 
 class Names:
-    """The port's own names of a component's parameters and sub-modules.
+    """The port's own names of a component's parameters and submodules.
 
-    A canonical name is split at the components on its path: encoder, layers.0 (encoder_layer), self_attention (multi_head_attention),
-    query.kernel. The innermost of them whose table has a fitting row of three decides the end of the own name and the axes. The steps
-    before it are renamed from the end by rows of two, in the tables of the enclosing components: the longest row, of equally long ones the
-    innermost component's; a part that no row names keeps its name, and an empty own part drops it.
+    A canonical name is split at the components on its path: encoder, layers.0 (encoder_layer),
+    self_attention (multi_head_attention), query.kernel. The innermost component whose table has a
+    matching row of three determines the end of the own name and the axes. The preceding steps are
+    renamed from the end by rows of two in the tables of the enclosing components: the longest row
+    wins, then the innermost component. A part without a row keeps its name; an empty own part drops
+    it.
+
     Raises ValueError if `weights` is invalid.
     """
 
     def __init__(self, weights: Any, module_paths: Sequence[Rename] = ()) -> None:
-        """module_paths: rows of two that hold for sub-modules of any outermost component."""
+        """module_paths: rows of two that rename submodules of any outermost component."""
         self._each = isinstance(weights, Mapping)
         tables = weights if self._each else {"": weights}
         if self._each:
@@ -59,17 +62,17 @@ class Names:
         self._paths = module_paths
 
     def table(self, component: str, config: TransformerConfig) -> layout.Table:
-        """Returns the component's own table, of whole names. Raises ValueError if no row fits a parameter."""
+        """Returns the component's table. Raises ValueError if a parameter matches no row."""
         axes = parameters.axes(config, model_of(component))
         return tuple(self._row(_owner(component), name, letters) for name, letters in axes.items())
 
     @property
     def shared(self) -> tuple[str, ...]:
-        """The ends of the canonical names of kernels that all heads share."""
+        """The ends of the canonical names of kernels shared by all heads."""
         return tuple(dict.fromkeys(row[0] for table in self._tables.values() for row in table if "i" in row[2]))
 
     def path(self, component: str, path: str) -> str:
-        """Returns the own path of the component's sub-module at a canonical path."""
+        """Returns the port's path of the component's submodule at a canonical path."""
         return ".".join(self._own(_owner(component), path.split("."), self._paths))
 
     def _row(self, component: str, name: str, axes: str) -> layout.Row:
@@ -81,12 +84,12 @@ class Names:
                 own = self._own(component, before.split("."), []) if before else []
                 return name, ".".join([*own, row[1]]), row[2]
         if not self._each:
-            raise ValueError(f"no row of the weight table fits {name} with axes {axes!r}")
-        where = ", ".join(dict.fromkeys(inner for _, inner in reversed(_around(component, steps))))
-        raise ValueError(f"no row of weights fits {name} with axes {axes!r}: the table of one of {where} must have it")
+            raise ValueError(f"`weights` has no row for {name} with axes {axes!r}: add one")
+        where = " or ".join(dict.fromkeys(inner for _, inner in reversed(_around(component, steps))))
+        raise ValueError(f"`weights` has no row for {name} with axes {axes!r}: add one to the table of {where}")
 
     def _own(self, component: str, steps: list[str], others: Sequence[Rename]) -> list[str]:
-        """Returns the own steps of canonical ones. others: further rows of the outermost component."""
+        """Translates canonical steps. others: more rows of the outermost component."""
         if not steps:
             return []
         path, end, own = ".".join(steps), steps[-1], steps[-1]
@@ -101,19 +104,19 @@ class Names:
         return [*self._own(component, before.split(".") if before else [], others), *filter(None, own.split("."))]
 
     def _of(self, tables: Mapping[str, Any], component: str, start: int) -> Any:
-        """Returns the rows of the component at that place of a path; a single table belongs to the outermost component."""
+        """Returns a component's rows. A single table belongs to the outermost component."""
         if not self._each:
             return tables[""] if start == 0 else ()
         return tables.get(component) or tables.get(_ALIKE.get(component, ""), ())
 
 
 def _owner(component: str) -> str:
-    """Returns the component whose table has the names: the model, for a component that runs a whole model."""
+    """Returns the component whose table is used: the model, for those that run a whole model."""
     return component if is_layout(component) else model_of(component)
 
 
 def _around(component: str, steps: Sequence[str]) -> list[tuple[int, str]]:
-    """Returns the components on a canonical path, from the outermost: the number of steps before its contents, and its name."""
+    """Returns the components on a path, outermost first, with the number of steps before each."""
     found = [(0, component)]
     for index, step in enumerate(steps):
         if inner := _component(step, found[-1][1]):
@@ -122,7 +125,7 @@ def _around(component: str, steps: Sequence[str]) -> list[tuple[int, str]]:
 
 
 def _component(step: str, around: str) -> str:
-    """Returns the component at a step within another one; empty if there is none."""
+    """Returns the component of a step inside another component; "" if there is none."""
     if step.isdigit() and around in ("encoder", "decoder"):
         return f"{around}_layer"
     if step.endswith("_norm"):
@@ -131,28 +134,28 @@ def _component(step: str, around: str) -> str:
 
 
 def _rows(component: str, table: Any) -> Iterator[Any]:
-    """Yields the rows of a table as tuples; raises ValueError at the first invalid one."""
+    """Yields the rows of a table as tuples. Raises ValueError at the first invalid row."""
     where = f"the table of {component}" if component else "weights"
     if isinstance(table, (str, Mapping)) or not isinstance(table, Sequence):
-        raise ValueError(f"{where} must be a sequence of rows; got {table!r:.100}")
+        raise ValueError(f"{where} must be a list of rows; got {table!r:.100}")
     for row in table:
         if problem := _problem(row):
-            raise ValueError(f"a row of {where} must {problem}; got {row!r:.100}")
+            raise ValueError(f"each row of {where} must {problem}; got {row!r:.100}")
         yield tuple(row)
 
 
 def _problem(row: Any) -> str:
-    """Returns what a row must do and does not; empty if it is valid."""
+    """Returns the requirement that a row violates; "" if it is valid."""
     if isinstance(row, str) or not isinstance(row, Sequence) or len(row) not in (2, 3) or not all(isinstance(item, str) for item in row):
-        return "be (end of the canonical name, end of the own name, own axes) or (canonical part, own part)"
+        return "be (end of the canonical name, end of your name, your axes) or (canonical part, your part)"
     if not row[0] or (len(row) == 3 and not row[1]):
-        return "have names that are not empty"
+        return "have non-empty names"
     wrong = _no_axes(row[2]) if len(row) == 3 else ""
-    return f"have axes that are letters of {', '.join(LETTERS)}, 1, or several of them in brackets, which {wrong!r} is not" if wrong else ""
+    return f"write its axes with the letters {', '.join(LETTERS)} and 1, or several of them in brackets, not {wrong!r}" if wrong else ""
 
 
 def _no_axes(axes: str) -> str:
-    """Returns the first invalid word in the axes; empty if all are valid."""
+    """Returns the first invalid word of the axes; "" if all are valid."""
     axes = _PART_OF.sub("", axes)
     words = [word for group in re.findall(r"\(([^()]*)\)", axes) for word in group.split()] + [*re.sub(r"\([^()]*\)|\s", "", axes)]
     return next((word for word in words if len(word) != 1 or word not in f"{LETTERS}1"), "")

@@ -1,4 +1,4 @@
-"""How the judge finds a port and runs a case on it."""
+"""Loads a port and runs cases on it."""
 
 import dataclasses
 import importlib
@@ -25,30 +25,30 @@ from ..expectation.components import COMPONENTS, forward_of
 from ..status import undefined
 from .signature import nothing
 
-SKIP = "skip_padding"  # an argument of whole models that few ports have
-ENTRY_POINTS = "rosettaformer.ports"  # the group in which an installed package names its ports
-STRATEGY = "strategy."  # how the names of a strategy's fields begin in a case
-FRAMEWORKS = tuple(PORTS)  # what a port may name as its `framework`
+SKIP = "skip_padding"  # an argument of whole models that few ports support
+ENTRY_POINTS = "rosettaformer.ports"  # entry-point group in which packages register ports
+STRATEGY = "strategy."  # prefix of a strategy's fields among a case's inputs
+FRAMEWORKS = tuple(PORTS)  # the values of a port's `framework`
 
 
 class Unsupported(Exception):
-    """A framework has no kernel for this operation in this dtype on this device; the message is the operation's name."""
+    """The framework has no kernel for this dtype and device. The message is the operation's name."""
 
 
 class NotCovered(Exception):
-    """The port does not define the component, or cannot express the case; the message is the reason."""
+    """The port lacks the component or does not support the case. The message is the reason."""
 
 
 class NotShown(Exception):
-    """An artefact has no input, or no room, for the case; the message says which."""
+    """An exported model has no input, or no room, for the case. The message says which."""
 
 
 class NotLoaded(Exception):
-    """The model's folder could not be loaded for an earlier case, whose answer says why; the message says that much."""
+    """The checkpoint failed to load for an earlier case, which reported the error."""
 
 
 class _Inputs(UserDict[str, Any]):
-    """The inputs of a case for a function; `taken` holds the names of those that the function has read."""
+    """The inputs of a case for a function. `taken` collects the names that it has read."""
 
     def __init__(self, inputs: Mapping[str, Any]) -> None:
         super().__init__(inputs)
@@ -64,18 +64,25 @@ class _Inputs(UserDict[str, Any]):
 
 
 class Port:
-    """A port, loaded by its name: answers cases, by its own functions or through an adapter.
+    """A port, loaded by its name. Runs cases through its own functions or through an adapter.
 
-    name: one of `PORTS`, an entry point of the group `rosettaformer.ports`, the path of a Python file, or an importable module.
-    The loaded module defines functions named after components, each taking a case and returning an array, or arrays by name; or it names
-    its `framework` and gives `components`, a mapping from component to `build(config, dtype)`, and `weights`, one table of native names and
-    axes or one per component (`names.Names`); gradients (`layer_norm_vjp`) are then the framework's own. Optional are `call` (the arguments
-    that modules have of their own, `adapters.calls`), `modes`, `config` (the config fields that the port fixes), `suite` (the suite
-    release that it pins), `dtypes` (the supported ones) and `module_paths` (rows of two for any outermost component).
-    docs/ports.md describes the file. A file with `load` and none of these is the port of a whole model (`adapters.whole_model`);
-    functions there that are named after components and do not take a case are its helpers. An artefact is a port, too: see
-    `adapters.artefact`.
-    Raises MissingBackend if a framework is not installed or cannot be imported, and ValueError if the name is not a valid port.
+    name: one of `PORTS`, an entry point of the group `rosettaformer.ports`, the path of a Python
+    file, or an importable module.
+
+    The module defines functions named after components; each takes a case and returns an array, or
+    a mapping from name to array. Or it sets `framework` and defines `components`, a mapping from
+    component to `build(config, dtype)`, and `weights`, the names and axes of its parameters
+    (`names.Names`); then the framework computes the gradients (`layer_norm_vjp`). Optional: `call`
+    (names of the modules' arguments, `adapters.call_mapping`), `modes`, `config` (config fields
+    with a fixed value), `suite` (the suite release it pins), `dtypes`, and `module_paths` (rows of
+    two for any outermost component). docs/ports.md describes the file.
+
+    A file with `load` and none of these is the port of a whole model (`adapters.whole_model`).
+    Functions in it that have a component's name but do not take a case are its helpers. An exported
+    model is a port too: see `adapters.artefact`.
+
+    Raises MissingBackend if a framework is not installed or cannot be imported, and ValueError if
+    the name is not a valid port.
     """
 
     def __init__(self, name: str) -> None:
@@ -91,11 +98,11 @@ class Port:
         self.dtypes = known("dtype", _names("dtypes", getattr(self.module, "dtypes", DTYPES)), DTYPES)
         self.config: Mapping[str, Any] = getattr(self.module, "config", {})
         if not isinstance(self.config, Mapping) or not all(isinstance(field, str) for field in self.config):
-            raise ValueError(f"config must map names of config fields to the values that the port fixes; got {self.config!r}")
+            raise ValueError(f"config must be a mapping from config field to its fixed value; got {self.config!r}")
         self.pinned = {"suite": pinned(self.module.suite)} if hasattr(self.module, "suite") else {}
 
     def describe(self) -> dict[str, Any]:
-        """Returns what the port covers, and versions, devices and matmul precision as the adapter reports them."""
+        """Returns what the port covers, with versions, devices and matmul precision."""
         framework = getattr(self.module, "framework", "")
         own = {
             "framework": framework,
@@ -111,11 +118,11 @@ class Port:
         return own | self.pinned | ({} if self.adapter is None else self.adapter.describe()) | shared
 
     def answer(self, case: Case) -> Any:
-        """Returns the port's outputs for the case; raises NotCovered if the port does not define the component or ignores `skip_padding`.
+        """Returns the outputs for the case. Raises NotCovered if the port does not support it.
 
-        A case on a mesh is answered by `on_mesh` of the file, which is given it as it is, or by the port of a whole model. A function is
-        given a case whose dotted input names are nested, as the arguments of the reference's function are. A search's strategy has every
-        field, the defaults filled in.
+        A case on a mesh goes unchanged to the file's `on_mesh`, or to the port of a whole model. A
+        function gets dotted inputs nested, like the arguments of the reference's function. A
+        search's strategy has all fields, with defaults filled in.
         """
         case = _filled(case)
         if case.mesh and not getattr(self.adapter, "takes_mesh", False):
@@ -129,24 +136,23 @@ class Port:
             return function(dataclasses.replace(case, inputs=nested))
         result = function(dataclasses.replace(case, inputs=(inputs := _Inputs(nested))))
         if SKIP not in inputs.taken:
-            raise NotCovered(f"the port's {case.component} takes no {SKIP}")
+            raise NotCovered(f"the port's {case.component} does not use {SKIP}")
         return result
 
     def trace(self, case: Case, forces: Any = (None,)) -> Any:
-        """Returns the inputs and outputs of the port's parts, as the framework's adapter records them from the modules: one run for each
-        force.
+        """Returns the inputs and outputs of the port's modules, one run per force.
 
-        Raises NotCovered if the port consists of functions, which show nothing of their inside.
+        Raises NotCovered if the port consists of functions, which cannot be traced.
         """
         if not hasattr(self.adapter, "trace"):
-            raise NotCovered("the port gives functions, and only modules of a framework can be traced")
+            raise NotCovered("the port consists of functions; only modules of a framework can be traced")
         if case.component not in self.components:
             raise NotCovered(undefined(case.component))
         return self.adapter.trace(case, forces)
 
 
 def _filled(case: Case) -> Case:
-    """Returns the case with every field of its strategy, if it has one."""
+    """Returns the case with all fields of its strategy, if it has one."""
     given = {name: value for name, value in case.inputs.items() if name.startswith(STRATEGY)}
     if not given:
         return case
@@ -156,7 +162,7 @@ def _filled(case: Case) -> Case:
 
 
 def _opened(name: str) -> tuple[Any, Any]:
-    """Returns the module of a port and its adapter, None if it has none."""
+    """Returns a port's module and its adapter; None if it has no adapter."""
     if not kind_of(Path(name)):
         module = _load(name)
         return module, _adapter(module)
@@ -172,13 +178,13 @@ def _load(name: str) -> Any:
 
 
 def load_file(path: Path) -> Any:
-    """Loads the file as a module named after it, with its folder importable, as when it is run."""
+    """Loads the file as a module named after it. As when it is run, its folder is importable."""
     if not path.is_file():
-        raise ValueError(f"there is no file {path}")
+        raise ValueError(f"{path} does not exist")
     loaded = getattr(sys.modules.get(path.stem), "__file__", None)
     if path.stem in sys.modules and (loaded is None or not os.path.exists(loaded) or not path.samefile(loaded)):
-        raise ValueError(f"a port's file must not have the name of a module that Python already has: {path.name}")
-    code = compile(read_bytes(path), path.resolve(), "exec")  # not from a compiled copy, which does not notice edits within a second
+        raise ValueError(f"{path.name} has the name of a Python module that is already imported: rename the file")
+    code = compile(read_bytes(path), path.resolve(), "exec")  # a cached .pyc would miss edits within a second
     sys.path.insert(0, str(path.resolve().parent))
     module = ModuleType(path.stem)
     module.__file__ = str(path.resolve())
@@ -188,13 +194,13 @@ def load_file(path: Path) -> Any:
 
 
 def _adapter(module: Any) -> Any:
-    """Returns the adapter of the framework that the port names, or of a whole model; None for a port of functions."""
+    """Returns the adapter of the port's framework or whole model; None for a port of functions."""
     if not hasattr(module, "framework"):
         whole = callable(getattr(module, "load", None)) and not any(_of_cases(getattr(module, name, None)) for name in COMPONENTS)
         return importlib.import_module(".adapters.whole_model", __package__).Adapter(module) if whole else None
     (framework,) = known("framework", (module.framework,), FRAMEWORKS)
     if not isinstance(getattr(module, "components", None), Mapping):
-        raise ValueError("a port that names its framework must give components, a mapping from component to build(config, dtype)")
+        raise ValueError('a port with `framework` also needs `components`, such as {"layer_norm": lambda config, dtype: MyNorm(config)}')
     return importlib.import_module(f".adapters.{framework}", __package__).Adapter(module)
 
 
@@ -203,7 +209,7 @@ def _meshes() -> Any:
 
 
 def _of_cases(function: Any) -> bool:
-    """Whether a function answers cases: in the file of a whole model one of a component's name may be a helper, such as `softmax(x)`."""
+    """Whether a function takes a case. Next to `load` it may be a helper such as `softmax(x)`."""
     try:
         return callable(function) and [*inspect.signature(function).parameters] == ["case"]
     except (TypeError, ValueError):
@@ -213,7 +219,7 @@ def _of_cases(function: Any) -> bool:
 def _components(module: Any) -> tuple[str, ...]:
     """Returns the components that the port defines, in the order of the report."""
     if hasattr(module, "framework"):
-        known("component", module.components, COMPONENTS)  # the framework differentiates each of them, too
+        known("component", module.components, COMPONENTS)  # the framework provides the gradients
         found = tuple(name for name in COMPONENTS if name in module.components or forward_of(name) in module.components)
     else:
         found = tuple(name for name in COMPONENTS if callable(getattr(module, name, None)))
@@ -225,11 +231,11 @@ def _components(module: Any) -> tuple[str, ...]:
 def _names(what: str, value: Any) -> tuple[str, ...]:
     names = tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else (value,)
     if not names or not all(isinstance(name, str) for name in names):
-        raise ValueError(f"{what} must be a name or several; got {value!r}")
+        raise ValueError(f"{what} must be a name or a list of names; got {value!r}")
     return names
 
 
 def _loaded() -> str:
-    """Returns the name of the framework that the process has loaded; empty if there are several or none."""
+    """Returns the only framework that the process has imported; "" otherwise."""
     found = [name for name, (_, needs, _) in PORTS.items() if needs in sys.modules]
     return found[0] if len(found) == 1 else ""

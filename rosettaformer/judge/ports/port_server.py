@@ -1,9 +1,10 @@
-"""The process of one port: `python -m rosettaformer.judge.ports.port_server PORT`, asked by `process.Process`.
+"""The process of one port: `python -m rosettaformer.judge.ports.port_server PORT`.
 
-A question is the name of a method of `Port` and its arguments, and the answer a pair of its kind (outputs, differs, error, not covered,
-unsupported, skipped) and its content (`messages`).
-What a port must leave unchanged is checked here: the arrays that it was given, those that it returned, and
-the state that a process shares, of the frameworks that are loaded; nothing is imported for it.
+A question is a method name of `Port` with its arguments; an answer is a pair of kind (outputs,
+differs, error, not covered, unsupported, skipped) and content (`messages`).
+
+The process also checks what a port must not change: the arrays it was given, the arrays it
+returned, and the global state of loaded frameworks. It imports nothing for these checks.
 """
 
 import contextlib
@@ -30,12 +31,12 @@ from .messages import asked
 from .port import NotCovered, NotLoaded, NotShown, Port, Unsupported
 from .signature import hint
 
-Remembered = tuple[str, np.ndarray, np.ndarray]  # its description, the array, a copy of it
-State = dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]]  # description -> how the state is read, how it is restored
+Remembered = tuple[str, np.ndarray, np.ndarray]  # description, array, copy
+State = dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]]  # description -> (read, restore)
 
 
 class SideEffects:
-    """Watches a port from answer to answer, and says in words what it changed that it must not change."""
+    """Detects changes to the port's arguments, to returned arrays, and to global state."""
 
     def __init__(self) -> None:
         self._returned: list[Remembered] = []
@@ -43,9 +44,9 @@ class SideEffects:
 
     @contextlib.contextmanager
     def over(self, case: Case) -> Iterator[list[str]]:
-        """Watches while the port answers the case; yields a list that holds everything that it changed when the block has ended.
+        """Watches one evaluation. After the block, the yielded list has the forbidden changes.
 
-        Shared state is restored, so that no other case suffers.
+        Restores global state, so that later cases are not affected.
         """
         arrays = {"input": case.inputs, "parameter": case.parameters}
         given = _remember({f"its {kind} {name}": value for kind, values in arrays.items() for name, value in values.items()})
@@ -58,12 +59,12 @@ class SideEffects:
             problems += [f"the port changed {name} in place" for name in _changed(given)]
             problems += [f"the port changed {name} after it had returned it" for name in self._changed]
             disturbed = _restore(shared)
-            # Some packages draw global random numbers while they are imported, once, which is not the port's doing.
+            # Some packages draw global random numbers at import: not the port's fault.
             problems += disturbed if len(sys.modules) == modules else []
             self._changed = []
 
     def returned(self, case: Case, outputs: Mapping[str, Any]) -> None:
-        """Remembers what the port returned; what it returned before must be unchanged."""
+        """Remembers returned arrays. Arrays returned earlier must be unchanged."""
         self._changed += _changed(self._returned)
         self._returned = _remember({f"the array {name} of {case.id}": value for name, value in outputs.items()})
 
@@ -77,7 +78,7 @@ def _changed(arrays: list[Remembered]) -> list[str]:
 
 
 def _restore(shared: Mapping[str, Any]) -> list[str]:
-    """Restores the shared state; returns what of it had changed, in words."""
+    """Restores global state and returns the changes, as text."""
     problems = []
     for name, (read, restore) in _shared().items():
         before, now = shared.get(name), read()
@@ -88,21 +89,21 @@ def _restore(shared: Mapping[str, Any]) -> list[str]:
 
 
 def _equal(first: Any, second: Any) -> bool:
-    """Whether two states are equal; they may be nested tuples of numbers and arrays."""
+    """Whether two states, possibly nested tuples of numbers and arrays, are equal."""
     if isinstance(first, tuple) and isinstance(second, tuple):
         return len(first) == len(second) and all(map(_equal, first, second))
     return np.array_equal(first, second)
 
 
 def _shared() -> State:
-    """Returns the state that a process shares, of the loaded modules: states of random generators, default dtypes."""
+    """Returns the global state of the loaded modules: random generators and default dtypes."""
     states: State = {}
     if numpy := sys.modules.get("numpy.random"):
         states["NumPy's global random state"] = (numpy.get_state, numpy.set_state)
-    # Keras draws the seeds of its initialisers from Python's generator whenever a layer is built.
+    # Keras draws its initialisers' seeds from Python's generator when a layer is built.
     if (python := sys.modules.get("random")) and "keras" not in sys.modules:
         states["Python's global random state"] = (python.getstate, python.setstate)
-    # Building a torch module draws its first parameters from the global generator; only another seed is a change of it.
+    # Building a torch module draws from the global generator, so only the seed is compared.
     if torch := sys.modules.get("torch"):
         states["the seed of torch's global random state"] = (torch.initial_seed, torch.manual_seed)
         states["torch's default dtype"] = (torch.get_default_dtype, torch.set_default_dtype)
@@ -114,12 +115,12 @@ def _shared() -> State:
     return states
 
 
-FEW = 6  # at most this many parts of a tuple are described
-UNEQUAL = "two evaluations of the same input differ: something random is active in evaluation mode"
+FEW = 6  # the most parts of a tuple that an error describes
+UNEQUAL = "two evaluations of the same input differ: something random, such as dropout, is active in evaluation mode"
 
 
 class _Wrong(Exception):
-    """The port returned no arrays; the message says what is required and what came."""
+    """The port did not return arrays. The message says what is required and what it returned."""
 
 
 def reply(port: Port, effects: SideEffects, method: str, *sent: Any) -> Answer:
@@ -138,13 +139,13 @@ def reply(port: Port, effects: SideEffects, method: str, *sent: Any) -> Answer:
         return Kind.SKIPPED, message(error)
     except _Wrong as error:
         return Kind.DIFFERS, message(error)
-    except BaseException as error:  # SystemExit, and what else foreign code derives from BaseException
+    except BaseException as error:  # SystemExit and other subclasses of BaseException
         file = getattr(port.module, "__file__", None) or ""
         return Kind.ERROR, _in_words(error, file) + (hint(error, port.module, arguments[0]) if arguments else "")
 
 
 def _answer(port: Port, effects: SideEffects, case: Case) -> Answer:
-    """Returns the outputs for a case, evaluated twice if the case says so; or what the port did meanwhile that it must not do."""
+    """Returns a case's outputs, evaluated once or twice; or the port's forbidden changes."""
     with effects.over(case) as problems:
         first = _evaluate(port, effects, case)
         second = _evaluate(port, effects, case) if case.twice else first
@@ -154,15 +155,15 @@ def _answer(port: Port, effects: SideEffects, case: Case) -> Answer:
 
 
 def equal(first: Mapping[str, np.ndarray], second: Mapping[str, np.ndarray]) -> bool:
-    """Whether two answers are equal, bit for bit."""
+    """Whether two answers are equal bit for bit."""
     return first.keys() == second.keys() and all(first[name].tobytes() == second[name].tobytes() for name in first)
 
 
 def _evaluate(port: Port, effects: SideEffects, case: Case) -> dict[str, np.ndarray]:
-    """Returns copies of the arrays that the port returns, or their statistics; raises _Wrong if it returns something else."""
+    """Returns copies of the outputs, or their statistics. Raises _Wrong for anything else."""
     result = port.answer(case)
     if isinstance(result, tuple) and len(result) != 2:
-        raise _Wrong(f"must return an array, a mapping of arrays, or the pair output and weights; got {_tuple(result, case.component)}")
+        raise _Wrong(f"must return an array, a mapping of arrays, or a pair (output, weights); got {_tuple(result, case.component)}")
     outputs = {_name(name): value for name, value in named_outputs(result).items()}
     for name, value in outputs.items():
         if not wire.is_array(value):
@@ -177,20 +178,20 @@ def _evaluate(port: Port, effects: SideEffects, case: Case) -> dict[str, np.ndar
 
 
 def _tuple(result: tuple[Any, ...], component: str) -> str:
-    """Returns a description of the tuple that a port returned, and how its file picks one of the parts."""
+    """Describes the tuple that a port returned, and how its file can select one element."""
     parts = ", ".join(str(wire.base(item).shape) if wire.is_array(item) else wire.named(item) for item in result[:FEW])
-    which = f'"return": lambda output, inputs: output[0] in the call of {component}'
-    return f"a tuple of {len(result)}: {parts}{', ...' if len(result) > FEW else ''}; in a port's file {which} picks one"
+    row = f'call = {{"{component}": {{..., "return": lambda output, inputs: output[0]}}}}'
+    return f"a tuple of {len(result)}: {parts}{', ...' if len(result) > FEW else ''}. To select an element, write in the port file: {row}"
 
 
 def _name(name: Any) -> str:
     if not issubclass(type(name), str):
-        raise _Wrong(f"must name its outputs by text; got a name of the class {type(name).__name__}")
+        raise _Wrong(f"names of outputs must be str; got {type(name).__name__}")
     return plain(name)
 
 
 def _in_words(error: BaseException, file: str) -> str:
-    """Returns the error in words, and the last line in the folder of the port's file that led to it."""
+    """Describes the error, with its last line in the folder of the port's file."""
     folder = os.path.join(os.path.dirname(os.path.realpath(file)), "")
     lines = traceback.extract_tb(sys.exc_info()[2])
     own = [line for line in lines if file and os.path.realpath(line.filename).startswith(folder)]
@@ -198,11 +199,11 @@ def _in_words(error: BaseException, file: str) -> str:
 
 
 def _start(name: str) -> tuple[Answer, Reply | None]:
-    """Loads the port; returns the greeting, and what answers the questions."""
+    """Loads the port. Returns the handshake, and the function that answers questions."""
     try:
         port = Port(name)
         effects, about = SideEffects(), port.describe()
-        gc.freeze()  # the framework stays in memory: scanning its objects again and again takes up to a tenth of the time
+        gc.freeze()  # excludes the framework's objects from garbage collection, which can take a tenth of the time
         return (Kind.READY, about), lambda *question: reply(port, effects, *question)
     except MissingBackend as error:
         return (Kind.MISSING, message(error)), None

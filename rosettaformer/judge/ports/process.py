@@ -1,4 +1,4 @@
-"""Runs a port's process, from the judge's side."""
+"""The judge's side of a port's process."""
 
 import abc
 import os
@@ -19,15 +19,16 @@ from .children import Children
 RESTARTS = 3
 CACHE = "JAX_COMPILATION_CACHE_DIR"
 DEVICES = "--xla_force_host_platform_device_count"
-# XLA rewrites and fuses a program as usual, but LLVM does not optimise its machine code: small programs compile in a fifth of the time.
+# XLA rewrites and fuses as usual; LLVM does not optimise, so small programs compile five times faster.
 QUICK_XLA = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
 
 
 class Worker(abc.ABC):
-    """Answers the judge's questions for a port.
+    """Asks a port for the outputs of cases.
 
-    greeting: ("ready", what the port says about itself), ("missing", why its framework cannot be used and how to install it), or ("not
-    started", why there is no port). left: how many of its processes outlived it and were ended, once it is closed.
+    greeting: the handshake: ("ready", the port's description of itself), ("missing", why its
+    framework cannot be imported and how to install it), or ("not started", why the port could not
+    be loaded). left: after `close`, the number of processes that outlived the port and were ended.
     """
 
     port: str
@@ -35,28 +36,29 @@ class Worker(abc.ABC):
     left: int
 
     def ask(self, case: Case, limit: float) -> Answer:
-        """Returns the kind of the port's answer to the case, and the answer, within at most `limit` seconds."""
+        """Returns the kind and content of the port's answer, after at most `limit` seconds."""
         return self.call("answer", case, limit=limit)
 
     @abc.abstractmethod
     def answers(self, cases: Iterable[Case], limit: float) -> Iterator[Answer]:
-        """Yields the answers to many cases, in their order; a port that ends its process too often is not asked again."""
+        """Yields the answers to many cases, in order. Gives up if the process dies too often."""
 
     @abc.abstractmethod
     def call(self, method: str, *arguments: Any, limit: float = 120.0) -> Answer:
-        """Returns what a method of `Port` answers, like `ask`."""
+        """Returns the answer of a method of `Port`, like `ask`."""
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Ends whatever is still running."""
+        """Ends all processes."""
 
 
 class Process(Worker):
-    """A worker that runs a process with the port loaded.
+    """A worker whose process has the port loaded.
 
-    A question that ends the process is answered with ("crash", how) or ("hang", how), and one with an invalid answer with ("error", what
-    came); the next question goes to a new process. XLA compiles equal programs once for all of them, in a cache that begins empty and ends
-    with the worker, unless the environment names another.
+    A question whose process dies is answered with ("crash", how) or ("hang", how), and an invalid
+    answer becomes ("error", why); the next question goes to a new process. All processes share a
+    compilation cache of XLA, which starts empty and is removed with the worker, unless the
+    environment sets one.
     """
 
     def __init__(
@@ -68,9 +70,9 @@ class Process(Worker):
         quick_compile: bool = False,
         mesh: Mesh | None = None,
     ) -> None:
-        """quick_compile: our JAX port is compiled with `QUICK_XLA`, if this XLA knows it. mesh: what the cases are on; a port that says so
-        has a process for each device, any other one whose XLA has as many devices on a CPU.
-        """
+        """quick_compile: compile our JAX port with `QUICK_XLA`, if this version of XLA knows the
+        flags. mesh: the mesh of the cases. A port that declares it gets one process per device; any
+        other port gets one process whose XLA has that many CPU devices."""
         self.port, self._threads, self._start_limit, self._stopped, self._mesh = port, threads, start_limit, stopped, mesh
         self._by_processes = port == "torch"
         self.left = 0
@@ -86,16 +88,16 @@ class Process(Worker):
             else self._spawn(0, {}, self._stopped)
         )
         kind, answer = self._answer(messages.START, (), self._start_limit)
-        if kind == Kind.CRASH and self._quick:  # XLA ends a process with flags that it does not know
+        if kind == Kind.CRASH and self._quick:  # XLA exits on unknown flags
             self._quick = False
             return self._start()
-        if kind in (Kind.CRASH, Kind.HANG) and self.port in PORTS:  # our own file cannot be what ended the process
+        if kind in (Kind.CRASH, Kind.HANG) and self.port in PORTS:  # our own port files do not crash
             return Kind.MISSING, f"{PORTS[self.port][1]} cannot be imported: {answer}"
         self._by_processes = isinstance(self._child, Children) and bool(self._child.by_processes)
         return (kind, answer) if kind in (Kind.READY, Kind.MISSING) else (Kind.NOT_STARTED, answer)
 
     def _spawn(self, rank: int, environment: Mapping[str, str], stopped: Any) -> Child:
-        """Starts a process; those of a port that needs several share its threads."""
+        """Starts a process. The processes of one port share its threads."""
         devices = self._mesh.devices if self._mesh else 1
         flags = [QUICK_XLA] * self._quick + [os.environ.get("XLA_FLAGS", "")] + [f"{DEVICES}={devices}"] * bool(self._mesh)
         own = {"XLA_FLAGS": " ".join(flags)} if self._quick or self._mesh else {}
@@ -106,7 +108,7 @@ class Process(Worker):
         deaths = 0
         for case in cases:
             if deaths > RESTARTS:
-                yield Kind.SKIPPED, f"the port's process had ended {deaths} times"
+                yield Kind.SKIPPED, f"not run, because the port's process had died {deaths} times"
                 continue
             answer = self.ask(case, limit)
             deaths += self._child.ended
@@ -118,23 +120,23 @@ class Process(Worker):
             kind, why = self._start()
             if kind != Kind.READY:
                 self.left += self._child.close()
-                return Kind.CRASH, f"the port's process did not start again: {why}"
+                return Kind.CRASH, f"the port's process could not be restarted: {why}"
         self._child.ask(method, *messages.plain(arguments, self._has_weights), limit=limit)
         return self._answer(method, arguments, limit)
 
     @property
     def _has_weights(self) -> bool:
-        """Whether the port has the parameters of its cases, from their folder or its file."""
+        """Whether the port has the cases' parameters, from its checkpoint or its own file."""
         about = self.greeting[1]
         return bool(about.get("whole") or about.get("artefact"))
 
     @property
     def apart(self) -> Sequence[Any]:
-        """What each process of a mesh gave to the last question, if they disagree; empty if not."""
+        """The last answers of a mesh's processes if they disagree; otherwise empty."""
         return [answer for _, answer in self._child.apart] if isinstance(self._child, Children) else ()
 
     def _answer(self, method: str, arguments: tuple[Any, ...], limit: float) -> Answer:
-        """Returns the next answer, which must fit the question."""
+        """Returns the next answer, validated against the question."""
         answer = self._child.answer(limit)
         why = messages.problem(method, arguments, answer)
         return self._child.refuse(why) if why else answer

@@ -1,4 +1,4 @@
-"""A session with a port: its process is opened and greeted, the port is asked what it can be asked, and the process is closed."""
+"""A session with a port: starts its process, decides what to ask, and ends the process."""
 
 import threading
 from functools import cached_property
@@ -16,17 +16,17 @@ from .process import Process, Worker
 
 
 class Session:
-    """A port in its process, and what it is asked of a suite. It must be closed.
+    """A port's process, and the questions of a suite that it can answer. Must be closed.
 
-    worker: answers whatever it is asked, after a crash from a new process. kind, about: its greeting, of which `about` is what a port that
-    is ready says of itself.
+    worker: answers questions; after a crash it starts a new process. kind, about: the handshake. If
+    the port is ready, `about` is its description of itself.
     """
 
     def __init__(
         self, port: str, suite: Suite, threads: int, start_limit: float = 120.0, stopped: threading.Event | None = None,
         quick_compile: bool = False, mesh: Mesh | None = None,
     ) -> None:  # fmt: skip
-        """Other arguments than the suite: as `open_worker` takes them."""
+        """The other arguments are those of `open_worker`."""
         self.port, self.mesh, self._suite = port, mesh, suite
         self.worker = open_worker(port, threads, start_limit, stopped, quick_compile, mesh)
         self.kind: str
@@ -39,17 +39,17 @@ class Session:
         return self.kind == Kind.READY
 
     def require(self, mode: str = "") -> None:
-        """Raises MissingBackend if the port's framework is not installed, and ValueError if it has not started, or lacks the mode."""
+        """Raises MissingBackend without the framework, ValueError if the port or mode is unusable."""
         if self.kind == Kind.MISSING:
             raise MissingBackend(self.about)
         if not self.ready:
             where = f" on the mesh {self.mesh}" if self.mesh else ""
-            raise ValueError(f"the port {self.port} must start{where}; got {self.kind}: {self.about}")
+            raise ValueError(f"the port {self.port} did not start{where}: {self.about}")
         known("the mode of this port", [mode] if mode else [], self.about["modes"])
 
     @cached_property
     def asked(self) -> Asked:
-        """What the port is asked. Raises ValueError as `suite.asked.asked` does."""
+        """The questions for the port. Raises ValueError as `suite.asked.asked` does."""
         return asked(self._suite, self.about, self.mesh)
 
     @cached_property
@@ -57,7 +57,7 @@ class Session:
         return {case.id: case for case in (self.asked.cases if self.ready else self._suite.cases)}
 
     def question(self, case_id: str, dtype: str, mode: str = "") -> Question:
-        """Returns the question of a case; of a port that has not started it says why."""
+        """Returns the question of a case, with the reason if the port did not start."""
         case = self._cases[case_id]
         if not self.ready:
             return Question(case, dtype, "cpu", mode, Status(self.kind), self.about)
@@ -76,10 +76,10 @@ def open_worker(
     quick_compile: bool = False,
     mesh: Mesh | None = None,
 ) -> Worker:
-    """Starts what answers for a port: its process, or the command that its name holds.
+    """Starts the port's process, or prepares the command that its name holds.
 
-    start_limit: seconds in which it must start. Once stopped is set, whoever waits for the port gets `Stopped`. quick_compile, mesh:
-    see `Process`.
+    start_limit: seconds in which it must start. stopped: once set, waiting for the port raises
+    `Stopped`. quick_compile, mesh: see `Process`.
     """
     if port.startswith(PREFIX):
         return Command(port, threads, start_limit, stopped)

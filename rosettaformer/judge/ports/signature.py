@@ -1,4 +1,4 @@
-"""Explains how the judge calls a port, if a port cannot be called that way."""
+"""Adds call conventions to error messages, for a port whose functions or modules do not fit them."""
 
 import keyword
 import re
@@ -12,10 +12,10 @@ from ...common.processes.text import message
 from ..case import Case
 from ..expectation.components import COMPONENTS, forward_of
 
-FEW = 3  # at most this many names of a file are listed
+FEW = 3  # the most names of a file that an error lists
 PORT = (
-    "a port must define load(folder), judged with --like, or functions named after components (`rosettaformer list components`), or its "
-    "framework and components"
+    "nothing to check: a port defines load(folder) (check it with --like), or functions named after components (see `rosettaformer list "
+    "components`), or `framework` and `components`"
 )
 
 _NO_FIT = re.compile(
@@ -24,10 +24,10 @@ _NO_FIT = re.compile(
 
 
 def hint(error: BaseException, module: Any, case: Any) -> str:
-    """Returns the arguments that a component is called with, to be added to an error which says that its arguments do not fit.
+    """Returns how the component is called, to add to an error about arguments that do not fit.
 
-    module: defines the port. case: what it was asked. Empty if the error says something else, and for a whole model,
-    which is called otherwise.
+    module: the port's module. case: the case that failed. Returns "" if the error has another
+    cause.
     """
     if not (isinstance(error, TypeError | AttributeError) and isinstance(case, Case)):
         return ""
@@ -36,37 +36,36 @@ def hint(error: BaseException, module: Any, case: Any) -> str:
     if not hasattr(module, "framework"):
         return _of_function(case) if "'Case'" in message(error) or _not_within(error, module) else ""
     if traceback.extract_tb(error.__traceback__)[-1].name == "_built":
-        return "; components must map each name to what is called as build(config, dtype) and gives the module"
+        return "; each value in `components` must be a function build(config, dtype) that returns the module"
     return _of_module(case, getattr(module, "call", {})) if _not_within(error, module) else ""
 
 
 def _of_whole(error: BaseException) -> str:
-    """How what `load` returns is called: its arguments do not fit, or a framework is given what is not its own."""
+    """How `load`'s function is called, if its arguments do not fit or a framework got an array."""
     if "ndarray" not in message(error) and not _NO_FIT.search(message(error)):
         return ""
-    how = "; what load(folder) returns is called with NumPy arrays, as many as it takes of token_bt, mask_bt and segment_bt"
-    return how + ": lambda token_bt: model(torch.from_numpy(token_bt))" * ("Tensor" in message(error))
+    how = "; the function that load(folder) returns is called with NumPy arrays: token_bt, mask_bt, segment_bt, or the first ones"
+    return how + ". Convert them: lambda token_bt: model(torch.from_numpy(token_bt))" * ("Tensor" in message(error))
 
 
 def nothing(module: Any) -> str:
-    """Returns what a port defines, for a file that defines nothing of it: with some of its functions, first those whose names are nearly
-    that of one which the judge calls.
-    """
+    """Returns the error for a file that defines no port, with near misses of component names."""
     candidates = Nearest(["load", *COMPONENTS])
     named = {name: candidates.to(name) for name, value in vars(module).items() if callable(value) and not name.startswith("_")}
     listed = [f"{name}{like}" for name, like in sorted(named.items(), key=lambda item: not item[1])]
-    return f"{PORT}; got {', '.join([*listed[:FEW], *['...'] * (len(listed) > FEW)]) or 'no function'}"
+    return f"{PORT}. The file has {', '.join([*listed[:FEW], *['...'] * (len(listed) > FEW)]) or 'no function'}"
 
 
 def _not_within(error: BaseException, module: Any) -> bool:
-    """Whether arguments do not fit the port's own call, rather than a call inside its file."""
+    """Whether the call of the port itself failed, not a call inside the port's file."""
     files = {frame.filename for frame in traceback.extract_tb(error.__traceback__)}
     return bool(_NO_FIT.search(message(error))) and getattr(module, "__file__", None) not in files
 
 
 def _of_function(case: Case) -> str:
-    parts = [f"case.inputs has {', '.join(_inputs(case))}", f"case.parameters {', '.join(case.parameters)}" if case.parameters else ""]
-    return f"; {case.component} is called as {case.component}(case), where {', '.join(filter(None, parts))}, and case.config the settings"
+    inputs = f"case.inputs ({', '.join(_inputs(case))})"
+    given = [inputs, f"case.parameters ({', '.join(case.parameters)})"] if case.parameters else [inputs]
+    return f"; {case.component} is called as {case.component}(case), with {', '.join(given)} and case.config"
 
 
 def _of_module(case: Case, call: Mapping[str, Mapping[str, Any]]) -> str:
@@ -77,5 +76,5 @@ def _of_module(case: Case, call: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _inputs(case: Case) -> list[str]:
-    """Returns the arguments of the call: the outermost names of nested ones."""
+    """Returns the arguments of the call; nested inputs count as one."""
     return list(dict.fromkeys(name.partition(".")[0] for name in case.inputs))

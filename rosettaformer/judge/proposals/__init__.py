@@ -1,4 +1,4 @@
-"""`new-port --from`: proposes the port of a user's class from its constructor, its parameters and its arguments."""
+"""`new-port --from`: writes a port for a user's class, derived from its parameters and arguments."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,12 +22,12 @@ _OF_FAMILIES = (
     "norm_one_plus_scale",
     "gated_feed_forward",
     "positions",
-)  # fields that tell families apart
+)  # fields that distinguish families
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """A port's file: its text, the decisions that it makes, and the family of models that it is a part of, if any."""
+    """A proposed port file: its text, its decisions, and the class's model family, if any."""
 
     component: str
     text: str
@@ -36,16 +36,18 @@ class Proposal:
 
     @property
     def left(self) -> tuple[Decision, ...]:
-        """What is left to be decided."""
+        """The decisions left to the user."""
         return tuple(one for one in self.decisions if one.is_open)
 
 
 def propose(source: str, file: str, component: str = "", framework: str = "", given: Mapping[str, str] | None = None) -> Proposal:
-    """Returns the port of `my_model.py:Model`, to be written into `file`.
+    """Returns the port of `my_model.py:Model`, to be written to `file`.
 
-    component: its counterpart in the reference; found by its parameters if not given. framework: the required one. given: constructor
-    arguments by name.
-    Raises ValueError if it cannot be loaded or built, is not a module of a framework, or is not a known component.
+    component: the component that the class implements; by default derived from its parameters.
+    framework: the required framework, if any. given: constructor arguments by name.
+
+    Raises ValueError if the class cannot be loaded or built, is not a module of a framework, or
+    matches no component.
     """
     if component:
         known("component", [component], COMPONENTS)
@@ -59,14 +61,14 @@ def propose(source: str, file: str, component: str = "", framework: str = "", gi
     except (ValueError, KeyboardInterrupt):
         raise
     except TooLong as error:
-        raise ValueError(f"no port of {source} can be proposed: {error}") from error
-    except BaseException as error:  # whatever else the user's code raises
-        raise ValueError(f"no port of {source} can be proposed: {failure(error)}") from error
+        raise ValueError(f"cannot write a port of {source}: {error}") from error
+    except BaseException as error:  # anything else that the user's code raises
+        raise ValueError(f"cannot write a port of {source}: {failure(error)}") from error
     return Proposal(draft.component, text, tuple(decisions(draft, left)), _family(draft))
 
 
 def _family(draft: Draft) -> str:
-    """Returns the first family of models whose choices are the module's; empty if none is, or if the module shows too few."""
+    """Returns the first model family that makes the module's choices; "" if there is none."""
     found = draft.config(draft.selection)
     own = {name: found[name] for name in _OF_FAMILIES if name in found}
     if not draft.is_modern or not has_norms(draft.component):

@@ -1,4 +1,4 @@
-"""Says which input of a component each argument of a module's call takes: `call` of the port."""
+"""Maps each argument of a module's call to an input of the component: the port's `call`."""
 
 import inspect
 from collections.abc import Mapping, Sequence
@@ -17,22 +17,22 @@ _OPTIONS = {
     "causal": "causal", "is_causal": "causal", "use_causal_mask": "causal", "return_weights": "return_weights",
     "return_attention": "return_weights",
 }  # fmt: skip
-_CACHES = {"past", "cache"}  # words of an argument that takes the keys and values of earlier tokens
+_CACHES = {"past", "cache"}  # words in names of arguments for cached keys and values
 
 
 @dataclass
 class Call:
-    """A module's arguments: what each is given, as text; for an open one the candidates, the likeliest first."""
+    """A module's arguments and their texts; for open ones the candidates, likeliest first."""
 
     given: dict[str, str] = field(default_factory=dict)
     masks: dict[str, list[str]] = field(default_factory=dict)
-    filled: dict[str, list[str]] = field(default_factory=dict)  # the same for a module that needs a mask even if a case has none
-    sides: dict[str, str] = field(default_factory=dict)  # mask argument -> "source" (of the given keys) or "target" (of its own)
+    filled: dict[str, list[str]] = field(default_factory=dict)  # the same for a module that always needs a mask
+    sides: dict[str, str] = field(default_factory=dict)  # mask argument -> "source" (given keys) or "target" (own keys)
     unknown: list[str] = field(default_factory=list)
-    by_row: bool = False  # whether the module takes one row without a batch axis
+    by_row: bool = False  # the module takes one row without a batch axis
 
     def text(self, chosen: Mapping[str, Any]) -> dict[str, str]:
-        """Returns the arguments, with the chosen text of each open one; one of which that is empty has its default."""
+        """Returns all arguments' texts, with the chosen ones. "" keeps an argument's default."""
         return self.given | ({"for": '"b"'} if self.by_row else {}) | {name: text for name, text in chosen.items() if text}
 
 
@@ -44,10 +44,10 @@ def called(
     crossed: bool = False,
     by_row: bool = False,
 ) -> Call:
-    """Returns what each argument of the component's module is given.
+    """Returns the text that each argument of the component's module gets.
 
-    decoder_only: the model or the layer is a decoder without an encoder. crossed: its only mask hides parts of the encoder's output.
-    by_row: it takes one row without a batch axis.
+    decoder_only: the model or layer is a decoder without an encoder. crossed: its only mask hides
+    parts of the encoder's output. by_row: it takes one row without a batch axis.
     """
     data, hiding = inputs(component), masks(component)[:: -1 if crossed else 1]
     if decoder_only:
@@ -80,17 +80,17 @@ def called(
         call.sides[name] = "target" if hiding and hides.side(name) in ("self_mask_bhts", "target_mask_bt") else "source"
     call.masks |= rotary
     call.sides |= dict.fromkeys(rotary, "attention")
-    if component == "positional_encoding":  # adds to vectors, or reads only how many tokens there are
+    if component == "positional_encoding":  # it adds to vectors, or only reads the number of tokens
         for name in [one for one, text in call.given.items() if text == f'"{data[0]}"']:
-            of_ids = 'lambda inputs: inputs["zeros_btd"][..., 0]'  # reads only its length
+            of_ids = 'lambda inputs: inputs["zeros_btd"][..., 0]'  # only its length is read
             call.masks[name], call.sides[name] = [call.given.pop(name), '"position_bt"', of_ids], "source"
     return call
 
 
 def _give(call: Call, component: str, data: Sequence[str], arguments: Mapping[str, bool]) -> None:
-    """Assigns the inputs by the names of arguments, and by their order if the names do not tell.
+    """Assigns inputs by the arguments' names, otherwise by their order.
 
-    arguments: whether each is needed; the first counts as needed if none is.
+    arguments: whether each one is required; if none is, the first counts as required.
     """
     if not any(arguments.values()):
         arguments = {name: index == 0 for index, name in enumerate(arguments)}
@@ -117,13 +117,13 @@ def _give(call: Call, component: str, data: Sequence[str], arguments: Mapping[st
             call.given[name] = '"memory_bsd"'
         else:
             call.unknown.append(name)
-    for name in arguments:  # an argument with a default, if an input has none yet
+    for name in arguments:  # arguments with defaults get the remaining inputs
         if spare and name not in needed and name not in call.given and not means[name] and component != "transformer":
             call.given[name] = f'"{spare.pop(0)}"'
 
 
 def _named(component: str, name: str, wanted: Sequence[str]) -> str:
-    """Returns the input that an argument's name means; empty if it means none."""
+    """Returns the input that an argument's name stands for; "" if none."""
     if name in wanted:
         return name
     words, role = set(tokens(name)), role_of(name)

@@ -1,4 +1,4 @@
-"""The components that a port is proposed for: what they take and contain, and which of them a module's parameters show."""
+"""The components that `new-port --from` supports, and how parameters reveal them."""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from .matching import Matching
 from .models import is_encoder_only, matched
 from .tensors import Leaf
 
-# those that a module without tables and stacks may be, in the order in which they are tried
+# candidates for a module without tables and stacks, in the order they are tried
 _PARTS = (
     "decoder_layer", "encoder_layer", "cross_attention_sublayer", "feed_forward_sublayer", "multi_head_attention", "feed_forward",
     "layer_norm", "logits",
@@ -24,7 +24,7 @@ COMPONENTS = (
 OTHER_DIVISION = '"Different module boundaries"'  # the section of docs/ports.md
 # component of queries and memory -> the same with one sequence
 OF_ITSELF = {"multi_head_attention": "self_attention", "cross_attention_sublayer": "self_attention_sublayer"}
-_DATA = ("x_", "query_", "memory_", "token", "source", "target")  # beginnings of the names of what is not a mask or an option
+_DATA = ("x_", "query_", "memory_", "token", "source", "target")  # prefixes of inputs that are not masks or options
 _SHOWN = (
     "attention_bias",
     "output_bias",
@@ -33,24 +33,24 @@ _SHOWN = (
     "feed_forward_bias",
     "query_key_norm",
     "norm_placement",
-)  # fields that a layer's tensors show
+)  # fields revealed by a layer's tensors
 
 
 @functools.cache
 def inputs(component: str) -> tuple[str, ...]:
-    """Returns the component's inputs in the usual order of arguments; keys and values of another sequence are two arguments."""
+    """Returns the component's inputs in usual order. A separate memory is keys and values."""
     found = [name for name in inputs_of(component) if name.startswith(_DATA) and "mask" not in name] or [*stands_for(component)]
     return tuple(found + ["memory_bsd"] * ("attention" in component and "memory_bsd" in found))
 
 
 @functools.cache
 def masks(component: str) -> tuple[str, ...]:
-    """Returns the component's masks in the usual order of arguments."""
+    """Returns the component's masks in their usual order."""
     return tuple(name for name in inputs_of(component) if "mask" in name)
 
 
 def is_model(component: str) -> bool:
-    """Whether the component is a whole model, or half of one: whether it takes token ids."""
+    """Whether the component takes token ids: a whole model, or one of its two halves."""
     return component in ("token_encoder", "token_decoder", "transformer")
 
 
@@ -70,21 +70,19 @@ def is_fed_forward(component: str) -> bool:
 
 
 def letters(sizes: Mapping[str, Any]) -> dict[str, int]:
-    """Returns the size of every letter of axes; `v` and `w` of the source's and the target's vocabulary, `i` of a head's slice of the
-    width.
-    """
+    """Returns each axis letter's size; `v`, `w`: vocabularies; `i`: a head's slice of the width."""
     config = preset("nn_transformer", **sizes)
     slice_ = config.model_width // config.heads
     return {**config.sizes, "v": config.source_vocabulary, "w": config.target_vocabulary, "i": slice_}
 
 
 def component_of(name: str, leaves: Sequence[Leaf], sizes: Mapping[str, Any]) -> str:
-    """Returns the component of the parameters of a module: the first whose canonical names they all have. name: of its class.
+    """Returns the first component whose canonical names the parameters cover. name: of the class.
 
-    Raises ValueError if there is none, or if it is an encoder-only model.
+    Raises ValueError if there is none, or for an encoder-only model.
     """
     if not leaves:
-        raise ValueError("a module without parameters must be named with --component, such as positional_encoding")
+        raise ValueError("the module has no parameters: pass its component, such as --component positional_encoding")
     vocabulary = {sizes["source_vocabulary"], sizes["target_vocabulary"]}
     tables = [leaf for leaf in leaves if len(leaf.shape) == 2 and set(leaf.shape) & vocabulary]
     stack = matched("decoder", leaves, letters(sizes))
@@ -98,8 +96,8 @@ def component_of(name: str, leaves: Sequence[Leaf], sizes: Mapping[str, Any]) ->
     if best and shares[best] >= 0.5:
         return "rms_norm" if best == "layer_norm" and not found[best].shown.get("norm_offset", True) else best
     raise ValueError(
-        "what the module is of a Transformer is not known from its parameters; name it with --component, one of "
-        f"{', '.join(COMPONENTS)} (docs/ports.md, {OTHER_DIVISION}); its parameters are "
+        "the parameters do not reveal which component the module is. Pass --component with one of "
+        f"{', '.join(COMPONENTS)} (docs/ports.md, {OTHER_DIVISION}). The parameters are "
         + ", ".join(f"{leaf.path} {leaf.shape}" for leaf in leaves[:8])
         + ", ..." * (len(leaves) > 8)
     )
@@ -108,16 +106,14 @@ def component_of(name: str, leaves: Sequence[Leaf], sizes: Mapping[str, Any]) ->
 def _model(name: str, work: Matching) -> str:
     if is_encoder_only(work):
         raise ValueError(
-            f"{name} is an encoder-only model with BERT's tables or heads: judge the whole model by rosettaformer new-port like bert "
-            "and check bert_port.py --like bert, or name one of its layers"
+            f"{name} is an encoder-only model like BERT: check the whole model with `rosettaformer new-port like bert` and "
+            "`rosettaformer check bert_port.py --like bert`, or choose one of its layers"
         )
     return "token_decoder" if work.root.crosses and not work.shown["encoder_layers"] else "transformer"
 
 
 def _share(component: str, work: Matching, sizes: Mapping[str, Any]) -> float:
-    """Returns the share of the component's canonical names that have a tensor; 0 if a name has several, or a decoder layer has no
-    cross-attention.
-    """
+    """Returns the fraction of canonical names with a tensor; 0 for duplicates."""
     names = [name for name, _ in work.root.named()]
     if len(set(names)) < len(names) or (component == "decoder_layer" and not work.root.crosses):
         return 0.0

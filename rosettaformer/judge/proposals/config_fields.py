@@ -1,4 +1,4 @@
-"""The config fields of a port: those that the module's constructor and tensors fix, and those that no tensor shows."""
+"""The config fields of a port: those that the module fixes, and those that no tensor reveals."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,8 +9,8 @@ from .components import has_norms, is_attention, is_fed_forward, is_model
 from .draft import Choice, Draft
 from .open_arguments import computes_angles
 
-GUESSED = ("positions", "final_norm", "embedding_norm", "share_embeddings", "tie_logits")  # by which tensors exist, and by their names
-# what is taken for granted where positions rotate
+GUESSED = ("positions", "final_norm", "embedding_norm", "share_embeddings", "tie_logits")  # guessed from the existence and names of tensors
+# assumed of modules with RoPE
 _PLAIN: dict[str, Any] = {
     "rotary_scaling": {"kind": "none"}, "rotary_fraction": 1.0, "layer_pattern": ("global",), "score_cap": None,
 }  # fmt: skip
@@ -19,7 +19,7 @@ _EPSILONS = (1e-5, 1e-6, 1e-12, 1e-3, 1e-8, 1e-7, 1e-9, 1e-4)
 
 
 def fixed(draft: Draft) -> dict[str, Any]:
-    """Returns the config fields that the module fixes, as far as its constructor and tensors show them."""
+    """Returns the config fields that the module's constructor and tensors reveal."""
     component, taken, sizes, shown = draft.component, draft.construction.fields, draft.sizes, draft.match.shown
     found: dict[str, Any] = {}
     if is_attention(component):
@@ -48,11 +48,11 @@ def fixed(draft: Draft) -> dict[str, Any]:
 
 
 def _of_attention(taken: set[str], sizes: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the head sizes, except those that the constructor takes."""
+    """Returns the head sizes that are not constructor arguments."""
     names = ["heads", "key_value_heads", "key_size", "value_size"]
     if "key_size" in taken:
         free = {"key_value_heads", "value_size"} & taken | ({"key_size"} if "value_size" in taken else set())
-    else:  # it is then the width divided by the heads
+    else:  # the width divided by the number of heads
         names, free = ["model_width", *names], {"key_value_heads"} & taken
     return {name: sizes[name] for name in names if name not in free}
 
@@ -70,13 +70,13 @@ def _of_model(draft: Draft) -> dict[str, Any]:
         found["max_positions"] = 0
     elif shown["rows"]:
         found["max_positions"] = shown["rows"]
-    if "padding_id" in taken and draft.call.masks:  # the port makes the masks that a case lacks from it
+    if "padding_id" in taken and draft.call.masks:  # the port derives missing masks from it
         found["padding_id"] = sizes["padding_id"]
     return found | {"position_start": "row"}
 
 
 def choices(draft: Draft, epsilon: float | None) -> list[Choice]:
-    """Returns the choices of the config that no tensor shows. epsilon: what the module's norms say."""
+    """Returns the config choices that no tensor reveals. epsilon: of the module's norms."""
     taken, component, fields = draft.construction.fields, draft.component, draft.fixed
     normed, modern, found = has_norms(component), "norm_offset" in fields, list[Choice]()
 

@@ -1,4 +1,4 @@
-"""Builds a user's module at small sizes: which argument of its constructor is which field of the config."""
+"""Builds a user's module at small sizes, with its constructor's arguments matched to config fields."""
 
 import ast
 import contextlib
@@ -16,16 +16,17 @@ from reference_numpy import TransformerConfig, preset
 from .constructor_arguments import CONFIGURATIONS, expression, is_wanted, meaning_of
 from .user_code import FAILURES, failure, limited
 
-_FLAGS = ("bias", "batch_first", "norm_first")  # meanings of arguments that are True or False
+_FLAGS = ("bias", "batch_first", "norm_first")  # meanings whose arguments are True or False
 
 
 @dataclass(frozen=True)
 class Construction:
-    """How a module is built.
+    """How to build a module.
 
-    arguments: the expression of each argument that is passed, a configuration's fields among them. meanings: of each of these. text: the
-    expression of the module. make: builds the module of a config. given: the arguments that the user gives. imports: lines that the
-    expression needs.
+    arguments: the expression of each argument, including the fields of a configuration object.
+    meanings: the meaning of each. text: the expression that builds the module. make: builds the
+    module for a config. given: the arguments that the user gave. imports: lines that the expression
+    needs.
     """
 
     arguments: Mapping[str, str]
@@ -34,14 +35,14 @@ class Construction:
     make: Callable[[TransformerConfig], Any]
     given: tuple[str, ...] = ()
     imports: tuple[str, ...] = ()
-    width = 20  # of the feed-forward, as the constructor is given it
+    width = 20  # feed-forward width passed to the constructor
 
     @property
     def fields(self) -> set[str]:
         return set(self.meanings.values())
 
     def replaced(self, texts: Mapping[str, str]) -> "Construction":
-        """Returns the same with other expressions in place of config fields: `encoder_layers="config.decoder_layers"`."""
+        """Returns a copy with other expressions for config fields."""
 
         def other(text: str) -> str:
             return re.sub(r"\bconfig\.(\w+)\b", lambda found: texts.get(found[1], found[0]), text)
@@ -51,7 +52,7 @@ class Construction:
 
 @dataclass
 class _Arguments:
-    """The arguments of one call, as expressions; what they mean; and the unknown ones. given: by the user."""
+    """The arguments of a call, their meanings, and unknown ones. given: by the user."""
 
     given: Mapping[str, str]
     texts: dict[str, str] = field(default_factory=dict)
@@ -67,10 +68,11 @@ class _Arguments:
 
 
 def plan(make: Callable[..., Any], name: str, module: ModuleType, given: Mapping[str, str]) -> Construction:
-    """Returns how `make`, of that name in its module, is called to build the module of a config.
+    """Returns how to call `make`, named so in its module, to build the module for a config.
 
-    given: arguments by name, as a Python value or `config.FIELD`. A configuration object has the fields of its class, if the module defines
-    one, otherwise those that the constructor reads. Raises ValueError if an argument without a default has no counterpart, with how to give
+    given: arguments by name, each a Python value or `config.FIELD`. A configuration object gets the
+    fields of its class if the module defines one, otherwise those that the constructor reads.
+    Raises ValueError if the meaning of a required argument is unknown; the message says how to give
     it.
     """
     for argument, text in given.items():
@@ -85,12 +87,12 @@ def plan(make: Callable[..., Any], name: str, module: ModuleType, given: Mapping
         found.texts[argument], line, read = _configuration(make, argument, annotation, module, given, others)
         arguments, meanings, imports = arguments | read.texts, meanings | read.meanings, imports + [line] * bool(line)
     if spare := [one for one in given if one not in arguments]:
-        raise ValueError(f"--with must name arguments of {name}; it has no {', '.join(spare)}")
+        raise ValueError(f"--with: {name} has no argument {', '.join(spare)}")
     if found.unknown:
         raise ValueError(
-            f"{name} needs values for {', '.join(found.unknown)}, whose meaning is not known; give "
+            f"cannot tell what {', '.join(found.unknown)} of {name} means: give "
             + " ".join(f"--with {one}=VALUE" for one in found.unknown)
-            + ", a Python value or a field such as config.model_width"
+            + ". A VALUE is a Python value or a field such as config.model_width"
         )
     imports += ["from flax import nnx"] * ("random" in meanings.values())
     names: dict[str, Any] = {}
@@ -101,13 +103,13 @@ def plan(make: Callable[..., Any], name: str, module: ModuleType, given: Mapping
 
 
 def _signature(make: Callable[..., Any], name: str) -> inspect.Signature:
-    """Returns the arguments that a function or the constructor of a class declares, even if a metaclass hides them."""
+    """Returns a function's or constructor's arguments, even if a metaclass hides them."""
     try:
         if inspect.isclass(make) and inspect.isfunction(make.__init__):
             return inspect.signature(functools.partial(make.__init__, None))
         return inspect.signature(make)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"the arguments of {name} cannot be seen; name a function that builds it") from error
+        raise ValueError(f"the arguments of {name} cannot be inspected. Choose a function that builds it") from error
 
 
 def _matched(signature: inspect.Signature, given: Mapping[str, str]) -> _Arguments:
@@ -129,13 +131,13 @@ def _matched(signature: inspect.Signature, given: Mapping[str, str]) -> _Argumen
 def _configuration(
     make: Any, argument: str, annotation: Any, module: ModuleType, given: Mapping[str, str], others: Mapping[str, str]
 ) -> tuple[str, str, _Arguments]:
-    """Returns the expression of a configuration object, the line that imports its class, if any, and its fields.
+    """Returns a configuration object's expression, its class's import, and its fields.
 
-    others: the expressions of the constructor's other arguments that are values. Raises ValueError if the meaning of one that is read is
-    unknown.
+    others: the expressions of the constructor's other literal arguments. Raises ValueError if the
+    constructor reads a field of unknown meaning.
     """
     reader, name = _Reader(given), getattr(make, "__name__", "it")
-    with contextlib.suppress(*FAILURES), limited(f"{name}({argument}=...)"):  # what it reads counts
+    with contextlib.suppress(*FAILURES), limited(f"{name}({argument}=...)"):  # only to record which fields it reads
         make(**{argument: reader, **{other: ast.literal_eval(value) for other, value in others.items()}})
     for cls in () if reader.is_mapping else _classes(annotation, module):
         found = _matched(inspect.signature(cls), given)
@@ -144,8 +146,8 @@ def _configuration(
     read = reader.read
     if read.unknown:
         raise ValueError(
-            f"{name} cannot be built: what {argument}.{read.unknown[0]} means is not known; give it as "
-            f"--with {read.unknown[0]}=VALUE, a Python value or a field such as config.model_width"
+            f"cannot tell what {argument}.{read.unknown[0]} of {name} means: give --with {read.unknown[0]}=VALUE. "
+            "A VALUE is a Python value or a field such as config.model_width"
         )
     if reader.is_mapping:
         return "{" + ", ".join(f'"{key}": {text}' for key, text in read.texts.items()) + "}", "", read
@@ -153,7 +155,7 @@ def _configuration(
 
 
 def _classes(annotation: Any, module: ModuleType) -> Iterator[type]:
-    """Yields the classes that a configuration may have: the one that it is annotated with, and those of the module that are named so."""
+    """Yields candidates for the configuration's class: the annotation, then by name."""
     for cls in (annotation, *vars(module).values()):
         if not inspect.isclass(cls) or cls is inspect.Parameter.empty:
             continue
@@ -164,7 +166,7 @@ def _classes(annotation: Any, module: ModuleType) -> Iterator[type]:
 
 
 class _Reader:
-    """Stands in for a configuration object; records what is read of it, and whether by keys, as from a mapping."""
+    """Stands in for a configuration and records what is read, and whether by key."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
         self.read, self.is_mapping = _Arguments(given), False
@@ -179,12 +181,12 @@ class _Reader:
     def __contains__(self, name: str) -> bool:
         self.is_mapping = True
         known = name in self.read.given or bool(meaning_of(name, ()))
-        if known:  # a name that is said to exist must then exist
+        if known:  # a name reported to exist must also be readable
             self.__getattr__(name)
         return known
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Returns the value that is read; the default if its meaning is unknown."""
+        """Returns the value of a field; the default if its meaning is unknown."""
         known = name in self
         return self[name] if known else default
 
@@ -200,7 +202,7 @@ class _Reader:
 
 
 def _require_value(argument: str, text: str) -> None:
-    """Raises ValueError unless the text is a Python value or a field of the config: nothing else is evaluated."""
+    """Raises ValueError unless the text is a Python literal or a config field."""
     try:
         ast.literal_eval(text)
     except (ValueError, SyntaxError):
@@ -209,9 +211,9 @@ def _require_value(argument: str, text: str) -> None:
 
 
 def _evaluated(text: str, names: dict[str, Any], config: TransformerConfig) -> Any:
-    """Returns the module of a config. Raises ValueError if the user's constructor fails."""
+    """Returns the module for a config. Raises ValueError if the user's constructor fails."""
     try:
         with limited(text):
             return eval(text, names | {"config": config})
     except FAILURES as error:
-        raise ValueError(f"{text} cannot be built: {failure(error)}; other arguments are given as --with NAME=VALUE") from error
+        raise ValueError(f"{text} failed: {failure(error)}. To pass other arguments, use --with NAME=VALUE") from error

@@ -1,9 +1,9 @@
-"""The meaning of a constructor's argument: a config field, or what else a module needs to be built."""
+"""The meanings of constructor arguments: config fields, and other things needed to build a module."""
 
 from collections.abc import Iterable
 from typing import Any
 
-# meaning -> possible names of its argument, without underscores, the likeliest first
+# meaning -> names of its argument, without underscores, likeliest first
 _FIELDS = {
     "model_width": """
         dmodel modeldim modelsize modelwidth dim nembd nemb embed embeddim embeddingdim embsize embdim embedsize embeddingsize
@@ -82,11 +82,11 @@ _FIELDS = {
     "random": "rngs",
     "dtype": "paramdtype",
 }
-_EITHER = ("hiddendim", "hiddim", "hidden", "dhid", "nhid")  # the model width, unless another argument is the model width
-_WIDTHS = ("keysize", "valuesize")  # beside `query_size` they are widths of inputs
-_ALSO = {"hiddensize": "feed_forward_width", "vocabsize": "target_vocabulary"}  # if another argument has the first meaning
+_EITHER = ("hiddendim", "hiddim", "hidden", "dhid", "nhid")  # the model width, unless another argument is
+_WIDTHS = ("keysize", "valuesize")  # next to `query_size`, these are widths of inputs
+_ALSO = {"hiddensize": "feed_forward_width", "vocabsize": "target_vocabulary"}  # the meaning if another argument already has the first one
 _MEANINGS = {name: meaning for meaning, names in _FIELDS.items() for name in names.split()}
-# what is passed for a meaning that is not a config field
+# the expression for a meaning that is not a config field
 _TEXTS = {
     "rate": "0.0",
     "norm_first": 'config.norm_placement == "pre"',
@@ -105,23 +105,23 @@ _TEXTS = {
     "device": '"cpu"',
     "special_id": "1",
 }
-CONFIGURATIONS = ("config", "cfg", "args", "hparams", "params", "conf", "configuration")  # names of an argument that holds all others
-# passed although they have a default
+CONFIGURATIONS = ("config", "cfg", "args", "hparams", "params", "conf", "configuration")  # names of an argument that holds the others
+# passed even if they have a default
 _WANTED = ("rate", "batch_first", "norm_first", "bias", "padding_id", "epsilon", "dtype", "key_value_heads", "rotary_base")
 
 
 def expression(meaning: str) -> str:
-    """Returns what is passed for an argument of that meaning."""
+    """Returns the expression for an argument of that meaning."""
     return _TEXTS.get(meaning, f"config.{meaning}")
 
 
 def is_wanted(meaning: str, default: Any) -> bool:
-    """Whether an argument that has a default is passed: if it is a size or a choice of the config; a size that is derived is not passed."""
+    """Whether an argument with a default is passed: a size or a choice, not a derived size."""
     return meaning in _WANTED or (isinstance(default, int) and not isinstance(default, bool))
 
 
 def meaning_of(name: str, among: Iterable[str]) -> str:
-    """Returns the meaning of the argument, given the others; empty if it is unknown."""
+    """Returns the argument's meaning, given the other arguments; "" if unknown."""
     plain, others = _plain(name), {_plain(one) for one in among}
     of_tokens = {"inputdim"} & others if "outputdim" in others else set()
     if plain in of_tokens:

@@ -1,25 +1,24 @@
-"""What a proposal decides, and what it leaves open: one decision for each argument, parameter and config field."""
+"""The decisions of a proposal: one for each argument, parameter and config field."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from reference_numpy.config import POSITIONS
 
+from . import words
 from .config_fields import GUESSED
 from .draft import Choice, Draft
-from .port_text import UNPAIRED
 from .trying import said
 from .weight_tables import tables_of
-
-NO_COUNTERPART = "has no counterpart"
 
 
 @dataclass(frozen=True)
 class Decision:
     """One decision of a proposal.
 
-    kind: what it is about: an argument of the "constructor" or of the "call", a parameter ("weight"), a field of the "config", "dtypes",
-    the "output". name: of that. value: what it is; the candidates, if that is left open. why: what shows it.
+    kind: "constructor" or "call" (an argument), "weight" (a parameter), "config" (a field),
+    "dtypes", or "output". name: of the argument, parameter or field. value: the decision; the
+    candidates if it is open. why: the evidence.
     """
 
     kind: str
@@ -33,46 +32,45 @@ class Decision:
 
 
 def decisions(draft: Draft, open_: Mapping[str, str]) -> Iterator[Decision]:
-    """Yields every decision. open_: what is left open, by name."""
-    tried = {**dict.fromkeys(draft.nearest, "tried: the nearest"), **dict.fromkeys(draft.tried, "tried: matches the reference")}
+    """Yields every decision. open_: the open ones, by name."""
+    tried = dict.fromkeys(draft.nearest, words.NEAREST) | dict.fromkeys(draft.tried, words.MATCHES)
 
     def one(kind: str, name: str, value: str, usual: str, choice: str = "") -> Decision:
         choice = choice or name
         if choice in open_:
-            return Decision(kind, name, open_[choice], "undecided", True)
+            return Decision(kind, name, open_[choice], words.UNDECIDED, True)
         return Decision(kind, name, value, tried.get(choice, usual))
 
     for name, text in draft.construction.arguments.items():
-        yield Decision("constructor", name, text, "--with" if name in draft.construction.given else "its name")
+        yield Decision("constructor", name, text, words.GIVEN if name in draft.construction.given else words.NAME)
     for name, text in draft.given(draft.selection).items():
-        yield one("call", name, text, "its name or its place", f"argument {name}")
+        yield one("call", name, text, words.NAME_OR_PLACE, f"argument {name}")
     for name in draft.call.unknown:
-        yield Decision("call", name, "None", NO_COUNTERPART, True)
+        yield Decision("call", name, "None", words.NO_COUNTERPART, True)
     for component, rows in tables_of(draft.root(draft.selection)).items():
-        why = "names, shapes and trying" if any(name.endswith(f" of {component}") for name in tried) else "names and shapes"
+        why = words.TRIED_NAMES if any(name.endswith(f" of {component}") for name in tried) else words.NAMES
         for canonical, native, *axes in rows:
             yield Decision("weight", f"{component}.{canonical}", " ".join((native, *map(repr, axes))), why)
     for name in [name for name in open_ if name.startswith(("axes of", "order of", "missing "))]:
-        yield Decision("weight", name.removeprefix("missing "), open_[name], "undecided", True)
+        yield Decision("weight", name.removeprefix("missing "), open_[name], words.UNDECIDED, True)
     if "failure" in open_:
-        yield Decision("output", "return", open_["failure"], "undecided", True)
+        yield Decision("output", "return", open_["failure"], words.UNDECIDED, True)
     for leaf in draft.match.left:
-        yield Decision("weight", leaf.path, f"shape {leaf.shape}", NO_COUNTERPART, True)
+        yield Decision("weight", leaf.path, f"shape {leaf.shape}", words.NO_COUNTERPART, True)
     for leaf in draft.match.unpaired:
-        yield Decision("weight", leaf.path, "None", UNPAIRED)
+        yield Decision("weight", leaf.path, "None", words.UNPAIRED)
     for name, value in draft.config(draft.selection).items():
-        yield one("config", name, repr(value), "the constructor or the parameters")
+        yield one("config", name, repr(value), words.FIELD)
     if draft.output != "output" or draft.form:
-        form = f"{draft.form} the logits, by which it differs from the reference" * bool(draft.form)
-        yield Decision("output", "return", draft.output, form or "its shape")
+        yield Decision("output", "return", draft.output, words.other_form(draft.form) if draft.form else words.SHAPE)
     if draft.refused:
-        yield Decision("dtypes", "float64", f"left out: {', '.join(draft.dtypes)} alone", draft.refused)
+        yield Decision("dtypes", "float64", words.only(draft.dtypes), draft.refused)
 
 
 def undecided(draft: Draft) -> dict[str, str]:
-    """Returns what is missing or open, by name: in words, with the candidates."""
-    found = {"failure": f"the module does not run: {draft.failure}"} if draft.failure else {}
-    found |= {f"missing {name}": f"the module has no {name}" for name in draft.missing}
+    """Returns what is missing or open, by name, described with its candidates."""
+    found = {"failure": words.fails(draft.failure)} if draft.failure else {}
+    found |= {f"missing {name}": words.lacks(name) for name in draft.missing}
     for choice in draft.choices:
         likely = choice.read and choice.value(draft.selection) == choice.values[0]
         found |= {choice.name: _candidates(draft, choice)} if choice.name in draft.undecided and not likely else {}

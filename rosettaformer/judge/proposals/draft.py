@@ -1,4 +1,4 @@
-"""A proposal in the making: what is known about a module, what is open, and its parts and config by one selection of what is open."""
+"""A draft of a proposal: what is known about a module, and the choices that are open."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -14,39 +14,41 @@ from .construction import Construction
 from .matching import Matching, Part, Row
 from .user_code import Source
 
-Selection = Mapping[str, Any]  # values by the names of choices; any other choice has its first value
+Selection = Mapping[str, Any]  # choice -> value; other choices have their first value
 _FIELDS = TransformerConfig.__dataclass_fields__
 
 
 @dataclass(frozen=True)
 class Choice:
-    """An open choice: its name, its values as they are written, the likeliest first; and which parts of a model show it."""
+    """An open choice: its name, its values (likeliest first), and what it affects."""
 
     name: str
     values: tuple[Any, ...]
     shows_in: str  # one of `trying.GROUPS`
-    read: bool = False  # whether the first value was read from the module, so that no other is likely if no case tells them apart
+    read: bool = False  # the first value was read from the module, so it wins if no case distinguishes the values
 
     def value(self, selection: Selection) -> Any:
         return selection.get(self.name, self.values[0])
 
     @property
     def argument(self) -> str:
-        """The argument of a call that it is about; empty if it is about none."""
+        """The call argument that the choice is about; "" if none."""
         return self.name.removeprefix("argument ") if self.name.startswith("argument ") else ""
 
 
 @dataclass
 class Draft:
-    """What is known about a module.
+    """Everything known about a module.
 
-    sizes: at which it was built. decoder_only: a decoder without an encoder. fixed: the config fields that it fixes. missing: the canonical
-    parameters without a tensor, with their axes. output: the expression for its output, such as `output[0]`. choices: what is open;
-    `selection` the values, `tried` those decided by trying, in words, `nearest` those with values that are only the nearest, `undecided`
-    the others, each with a remark. form: the form in which it returns the logits. deviation: of the module's norms from the reference's, if
-    it is a known one. verified: whether the norms and tables around the layers give the reference's numbers. dtypes: those in which it
-    runs; refused: why not in float64. failure: why it does not run at all. gives_vectors: whether it returns its last layer's vectors
-    instead of logits.
+    sizes: the sizes it was built at. decoder_only: a decoder without an encoder. fixed: config
+    fields with a fixed value. missing: canonical parameters without a tensor, with their axes.
+    output: the expression for its output, such as `output[0]`. choices: what is open. selection:
+    the chosen values. tried: choices settled by trials, described. nearest: choices whose best
+    value does not match. undecided: the other choices, each with a remark. form: the form in which
+    it returns the logits. deviation: the known bug in its norms, if any. verified: whether the
+    norms and tables around the layers match the reference. dtypes: the dtypes it runs in. refused:
+    why not in float64. failure: why it does not run at all. gives_vectors: whether it returns
+    hidden states instead of logits.
     """
 
     source: Source
@@ -75,41 +77,41 @@ class Draft:
 
     @property
     def adapter(self) -> str:
-        """The framework as a port names it."""
+        """The framework's name in a port."""
         return BACKENDS[self.framework]
 
     @property
     def is_modern(self) -> bool:
-        """Whether it is a part of a decoder since Llama: its positions rotate, or its norms have no offset."""
+        """Whether it is part of a decoder since Llama: RoPE, gates, norms without offset."""
         return "norm_offset" in self.fixed or "rotary_fraction" in self.fixed or "gated_feed_forward" in self.fixed
 
     @property
     def places_norms(self) -> bool:
-        """Whether it is open if the norms beside the layers come before or after them."""
+        """Whether the norms around the layers may be before or after them."""
         return any(choice.name == "final_norm" for choice in self.choices)
 
     @property
     def shared(self) -> list[str]:
-        """The kernels that all heads share."""
+        """The kernels shared by all heads."""
         return [name for name, row in self.match.root.named() if "i" in row.axes[0]]
 
     def config(self, selection: Selection) -> dict[str, Any]:
-        """Returns the config fields that the port fixes, by this selection."""
+        """Returns the config fields that the port fixes with this selection."""
         found = self.fixed | {choice.name: choice.value(selection) for choice in self.choices if choice.name in _FIELDS}
         return found | ({"embedding_norm": not found["final_norm"]} if self.places_norms else {})
 
     def given(self, selection: Selection) -> dict[str, str]:
-        """Returns what each argument of the module is given, by this selection."""
+        """Returns the text for each argument of the module with this selection."""
         return self.call.text({choice.argument: choice.value(selection) for choice in self.choices if choice.argument})
 
     def root(self, selection: Selection) -> Part:
-        """Returns the parts, their names and axes by this selection."""
+        """Returns the parts with their names and axes for this selection."""
         root = _chosen(self.match.root, {choice.name: choice.value(selection) for choice in self.choices})
         return _placed(root, self.config(selection)["final_norm"]) if self.places_norms else root
 
 
 def _chosen(part: Part, values: Mapping[str, Any]) -> Part:
-    """Returns the part with one layout for each row, and with parts that only their order told apart in the order of the values."""
+    """Returns the part with one layout per row, and submodules in the selected order."""
     index = values.get(f"axes of {part.component}", 0)
     rows = [dataclasses.replace(row, axes=(row.axes[min(index, len(row.axes) - 1)],)) for row in part.rows]
     rows = _exchanged(rows, dict(values.get(f"order of {part.component}", ())))
@@ -120,11 +122,11 @@ def _chosen(part: Part, values: Mapping[str, Any]) -> Part:
     return dataclasses.replace(part, rows=rows, parts=parts)
 
 
-_EMBEDDED = {"source_embedding_norm": "encoder", "target_embedding_norm": "decoder"}  # the norm before a stack -> the stack
+_EMBEDDED = {"source_embedding_norm": "encoder", "target_embedding_norm": "decoder"}  # norm before a stack -> stack
 
 
 def _placed(root: Part, final: bool) -> Part:
-    """Returns the model with the norms beside its layers after them, as norms of the stacks, or before them, as norms of the embeddings."""
+    """Returns the model with the norms around its layers as final or embedding norms."""
     norms = {_EMBEDDED[child.path]: child for child in root.parts if child.path in _EMBEDDED}
     norms |= {stack.path: norm for stack in root.parts for norm in stack.parts if norm.path == "final_norm"}
     parts = []
@@ -138,7 +140,7 @@ def _placed(root: Part, final: bool) -> Part:
 
 
 def _exchanged(rows: list[Row], order: Mapping[str, str]) -> list[Row]:
-    """Returns the rows with tensors exchanged between roles: role -> the role whose tensor it has."""
+    """Returns the rows with tensors swapped: role -> the role whose tensor it gets."""
     by_name = {row.name: row for row in rows}
     others = [by_name.get(row.name.replace(row.role, order.get(row.role, row.role), 1), row) for row in rows]
     return [
@@ -148,7 +150,7 @@ def _exchanged(rows: list[Row], order: Mapping[str, str]) -> list[Row]:
 
 
 def _relettered(axes: str, role: str, wanted: str) -> str:
-    """Returns the axes of one projection with the letters of another's."""
+    """Translates the axes of one projection to the letters of another."""
     letters = {"query": "hk", "key": "gk", "value": "ge"}
     if role == wanted or role not in letters or wanted not in letters:
         return axes

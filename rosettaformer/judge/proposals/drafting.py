@@ -1,4 +1,4 @@
-"""Gathers what is known about a user's class: how it is built, what its parameters are, where an embedding ends, and what is open."""
+"""Collects what is known about a user's class: construction, parameters, embeddings, open choices."""
 
 import contextlib
 import itertools
@@ -25,9 +25,9 @@ from .vocabulary import within
 
 
 def drafted(source: Source, component: str, wanted: str, given: Mapping[str, str]) -> Draft:
-    """Returns what is known about the class, and with which masks and dtypes it runs if all of its parameters and arguments are known.
+    """Returns what is known about the class, and the masks and dtypes it runs with.
 
-    Raises ValueError if it cannot be built or is not a known component.
+    Raises ValueError if it cannot be built or matches no component.
     """
     plan = construction.plan(source.make, source.name, source.module, given)
     user = UserModule(source, plan, component, wanted)
@@ -41,10 +41,8 @@ def drafted(source: Source, component: str, wanted: str, given: Mapping[str, str
     if draft.gives_vectors:
         draft = _draft_of("token_encoder", user) if draft.decoder_only and not component else draft
         if draft.gives_vectors or is_causal(draft):
-            raise ValueError(
-                f"{source.name} gives its last layer's vectors, for which no case asks; name a model with logits, or its layers"
-            )
-    rotates = source.rotates and not draft.match.shown.get("norm_offset", True)  # a mask is then given to hide what is later
+            raise ValueError(f"{source.name} returns its last layer's vectors, which are not compared. Name a model with logits or a layer")
+    rotates = source.rotates and not draft.match.shown.get("norm_offset", True)  # its mask argument is then the causal mask
     if not component and draft.component in ("encoder_layer", "encoder") and (rotates or is_causal(draft)):
         draft = _draft_of(draft.component.replace("encoder", "decoder"), user)
     if draft.component in OF_ITSELF.values() and is_causal(draft):
@@ -53,7 +51,7 @@ def drafted(source: Source, component: str, wanted: str, given: Mapping[str, str
 
 
 def _component(user: UserModule) -> str:
-    """Returns the component of the module, by its parameters, and by its arguments if these show that it attends only to its own input."""
+    """Returns the module's component, from its parameters and its arguments."""
     found = component_of(user.source.name, user.leaves, user.sizes)
     own = OF_ITSELF.get(found)
     return own if own and "itself" in called(found, user.arguments, user.adapter).given.values() else found
@@ -63,20 +61,18 @@ def _draft_of(component: str, user: UserModule, crossed: bool = False, by_row: b
     """Returns what is known about the module as that component. crossed, by_row: see `called`."""
     source, plan, sizes = user.source, user.plan, user.sizes
     work = matched(component, user.leaves, letters(sizes))
-    if user.adapter != "torch":  # a bias cannot be removed
+    if user.adapter != "torch":  # biases cannot be removed
         work.left += work.unpaired
         work.unpaired = []
     if component == "transformer" and work.root.crosses and not work.shown["encoder_layers"]:
-        raise ValueError(
-            f"{source.name} has layers that attend to an encoder's output, and no encoder; name the whole model, or its layers"
-        )
+        raise ValueError(f"{source.name} attends to an encoder's output but has no encoder. Choose the whole model, or one of its layers")
     layered = component in ("decoder_layer", "decoder", "token_decoder", "transformer")
     decoder_only = layered and not (work.shown["encoder_layers"] if component == "transformer" else work.root.crosses)
     call = called(component, user.arguments, user.adapter, decoder_only, crossed, by_row)
     if "itself" in call.given.values():
         raise ValueError(
-            f"{source.name} attends to its own input alone, and the cases of {component} have queries and memory that differ; "
-            f"leave --component out, or name {OF_ITSELF[component]}"
+            f"{source.name} only attends to its own input, but the cases of {component} have a separate memory. "
+            f"Omit --component, or pass --component {OF_ITSELF[component]}"
         )
     draft = Draft(source, component, user.framework, plan, sizes, work, call, decoder_only)
     draft.fixed = config_fields.fixed(draft)
@@ -86,17 +82,17 @@ def _draft_of(component: str, user: UserModule, crossed: bool = False, by_row: b
     draft.undecided = {choice.name: "" for choice in draft.choices if len(choice.values) > 1}
     _bind_embeddings(work, user)
     _require_names(draft)
-    if not draft.missing and not work.left:  # an argument without a counterpart is given None
+    if not draft.missing and not work.left:  # arguments without a counterpart get None
         start(draft, user.masked)
     return draft
 
 
 def _sizes_of_text(draft: Draft) -> dict[str, str]:
-    """Returns the sizes that the constructor is given by another expression than the field's, where a case may have another size."""
+    """Returns sizes for which the constructor needs another expression than the field."""
     found, sizes = {}, draft.sizes
     if draft.decoder_only or draft.component in ("decoder", "token_decoder"):
         found = {"encoder_layers": "config.decoder_layers", "source_vocabulary": "config.target_vocabulary"}
-    if draft.match.shown.get("rows") != sizes["max_positions"]:  # it is the length of a buffer, or a part of a table's
+    if draft.match.shown.get("rows") != sizes["max_positions"]:  # the length of a buffer, or part of a table's length
         found["max_positions"] = str(sizes["max_positions"])
     if sizes["feed_forward_width"] != draft.construction.width:
         found["feed_forward_width"] = str(draft.construction.width)
@@ -104,21 +100,21 @@ def _sizes_of_text(draft: Draft) -> dict[str, str]:
 
 
 def _require_names(draft: Draft) -> None:
-    """Records which canonical parameters have no tensor. Raises ValueError if two have the same place, or if most have none."""
+    """Records missing parameters. Raises ValueError if most are, or one has two tensors."""
     names, wanted = [name for name, _ in draft.match.root.named()], _canonical(draft)
     draft.missing = [f"{name} ({axes})" for name, axes in wanted.items() if name not in names]
     if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
-        raise ValueError(f"{draft.source.name} cannot be proposed as {draft.component}: several of its parameters would be {twice[0]}")
+        raise ValueError(f"{draft.source.name} does not match {draft.component}: several of its parameters match {twice[0]}")
     if 2 * len(draft.missing) > len(wanted):
         raise ValueError(
-            f"{draft.source.name} cannot be proposed as {draft.component}: it has no {', '.join(draft.missing[:4])}"
+            f"{draft.source.name} does not match {draft.component}: no parameter of it matches {', '.join(draft.missing[:4])}"
             + f" and {len(draft.missing) - 4} more" * (len(draft.missing) > 4)
-            + ", as far as its parameters show; name its layers, or a class that contains it"
+            + ". Choose one of its layers, or a class that contains it"
         )
 
 
 def _canonical(draft: Draft) -> Mapping[str, str]:
-    """Returns the axes of the component's parameters, by canonical name; empty if it has none."""
+    """Returns the axes of the component's parameters by canonical name; empty if it has none."""
     found = draft.config(draft.selection)
     learned = {} if found.get("positions", "learned") == "learned" else {"max_positions": 0}
     config = preset("nn_transformer", **{**draft.sizes, **learned, **found})
@@ -129,7 +125,7 @@ def _canonical(draft: Draft) -> Mapping[str, str]:
 
 
 def _choices_of(work: Matching) -> list[Choice]:
-    """Returns what is open about names and axes: layouts, and what only the order of declaration told apart."""
+    """Returns the open choices: memory layouts, and names known only by their order."""
     found: dict[str, Choice] = {}
     for part in work.root.within():
         shows = {"multi_head_attention": "attention", "feed_forward": "feed_forward"}.get(part.component, "norms")
@@ -147,12 +143,12 @@ def _choices_of(work: Matching) -> list[Choice]:
 
 
 def _orders(names: Sequence[str]) -> tuple[tuple[tuple[str, str], ...], ...]:
-    """Returns every order of the names, each name with the one in its place."""
+    """Returns every permutation of the names, as pairs of a name and the one in its place."""
     return tuple(tuple(zip(names, order, strict=True)) for order in itertools.permutations(names))
 
 
 def _bind_embeddings(work: Matching, user: UserModule) -> None:
-    """Binds each embedding to the innermost module around its table that returns the rows times a constant other than 1, if any."""
+    """Maps each embedding to the innermost module that scales its table's rows."""
     if user.framework == "torch":
         user.module.eval()
     for child in work.root.parts:
@@ -166,9 +162,9 @@ def _bind_embeddings(work: Matching, user: UserModule) -> None:
 
 
 def _multiplies(table: str, outer: str, user: UserModule) -> bool:
-    """Whether the outer module returns the rows of the table times a constant that is not 1."""
+    """Whether the outer module returns the table's rows times a constant other than 1."""
     with contextlib.suppress(*FAILURES), limited(f"a call of {outer}"):
-        if user.framework == "linen":  # its parts have no parameters of their own
+        if user.framework == "linen":  # its submodules hold no parameters
             given, gave = user.started.calls[outer]
             values = user.started.variables[table]
         else:

@@ -1,4 +1,4 @@
-"""The functions that a port's `call` uses, in the words of its framework: masks, rotations, and which cases cannot be asked."""
+"""Helper functions for a port's `call`, in the framework's API: masks and rotations."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from .components import inputs
 
 @dataclass(frozen=True)
 class Dialect:
-    """The words of a framework: its functions, its dtypes, a cast of a value to a dtype, and the lines that import it."""
+    """A framework's API: functions, dtypes, the cast to a dtype, and import lines."""
 
     library: str
     arange: str
@@ -38,7 +38,7 @@ DIALECTS = {
     ),
 }  # fmt: skip
 
-# what the functions say about a batch, and about one row
+# the functions' text for a batch -> for one row
 _OF_ROW = (
     ("[None, None]", "[None]"), ("mask.shape[2]", "mask.shape[0]"), ("mask[:, 0, 0]", "mask[0, 0]"), ('"].shape[1]', '"].shape[0]'),
     ("(keys.shape[0], 1, 1, keys.shape[1]", "(1, 1, keys.shape[0]"), ("b 1 1 s", "1 1 s"), ("b s", "s"), ("of each row", "of the row"),
@@ -46,7 +46,7 @@ _OF_ROW = (
 
 
 def helpers(text: str, component: str, framework: str, config: Mapping[str, Any], by_row: bool) -> str:
-    """Returns the functions that the texts of a call use, as a part of the port's file. by_row: of one row without a batch axis."""
+    """Returns the functions used by a call's texts. by_row: for a row without a batch axis."""
     needed = []
     dialect = DIALECTS[framework]
     for name, source in (_masks(component, dialect, config.get("padding_id")) | _rotations(component, dialect, config)).items():
@@ -60,32 +60,32 @@ def helpers(text: str, component: str, framework: str, config: Mapping[str, Any]
 
 
 def _masks(component: str, dialect: Dialect, padding: object) -> dict[str, str]:
-    """Returns the functions about masks, lengths and ids by name, each before those that it calls."""
+    """Returns the functions for masks, lengths and ids, each before those that it calls."""
     data, arange = inputs(component), dialect.arange
     first, second = data[:2] if component == "multi_head_attention" else ("target",) * 2 if "target" in data else ("x_btd",) * 2
     found = {
         "attend_mask": '''def attend_mask(inputs):
-    """The mask together with the causal one; None where everything may be attended to."""
+    """The mask combined with the causal mask; None if nothing is masked."""
     mask = inputs["mask_bhts"]
     if not inputs["causal"]:
         return mask
     return earlier(inputs)[None, None] if mask is None else mask & earlier(inputs)''',
         "attend_self": '''def attend_self(inputs):
-    """The mask together with the causal one."""
+    """The mask combined with the causal mask."""
     mask = inputs["self_mask_bhts"]
     return earlier(inputs)[None, None] if mask is None else mask & earlier(inputs)''',
         "attend_source": '''def attend_source(inputs):
-    """Where the source has real tokens: b 1 1 s."""
+    """True at real source tokens: b 1 1 s."""
     return given(keys_source(inputs), lambda mask: mask[:, None, None])''',
         "attend_target": '''def attend_target(inputs):
-    """Where the target has real tokens that are not later: b 1 t s."""
+    """True at real target tokens that are not in the future: b 1 t s."""
     mask = keys_target(inputs)
     return earlier(inputs)[None, None] if mask is None else mask[:, None, None] & earlier(inputs)''',
     }
     for side, axes in (("source", "bs"), ("target", "bt")):
         tokens_of = "None" if padding is None or side not in data else f'inputs["{side}"] != {padding!r}'
         found[f"keys_{side}"] = f'''def keys_{side}(inputs):
-    """Where the {side} has real tokens: {" ".join(axes)}."""
+    """True at real {side} tokens: {" ".join(axes)}."""
     mask = inputs["{side}_mask_{axes}"]
     return mask if mask is not None else {tokens_of}'''
     return found | {
@@ -94,39 +94,39 @@ def _masks(component: str, dialect: Dialect, padding: object) -> dict[str, str]:
     targets, sources = inputs["{first}"].shape[1], inputs["{second}"].shape[1]
     return {arange}(sources)[None] <= {arange}(targets)[:, None] + sources - targets''',
         "rows": '''def rows(mask):
-    """A mask of the keys alone: b s."""
+    """The mask as a mask of keys: b s."""
     if mask.shape[1] != 1 or mask.shape[2] != 1:
-        raise NotCovered("the module's mask is of the keys alone")
+        raise NotCovered("the module only takes masks of keys")
     return mask[:, 0, 0]''',
         "given": """def given(mask, change):
     return None if mask is None else change(mask)""",
         "filled": f'''def filled(mask, keys):
-    """The mask; that of all keys where a case has none, since the module needs one."""
+    """The mask; all ones if a case has none, since the module requires a mask."""
     return {dialect.library}.ones((keys.shape[0], 1, 1, keys.shape[1]), dtype={dialect.boolean}) if mask is None else mask''',
         "lengths": f'''def lengths(length, keys):
-    """How many keys of each row are real: all where a case has no mask, since the module needs a number."""
+    """The number of real keys of each row; all if a case has no mask, since the module requires it."""
     return {dialect.full}((keys.shape[0],), keys.shape[1]) if length is None else length''',
         "ids": '''def ids(tokens):
-    """Token ids; some cases have a row of weights for each token."""
+    """Token ids. Some cases have a row of weights per token instead."""
     if "float" in str(tokens.dtype):
-        raise NotCovered("the embedding takes ids, not rows of weights")
+        raise NotCovered("the embedding only takes ids, not rows of weights")
     return tokens''',
     }
 
 
 def _rotations(component: str, dialect: Dialect, config: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the functions about rotations by name, each before those that it calls."""
+    """Returns the functions for rotations, by name; each precedes those that it calls."""
     arange, x = dialect.arange, f'x = inputs["{inputs(component)[0]}"]'
     size, base = config.get("key_size", 2), config.get("rotary_base", 10000.0)
     return {
         "both": f'''def both(inputs):
-    """The angles of the first and of the second half of the features: t k."""
+    """The angles, once for each half of the features: t k."""
     return {dialect.concatenate}([angles(inputs), angles(inputs)], -1)''',
         "neighbours": f'''def neighbours(inputs):
-    """The angles of neighbouring features: t k."""
+    """The angles, repeated for adjacent features: t k."""
     return {dialect.repeat}(angles(inputs), 2, -1)''',
         "angles": f'''def angles(inputs):
-    """The angle of every pair of features at the positions 0, 1, 2, ...: t j."""
+    """The angle of each pair of features at positions 0, 1, 2, ...: t j."""
     {x}
     return {arange}(x.shape[1], dtype=x.dtype)[:, None] / {base!r} ** ({arange}(0, {size}, 2, dtype=x.dtype) / {size})''',
         "positions": f'''def positions(inputs):

@@ -1,4 +1,4 @@
-"""Matches layers and stacks of them: which of a layer's attentions and norms is which, by names and by structure."""
+"""Matches layers and stacks: identifies each attention and norm by name and structure."""
 
 import itertools
 import re
@@ -19,7 +19,7 @@ SUBLAYERS = {
 
 
 def stack(work: Matching, part: Part, natives: list[str] | None = None) -> None:
-    """Matches an encoder or a decoder. natives: its layers, if the norms around it are a whole model's; otherwise they are found."""
+    """Matches an encoder or decoder. natives: its layers, if the norms are a whole model's."""
     for index, native in enumerate(layers_in(work, part.native) if natives is None else sorted(natives, key=_natural)):
         layer(work, part.add(f"{part.component}_layer", f"layers.{index}", native))
     work.shown[f"{part.component}_layers"] = len(part.parts)
@@ -30,7 +30,7 @@ def stack(work: Matching, part: Part, natives: list[str] | None = None) -> None:
 
 
 def layers_in(work: Matching, native: str) -> list[str]:
-    """Returns the sub-modules that are layers: around each feed-forward, the innermost that also contains an attention."""
+    """Returns the layers: the innermost modules with a feed-forward and an attention."""
     found: dict[str, None] = {}
     for leaf in filter(work.feeds, work.inside(native)):
         around = leaf.parent
@@ -46,7 +46,7 @@ def _natural(path: str) -> list[tuple[int, str]]:
 
 
 def layer(work: Matching, part: Part) -> None:
-    """Matches a layer or a sub-layer: its attentions, its feed-forward network and their norms."""
+    """Matches a layer or sub-layer: attentions, feed-forward network, and norms."""
     sublayers = list(SUBLAYERS[part.component])
     if len(sublayers) == 3 and sum(map(work.projections, work.inside(part.native))) <= 4:
         sublayers.remove("cross_attention")
@@ -62,7 +62,7 @@ def layer(work: Matching, part: Part) -> None:
 
 
 def _attentions(work: Matching, part: Part, names: list[str]) -> dict[str, tuple[str, list[Leaf] | None]]:
-    """Returns where each attention of a layer is: its sub-module, or its kernels if they are beside another's."""
+    """Returns where each attention is: its submodule, or its kernels if shared."""
     kernels = [leaf for leaf in work.inside(part.native) if work.projections(leaf)]
     groups: dict[str, list[Leaf]] = {}
     for leaf in kernels:
@@ -81,7 +81,7 @@ def _attentions(work: Matching, part: Part, names: list[str]) -> dict[str, tuple
 
 
 def _home(work: Matching, leaf: Leaf, outer: str) -> str:
-    """Returns the innermost sub-module around a kernel that has the four projections of one attention."""
+    """Returns the innermost submodule around a kernel that has all projections of an attention."""
     native = leaf.parent
     while len(native) > len(outer) and sum(map(work.projections, work.inside(native))) < 4:
         native = native.rpartition(".")[0]
@@ -89,7 +89,7 @@ def _home(work: Matching, leaf: Leaf, outer: str) -> str:
 
 
 def _told_apart(natives: list[str], part: Part, names: list[str]) -> list[str]:
-    """Returns the attentions of a layer in the order of the names: by their words, or as they are declared."""
+    """Returns a layer's attentions in the order of the names, by words in their paths."""
     if len(names) == 1:
         return natives
     words = {native: set(tokens(within(native, part.native))) for native in natives}
@@ -104,16 +104,16 @@ def _told_apart(natives: list[str], part: Part, names: list[str]) -> list[str]:
 
 
 def norms_in(work: Matching, native: str) -> list[str]:
-    """Returns the sub-modules that hold only vectors of the model width, with no kernel beside them."""
+    """Returns the submodules that hold only vectors of the model width."""
     inside = work.inside(native)
     parents = dict.fromkeys(leaf.parent for leaf in inside if leaf.parent and work.is_vector(leaf, "d"))
     return [parent for parent in parents if all(work.is_vector(leaf, "d") for leaf in inside if leaf.path.startswith(f"{parent}."))]
 
 
 def _norms(work: Matching, part: Part, slots: list[str]) -> None:
-    """Matches the norms of a layer: by their words; otherwise by their numbers, or as they are declared."""
+    """Matches a layer's norms: by words in their names, otherwise by number or order."""
     modules = norms_in(work, part.native)
-    if len(modules) == 2 * len(slots):  # one before each sub-layer, and one after it
+    if len(modules) == 2 * len(slots):  # one before and one after each sub-layer
         slots = [name for slot in slots for name in (slot, slot.replace("_norm", "_output_norm"))]
         work.shown["norm_placement"] = "sandwich"
     if len(modules) != len(slots):
@@ -147,7 +147,7 @@ def _hints(slot: str, words: set[str]) -> bool:
 
 
 def common(paths: Iterable[str]) -> str:
-    """Returns the innermost sub-module that holds all of these parameters."""
+    """Returns the innermost submodule that holds all of these parameters."""
     split = [path.split(".")[:-1] for path in paths]
     same = itertools.takewhile(lambda steps: len(set(steps)) == 1, zip(*split, strict=False))
     return ".".join(steps[0] for steps in same)

@@ -1,4 +1,4 @@
-"""Matches a module's parameters with the reference's, by names and shapes: attention, feed-forward network, norm, logits, embedding."""
+"""Matches a module's parameters with the reference's, by name and shape."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,13 +8,13 @@ from typing import Any
 from .tensors import Leaf, layouts
 from .vocabulary import ATTENTION, DOWNS, FUSED, GATES, OFFSETS, role_of, tokens, within
 
-# a kernel that all heads share: its axes, and which of them are outputs
+# a kernel shared by all heads: its axes, and the output axes
 _OF_ALL_HEADS = {"query": ("i k", "k"), "key": ("i k", "k"), "value": ("i e", "e")}
 
 
 @dataclass(frozen=True)
 class Row:
-    """A canonical parameter's place: the native name and the axes that it may have; the first is the likeliest."""
+    """A canonical parameter's tensor: its native name and possible axes, likeliest first."""
 
     name: str
     native: str
@@ -22,34 +22,34 @@ class Row:
 
     @property
     def role(self) -> str:
-        """The projection that it belongs to: `query` of `query.kernel`."""
+        """The projection it belongs to: `query` for `query.kernel`."""
         return self.name.partition(".")[0]
 
 
 @dataclass
 class Part:
-    """A component of the model: its kind, its place, and its native sub-module; rows by names relative to both."""
+    """A component of the model: its kind, canonical path and native submodule."""
 
     component: str
     path: str
     native: str
     rows: list[Row] = field(default_factory=list)
     parts: list["Part"] = field(default_factory=list)
-    ordered: list[str] = field(default_factory=list)  # what only the order of declaration told apart
+    ordered: list[str] = field(default_factory=list)  # names that were assigned only by declaration order
 
     def add(self, component: str, path: str, native: str) -> "Part":
-        """Returns a new part of this one."""
+        """Adds a part to this one and returns it."""
         self.parts.append(Part(component, path, native))
         return self.parts[-1]
 
     def within(self) -> Iterator["Part"]:
-        """Yields the part and all parts in it."""
+        """Yields this part and all parts inside it."""
         yield self
         for part in self.parts:
             yield from part.within()
 
     def named(self, prefix: str = "") -> Iterator[tuple[str, Row]]:
-        """Yields every row in it by its canonical name in the whole."""
+        """Yields the full canonical name and row of every parameter inside."""
         for row in self.rows:
             yield prefix + row.name, row
         for part in self.parts:
@@ -62,11 +62,12 @@ class Part:
 
 
 class Matching:
-    """The parameters of a module, and what is known about them so far.
+    """The parameters of a module, and how they have been matched so far.
 
-    root: the whole component. left: those without a counterpart. sizes: of every letter; `v` and `w` of the source's and the target's
-    vocabulary, `i` of a head's slice of the width. shown: config fields that the tensors show. unpaired: output biases of
-    attentions whose other projections have none; the reference has no such bias.
+    root: the whole component. left: unmatched parameters. sizes: of every letter; `v` and `w` are
+    the source's and target's vocabulary, `i` a head's slice of the width. shown: config fields
+    revealed by the tensors. unpaired: output biases of attentions without other biases, which the
+    reference does not have.
     """
 
     def __init__(self, component: str, leaves: Sequence[Leaf], sizes: Mapping[str, int]) -> None:
@@ -75,19 +76,19 @@ class Matching:
         self.unpaired: list[Leaf] = []
 
     def take(self, part: Part, name: str, leaf: Leaf, axes: str, outputs: str = "", which: tuple[int, int] = (0, 1), **sizes: int) -> None:
-        """Makes the tensor, or part i of n of it, a row of the part. outputs: the letters that are outputs; all if empty."""
+        """Makes the tensor, or part of it, a row. outputs: the output letters; all if ""."""
         asked = axes, outputs or axes, leaf.shape, {**self.sizes, **sizes}
-        found = layouts(*asked, leaf.first, which) or layouts(*asked, "", which)  # the class may show one order, and the shape another
+        found = layouts(*asked, leaf.first, which) or layouts(*asked, "", which)  # the shape may contradict the class
         part.rows.append(Row(name, within(leaf.path, part.native), tuple(found)))
         if leaf in self.left:
             self.left.remove(leaf)
 
     def inside(self, native: str) -> list[Leaf]:
-        """Returns what is left in a sub-module."""
+        """Returns the unmatched parameters in a submodule."""
         return [leaf for leaf in self.left if not native or leaf.path.startswith(f"{native}.")]
 
     def may_be(self, leaf: Leaf, axes: str, **sizes: int) -> bool:
-        """Whether the tensor could have these axes, in any order of inputs and outputs."""
+        """Whether the tensor can have these axes, with inputs and outputs in either order."""
         letters = axes.split()
         return any(layouts(axes, " ".join(letters[cut:]), leaf.shape, {**self.sizes, **sizes}) for cut in range(1, len(letters)))
 
@@ -96,7 +97,7 @@ class Matching:
         return leaf.is_vector and math.prod(leaf.shape) == math.prod(sized[letter] for letter in axes.split())
 
     def projections(self, leaf: Leaf) -> int:
-        """Returns how many projections of attention a tensor holds; 0 if it is not one."""
+        """Returns the number of attention projections in a tensor; 0 if it is not a projection."""
         if sum(size != 1 for size in leaf.shape) < 2:
             return 0
         if self.serves_all_heads(leaf) or any(self.may_be(leaf, axes) for axes, _ in ATTENTION.values()):
@@ -106,7 +107,7 @@ class Matching:
         return next((n for n in FUSED if layouts("d h k", "h k", leaf.shape, self.sizes, "", (0, n))), 0)
 
     def serves_all_heads(self, leaf: Leaf) -> bool:
-        """Whether a kernel maps a head's slice of the width, the same for every head."""
+        """Whether a kernel maps one head's slice of the width and serves all heads."""
         return self.sizes["h"] > 1 and leaf.shape in ((self.sizes["i"], self.sizes["k"]), (self.sizes["k"], self.sizes["i"]))
 
     def feeds(self, leaf: Leaf) -> bool:
@@ -114,12 +115,12 @@ class Matching:
         return sum(size != 1 for size in leaf.shape) == 2 and (self.may_be(leaf, "d f") or self.is_doubled(leaf))
 
     def is_doubled(self, leaf: Leaf) -> bool:
-        """Whether one kernel holds the gate and the hidden layer."""
+        """Whether one kernel holds both gate and hidden layer."""
         doubled = layouts("d f", "f", leaf.shape, self.sizes, "", (0, 2))
         return bool(doubled) and not self.may_be(leaf, "d f") and not self.projections(leaf)
 
     def bias(self, kernel: Leaf, outputs: str, count: int = 1, role: str = "") -> Leaf | None:
-        """Returns the bias beside a kernel: in the same module, of the outputs' shape, and of the same name if there are several."""
+        """Returns a kernel's bias: in its module, with its outputs' shape and its name."""
         beside = [leaf for leaf in self.leaves if leaf.parent == kernel.parent]
         size = count * math.prod(self.sizes[letter] for letter in outputs.split())
         own = [leaf for leaf in beside if leaf in self.left and leaf is not kernel and math.prod(leaf.shape) == size]
@@ -131,7 +132,7 @@ class Matching:
 
 
 def norm(work: Matching, part: Part) -> None:
-    """Matches a layer norm, or an RMS norm, which may lack the offset."""
+    """Matches a layer norm or an RMS norm, which may lack the offset."""
     vectors = [leaf for leaf in work.inside(part.native) if work.is_vector(leaf, "d")]
     offsets = [leaf for leaf in vectors if set(tokens(within(leaf.path, part.native))) & OFFSETS]
     scales = [leaf for leaf in vectors if leaf not in offsets]
@@ -145,7 +146,7 @@ def norm(work: Matching, part: Part) -> None:
 
 
 def feed_forward(work: Matching, part: Part) -> None:
-    """Matches two kernels, or three: the gate has one of its own, or a part of the hidden layer's."""
+    """Matches two kernels, or three: the gate has its own kernel or shares the hidden layer's."""
     kernels = [leaf for leaf in work.inside(part.native) if work.feeds(leaf)]
     if len(kernels) not in (2, 3):
         return
@@ -177,14 +178,14 @@ def feed_forward(work: Matching, part: Part) -> None:
 
 
 def _last(work: Matching, kernels: list[Leaf]) -> Leaf:
-    """Returns the kernel whose outputs are the layer's, by the axes that come first; by its place if they do not tell."""
+    """Returns the kernel with the layer's outputs: by its axes, otherwise by its place."""
     width = work.sizes["f"]
     hidden = [leaf for leaf in kernels if leaf.first and (leaf.first == "out") == (leaf.shape[0] == width)]
     return next(leaf for leaf in kernels if leaf not in (hidden if len(hidden) == len(kernels) - 1 else kernels[:-1]))
 
 
 def attention(work: Matching, part: Part, among: Sequence[Leaf] | None = None) -> None:
-    """Matches the projections of one attention, which may be parts of one tensor. among: its kernels, if they are beside another's."""
+    """Matches an attention's projections. among: its kernels, if a module holds others."""
     kernels = [leaf for leaf in (work.inside(part.native) if among is None else among) if work.projections(leaf)]
     for leaf, role, index, count in _roles(work, part, kernels):
         axes, outputs = _OF_ALL_HEADS[role] if work.serves_all_heads(leaf) else ATTENTION[role]
@@ -207,7 +208,7 @@ def attention(work: Matching, part: Part, among: Sequence[Leaf] | None = None) -
 
 
 def _query_key_norms(work: Matching, part: Part) -> None:
-    """Matches the norms of queries and keys, of a head or of all: vectors named after them, without a kernel beside them."""
+    """Matches query and key norms: vectors named so, in modules without a kernel."""
     kernels = {leaf.parent for leaf in work.leaves if not leaf.is_vector}
     own = [leaf for leaf in work.inside(part.native) if leaf.parent not in {part.native, *kernels}]
     for role, heads in (("query", "h"), ("key", "g")):
@@ -219,7 +220,7 @@ def _query_key_norms(work: Matching, part: Part) -> None:
 
 
 def _roles(work: Matching, part: Part, kernels: Sequence[Leaf]) -> list[tuple[Leaf, str, int, int]]:
-    """Returns each projection of one attention: its tensor, its role, and which part of the tensor it is."""
+    """Returns an attention's projections: tensor, role, index of the part, number of parts."""
     counts = {leaf: work.projections(leaf) for leaf in kernels}
     found = [(leaf, role, index, n) for leaf, n in counts.items() if n > 1 for index, role in enumerate(FUSED[n])]
     single = [leaf for leaf, n in counts.items() if n == 1]
@@ -236,7 +237,7 @@ def _roles(work: Matching, part: Part, kernels: Sequence[Leaf]) -> list[tuple[Le
 
 
 def logits(work: Matching, part: Part, kernel: Leaf | None = None) -> None:
-    """Matches the output head. kernel: its own, if it is known."""
+    """Matches the output head. kernel: its kernel, if known."""
     size = work.sizes["w"]
     kernel = kernel or next((leaf for leaf in work.inside(part.native) if work.may_be(leaf, "d v", v=size)), None)
     if kernel is None:
@@ -249,6 +250,6 @@ def logits(work: Matching, part: Part, kernel: Leaf | None = None) -> None:
 
 
 def embedding(work: Matching, part: Part) -> None:
-    """Matches the first table of tokens."""
+    """Matches the first token embedding table."""
     for leaf in [leaf for leaf in work.left if work.may_be(leaf, "v d")][:1]:
         work.take(part, "table", leaf, "v d")

@@ -1,4 +1,4 @@
-"""Matches whole models: their stacks, the tables of tokens and positions, the norms around the layers, and the output head."""
+"""Matches whole models: stacks, token and position tables, outer norms, and the output head."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -11,7 +11,7 @@ from .vocabulary import POSITIONS, SEGMENTS, SOURCE, TARGET, role_of, tokens
 
 
 def matched(component: str, leaves: Sequence[Leaf], sizes: Mapping[str, int]) -> Matching:
-    """Returns the meaning of each parameter of a component's module. sizes: of every letter."""
+    """Returns the match of a component's parameters. sizes: of every letter."""
     work = Matching(model_of(component), leaves, sizes)
     if match := _MATCHED.get(work.root.component):
         match(work, work.root)
@@ -19,15 +19,15 @@ def matched(component: str, leaves: Sequence[Leaf], sizes: Mapping[str, int]) ->
 
 
 def is_encoder_only(work: Matching) -> bool:
-    """Whether what is left of a model is a table of segments or a dense layer of a head, as in BERT."""
+    """Whether unmatched parameters are a segment table or a head's dense layer."""
     segments = [leaf for leaf in work.left if _rows(work, leaf) and _is_of_segments(leaf)]
     dense = [leaf for leaf in work.left if leaf.shape == (work.sizes["d"],) * 2]
-    projecting = any(role_of(leaf.path) in IN_PROJECTION for leaf in dense)  # attentions that are in no layer
+    projecting = any(role_of(leaf.path) in IN_PROJECTION for leaf in dense)  # attentions outside layers
     return bool(segments or dense) and not projecting and not work.root.crosses
 
 
 def _model(work: Matching, part: Part) -> None:
-    """Matches an encoder and a decoder, or one of them, with what is before the first layers and after the last."""
+    """Matches an encoder, a decoder, or both, with everything around the layers."""
     layers = layers_in(work, "")
     crossing = [native for native in layers if sum(map(work.projections, work.inside(native))) >= 8]
     decoding = [] if part.component == "token_encoder" else crossing or layers
@@ -46,7 +46,7 @@ def _model(work: Matching, part: Part) -> None:
 
 
 def _norms(work: Matching, part: Part, sides: list[str], norms: list[str]) -> None:
-    """Matches the norms before the first layer on each side, and those after the last."""
+    """Matches the norms before each side's first layer and after the last."""
     of_embeddings = [module for module in norms if _is_embedding_norm(work, module)]
     finals = [module for module in norms if module not in of_embeddings]
     stacks = [child for child in part.parts if child.component in ("encoder", "decoder")]
@@ -61,7 +61,7 @@ def _norms(work: Matching, part: Part, sides: list[str], norms: list[str]) -> No
 
 
 def _is_embedding_norm(work: Matching, module: str) -> bool:
-    """Whether a norm belongs to the embeddings: by its name, or because it is declared before the layers of the same module."""
+    """Whether a norm belongs to the embeddings: by name, or declared before the layers."""
     if EMBEDS & set(tokens(module)):
         return True
     around = module.rpartition(".")[0]
@@ -71,13 +71,13 @@ def _is_embedding_norm(work: Matching, module: str) -> bool:
 
 
 def _in_order(natives: list[str]) -> list[str]:
-    """Returns the sides, source before target."""
+    """Returns the two sides, source first."""
     of_target = [native for native in natives if set(tokens(native)) & TARGET]
     return sorted(natives, key=lambda native: native in of_target) if len(of_target) == 1 else natives
 
 
 def _tables(work: Matching, part: Part, sides: list[str]) -> list[Leaf]:
-    """Matches tables of tokens; returns the kernel of the output head, any further tensor of their shapes, if there is one."""
+    """Matches token tables. Returns the output head's kernel, if there is one."""
     source, target, width = work.sizes["v"], work.sizes["w"], work.sizes["d"]
     rows = [leaf for leaf in work.left if leaf.shape in ((source, width), (target, width))]
     turned = [leaf for leaf in work.left if leaf.shape == (width, target) and leaf not in rows]
@@ -97,7 +97,7 @@ def _tables(work: Matching, part: Part, sides: list[str]) -> list[Leaf]:
 
 
 def _positions(work: Matching, part: Part, sides: list[str], head: list[Leaf]) -> None:
-    """Matches tables of positions: by their names and, if these do not tell, by their sizes."""
+    """Matches position tables by name, otherwise by size."""
     found = [leaf for leaf in work.left if leaf not in head and _rows(work, leaf) and not leaf.first and not _is_of_segments(leaf)]
     named = [leaf for leaf in found if set(tokens(leaf.path)) & POSITIONS or _rows(work, leaf) >= work.sizes["p"]]
     tables = named or found
@@ -113,19 +113,19 @@ def _positions(work: Matching, part: Part, sides: list[str], head: list[Leaf]) -
 
 
 def _rows(work: Matching, leaf: Leaf) -> int:
-    """Returns the number of rows of a table of vectors of the model width, which may have axes of size 1; 0 if it is not one."""
+    """Returns the number of rows of a table as wide as the model; 0 for other tensors."""
     sizes = [size for size in leaf.shape if size != 1]
     return sizes[0] if len(sizes) == 2 and sizes[1] == work.sizes["d"] else 0
 
 
 def _is_of_segments(leaf: Leaf) -> bool:
-    """Whether the last word of a name that is one of segments or of positions is one of segments."""
+    """Whether the last word in the name that refers to segments or positions refers to segments."""
     found = [word for word in tokens(leaf.path) if word in SEGMENTS | POSITIONS]
     return bool(found) and found[-1] in SEGMENTS
 
 
 def _head(work: Matching, part: Part, head: list[Leaf]) -> None:
-    """Matches the output head; only its bias if its kernel is a table."""
+    """Matches the output head; only its bias if the kernel is tied."""
     work.shown["tie_logits"] = not head
     if head:
         logits(work, part.add("logits", "logits", head[0].parent), head[0])

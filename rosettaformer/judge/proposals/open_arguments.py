@@ -1,6 +1,4 @@
-"""What an argument of a module that is no data may be given, the likeliest first: every form in which modules take masks, lengths of rows,
-and rotations.
-"""
+"""Candidates for masks, row lengths and rotations in their common forms, likeliest first."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,13 +8,13 @@ from .components import inputs, is_model
 from .helpers import Dialect
 from .vocabulary import OF_MEMORY, PLACES, ROTARY, TARGET, tokens
 
-_LENGTHS = {"lens", "lengths", "length", "len"}  # words of an argument that takes the number of real keys of a row
-# angles `t j` as cosines and sines are stored
+_LENGTHS = {"lens", "lengths", "length", "len"}  # words in names of arguments for the number of real keys per row
+# the ways to store the angles `t j` of cosines and sines
 _FORMS = ("both(inputs)[None]", "both(inputs)", "angles(inputs)", "angles(inputs)[None]", "neighbours(inputs)")
 
 
 def is_length(name: str) -> bool:
-    """Whether an argument of that name takes a number for each row."""
+    """Whether an argument of that name takes one number per row."""
     return bool(set(tokens(name)) & _LENGTHS) and "max" not in tokens(name)
 
 
@@ -24,8 +22,9 @@ def is_length(name: str) -> bool:
 class MaskArguments:
     """The arguments of a module that hide keys.
 
-    masks: the component's, in the order of the arguments. names: of the arguments. own_causality: whether another argument asks for the
-    causal mask. by_row: without a batch axis.
+    masks: the component's masks, in the order of the arguments. names: of the arguments.
+    own_causality: whether another argument requests the causal mask. by_row: whether there is no
+    batch axis.
     """
 
     component: str
@@ -50,7 +49,7 @@ class MaskArguments:
         return self.masks[0 if self.names.index(name) == 0 else 1]
 
     def candidates(self, name: str, filled: bool = False) -> list[str]:
-        """Returns what an argument may be given; empty if another one serves the same purpose. filled: with ones if a case has no mask."""
+        """Returns an argument's candidates. filled: ones if a case has no mask."""
         return self._lengths(name, filled) if is_length(name) else self._masks(name, filled)
 
     def _masks(self, name: str, filled: bool) -> list[str]:
@@ -62,7 +61,7 @@ class MaskArguments:
         causal = mask in ("self_mask_bhts", "target_mask_bt")
         if self.component in ("multi_head_attention", "self_attention", "self_attention_sublayer"):
             causal = not self.own_causality
-        if padding and name not in padding:  # the padding has an argument of its own
+        if padding and name not in padding:  # padding has a separate argument
             return [f"lambda inputs: {sign}earlier(inputs)" for sign in ("~", "")] if causal else []
         plain = f'inputs["{mask}"]'
         full = f"attend_{mask.split('_')[0]}(inputs)" if causal or model else plain
@@ -75,7 +74,7 @@ class MaskArguments:
         changes = [first, "~mask", f"~{first}", cast("mask", dtype), cast("~mask", dtype), f"-1e9 * {cast('~mask', dtype)}"]
         rows = [_given(of_keys, "mask", change) for change in of_rows]
         whole = [_whole(full), *(_given(full, "mask", change) for change in changes)]
-        if causal and not model:  # the module is causal by itself
+        if causal and not model:  # the module may be causal without a mask
             whole += [*(_given(plain, "mask", change) for change in changes), _whole(plain)]
         if causal and self.component == "decoder_layer" and not padding:
             return whole
@@ -97,19 +96,19 @@ class MaskArguments:
 
 
 def _given(value: str, name: str, change: str) -> str:
-    """Returns a function of the inputs that gives a changed value; None where a case has none."""
+    """Returns the text of a function that changes a value, if a case has it."""
     return f"lambda inputs: given({value}, lambda {name}: {change})"
 
 
 def _whole(value: str) -> str:
-    """Returns the input itself if the value is one, otherwise a function of the inputs."""
+    """Returns the text of the input itself, or of a function of the inputs."""
     return value.removeprefix("inputs[").removesuffix("]") if value.startswith('inputs["') else f"lambda inputs: {value}"
 
 
 def rotations(name: str, needed: bool, dialect: Dialect) -> list[str]:
-    """Returns what an argument of that name may be given, the likeliest first; empty if it does not take rotations.
+    """Returns candidates for an argument that takes rotations, likeliest first; otherwise [].
 
-    An empty text is the argument's default.
+    An empty text means the argument's default.
     """
     words, library = set(tokens(name)), dialect.library
     if "start" in words or "offset" in words:

@@ -1,19 +1,18 @@
-"""Writes the text of a port's file."""
+"""Writes the text of a port file."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ...common.processes import printable
+from . import words
 from .draft import Draft, Selection
 from .helpers import DIALECTS, helpers
 from .weight_tables import tables_of
 
 _OF_IDS = {f'"{name}"': f'lambda inputs: ids(inputs["{name}"])' for name in ("source", "target", "token")}  # ids, or soft rows
-TODO = "TODO: decide:"
-UNPAIRED = "left out: the other projections have no bias, and the reference has four or none"
 _POLICY = '''@contextlib.contextmanager
 def policy(name):
-    """Keras's dtype policy, of the layers that are made in the block."""
+    """Sets Keras's dtype policy during the block."""
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy(name)
     try:
@@ -26,7 +25,7 @@ def policy(name):
 
 
 def written(draft: Draft, selection: Selection, file: str = "my_port.py", open_: Mapping[str, str] | None = None) -> str:
-    """Returns the port of a draft with this selection. file: its name. open_: what is still to be decided, by its name."""
+    """Returns the port with this selection. file: its name. open_: what is open, by name."""
     open_ = open_ or {}
     call = _call(draft, selection, open_)
     config = _config(draft, selection, open_)
@@ -48,12 +47,7 @@ def _spaced(blocks: Sequence[str]) -> Iterator[str]:
 
 def _head(draft: Draft, file: str, functions: str, code: str) -> str:
     decided = "\n".join(_decided(draft))
-    doc = f'''"""A port of {draft.source.name}, as {draft.component}, proposed from its constructor, its parameters and its arguments.
-
-    rosettaformer check {file}       runs every case of the component through it
-    rosettaformer diagnose {file}    says what is wrong with it, and how to fix it
-{decided}
-"""'''
+    doc = f'"""{words.title(draft.source.name, draft.component, file)}\n{decided}\n"""'
     imports = [draft.source.imported, *draft.construction.imports]
     if names := ["CLASSIC"] * (not draft.is_modern) + ["NotCovered"] * ("NotCovered" in functions):
         imports.append(f"from rosettaformer.ports import {', '.join(names)}")
@@ -65,13 +59,9 @@ def _head(draft: Draft, file: str, functions: str, code: str) -> str:
 
 
 def _decided(draft: Draft) -> Iterator[str]:
-    """Yields what trying decided, in the words of the file's head."""
-    with_what = f" with {draft.deviation.title}, which its norms have" if draft.deviation else ""
-    with_what += f"; its output is {draft.form} the logits" if draft.form else ""
-    for title, found in (
-        (f"Decided by trying, since these gave the reference's numbers{with_what}:", draft.tried),
-        ("Nothing gave the reference's numbers; these are by far the nearest:", draft.nearest),
-    ):
+    """Yields the values chosen by trials, as paragraphs of the file's docstring."""
+    heading = words.matching(draft.deviation.title if draft.deviation else "", draft.form)
+    for title, found in ((heading, draft.tried), (words.CLOSEST, draft.nearest)):
         if found:
             yield "\n    ".join([f"\n{title}", *(f"{name}: {value}" for name, value in found.items() if value)])
 
@@ -79,7 +69,7 @@ def _decided(draft: Draft) -> Iterator[str]:
 def _build(draft: Draft) -> str:
     made, parent, own = draft.construction.text, "", list[str]()
     head = f'framework = "{draft.adapter}"'
-    own += [f"{_attribute(leaf.path)} = None  # {UNPAIRED}" for leaf in draft.match.unpaired]
+    own += [f"{_attribute(leaf.path)} = None  # {words.UNPAIRED}" for leaf in draft.match.unpaired]
     if draft.framework == "nnx":
         own.append("nnx.update(module, jax.tree.map(lambda value: value.astype(dtype), nnx.state(module, nnx.Param)))")
     lines = [f"module = {made}", *own, "return module"] if own else [f"return {made}"]
@@ -100,11 +90,11 @@ def _call(draft: Draft, selection: Selection, open_: Mapping[str, str]) -> str:
         f'        "{name}": {_OF_IDS.get(text, text)},{_todo(open_, f"argument {name}")}' for name, text in draft.given(selection).items()
     ]
     lines += [f'        "return": lambda output, inputs: {draft.output},'] * (draft.output != "output")
-    lines += [f'        "{name}": lambda inputs: None,  # {TODO} what this argument is given' for name in draft.call.unknown]
+    lines += [f'        "{name}": lambda inputs: None,  # {words.TODO} {words.UNKNOWN}' for name in draft.call.unknown]
     if not lines:
-        return f"# {TODO} {open_['failure']}" if "failure" in open_ else ""
-    body = "\n".join([*lines, *([f"        # {TODO} {open_['failure']}"] if "failure" in open_ else [])])
-    return f'# argument of the module: input of the component\ncall = {{\n    "{draft.component}": {{\n{body}\n    }},\n}}'
+        return f"# {words.TODO} {open_['failure']}" if "failure" in open_ else ""
+    body = "\n".join([*lines, *([f"        # {words.TODO} {open_['failure']}"] if "failure" in open_ else [])])
+    return f'# {words.CALL}\ncall = {{\n    "{draft.component}": {{\n{body}\n    }},\n}}'
 
 
 def _config(draft: Draft, selection: Selection, open_: Mapping[str, str]) -> str:
@@ -113,13 +103,13 @@ def _config(draft: Draft, selection: Selection, open_: Mapping[str, str]) -> str
     if not fields:
         return base and f"config = {base}"
     body = "\n".join(f'    "{name}": {_literal(value)},{_todo(open_, name)}' for name, value in fields.items())
-    return f"# config fields that the module fixes: the cases are made with these values\nconfig = {base and base + ' | '}{{\n{body}\n}}"
+    return f"# {words.CONFIG}\nconfig = {base and base + ' | '}{{\n{body}\n}}"
 
 
 def _weights(draft: Draft, selection: Selection, open_: Mapping[str, str]) -> str:
     root = draft.root(selection)
     tables = tables_of(root)
-    notes = [f"{TODO} which parameter is {leaf.path} of shape {leaf.shape}?" for leaf in draft.match.left]
+    notes = [words.unmatched(leaf.path, leaf.shape) for leaf in draft.match.left]
     notes += [text for name, text in open_.items() if name.startswith("missing ")]
     if not any(tables.values()) and not notes:
         return ""
@@ -129,10 +119,10 @@ def _weights(draft: Draft, selection: Selection, open_: Mapping[str, str]) -> st
             f"{name}: {text}" for name, text in open_.items()
             if name.startswith(("axes of", "order of")) and name.endswith(f" {component}")
         ]  # fmt: skip
-        inside = [*(f"# {TODO} {text}" for text in notes_of), *(f"{_tuple(row)}," for row in rows)]
+        inside = [*(f"# {words.TODO} {text}" for text in notes_of), *(f"{_tuple(row)}," for row in rows)]
         lines += [f'    "{component}": (', *(f"        {line}" for line in inside), "    ),"]
     body = "\n".join([*lines, *(f"    # {note}" for note in notes)])
-    return f"# end of the canonical name, end of the module's own name, axes of the module's tensor\nweights = {{\n{body}\n}}"
+    return f"# {words.WEIGHTS}\nweights = {{\n{body}\n}}"
 
 
 def _tuple(row: Sequence[str]) -> str:
@@ -146,7 +136,7 @@ def _foot(draft: Draft) -> str:
 
 
 def _todo(open_: Mapping[str, str], name: str) -> str:
-    return f"  # {TODO} {open_[name]}" if name in open_ else ""
+    return f"  # {words.TODO} {open_[name]}" if name in open_ else ""
 
 
 def _literal(value: Any) -> str:

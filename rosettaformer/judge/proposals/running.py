@@ -1,4 +1,4 @@
-"""Runs a draft as the port that would be written: with which masks and dtypes it runs, and how large its errors are."""
+"""Runs a draft as the port that would be written, to find masks and dtypes and measure errors."""
 
 import contextlib
 import dataclasses
@@ -17,6 +17,7 @@ from ..case import Case
 from ..catalogue import Alteration
 from ..diagnosis import altered
 from ..expectation.components import answer
+from . import words
 from .components import is_model
 from .draft import Choice, Draft, Selection
 from .helpers import DIALECTS
@@ -25,28 +26,26 @@ from .trials import FIRST, trial_cases
 from .user_code import FAILURES, failure, limited
 
 DTYPES = ("float64", "float32")
-_SHAPE = "its output has the shape"
 _CONFIG = re.compile(r'\A""".*?"""|^config = \{.*?^\}', re.MULTILINE | re.DOTALL)
-SAME = 2e-5  # of the largest number: the error of a port that is right except for what it computes in float32
-TRIED = 200  # at most this many combinations of values, whatever the machine's load
+SAME = 2e-5  # relative to the largest number: the error of a correct port that computes some things in float32
+TRIED = 200  # the most combinations of values, independent of the machine's load
 
 
 def combinations(choices: Sequence[Choice]) -> Iterator[dict[str, Any]]:
-    """Yields every combination of values, those with the fewest unlikely ones first."""
+    """Yields all combinations of values, those with the fewest unlikely values first."""
     found = itertools.product(*(range(len(choice.values)) for choice in choices))
     for indices in sorted(itertools.islice(found, 20_000), key=lambda indices: (sum(map(bool, indices)), sum(indices))):
         yield {choice.name: choice.values[index] for choice, index in zip(choices, indices, strict=True)}
 
 
 def start(draft: Draft, masked: bool) -> None:
-    """Sets the masks and the dtypes with which the module gives an output of the right shape, so that what does not depend on them can be
-    tried, and the expression for that output, if the module returns several things; or why there are none.
+    """Finds masks, dtypes and an expression with which the output has the right shape.
 
     masked: whether it needs masks even if a case has none.
     """
     case = trial_cases(draft, draft.selection, "all")[0]
     problems: dict[str, None] = {}
-    if draft.component == "positional_encoding":  # what it is given shows when it runs
+    if draft.component == "positional_encoding":  # its inputs become known when it runs
         draft.undecided = {}
     plain, needed = draft.choices, draft.call.filled
     filled = [dataclasses.replace(one, values=tuple(needed.get(one.argument, one.values))) for one in plain]
@@ -63,37 +62,37 @@ def start(draft: Draft, masked: bool) -> None:
                 return
             problems |= {problem: None for _, problem in found.values()}
     draft.choices = plain
-    draft.failure = next((problem for problem in problems if problem.startswith(_SHAPE)), next(iter(problems)))
+    draft.failure = next((problem for problem in problems if problem.startswith(words.WRONG_SHAPE)), next(iter(problems)))
     if case.inputs.get("target") is not None:
         vectors = (*case.inputs["target"].shape, case.config.model_width)
-        draft.gives_vectors = f"{_SHAPE} {vectors}," in " ".join(problems)
+        draft.gives_vectors = f"{words.WRONG_SHAPE} {vectors}," in " ".join(problems)
 
 
 def _attempt(draft: Draft, selection: Selection, case: Case, dtype: str) -> tuple[str | None, str]:
-    """Returns the expression for the output, applied to what the module returns, and no problem; or None, and why there is none."""
+    """Returns the expression for the output and no problem, or None and the problem."""
     shape = answer(case)["output"].shape
     try:
         found = _run(_adapter(draft, selection), case, dtype)
         if '"position_bt"' in draft.given(selection).values() and _ignores_positions(draft, selection, case, found):
-            return None, "its output does not depend on the positions that it is given"
+            return None, words.IGNORES_POSITIONS
     except FAILURES as error:
         return None, failure(error)
     several: dict[Any, Any] = dict(enumerate(found)) if isinstance(found, tuple) else found if isinstance(found, dict) else {"": found}
     for name, value in several.items():
         text = _reshaped(draft, case, f"output[{json.dumps(name)}]" if name != "" else "output", getattr(value, "shape", None), shape)
         if text and str(value.dtype) != dtype:
-            return None, f"its output is {value.dtype}"
+            return None, words.of_dtype(value.dtype)
         if text:
             return text, ""
     if own := [str(value.shape) for value in several.values() if hasattr(value, "shape")]:
-        return None, f"{_SHAPE} {' and '.join(own)}, where {shape} is required"
-    return None, f"it gives {' and '.join(type(value).__name__ for value in several.values())}, where a tensor of shape {shape} is required"
+        return None, words.wrong_shape(own, shape)
+    return None, words.no_tensor([type(value).__name__ for value in several.values()], shape)
 
 
 def _reshaped(draft: Draft, case: Case, text: str, own: Any, shape: tuple[int, ...]) -> str:
-    """Returns the expression that gives a tensor of its own shape the required shape; empty if there is none.
+    """Returns the expression that gives a tensor the required shape; "" if there is none.
 
-    All positions of all rows may be one axis; and an encoding of positions may have no batch axis.
+    All positions of all rows may be one axis, and encodings of positions may have no batch axis.
     """
     if own == shape:
         return text
@@ -112,7 +111,7 @@ def _ignores_positions(draft: Draft, selection: Selection, case: Case, found: An
 
 
 class Trials:
-    """The errors of a draft with one value or another of what is open. Nothing runs twice."""
+    """The errors of a draft for different values of its choices. Nothing runs twice."""
 
     def __init__(self, draft: Draft) -> None:
         self.draft = draft
@@ -121,7 +120,7 @@ class Trials:
         self._runs: dict[tuple[str, str], Any] = {}
 
     def error(self, selection: Selection, group: str, deviation: Alteration | None) -> float:
-        """Returns the largest error on the cases of a group, given a deviation of the norms; infinite if the module cannot be run."""
+        """Returns a group's largest error with a bug of the norms; infinity if it fails."""
         key = group, *sorted(selection.items())
         if key not in self._found:
             self._found[key] = self._outputs(selection, group)
@@ -132,7 +131,7 @@ class Trials:
         return self._errors[named]
 
     def form(self) -> str:
-        """Returns the form in which the model gives its logits, if they are then the reference's."""
+        """Returns the form of the model's logits, if they then match the reference."""
         draft, found = self.draft, dict[str, float]()
         for case, output in self._outputs(draft.selection, "all"):
             found |= {form: max(error, found.get(form, 0.0)) for form, error in _errors(case, output, draft.deviation).items()}
@@ -140,14 +139,14 @@ class Trials:
         return best if best and found[best] < min(SAME, found[""]) else ""
 
     def _outputs(self, selection: Selection, group: str) -> list[tuple[Case, Any]]:
-        """Returns the cases with the module's outputs; empty if it fails. What only the judge reads of the config does not change them."""
+        """Returns the cases with outputs, or [] on failure. Ignores the judge's fields."""
         text, found = written(self.draft, selection), []
         module = _CONFIG.sub("", text)
         try:
             for case in trial_cases(self.draft, selection, group):
                 key = module, _digest(case, module)
                 if key not in self._runs:
-                    self._runs[key] = None  # if it fails
+                    self._runs[key] = None  # the result if it fails
                     self._runs[key] = _run(_adapter(self.draft, selection, text), case, self.draft.dtypes[0])
                 found.append((case, self._runs[key]))
         except FAILURES:
@@ -156,7 +155,7 @@ class Trials:
 
 
 def _digest(case: Case, module: str) -> str:
-    """Returns a digest of what a module of that text sees of a case: its arrays, and the config fields that the text names."""
+    """Returns a digest of what a module reads of a case: arrays, and config fields in its text."""
     found = hashlib.sha256()
     for name, value in (*case.inputs.items(), *case.parameters.items()):
         found.update(f"{name} {value.shape}".encode() + value.tobytes() if isinstance(value, np.ndarray) else f"{name} {value}".encode())
@@ -166,7 +165,7 @@ def _digest(case: Case, module: str) -> str:
 
 
 def _adapter(draft: Draft, selection: Selection, text: str = "") -> Any:
-    """Returns the judge's adapter of the port as it would be written. text: of its file, if it is known."""
+    """Returns the judge's adapter for the port. text: of its file, if known."""
     port = ModuleType("proposed_port")
     exec(compile(text or written(draft, selection), "proposed_port.py", "exec"), port.__dict__)
     port.modes = ("eager",)  # type: ignore[attr-defined]
@@ -179,9 +178,7 @@ def _run(adapter: Any, case: Case, dtype: str) -> Any:
 
 
 def _errors(case: Case, found: Any, deviation: Alteration | None) -> dict[str, float]:
-    """Returns the largest difference from the reference, as a fraction of its largest number, for each form in which a model may give its
-    logits; infinite if it is not such an array.
-    """
+    """Returns the largest relative error for each form of logits; infinity for a wrong shape."""
     outputs = altered.answer((deviation,), case) if deviation else answer(case)
     if outputs is None or not isinstance(found, np.ndarray) or found.shape != outputs["output"].shape:
         return {"": np.inf}
@@ -190,7 +187,7 @@ def _errors(case: Case, found: Any, deviation: Alteration | None) -> dict[str, f
 
 
 def _forms(case: Case, wanted: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-    """Yields the wanted output, and others that a model may give instead, which is not for the proposal to judge."""
+    """Yields the expected output, and other accepted forms of logits."""
     yield "", wanted
     if is_model(case.component):
         shares = np.exp(wanted - wanted.max(-1, keepdims=True))
@@ -201,12 +198,12 @@ def _forms(case: Case, wanted: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def is_causal(draft: Draft) -> bool:
-    """Whether the first position of a stack or layer keeps its output if the last one's input changes: later tokens are hidden."""
+    """Whether the first position's output ignores the last position's input."""
     with contextlib.suppress(*FAILURES):
         adapter, case = _adapter(draft, draft.selection), trial_cases(draft, draft.selection, "all")[0]
         name, x = next((name, value) for name, value in case.inputs.items() if value is not None)
         other = x.copy()
-        other[:, -1] = np.where(x[:, -1] == FIRST, FIRST + 1, FIRST)  # for ids: two that are not padding
+        other[:, -1] = np.where(x[:, -1] == FIRST, FIRST + 1, FIRST)  # for ids: two ids other than padding
         first, second = (
             _run(adapter, dataclasses.replace(case, inputs={**case.inputs, name: value}), draft.dtypes[0]) for value in (x, other)
         )

@@ -1,4 +1,4 @@
-"""The tensors of a module's parameters, and the axes that one may have: every order and grouping of letters that gives its shape."""
+"""A module's parameter tensors, and the axes they can have: orders and groupings of letters."""
 
 import itertools
 import math
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 class Leaf:
     """A parameter: its native name and shape.
 
-    first: which of its axes come first, "out" (outputs) or "in" (inputs); "" if that is open.
+    first: which axes come first, "out" (outputs) or "in" (inputs); "" if unknown.
     """
 
     path: str
@@ -30,11 +30,12 @@ class Leaf:
 def layouts(
     axes: str, outputs: str, shape: Sequence[int], sizes: Mapping[str, int], first: str = "", part: tuple[int, int] = (0, 1)
 ) -> list[str]:
-    """Returns the native axes that a parameter with these canonical axes may have in a tensor of that shape, the most usual first.
+    """Returns the possible native axes of a parameter in a tensor of that shape, likeliest first.
 
-    axes: `d h k`. outputs: its letters that are outputs, `h k`. first: "out" or "in", if it is known which of them come first. part: the
-    parameter is part i of n of the tensor. Only orders in use are included: inputs and outputs are each contiguous, in their order, an axis
-    of size 1 at the end or the beginning; if none of these has the shape, any order that has it.
+    axes: `d h k`. outputs: the output letters, `h k`. first: "out" or "in" if known. part: the
+    parameter is part i of n of the tensor. Only common orders are tried: inputs and outputs each
+    contiguous and in order, axes of size 1 at either end. If none gives the shape, all orders are
+    tried.
     """
     index, count = part
     letters = axes.split()
@@ -55,12 +56,12 @@ def layouts(
 
 
 def _placed(outs: list[str], tokens: list[str]) -> list[list[str]]:
-    """Returns the outputs with the part inserted: parts beside each other, and within each head."""
+    """Returns the output orders with the part's axis inserted, outside or inside heads."""
     return [[*outs[:place], *tokens, *outs[place:]] for place in range(len(outs) if tokens else 1)]
 
 
 def _grouped(order: list[str], shape: Sequence[int], sizes: Mapping[str, int]) -> Iterator[str]:
-    """Yields the ways to join neighbours of the order into axes that have the shape."""
+    """Yields the ways to merge adjacent letters into axes of the shape."""
     wanted = [size for size in shape if size != 1]
     lengths = [list(range(1, len(order) + 1))] * len(wanted)
     for cut in itertools.product(*lengths):

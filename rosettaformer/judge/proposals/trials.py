@@ -1,4 +1,4 @@
-"""Small cases on which open choices are tried: one for each part of a model in which a choice shows, with the other parts silent."""
+"""Small cases for trying choices: one part of a model is active, the others are silent."""
 
 import math
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from ..suite.transformer import ids
 from .components import inputs, is_model, masks
 from .draft import Draft, Selection
 
-QUIET, FIRST = 0.01, 3  # the size to which a row is reduced, and the first id that is neither padding nor special
+QUIET, FIRST = 0.01, 3  # the scale of quiet rows, and the first id that is neither padding nor special
 
 
 def example(component: str, sizes: dict[str, Any], decoder_only: bool) -> dict[str, Any]:
@@ -27,7 +27,7 @@ def example(component: str, sizes: dict[str, Any], decoder_only: bool) -> dict[s
 
 
 def trial_cases(draft: Draft, selection: Selection, group: str) -> list[Case]:
-    """Returns small cases in which everything that does not show the group is silent: the outputs of the other sub-layers are zero."""
+    """Returns small cases in which only the group's part is active."""
     fixed = draft.config(selection)
     build = Builder(fixed, draft.shared)
     config = build.config("nn_transformer", **fixed)
@@ -47,8 +47,10 @@ def trial_cases(draft: Draft, selection: Selection, group: str) -> list[Case]:
 
 
 def _quieten(case: Case) -> None:
-    """Gives the first layer rows of a variance so small that what is added to it shows, down to 1e-12; of a model not smaller than
-    positions in float32 allow: each token is nearly the opposite of its position, or all tables are small.
+    """Gives the first layer rows whose variance is so small that epsilon matters, down to 1e-12.
+
+    For whole models, float32 positions limit how small: tokens nearly cancel their positions, or
+    all tables are small.
     """
     for name in {"x_btd", "x_bsd"} & case.inputs.keys():
         case.inputs[name][...] *= np.array([1, 1e-2, 1e-4])[:, None, None]
@@ -69,9 +71,9 @@ def _quieten(case: Case) -> None:
 
 
 def _silent(name: str, group: str, component: str) -> bool:
-    """Whether a parameter is zero in the cases of a group."""
+    """Whether a parameter is zero in a group's cases."""
     hiding = group in ("source", "target")
-    if hiding and ".query." in f".{name}":  # every visible key has the same weight, whatever is wrong with the logits
+    if hiding and ".query." in f".{name}":  # visible keys have equal weights, whatever the logits are
         return True
     if ".feed_forward.output." in f".{name}":
         return hiding or group in ("norms", "attention")
@@ -81,7 +83,7 @@ def _silent(name: str, group: str, component: str) -> bool:
 
 
 def _inputs(component: str, config: TransformerConfig, group: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields the inputs of the cases: without masks and, if masks are tried, with them."""
+    """Yields the cases' inputs: without masks and, if masks are tried, with masks."""
     of_source, of_target = group in ("source", "all"), group in ("target", "all")
     if is_model(component):
         yield from _tokens(component, config, of_source, of_target)
@@ -101,7 +103,7 @@ def _inputs(component: str, config: TransformerConfig, group: str) -> Iterator[t
 
 
 def _tokens(component: str, config: TransformerConfig, of_source: bool, of_target: bool) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields the ids that a whole model is given: without padding and, if masks are tried, with it."""
+    """Yields a whole model's ids: without padding and, if masks are tried, with padding."""
     whole = np.ones((B, S), bool), np.ones((B, T), bool)
     padded = ragged(B, S) if of_source else whole[0], ragged(B, T) if of_target else whole[1]
     for name, (source, target) in (("plain", whole), ("masked", padded))[: 1 + (of_source or of_target)]:

@@ -1,4 +1,4 @@
-"""Decides by trying: runs every value of what is open on cases that tell the values apart; a value is chosen if it is clearly the best."""
+"""Settles choices by trials, on cases that distinguish their values."""
 
 import dataclasses
 import itertools
@@ -6,17 +6,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..catalogue import Alteration, defects_of
+from . import words
 from .components import is_model
 from .draft import Choice, Draft, Selection
 from .running import SAME, TRIED, Trials, combinations
 
-WIDE, NARROW = 1e-9, 2e-6  # between them lie the errors in float64 of constants and tables in float32
-APART = 10  # every other value's error is at least this many times the best one's, if a case tells them apart
-FAR = 5  # the same if the best is not right, but by far the nearest
+WIDE, NARROW = 1e-9, 2e-6  # float64 errors caused by float32 constants and tables are between these
+APART = 10  # if a case distinguishes the values, other errors are at least this many times the best error
+FAR = 5  # the same factor, if the best value does not match but comes nearest
 NEAR = 0.3  # the largest error of a value that counts as near
-# the parts in which a choice shows; the last two: masks of the given keys, and of a decoder's own
+# the parts that a choice affects; the last two are masks of the given keys and of a decoder's own keys
 GROUPS = ("norms", "feed_forward", "attention", "source", "target")
-# the groups of cases in their order, and the groups of choices tried on them: a choice that does not show by itself may show with others
+# groups of cases in order, and the groups of choices tried on them; some choices only matter together
 STEPS = (
     ("norms", ("norms",)),
     ("feed_forward", ("feed_forward",)),
@@ -24,16 +25,16 @@ STEPS = (
     *((group, (group,)) for group in GROUPS[2:]),
     ("all", GROUPS),
 )
-NORMS = defects_of("deviation")["NRM1"].hypotheses  # what users' norms divide by
-Found = tuple[dict[str, Any], Alteration | None]  # values, and the deviation of the norms with which they give the reference's numbers
+NORMS = defects_of("deviation")["NRM1"].hypotheses  # known variants of the divisor in users' norms
+Found = tuple[dict[str, Any], Alteration | None]  # values, and the known bug of the norms with which they match the reference
 
 
 def decide(draft: Draft) -> None:
-    """Sets what trying decides: each group of choices that shows in the same part of a model, on cases in which the other parts are silent.
+    """Settles the choices, group by group, on cases where other parts of the model are silent.
 
-    A combination that gives the reference's numbers is sought first, also with a known deviation of the norms; then each of its values that
-    is clearly better than every other is decided. If none gives these numbers, the one that is by far the nearest is taken, and reported
-    so.
+    First looks for a combination that matches the reference, also with a known bug of the norms;
+    each of its values that is clearly better than the others is settled. If none matches, a
+    combination that comes much nearer than the others is used, and reported as such.
     """
     trials = Trials(draft)
     for near in (False, True):
@@ -46,18 +47,18 @@ def decide(draft: Draft) -> None:
 
 
 def _limit_dtypes(trials: Trials) -> None:
-    """Drops float64 if a module whose norms are right, also in rows of small variance, has errors as large as float32 numbers cause."""
+    """Drops float64 if the norms match, but other errors are as large as float32's."""
     draft = trials.draft
     small, ordinary = (
         [trials.error(draft.selection, group, draft.deviation) for group in groups] for groups in (GROUPS[:2], (*GROUPS[2:], "all"))
     )
     coarse = [error for error in ordinary if WIDE < error < NARROW]
     if draft.dtypes == ("float64", "float32") and max(small) < SAME and coarse:
-        draft.dtypes, draft.refused = ("float32",), f"it errs by {max(coarse):.0e}, as what computes with numbers of float32"
+        draft.dtypes, draft.refused = ("float32",), words.single_precision(max(coarse))
 
 
 def _settle(trials: Trials, choices: Sequence[Choice], group: str, near: bool) -> bool:
-    """Decides the choices that the group shows; returns whether the numbers are the reference's. near: the nearest ones suffice."""
+    """Settles the group's choices. Returns whether outputs match. near: the nearest suffice."""
     draft, before = trials.draft, dict(trials.draft.selection)
     likely = [dataclasses.replace(choice, values=choice.values[:1]) if choice.read else choice for choice in choices]
     tried = [before | values for values in itertools.islice(combinations(likely), TRIED + 1)]
@@ -74,12 +75,12 @@ def _settle(trials: Trials, choices: Sequence[Choice], group: str, near: bool) -
             del draft.undecided[choice.name]
             (draft.tried if exact else draft.nearest)[choice.name] = said(draft, choice, choice.value(draft.selection))
         elif limited:
-            draft.undecided[choice.name] = f" ({TRIED} combinations were tried, not all)"
+            draft.undecided[choice.name] = words.limited(TRIED)
     return bool(exact)
 
 
 def _exact(trials: Trials, tried: Sequence[dict[str, Any]], group: str) -> Found | None:
-    """Returns the first selection that gives the reference's numbers, and with which deviation of the norms; None if none do."""
+    """Returns the first matching selection, and the bug of the norms; None if none matches."""
     known = trials.draft.deviation
     possible: tuple[Alteration | None, ...] = (known,) if known else (None,) if group == "all" else (None, *NORMS)
     found = itertools.product(possible, tried)
@@ -87,7 +88,7 @@ def _exact(trials: Trials, tried: Sequence[dict[str, Any]], group: str) -> Found
 
 
 def _climbed(trials: Trials, tried: Sequence[dict[str, Any]], choices: Sequence[Choice], group: str) -> Found | None:
-    """Returns the selection that gives the reference's numbers, from the nearest by the best value of each choice in turn; or None."""
+    """Improves the nearest selection one choice at a time; None if it does not match then."""
     deviation = trials.draft.deviation
 
     def error(selection: Selection) -> float:
@@ -100,9 +101,9 @@ def _climbed(trials: Trials, tried: Sequence[dict[str, Any]], choices: Sequence[
 
 
 def _is_decided(trials: Trials, choice: Choice, group: str, exact: bool) -> bool:
-    """Sets the best value of a choice; returns whether it is clearly better than every other.
+    """Sets the best value of a choice. Returns whether it is clearly better than all others.
 
-    Of masks the likeliest right one is taken: one mask has many forms.
+    For masks, the likeliest matching form is chosen, since one mask has many forms.
     """
     draft, name = trials.draft, choice.name
     if exact and (choice.argument or name == "padding_id"):
@@ -110,7 +111,7 @@ def _is_decided(trials: Trials, choice: Choice, group: str, exact: bool) -> bool
     errors = [trials.error({**draft.selection, name: value}, group, draft.deviation) for value in choice.values]
     best, *others = sorted(errors)
     if exact and choice.read and choice.value(draft.selection) == choice.values[0]:
-        decided = errors[0] < SAME < max(others)  # as read from the module, and the cases show it
+        decided = errors[0] < SAME < max(others)  # read from the module, and confirmed by the cases
     elif exact:
         decided = all(error > max(APART * best, SAME) for error in others)
     else:
@@ -121,7 +122,7 @@ def _is_decided(trials: Trials, choice: Choice, group: str, exact: bool) -> bool
 
 
 def said(draft: Draft, choice: Choice, value: Any) -> str:
-    """Returns a value of a choice, in words."""
+    """Describes a value of a choice."""
     if choice.name.startswith("axes of"):
         parts = [part for part in draft.match.root.within() if part.component == choice.name.removeprefix("axes of ")]
         rows = [row for part in parts for row in part.rows if len(row.axes) > 1]

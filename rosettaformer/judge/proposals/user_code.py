@@ -1,4 +1,4 @@
-"""The user's code: loads what `--from` names, stops a step of it that takes too long, and puts what it raises into words."""
+"""The user's code: loads what `--from` names, limits its time, and formats its errors."""
 
 import contextlib
 import importlib
@@ -22,23 +22,23 @@ from reference_numpy.suggestions import known
 from ...common.processes import innermost, words
 from ...common.reading import read_bytes
 
-FAILURES = (Exception, SystemExit)  # what the user's code may raise
-LIMIT = 300  # seconds for one step: an import, the building of a module, a call
-# the beginnings of log lines of absl, and of TensorFlow before it
+FAILURES = (Exception, SystemExit)  # errors expected from the user's code
+LIMIT = 300  # seconds for one step: an import, building a module, a call
+# prefixes of log lines of absl, and of TensorFlow before absl
 _LOGGED = re.compile(rb"WARNING: All log messages before absl::|[IWE]\d{4} \d\d:\d\d:\d+\.\d+|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [IWE] ")
 
 
 class TooLong(BaseException):
-    """Raised if a step takes too long; no code that handles errors catches it."""
+    """Raised if a step takes too long. Bypasses the user's exception handlers."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """A class or function that builds a module: the module that defines it, and its name there."""
+    """A class or function that builds a module: its defining module and its name there."""
 
     module: ModuleType
     name: str
-    folder: str = ""  # of its file; empty if it is an importable module
+    folder: str = ""  # of its file; "" for an importable module
 
     @property
     def make(self) -> Callable[..., Any]:
@@ -46,24 +46,23 @@ class Source:
 
     @property
     def rotates(self) -> bool:
-        """Whether its file has a word of rotary positions, or it takes rotations."""
+        """Whether its file mentions RoPE, or it takes rotations."""
         with contextlib.suppress(OSError, TypeError):
             return bool(re.search(r"rope|rotary|rotate_half|freqs_cis|inv_freq", inspect.getsource(self.module), re.IGNORECASE))
         return False
 
     @property
     def imported(self) -> str:
-        """Returns the lines that import it; a file in another folder than this one is found by its folder."""
+        """Returns the lines that import it, with its folder in sys.path if necessary."""
         line = f"from {self.module.__name__} import {self.name}"
         return line if self.folder in ("", os.getcwd()) else f"sys.path.insert(0, {self.folder!r})\n{line}"
 
 
 @contextlib.contextmanager
 def loaded(text: str) -> Iterator[Source]:
-    """Loads the class or function that `my_model.py:Model` or `package.module:Model` names; what its import leaves behind goes with the
-    block.
+    """Loads what `my_model.py:Model` or `package.module:Model` names, until the block ends.
 
-    Raises ValueError if there is no such file or module, if its code fails, or if it has no such name.
+    Raises ValueError if the file, module or name does not exist, or its code fails.
     """
     where, _, name = text.partition(":")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -75,11 +74,11 @@ def loaded(text: str) -> Iterator[Source]:
             module = _of_file(Path(where)) if where.endswith(".py") else _of_name(where)
         own = [one for one, value in vars(module).items() if inspect.isclass(value) and value.__module__ == module.__name__]
         if not name:
-            raise ValueError(f"a class of {where} must be named, as in {where}:Model; it has {', '.join(own) or 'none'}")
+            raise ValueError(f"append the class to {where}, as in {where}:Model; its classes are {', '.join(own) or 'none'}")
         if not callable(getattr(module, name, None)):
             known("class", [name], own or [name])
-            raise ValueError(f"{name} of {where} must be a class or a function")
-        alone = where.endswith(".py") and module.__name__ == Path(where).stem  # not part of a package, which is found from here
+            raise ValueError(f"{name} in {where} is not a class or function")
+        alone = where.endswith(".py") and module.__name__ == Path(where).stem  # not part of a package that is importable from here
         yield Source(module, name, str(Path(where).resolve().parent) if alone else "")
     finally:
         sys.path[:] = path
@@ -89,11 +88,11 @@ def loaded(text: str) -> Iterator[Source]:
 
 def _of_file(path: Path) -> ModuleType:
     if not path.is_file():
-        raise ValueError(f"there is no file {path}")
+        raise ValueError(f"{path} does not exist")
     if not re.fullmatch(r"[^\W\d]\w*", path.stem):
-        raise ValueError(f"a file that a port imports must have a Python name, such as my_model.py; got {path.name}")
+        raise ValueError(f"{path.name} cannot be imported: rename it to a Python name, such as my_model.py")
     if path.stem in sys.modules:
-        raise ValueError(f"a file that a port imports must not have the name of a module that Python already has: {path.name}")
+        raise ValueError(f"{path.name} has the name of a Python module that is already imported: rename the file")
     module = ModuleType(path.stem)
     module.__file__ = str(path.resolve())
     sys.path.insert(0, str(path.resolve().parent))
@@ -102,14 +101,14 @@ def _of_file(path: Path) -> ModuleType:
         exec(compile(read_bytes(path), path.resolve(), "exec"), module.__dict__)
     except FAILURES as error:
         sys.modules.pop(path.stem, None)
-        if isinstance(error, ImportError) and (package := _package(path)):  # it imports its neighbours as a part of its package
+        if isinstance(error, ImportError) and (package := _package(path)):  # its relative imports need its package
             return _of_name(package)
         raise ValueError(f"{path} cannot be run: {failure(error)}") from error
     return module
 
 
 def _package(path: Path) -> str:
-    """Returns the name by which a file in a folder of this one is imported; empty if it has none."""
+    """Returns the dotted name of a file in a subfolder of the current folder; "" if it has none."""
     with contextlib.suppress(ValueError):
         parts = path.resolve().with_suffix("").relative_to(Path.cwd()).parts
         return ".".join(parts) if len(parts) > 1 and all(part.isidentifier() for part in parts) else ""
@@ -121,19 +120,19 @@ def _of_name(name: str) -> ModuleType:
         return importlib.import_module(name)
     except FAILURES as error:
         where = name or "the part before the colon"
-        raise ValueError(f"{where} must be a file ending in .py or an importable module: {failure(error)}") from error
+        raise ValueError(f"{where} is not a .py file or an importable module: {failure(error)}") from error
 
 
 def failure(error: BaseException) -> str:
-    """Returns the error and its message, without a terminal's codes for bold and colours."""
+    """Returns the error's class and message, without terminal escape sequences."""
     return re.sub(r"\x1b\[[0-9;]*m", "", words(innermost(error)))
 
 
 @contextlib.contextmanager
 def limited(what: str) -> Iterator[None]:
-    """Ends a step of the user's code that sleeps or loops: raises TooLong, again and again, after `LIMIT` seconds.
+    """Raises TooLong, repeatedly, once a step of the user's code has run for `LIMIT` seconds.
 
-    Only in the main thread: no other gets signals.
+    Works only in the main thread, since other threads get no signals.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -153,7 +152,7 @@ def limited(what: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Drops Python's warnings, standard output and the log lines of a framework's libraries while the block runs."""
+    """Suppresses warnings, standard output and frameworks' log lines during the block."""
     with _without_logs(), contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -161,7 +160,7 @@ def quiet() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _without_logs() -> Iterator[None]:
-    """Holds back what bypasses Python on the descriptor of standard error, and writes what is not a log line when the block has ended."""
+    """Holds back standard error, and writes all but log lines after the block."""
     python, descriptor = sys.stderr, 2
     with tempfile.TemporaryFile() as held, open(os.dup(descriptor), "w", buffering=1, encoding="utf-8") as real:
         with contextlib.suppress(OSError, ValueError, AttributeError):

@@ -1,4 +1,4 @@
-"""A user's module, built at small sizes that all differ: its call, its parameters, and what its first call shows."""
+"""A user's module, built at small distinct sizes: its call and its parameters."""
 
 import contextlib
 import inspect
@@ -26,56 +26,57 @@ WIDTH, HEADS, SIZE = 12, 3, 4
 SIZES: dict[str, Any] = {
     "source_vocabulary": 11, "target_vocabulary": 17, "model_width": WIDTH, "heads": HEADS, "key_value_heads": HEADS, "key_size": SIZE,
     "value_size": SIZE, "feed_forward_width": Construction.width, "encoder_layers": 2, "decoder_layers": 2, "padding_id": 0,
-    "positions": "learned", "max_positions": 256,  # more than any case has
+    "positions": "learned", "max_positions": 256,  # more than any case needs
 }  # fmt: skip
 
 
 @dataclass
 class Started:
-    """What the first call of a Linen module shows: its parameters, its parts, and the inputs and outputs of each."""
+    """Parameters and submodules, as revealed by the first call of a Linen module."""
 
     variables: Mapping[str, Any] = field(default_factory=dict)
     modules: list[Any] = field(default_factory=list)
-    calls: dict[str, tuple[Any, Any]] = field(default_factory=dict)  # own path -> the first argument, and the output
+    calls: dict[str, tuple[Any, Any]] = field(default_factory=dict)  # path -> (first argument, output)
 
 
 class UserModule:
-    """The module of a class or function, and what can be seen of it.
+    """The module of a class or function, and what can be observed of it.
 
-    sizes: at which it is built. arguments: of its call. started: what its first call shows. leaves: its parameters. epsilon: what its norms
-    say. masked: whether its first call needs masks.
-    Raises ValueError if it cannot be built or called, or if it is not a module of a framework.
+    sizes: the sizes it is built at. arguments: of its call. started: what its first call reveals.
+    leaves: its parameters. epsilon: of its norms. masked: whether its first call needs masks.
+
+    Raises ValueError if it cannot be built or called, or is not a module of a framework.
     """
 
     def __init__(self, source: Source, plan: Construction, component: str, wanted: str) -> None:
         self.source, self.plan, self.sizes, self.masked = source, plan, _sizes(plan), False
         self._build(component, wanted)
         tables = {size for leaf in self.leaves for size in leaf.shape} & {SIZES["source_vocabulary"], SIZES["target_vocabulary"]}
-        if len({self.sizes["source_vocabulary"], self.sizes["target_vocabulary"]}) > len(tables) == 1:  # its tables are a single tensor
+        if len({self.sizes["source_vocabulary"], self.sizes["target_vocabulary"]}) > len(tables) == 1:  # both sides share one table
             self.sizes["source_vocabulary"] = self.sizes["target_vocabulary"]
             self._build(component, wanted)
         self.sizes |= _inferred(self.leaves, plan)
 
     @property
     def adapter(self) -> str:
-        """The framework as a port names it."""
+        """The framework's name in a port."""
         return BACKENDS[self.framework]
 
     def _build(self, component: str, wanted: str) -> None:
         self.module = self.plan.make(preset("nn_transformer", **self.sizes))
         self.framework = framework_of(self.module)
         if not self.framework or wanted not in ("", self.framework, self.adapter):
-            must = f"{self.source.name} must give a module of {wanted or 'torch, Keras or Flax'}"
-            raise ValueError(f"{must}; got {type(self.module).__name__}; the port of anything else is written by hand: docs/ports.md")
+            must = f"{self.source.name} must return a module of {wanted or 'torch, Keras or Flax'}"
+            raise ValueError(f"{must}; got {type(self.module).__name__}. Write ports of other objects yourself: docs/ports.md")
         self.arguments = _arguments(self.module, self.framework)
         self.started = self._start(component) if self.framework in ("keras", "linen") else Started()
         self.leaves = _leaves(self.module, self.framework, self.started.variables)
         self.epsilon = _epsilon(self.module, self.framework, self.started.modules)
 
     def _start(self, component: str) -> Started:
-        """Calls a Keras layer, or initialises a Linen module: they have no parameters before they are given inputs.
+        """Calls a Keras layer or initialises a Linen module, which have no parameters before that.
 
-        Raises ValueError if no component's inputs fit the module.
+        Raises ValueError if the inputs of no component fit the module.
         """
         models, layers = ["transformer", "token_encoder"], ["encoder_layer", "decoder_layer", "multi_head_attention"]
         likely = models if {"source_vocabulary", "target_vocabulary"} & self.plan.fields else layers
@@ -90,10 +91,10 @@ class UserModule:
                     return started
                 except FAILURES as error:
                     problems.append((len(call.unknown), failure(error)))
-        raise ValueError(f"the module cannot be called: {min(problems, key=lambda problem: problem[0])[1]}")
+        raise ValueError(f"calling the module failed: {min(problems, key=lambda problem: problem[0])[1]}")
 
     def _values(self, call: Call, name: str, decoder_only: bool) -> Iterator[dict[str, Any]]:
-        """Yields the arguments of a call as that component: without masks, and with masks of ones in the forms that modules take."""
+        """Yields arguments for such a call: without masks, and with common masks of ones."""
         arrays = {one: value for one, value in example(name, self.sizes, decoder_only).items() if value is not None}
         batch, length = next(iter(arrays.values())).shape[:2]
         arrays["zeros_btd"] = np.zeros((batch, length, self.sizes["model_width"]))
@@ -119,19 +120,19 @@ class UserModule:
 
 
 def _arguments(module: Any, framework: str) -> dict[str, inspect.Parameter]:
-    """Returns the arguments of a call of the module, without `*args` and `**kwargs`. Raises ValueError if it cannot be called."""
+    """Returns the call's arguments without * and **. Raises ValueError if not callable."""
     name = {"torch": "forward", "keras": "call"}.get(framework, "__call__")
     function = getattr(module, name, None)
     if function is None or getattr(function, "__qualname__", "") in ("_forward_unimplemented", "Layer.call"):
-        raise ValueError(f"{type(module).__name__} has no {name}: name a class that has one, in which its parts are called")
+        raise ValueError(f"{type(module).__name__} does not define {name}(). Choose a class that does")
     kinds = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
     return {name: parameter for name, parameter in inspect.signature(function).parameters.items() if parameter.kind not in kinds}
 
 
 def _started(module: Any, framework: str, values: Mapping[str, Any]) -> Started:
-    """Calls a Keras layer, which makes its variables; initialises a Linen module, which makes its parts and their parameters.
+    """Calls a Keras layer or initialises a Linen module, which creates its parameters.
 
-    Raises what the module raises.
+    Raises whatever the module raises.
     """
     found = Started()
     if framework == "keras":
@@ -154,12 +155,12 @@ def _started(module: Any, framework: str, values: Mapping[str, Any]) -> Started:
 
 
 def _leaves(module: Any, framework: str, variables: Mapping[str, Any]) -> list[Leaf]:
-    """Returns the trainable parameters, each once. variables: of a Linen module, which holds none itself."""
+    """Returns the trainable parameters. variables: of a Linen module."""
     if framework != "torch":
         found = variables.items() if framework == "linen" else attributes.variables(module)
         return [Leaf(path, tuple(value.shape), "in" if path.endswith("kernel") else "") for path, value in found]
     if lazy := [path for path, value in module.named_parameters() if type(value).__name__ == "UninitializedParameter"]:
-        raise ValueError(f"{lazy[0]} has no shape before the first call; name a function that builds the module and calls it once")
+        raise ValueError(f"{lazy[0]} has no shape before the first call. Choose a function that builds the module and calls it once")
     return [Leaf(path, tuple(value.shape), _first(module, path)) for path, value in module.named_parameters() if value.requires_grad]
 
 
@@ -172,11 +173,11 @@ def _first(module: Any, path: str) -> str:
 
 
 def _epsilon(module: Any, framework: str, others: Sequence[Any]) -> float | None:
-    """Returns what the norms of the module add to the variance, if all agree; None otherwise. others: modules that it has made."""
+    """Returns the norms' epsilon if all agree. others: modules that the module created."""
     found = set()
     own = module.modules() if framework == "torch" else attributes.parts(module)
     for node, name in itertools.product((*own, *others), ("eps", "epsilon", "variance_epsilon", "layer_norm_eps")):
-        with contextlib.suppress(*FAILURES):  # of a property
+        with contextlib.suppress(*FAILURES):  # reading a property may fail
             value = getattr(node, name, None)
             if isinstance(value, float) and 0 < value < 0.1:
                 found.add(value)
@@ -184,12 +185,12 @@ def _epsilon(module: Any, framework: str, others: Sequence[Any]) -> float | None
 
 
 def _sizes(plan: Construction) -> dict[str, Any]:
-    """Returns the sizes at which the module is built: all distinct, as far as its constructor can tell them apart."""
+    """Returns the sizes to build the module at, as distinct as its constructor allows."""
     sizes = dict(SIZES)
-    if "key_value_heads" in plan.fields:  # fewer than the heads, and more than one
+    if "key_value_heads" in plan.fields:  # fewer than heads, more than 1
         sizes |= {"model_width": 2 * WIDTH, "heads": 2 * HEADS, "key_value_heads": 2}
     if "key_size" in plan.fields:
-        sizes |= {"key_size": 6, "value_size": 10 if "value_size" in plan.fields else 6}  # even: features rotate in pairs
+        sizes |= {"key_size": 6, "value_size": 10 if "value_size" in plan.fields else 6}  # even, since RoPE rotates pairs
     if "heads" not in plan.fields and "key_size" not in plan.fields:
         sizes |= {"heads": 1, "key_value_heads": 1, "key_size": WIDTH, "value_size": WIDTH}
     if not {"source_vocabulary", "target_vocabulary"} <= plan.fields:
@@ -198,9 +199,7 @@ def _sizes(plan: Construction) -> dict[str, Any]:
 
 
 def _inferred(leaves: list[Leaf], plan: Construction) -> dict[str, Any]:
-    """Returns sizes that the constructor derives: of keys and values a projection's size for each head; of the feed-forward the size that
-    two kernels have beside the model width.
-    """
+    """Returns sizes that the constructor derives: head sizes, and the feed-forward width."""
     found, sizes = {}, _sizes(plan)
     width = sizes["model_width"]
     kernels = [leaf for leaf in leaves if len(leaf.shape) > 1 and width in leaf.shape]
@@ -219,6 +218,6 @@ def _inferred(leaves: list[Leaf], plan: Construction) -> dict[str, Any]:
 
 
 def _role(path: str) -> str:
-    """Returns the projection that the last step of a path names, which says what a tensor is for."""
+    """Returns the projection named by the last step of a path."""
     steps = [step for step in path.split(".") if step not in ("kernel", "weight")]
     return role_of(steps[-1]) if steps else ""

@@ -1,4 +1,4 @@
-"""Makes the rows of a port's `weights`, in a table for each component that is the same wherever it occurs."""
+"""Builds a port's `weights`: a table for each component that looks the same everywhere."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -12,7 +12,8 @@ Tables = dict[str, list[tuple[str, ...]]]
 def tables_of(root: Part) -> Tables:
     """Returns the rows of each component.
 
-    A part that is a sub-module of its own, and the same wherever it occurs, has a table; the rows of any other are in the table around it.
+    A part with its own submodule that looks the same everywhere has its own table. The rows of
+    other parts are in the enclosing table.
     """
     tables: Tables = {root.component: []}
     _fill(root, root, "", _own_tables(root), tables)
@@ -20,7 +21,7 @@ def tables_of(root: Part) -> Tables:
 
 
 def _own_tables(root: Part) -> set[str]:
-    """Returns the components that are the same wherever they occur, each in a sub-module of its own."""
+    """Returns the components that look the same everywhere, each in its own submodule."""
     found: dict[str, set[tuple[Any, ...]]] = {}
     for around in root.within():
         for part in around.parts:
@@ -32,7 +33,7 @@ def _own_tables(root: Part) -> set[str]:
 
 
 def _fill(part: Part, holder: Part, prefix: str, own: set[str], tables: Tables) -> None:
-    """Adds the rows of a part to the table of its holder; prefix: the part's canonical path inside the holder."""
+    """Adds a part's rows to its holder's table. prefix: its canonical path in the holder."""
     base = within(part.native, holder.native) if part is not holder else ""
     rows = tables[holder.component]
     rows += [(prefix + row.name, ".".join(filter(None, (base, row.native))), row.axes[0]) for row in part.rows]
@@ -50,7 +51,7 @@ def _fill(part: Part, holder: Part, prefix: str, own: set[str], tables: Tables) 
 
 
 def _stacked(part: Part, holder: Part, prefix: str, own: set[str]) -> Iterator[tuple[str, ...]]:
-    """Yields the rows that locate the layers of a stack: one for all if they are numbered, otherwise one each."""
+    """Yields the rows that locate a stack's layers: one if numbered, otherwise one each."""
     layers = [child for child in part.parts if child.path.startswith("layers.") and child.component in own]
     natives = [within(child.native, holder.native) for child in layers]
     common = {native.rpartition(".")[0] for native in natives}

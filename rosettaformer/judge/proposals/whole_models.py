@@ -1,4 +1,4 @@
-"""`new-port like`: writes a whole model in plain code, from the config of a checkpoint and the names of its tensors."""
+"""`new-port like`: writes a whole model in plain code, from a checkpoint's config and tensors."""
 
 import re
 import tomllib
@@ -15,12 +15,12 @@ from ...files.checkpoints.hugging_face.family import Family
 from ...files.checkpoints.hugging_face.rotary import GLOBAL, LOCAL, TYPES
 from ..templates import TEMPLATES
 
-PARTS = ("layers", "rotation", "attention", "model")  # of the text, in their order
-_COMPUTED = {"score_scale": {"query_pre_attn_scalar": 'config["query_pre_attn_scalar"] ** -0.5'}}  # fields by entries that are not equal
+PARTS = ("layers", "rotation", "attention", "model")  # of the text, in order
+_COMPUTED = {"score_scale": {"query_pre_attn_scalar": 'config["query_pre_attn_scalar"] ** -0.5'}}  # fields computed from entries
 
 
 def written(folder: Path, framework: str, file: str) -> str:
-    """Returns the text of a port: the whole model of a Hugging Face checkpoint, in plain code of a framework. file: its name."""
+    """Returns the port's text: a checkpoint's whole model in plain code. file: its name."""
     checkpoint = load(folder, "hugging-face")
     config, said = checkpoint.config, checkpoint.foreign["config.json"]
     family = FAMILIES[said["model_type"]]
@@ -33,13 +33,13 @@ def written(folder: Path, framework: str, file: str) -> str:
 
 
 def _filled(flags: Mapping[str, Any], values: Mapping[str, str]) -> str:
-    """Returns the lines of the templates whose conditions (`#: if`, `#: else`, `#: end`) hold, with values for `$names`."""
+    """Returns the template lines whose conditions (`#: if`) hold, with `$names` substituted."""
     parts = [(TEMPLATES / f"like_{part}.txt").read_text(encoding="utf-8") for part in PARTS]
     return Template("\n".join(_chosen("".join(parts).splitlines(), dict(flags)))).substitute(values) + "\n"
 
 
 def _chosen(lines: list[str], flags: dict[str, Any]) -> Iterator[str]:
-    around: list[tuple[bool, bool]] = []  # of each open condition: whether it holds, and whether an earlier branch did
+    around: list[tuple[bool, bool]] = []  # for each open condition: whether it holds, whether an earlier branch did
     for line in lines:
         word, _, condition = line.removeprefix("#: ").partition(" ")
         if not line.startswith("#: "):
@@ -53,7 +53,7 @@ def _chosen(lines: list[str], flags: dict[str, Any]) -> Iterator[str]:
 
 
 def _names(family: Family, config: TransformerConfig) -> dict[str, str]:
-    """Returns the names of the tensors, without their last word, by the templates' words for them; within a layer relative to it."""
+    """Returns the tensors' names by the templates' words; inside a layer, relative to it."""
     found, stack = {}, "encoder" if config.encoder_layers else "decoder"
     for row in family.table:
         parts = [part.name.removeprefix(f"{stack}.layers.*.").removeprefix(f"{stack}.") for part in row.parts]
@@ -73,7 +73,7 @@ def _names(family: Family, config: TransformerConfig) -> dict[str, str]:
 
 
 def _word(canonical: str) -> str:
-    """Returns the templates' word for a canonical tensor: `self_attention.query.kernel` is query."""
+    """Returns the templates' word for a tensor: `self_attention.query.kernel` is query."""
     path = re.sub(r"^(source|target)_|\.(kernel|scale|table|bias)$", "", canonical)
     path = path.replace("masked_language_head.", "transform_").replace("transform_hidden", "transform").replace("transform_logits", "head")
     if path.startswith("feed_forward."):
@@ -82,7 +82,7 @@ def _word(canonical: str) -> str:
 
 
 def _flags(config: TransformerConfig, names: Mapping[str, str]) -> dict[str, Any]:
-    """Returns what the templates' conditions ask besides the config's fields."""
+    """Returns the templates' conditions other than the config's fields."""
     layers = [config.layer_kind(layer) for layer in range(config.encoder_layers or config.decoder_layers)]
     ropes = {(kind.base, kind.scaling): kind for kind in layers if kind.rotary}
     return {
@@ -95,14 +95,14 @@ def _flags(config: TransformerConfig, names: Mapping[str, str]) -> dict[str, Any
 
 
 def _values(family: Family, config: TransformerConfig, said: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the expressions for what config.json says."""
+    """Returns the expressions for entries of config.json."""
     entries = family.entry_names()
     defaults = {entry.name: entry.default for entry in family.entries} | {
         name: default for joint in family.joints for name, default in joint.entries.items()
     }
 
     def of(field: str) -> str:
-        """Returns the expression for a field: its entry of config.json, or its value where no entry says it."""
+        """Returns a field's expression: its entry of config.json, or its value."""
         entry = entries.get(field, "")
         if entry in _COMPUTED.get(field, {}):
             return _COMPUTED[field][entry]
@@ -142,7 +142,7 @@ def _of_layers(config: TransformerConfig, said: Mapping[str, Any], flags: Mappin
 
 
 def _turned(flags: Mapping[str, Any]) -> str:
-    """Returns the expression for the rotation of a layer."""
+    """Returns the expression for a layer's rotation."""
     if not flags["rotary"]:
         return "None"
     found = "turned[window > 0]" if flags["two_ropes"] else "turned"
@@ -150,7 +150,7 @@ def _turned(flags: Mapping[str, Any]) -> str:
 
 
 def _dialect(dialect: dict[str, Any], config: TransformerConfig, inputs_first: bool) -> dict[str, str]:
-    """Returns the expressions of a framework: its own words, and how it reads the parameters of linear layers and norms."""
+    """Returns a framework's expressions, including how it reads parameters."""
     read, plus = dialect.get("read", ""), "(1 + {})" if config.norm_one_plus_scale else "{}"
     return dict.fromkeys(("module", "read", "parameter", "close", "cast", "dtype"), "") | dialect | {
         "activation": dialect["activation"][config.activation],

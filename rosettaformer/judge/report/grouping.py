@@ -18,8 +18,8 @@ REMEDIES = {
     re.escape(undefined("")) + r"(\w+)": r"define \1",
     re.escape(without("")) + r"(\w+)": r'add "\1" to `dtypes`',
     r"the port declares (\w+)": r"remove the declaration of `\1`, if the port can do it",
-    r"what load\(folder\) returns has no (\w+)": r"give it the attribute `\1`",
-    r"its function takes no (.+)": r"let the function take \1",
+    r"the function that load\(folder\) returns has no attribute (\w+)": r"give it the attribute `\1`",
+    r"the function that load\(folder\) returns does not take (\w+)": r"let the function take \1",
     r"the port pins suite release (\d+)": "pin a later release, or remove `suite`",
     re.escape(ON_ONE_DEVICE): "define `on_mesh`, or let `load` take a mesh",
 }

@@ -1,6 +1,6 @@
-"""The cases as data: a function `cases` in one module for each component family.
+"""The suite's cases as data. Each module for a component family has a function `cases`.
 
-Sizes all differ; every parameter is random and large enough to show.
+All sizes differ, and all parameters are random and large enough to affect the outputs.
 """
 
 import importlib
@@ -13,17 +13,19 @@ from ..expectation.components import COMPONENTS, forward_of
 from .build import Builder, excluded, reads_config
 from .gradients import gradients
 
-# modules whose cases come after the plain ones of their components
+# modules whose cases follow the others of their components
 AFTER = ("decoders", "single_stack", "training_mode")
 
 
 def all_cases(fixed: Mapping[str, Any] | None = None, grad: bool = False, shared: Sequence[str] = ()) -> list[Case]:
-    """Returns every case, in the order of the components; those of a later suite release after the others.
+    """Returns all cases, ordered by component and then by suite release.
 
-    grad: includes the gradient cases. fixed: the config fields that a port fixes, which the cases then have; a case that is about another
-    value, or that the reference refuses with them, is excluded, with the reason.
-    shared: the ends of the names of kernels that all heads of the port share.
-    Raises ValueError if two cases share an id, and on fixed fields that make no valid config.
+    grad: also returns the gradient cases. fixed: config fields with a fixed value in a port; the
+    cases use these values. A case that tests another value, or that the reference rejects with
+    them, is excluded, with the reason. shared: the ends of the names of kernels that all heads of
+    the port share.
+
+    Raises ValueError if two cases have the same id, or the fixed fields make every config invalid.
     """
     build = Builder(fixed or {}, shared)
     names = sorted((part.name for part in pkgutil.iter_modules(__path__)), key=AFTER.__contains__)
@@ -42,7 +44,7 @@ def all_cases(fixed: Mapping[str, Any] | None = None, grad: bool = False, shared
 
 
 def of_components(cases: Iterable[Case], components: Collection[str], grad: bool = False) -> list[Case]:
-    """Returns the cases of the components, or of all if none is named: with grad the gradients, too, or components by their own names."""
+    """Returns the cases of the components, or of all. grad: also their gradients."""
 
     def belongs(component: str) -> bool:
         forward = forward_of(component)

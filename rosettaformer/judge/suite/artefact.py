@@ -1,7 +1,8 @@
-"""Cases of a file that was made of a checkpoint: of the whole model, as people ask it, where exports break.
+"""Whole-model cases of files exported from a checkpoint, aimed at what exports break.
 
-They ask other numbers of rows than 1, other lengths than an example has, one token, long texts, padding on either side, a row without a
-token, steps with a cache, and ids out of range; the same at the sizes that a file fixes.
+They use batch sizes other than 1, lengths other than the example's, one token, long texts, padding
+on either side, an empty row, cached steps, and ids out of range; and all of it again at sizes that
+a file fixes.
 """
 
 import dataclasses
@@ -21,17 +22,15 @@ from .build import ragged
 from .checkpoint import ids_of, length_of
 from .like import CORE, LONG, MEDIUM, PADDED, SHORT, SINGLE, B, case_of, of_decoder, prompts_of, with_special_ids
 
-ROWS = 5  # a number of rows that no example has
-OUTSIDE = ("minus_one", "vocabulary")  # ids that no vocabulary has
-FIXED = "fixed_"  # how the name of a case begins that has the sizes of a file
+ROWS = 5  # a batch size that no export example uses
+OUTSIDE = ("minus_one", "vocabulary")  # ids outside every vocabulary
+FIXED = "fixed_"  # prefix of cases at a file's fixed sizes
 MASKS = {"source": "source_mask_bs", "target": "target_mask_bt"}
 Inputs = dict[str, Any]
 
 
 def artefact_cases(path: Path, checkpoint: Checkpoint) -> list[Case]:
-    """Returns the cases of every file that may have been made of the checkpoint at that path, whose
-    parameters may be views.
-    """
+    """Returns the cases for files exported from the checkpoint at that path."""
     config = checkpoint.config
     of = _of_both if config.cross_attention else _of_encoder if config.encoder_layers else _of_decoder
     common: dict[str, Any] = {"parameters": Stored.of(checkpoint), "folder": str(path), "compared": REAL}
@@ -41,7 +40,7 @@ def artefact_cases(path: Path, checkpoint: Checkpoint) -> list[Case]:
 
 
 def fixed_cases(cases: Sequence[Case], sizes: Mapping[str, int]) -> list[Case]:
-    """Returns the cases with those of the sizes that a file fixes: rows, source, target, and the room of its cache."""
+    """Returns the cases, also at the file's fixed rows, lengths and cache length."""
     found = []
     for case in cases:
         if sizes.keys() - {"room"} and not case.splits and (case.outside or case.name in _FIXED_MASKS):
@@ -56,13 +55,13 @@ def _full_rows(rows: int, length: int) -> np.ndarray:
 
 
 def _ends_early(rows: int, length: int) -> np.ndarray:
-    """Returns a mask in which the last row lacks a third of its tokens at the end, the first of several none."""
+    """Returns a mask whose last row lacks its final third; of several, the first is full."""
     lost = np.ceil(length / 3 * np.linspace(rows == 1, 1, rows))
     return np.arange(length) < np.maximum(length - lost, 1)[:, None]
 
 
 def _columns(rows: int, length: int) -> np.ndarray:
-    """Returns a mask whose last columns are padding in every row, the first row among them."""
+    """Returns a mask whose last columns are padding in every row, even the first."""
     return np.arange(length) < np.maximum(length - length // 4 - np.arange(rows) % 3, 1)[:, None]
 
 
@@ -72,7 +71,7 @@ def _without_last_row(rows: int, length: int) -> np.ndarray:
     return mask
 
 
-# name of a case -> its mask at other sizes
+# case name -> its mask at other sizes
 _FIXED_MASKS = {
     "batch": _full_rows,
     "right_padding": _ends_early,
@@ -85,7 +84,7 @@ _FIXED_MASKS = {
 
 
 def _sized(case: Case, sizes: Mapping[str, int]) -> Case:
-    """Returns the case with rows and lengths of these sizes; an id out of range is the last row's, in its middle."""
+    """Returns the case at these sizes. An id out of range is in the middle of the last row."""
     inputs = dict(case.inputs)
     masked = any(inputs.get(name) is not None for name in MASKS.values())
     for side in ("source", "target"):
@@ -101,7 +100,7 @@ def _sized(case: Case, sizes: Mapping[str, int]) -> Case:
 
 
 def _resized(case: Case, side: str, mask: np.ndarray) -> np.ndarray:
-    """Returns the ids in the shape of the mask. An id that is all that stands at padding stays the one that does, and is no token."""
+    """Returns the ids in the mask's shape. A common padding id stays only at padding."""
     before, real = case.inputs[side], case.inputs.get(MASKS[side])
     ids, hidden = np.resize(before, mask.shape), np.unique(before[~real] if real is not None else before[:0])
     if len(hidden) != 1:
@@ -110,7 +109,7 @@ def _resized(case: Case, side: str, mask: np.ndarray) -> np.ndarray:
 
 
 def _in_room(case: Case, sizes: Mapping[str, int]) -> Case:
-    """Returns the case in steps with full rows, one token at a time from the middle on."""
+    """Returns the case in steps with full rows: the first half at once, then single tokens."""
     length = min(case.inputs["target"].shape[1], sizes.get("room", LONG))
     mask = np.ones((sizes.get("rows", B), length), bool)
     splits = (max(1, length // 2), *[1] * (length - max(1, length // 2)))
@@ -141,7 +140,7 @@ def _of_encoder(config: TransformerConfig) -> Iterator[Case]:
 
 
 def _of_both(config: TransformerConfig) -> Iterator[Case]:
-    """Yields whole passes, and the same in steps: the encoder once, the decoder with a cache."""
+    """Yields forward passes, and the same in steps: the encoder once, the decoder with a cache."""
     shapes = {
         "short": ((1, SHORT), (1, SHORT - 2)),
         "one_token": ((1, 1), (1, 1)),
@@ -181,7 +180,7 @@ def _of_both(config: TransformerConfig) -> Iterator[Case]:
 
 
 def _others(config: TransformerConfig, sides: Sequence[str]) -> Iterator[tuple[str, Inputs]]:
-    """Yields another number of rows, and a row without a token among others."""
+    """Yields another batch size, and an empty row among others."""
     length = length_of(config, PADDED)
     yield "five_rows", _full(config, dict.fromkeys(sides, (ROWS, length)))
     mask = ragged(3, length)
@@ -190,7 +189,7 @@ def _others(config: TransformerConfig, sides: Sequence[str]) -> Iterator[tuple[s
 
 
 def _outside(case: Case, sides: Sequence[str]) -> Iterator[Case]:
-    """Yields the case with an id of each side that its vocabulary does not have, and a segment that there is not."""
+    """Yields the case with ids outside each vocabulary, and with an invalid segment."""
     for side in sides:
         for name, id_ in zip(OUTSIDE, (-1, ids_in(case.config, side)), strict=True):
             yield _with_id(dataclasses.replace(case, name=f"{side.removesuffix('_bs')}_id_{name}", outside=side), side, id_)
@@ -203,7 +202,7 @@ def _with_id(case: Case, side: str, id_: int) -> Case:
 
 
 def ids_in(config: TransformerConfig, side: str) -> int:
-    """Returns how many ids there are of a side, or segments."""
+    """Returns the vocabulary size of a side, or the number of segments."""
     return config.segments if side == "segment_bs" else int(getattr(config, f"{side}_vocabulary"))
 
 

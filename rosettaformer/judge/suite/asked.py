@@ -1,7 +1,7 @@
-"""What a port is asked, and why the rest is not: decided here alone.
+"""Decides which cases a port is asked, and why the others are not.
 
-A case is asked with the config that the port fixes, at the sizes that a file fixes, and as far as the port declares to answer. One that is
-not asked has the reason, such as "not covered", and never passes.
+A case uses the config values that the port fixes, the sizes that a file fixes, and the limits that
+the port declares. A case that is not asked has a reason, such as "not covered", and never passes.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ from .meshes import mesh_cases
 
 @dataclass(frozen=True)
 class Question:
-    """A case as one port is asked it, or the reason why it is not asked. hidden: what the port's config hides."""
+    """A case for one port, or the reason for not asking it. hidden: its vacuous cases."""
 
     case: Case  # in float64
     dtype: str
@@ -36,11 +36,11 @@ class Question:
 
     @property
     def posed(self) -> Case:
-        """The case as the port is given it."""
+        """The case as the port gets it."""
         return self.case.at(self.dtype, self.device, self.mode)
 
     def row(self, port: str) -> dict[str, Any]:
-        """Returns the fields of the port's result that describe the question."""
+        """Returns the result's fields that describe the question."""
         where = {"port": port, "dtype": self.dtype, "device": self.device, "mode": self.mode}
         known = {"case": self.case.id, "component": self.case.component, "mesh": str(self.case.mesh or "")}
         return known | where
@@ -48,8 +48,10 @@ class Question:
 
 @dataclass(frozen=True)
 class Asked:
-    """What a port is asked. cases: as it is asked them; those that its config, its suite release or its declared limits rule out are
-    excluded, with the reason. about: what it says of itself.
+    """The questions for a port.
+
+    cases: with the port's values; cases ruled out by its config, suite release or declared limits
+    are excluded, with the reason. about: the port's description of itself.
     """
 
     cases: Sequence[Case]
@@ -57,26 +59,27 @@ class Asked:
     about: Mapping[str, Any]
 
     def question(self, case: Case, dtype: str, device: str = "cpu", mode: str = "") -> Question:
-        """Returns the question of one of the cases. mode: the port's default one if empty."""
+        """Returns the question of one of the cases. mode: by default the port's own."""
         mode = mode or self.about["modes"][0]
         return Question(case, dtype, device, mode, *self._left_out(case, dtype, device, mode), self.hidden)
 
     def questions(self, dtypes: Sequence[str], devices: Sequence[str], modes: Sequence[str]) -> list[Question]:
-        """Returns the questions of all cases, without those of other layouts than the port's if others remain.
+        """Returns the questions of all cases, without layouts that the port does not use.
 
-        dtypes: an artefact is asked in its own. modes: "" is the port's default mode, "all" every one; those that it lacks are left out.
+        dtypes: an exported model is asked in its own dtype instead. modes: "" is the port's default
+        mode, "all" all of its modes; modes it lacks are ignored.
         """
         own = self.about["dtypes"] if self.about.get("artefact") else dtypes
         cases = without_other_layouts(self.cases, self.about["components"])
         pairs = [(case, dtype) for case in cases for dtype in own if dtype in case.dtypes]
-        if any(case.folder for case in cases) and not self.about.get("artefact"):  # each folder is loaded once
+        if any(case.folder for case in cases) and not self.about.get("artefact"):  # so that each checkpoint is loaded once
             pairs.sort(key=lambda pair: dtypes.index(pair[1]))
         available = self.about["modes"]
         chosen = [one for mode in modes for one in (available if mode == "all" else [mode or available[0]]) if one in available]
         return [self.question(case, dtype, device, mode) for mode in dict.fromkeys(chosen) for device in devices for case, dtype in pairs]
 
     def _left_out(self, case: Case, dtype: str, device: str, mode: str) -> tuple[Status | None, str]:
-        """Returns the status of a question that the port is not asked, and the reason."""
+        """Returns the status and reason of a question that is not asked; (None, "") otherwise."""
         about = self.about
         if mode not in about["modes"]:
             return Status.NOT_COVERED, f"the port has no mode {mode}"
@@ -95,22 +98,23 @@ class Asked:
         if not count:
             return Status.SKIPPED, f"no {kind} device"
         if case.mesh and kind != "cpu" and count < case.mesh.devices:
-            return Status.SKIPPED, f"the mesh {case.mesh} needs {case.mesh.devices} {kind} devices; the port sees {count}"
+            return Status.SKIPPED, f"the mesh {case.mesh} needs {case.mesh.devices} {kind} devices; the port has {count}"
         return None, ""
 
 
 class Suite:
-    """The cases of a run, which are fitted once to all ports that fix the same: these are asked the same objects."""
+    """The cases of a run. Ports with the same fixed fields share the same adapted cases."""
 
     def __init__(self, cases: Sequence[Case] | None = None) -> None:
-        """cases: by default the suite's, with gradients."""
+        """cases: by default all of the suite, with gradients."""
         self.cases = all_cases(grad=True) if cases is None else cases
         self._lock = threading.Lock()
         self._fits: dict[str, tuple[list[Case], Hidden]] = {}
 
     def fit(self, about: Mapping[str, Any]) -> tuple[list[Case], Hidden]:
-        """Returns the cases with the config and the shared kernels of a port, up to the suite release that it pins, and what its config
-        hides of them. Raises ValueError if its config fits none.
+        """Adapts the cases to a port's config, shared kernels and suite release.
+
+        Raises ValueError if its config fits no case.
         """
         config, shared, release = about["config"], about.get("shared", ()), about.get("suite")
         key = repr((sorted(config.items()), *shared, release))
@@ -119,31 +123,34 @@ class Suite:
                 try:
                     found = fitted(self.cases, config, shared)
                 except ValueError as error:
-                    raise ValueError(f"the port's config does not fit: {error}") from None
+                    raise ValueError(f"no case can use the port's `config`: {error}") from None
                 if release is not None:
-                    newer = f"the port pins suite release {release}; the case is of a later one"
+                    newer = f"the port pins suite release {release}; this case is newer"
                     found = [dataclasses.replace(case, excluded=newer) if case.release > release else case for case in found]
                 self._fits[key] = found, Hidden(found, self.cases)
             return self._fits[key]
 
 
 def asked(suite: Suite, about: Mapping[str, Any], mesh: Mesh | None = None) -> Asked:
-    """Returns what a port that describes itself so is asked on a mesh, or on one device.
+    """Returns the questions for a port that describes itself so, on a mesh or one device.
 
-    Raises ValueError if its config fits no case, and if it is the port of a whole model and the cases have no folder.
+    Raises ValueError if its config fits no case, or if a port of a whole model gets cases without a
+    checkpoint.
     """
     fit, hidden = suite.fit(about)
     cases = [case for case in fit if case.mesh == mesh]
     if about.get("artefact"):
         return Asked(fixed_cases(cases, about.get("fixed", {})), hidden, about)
     if about.get("whole") and not any(case.folder for case in cases):
-        raise ValueError("a port with load(folder) is judged on a folder of Hugging Face: --like FAMILY, or --like DIR")
+        raise ValueError("a port with load(folder) needs a checkpoint: add --like FAMILY for a random one, or --like DIR for your own")
     return Asked([_limited(case, about.get("limits", {})) if case.folder else case for case in cases], hidden, about)
 
 
 def fitted(cases: Sequence[Case], fixed: Mapping[str, Any], shared: Sequence[str] = ()) -> list[Case]:
-    """Returns the same cases for a port that fixes some config fields, or that has kernels which all heads share: made anew if they are the
-    suite's own; cases of a checkpoint are excluded if they differ. Each keeps the dtypes in which it is run.
+    """Adapts the cases to a port that fixes config fields or whose heads share kernels.
+
+    The suite's own cases are rebuilt; a checkpoint's cases are excluded if they do not fit. Each
+    keeps its dtypes.
     """
     if not fixed and not shared:
         return list(cases)
@@ -157,14 +164,14 @@ def fitted(cases: Sequence[Case], fixed: Mapping[str, Any], shared: Sequence[str
 
 
 def _of_checkpoint(case: Case, fixed: Mapping[str, Any], shared: Sequence[str]) -> Case:
-    """Returns a case of a checkpoint, with the reason if it does not fit the fixed fields or kernels that all heads share."""
+    """Returns a checkpoint's case, with the reason if the port's fields exclude it."""
     if kernels := [name for name in case.parameters if f".{name}".endswith(tuple(f".{end}" for end in shared))]:
-        return dataclasses.replace(case, excluded=f"all heads of the port share {kernels[0]}, and the checkpoint has a kernel of each")
+        return dataclasses.replace(case, excluded=f"all heads of the port share {kernels[0]}; the checkpoint has one per head")
     return excluded(case, fixed, "the checkpoint has")
 
 
 def _limited(case: Case, limits: Mapping[str, Any]) -> Case:
-    """Returns a case of a whole model, excluded or compared at the last position alone where the port declares so."""
+    """Applies the port's declared limits: excludes a case, or compares its last position."""
     token_bt, real_bt = next(case.inputs[side] for side in ("target", "source") if case.inputs.get(side) is not None), case.real_bt
     padded = real_bt is not None and not real_bt.all()
     last = limits.get("positions") == LAST and case.component != "classify"

@@ -1,4 +1,4 @@
-"""Cases of the masks, the softmax, scaled dot-product and multi-head attention."""
+"""Cases of masks, softmax, scaled dot-product attention and multi-head attention."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +14,7 @@ GROUPED: dict[str, Any] = {"heads": 6, "key_value_heads": 2}
 
 
 def cases(build: Builder) -> Iterator[Case]:
-    """Yields cases with every kind of mask, with and without returned weights; S != T, k != e, grouped heads, one position and 200."""
+    """Yields every kind of mask; S != T, k != e, grouped heads, one position and 200."""
     yield from _mask_cases(build)
     yield from _softmax_cases(build)
     yield from _dot_product_cases(build)
@@ -22,7 +22,7 @@ def cases(build: Builder) -> Iterator[Case]:
 
 
 def _mask_cases(build: Builder) -> Iterator[Case]:
-    """Yields padding by id (not 0) and without one; causal masks of every relation of T to S; combinations with and without None."""
+    """Yields masks with and without a padding id, all relations of T and S, combinations."""
     some = build.config()
     ids = rng("mask ids").integers(0, 5, (B, S))
     yield build.make("token_mask", "padding_id", some, "PAD1", token=ids)
@@ -41,9 +41,7 @@ def _mask_cases(build: Builder) -> Iterator[Case]:
 
 
 def _softmax_cases(build: Builder) -> Iterator[Case]:
-    """Yields ragged and empty rows; logits so large that they overflow unless a maximum is subtracted; one entry, and more entries than a
-    half-precision dtype can count.
-    """
+    """Yields ragged and empty rows, large logits, one entry, and very many entries."""
     some, shape = build.config(), (B, 3, T, S)
     generator = rng("softmax values")
     large = generator.choice([-6e4, -5.9e4, 0.0, 5.9e4, 6e4], shape) + generator.standard_normal(shape)

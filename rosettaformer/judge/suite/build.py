@@ -1,4 +1,4 @@
-"""Builds cases: the sizes, the random values, the masks."""
+"""Builds cases: sizes, random values, masks."""
 
 import dataclasses
 import functools
@@ -17,15 +17,15 @@ from ..case import DTYPES, Case
 from ..expectation.components import ASKED, answer, model_of, takes_config
 
 B, T, S = 3, 5, 7
-ROWS = 211  # of a table of positions, where a port fixes learned positions: enough for the longest case
+ROWS = 211  # rows of a port's learned position table: enough for the longest case
 SIZES = {
     "source_vocabulary": 29, "target_vocabulary": 23, "model_width": 13, "key_size": 5, "value_size": 11, "feed_forward_width": 19,
     "encoder_layers": 2, "decoder_layers": 2,
 }  # fmt: skip
-# the names of cases that are evaluated twice
+# names of cases that are evaluated twice
 TWICE = ("plain", "post", "relu", "cross", "final_norm", "nn_transformer", "feed_forward_dropout", "hidden_dropout", "attention_dropout")
 
-# The word that stands for the name of a preset where the name of a case seeds its data.
+# Replaces a preset's name in the case names that seed random data.
 SEEDS = {
     "nn_transformer": "hmbapjzrj",
     "separate_tables": "{:5eq",
@@ -33,16 +33,18 @@ SEEDS = {
     "feed_forward_dropout": "pogysxl",
     "one_encoder_layer": "knnhczy",
 }
-PROJECTIONS = ("query.kernel", "key.kernel", "value.kernel")  # kernels that all heads may share, each head for its slice of the width
+PROJECTIONS = ("query.kernel", "key.kernel", "value.kernel")  # kernels that all heads may share, each applied to its slice of the width
 
 
 class Builder:
-    """Makes configs and cases, in which the config fields that a port fixes have the port's values.
+    """Makes configs and cases that use the config values a port fixes.
 
-    fixed: config fields by name. Sizes give way to them silently; a case that asks for another value of any other fixed field, or for a
-    value that makes no valid config with them, is declared with its own values, and `all_cases` excludes it with the reason.
-    shared: the ends of the names of kernels that all heads of the port share.
-    conflict: why the first such case made no config; empty if all did. Raises ValueError on fields that no config has.
+    fixed: config fields by name. Sizes adapt to them silently. A case that needs another value of
+    any other fixed field, or whose values make an invalid config with them, keeps its own values,
+    and `all_cases` excludes it with the reason. shared: the ends of the names of kernels that all
+    heads of the port share. conflict: why the first such config was invalid; "" if none was.
+
+    Raises ValueError for unknown config fields.
     """
 
     def __init__(self, fixed: Mapping[str, Any], shared: Sequence[str] = ()) -> None:
@@ -50,12 +52,12 @@ class Builder:
         if problems := unknown("config field", fixed, preset("tiny").to_dict()):
             raise ValueError("; ".join(problems))
         self.fixed, self.conflict, self._shared = fixed, "", shared
-        self._taken = 0  # bytes of the cases so far
+        self._taken = 0  # total size of the cases so far, in bytes
 
     def config(self, dialect: str = "nn_transformer", usual: Mapping[str, Any] | None = None, /, **changes: Any) -> TransformerConfig:
-        """Returns a dialect's config at sizes that all differ, so that no two axes can be confused.
+        """Returns a dialect's config with distinct sizes, so that axes cannot be confused.
 
-        usual: fields for which a case made for a port takes the port's fixed values.
+        usual: fields for which the port's fixed values take precedence.
         """
         usual = usual or {}
         try:
@@ -65,22 +67,21 @@ class Builder:
                 raise
             self.conflict = self.conflict or str(error)
             return _merged(dialect, changes, {}, usual)
-        if self.fixed:  # before anything is allocated
+        if self.fixed:  # before allocating anything
             self._require_room(8 * _parameter_count(config))
         return config
 
     def _require_room(self, size: int) -> None:
-        """Raises ValueError if that many bytes beyond the cases so far are more than this machine may hold."""
+        """Raises ValueError if the cases with that many more bytes are too large."""
         most = physical_memory() // 2
         if self.fixed and self._taken + size > most:
-            raise ValueError(f"its cases must take at most half of the memory, {most} bytes; they take {self._taken + size} or more")
+            raise ValueError(f"its cases may take at most half of the memory, {most} bytes; they need at least {self._taken + size}")
 
     def make(
         self, component: str, name: str, config: TransformerConfig, catches: str = "", fixed: Any = None,
         release: int = 1, dtypes: tuple[str, ...] = DTYPES, **inputs: Any,
     ) -> Case:  # fmt: skip
-        """Returns a case; its floating inputs are given as axes ("b 1 d") or as a shape, and drawn standard normal; other inputs are used
-        unchanged.
+        """Returns a case. Floating inputs, given as axes ("b 1 d") or a shape, are drawn.
 
         fixed: parameters that are not drawn, by canonical name. release, dtypes: see `Case`.
         """
@@ -96,7 +97,7 @@ class Builder:
         drawn = {key: generator.standard_normal(shapes[key]) if key in shapes else value for key, value in inputs.items()}
         try:
             values = parameters_of(config, component, generator)
-        except ValueError:  # a component without parameters
+        except ValueError:  # the component has no parameters
             values = {}
         kernels = tuple(
             name for name in values if name.endswith(PROJECTIONS) and any(f".{name}".endswith(f".{end}") for end in self._shared)
@@ -112,7 +113,7 @@ class Builder:
 
 
 def _merged(dialect: str, changes: Mapping[str, Any], fixed: Mapping[str, Any], usual: Mapping[str, Any]) -> TransformerConfig:
-    """Returns the dialect with these changes and the fixed fields; whether a stack has layers is a choice, how many it has is a size.
+    """Returns the dialect with changes and fixed fields. A stack's depth is a size.
 
     usual: see `Builder.config`.
     """
@@ -138,7 +139,7 @@ def _fields(dialect: str) -> dict[str, Any]:
 
 
 def _fitting(merged: Mapping[str, Any], held: Collection[str]) -> dict[str, Any]:
-    """Returns the sizes, among those that nothing holds, that the port's positions need: pairs of features, a table."""
+    """Returns sizes that the positions require: an even head size, a table of positions."""
     found: dict[str, Any] = {}
     if merged["positions"] == "rotary" and merged["key_size"] % 2 and "key_size" not in held:
         found["key_size"] = merged["key_size"] + 1
@@ -148,7 +149,7 @@ def _fitting(merged: Mapping[str, Any], held: Collection[str]) -> dict[str, Any]
 
 
 def _parameter_count(config: TransformerConfig) -> int:
-    """Returns how many scalars the whole model has, without listing its layers, of which there may be too many."""
+    """Returns the number of scalars of a model without listing all its layers."""
     one = {"encoder_layers": min(1, config.encoder_layers), "decoder_layers": min(1, config.decoder_layers)}
     first = parameters.count(config.replace(**one))
     more = ((name, getattr(config, name) - layers) for name, layers in one.items())
@@ -156,14 +157,14 @@ def _parameter_count(config: TransformerConfig) -> int:
 
 
 def rng(case_id: str) -> np.random.Generator:
-    """Returns the random generator of a case: the same values on every machine, whatever other cases exist."""
+    """Returns a case's random generator: the same values everywhere, whatever other cases exist."""
     for name, word in SEEDS.items():
         case_id = case_id.replace(name, word)
     return np.random.default_rng(zlib.crc32(case_id.encode()))
 
 
 def parameters_of(config: TransformerConfig, component: str, generator: np.random.Generator) -> dict[str, np.ndarray]:
-    """Returns random parameters, biases and scales included, large enough to show in the output."""
+    """Returns random parameters, including biases and scales, large enough to affect the output."""
     values = {}
     for name, shape in parameters.shapes(config, model_of(component)).items():
         kind, value = name.rpartition(".")[2], generator.standard_normal(shape)
@@ -174,7 +175,7 @@ def parameters_of(config: TransformerConfig, component: str, generator: np.rando
 
 
 def _one_block(kernel_dhk: np.ndarray) -> np.ndarray:
-    """Returns the kernel with the block of its first head for every head, which has its own slice of the width."""
+    """Returns the kernel in which each head has the first head's block on its own slice."""
     width, heads = kernel_dhk.shape[:2]
     size = width // heads
     found = np.zeros_like(kernel_dhk)
@@ -184,40 +185,38 @@ def _one_block(kernel_dhk: np.ndarray) -> np.ndarray:
 
 
 def ragged(batch: int, length: int) -> np.ndarray:
-    """Returns a mask with right padding: row i lacks its last 2 i tokens, but keeps its first. True = real."""
+    """Returns right padding: row i lacks its last 2 i tokens but keeps its first. True = real."""
     return np.arange(length) < np.maximum(length - 2 * np.arange(batch), 1)[:, None]
 
 
 def padded_columns(batch: int, length: int) -> np.ndarray:
-    """Returns a mask with right padding whose last two columns are padding in every row: row i lacks its last 2 + i tokens, but keeps its
-    first. True = real.
-    """
+    """Returns right padding: row i lacks its last 2 + i tokens, but not its first. True = real."""
     return np.arange(length) < np.maximum(length - 2 - np.arange(batch), 1)[:, None]
 
 
 def left_padding(batch: int, length: int) -> np.ndarray:
-    """Returns a mask with left padding: row i lacks its first i tokens; the last row has no token at all. True = real."""
+    """Returns left padding: row i lacks its first i tokens, the last all. True = real."""
     mask = np.arange(length) >= np.arange(batch)[:, None]
     mask[-1] = False
     return mask
 
 
 def shrinking_padding(batch: int, length: int) -> np.ndarray:
-    """Returns a mask with left padding: every row lacks one token less than the row before, the last one none. True = real."""
+    """Returns left padding: each row lacks one token less, the last none. True = real."""
     return left_padding(batch + 1, length)[-2::-1]
 
 
 def inside_padding(batch: int, length: int) -> np.ndarray:
-    """Returns a mask with padding between tokens: row i lacks every second token from the one after its first i on. True = real."""
+    """Returns padding inside rows: every second token after the first i. True = real."""
     place = np.arange(length) - np.arange(batch)[:, None]
     return (place < 0) | (place % 2 == 0)
 
 
-NAMED = 3  # config fields that a reason names if there are many
+NAMED = 3  # the most config fields that a reason lists
 
 
 def excluded(case: Case, fixed: Mapping[str, Any], whose: str = "") -> Case:
-    """Returns the case, with the reason if the fixed fields exclude it. whose: introduces the case's own values, all of them."""
+    """Returns the case, with the reason if it is excluded. whose: introduces its own values."""
     if not (fixed or case.shared) or not reads_config(case):
         return case
     own = case.config.to_dict()
@@ -229,14 +228,14 @@ def excluded(case: Case, fixed: Mapping[str, Any], whose: str = "") -> Case:
     if others and whose:
         reason += f"; {whose} {', '.join(f'{name}={own[name]!r}' for name in others)}"
     if split and not reason:
-        reason = f"all heads of the port share {split[0]}, each for its slice of the width, which the case cannot divide among them"
+        reason = f"all heads of the port share {split[0]}, one slice of the width each; this case's width is not divisible by its heads"
     return dataclasses.replace(case, excluded=reason) if reason else case
 
 
 def reads_config(case: Case) -> bool:
-    """Whether anything of the case comes from its config, so that what a port fixes can exclude it.
+    """Whether a case depends on its config, so that a port's fixed fields can exclude it.
 
-    Inputs with an axis of heads (h, g) come from it.
+    Inputs with an axis of heads (h, g) depend on the config.
     """
     suffixes = {name.rpartition("_")[2]: value for name, value in case.inputs.items() if "_" in name}
     heads = any({*axes} & {"h", "g"} and np.ndim(value) == len(axes) for axes, value in suffixes.items())
@@ -244,10 +243,10 @@ def reads_config(case: Case) -> bool:
 
 
 def _refused(case: Case) -> str:
-    """Returns why the reference refuses a case with what a port fixes: the config has no such stack or head. Empty if it does not."""
+    """Returns why the reference rejects the case with the fixed fields; "" if it does not."""
     try:
         if takes_config(case.component):
             answer(case)
     except ValueError as error:
-        return f"with what the port fixes {error}"
+        return f"with the values that the port fixes: {error}"
     return ""

@@ -1,9 +1,11 @@
-"""Cases as files, for programs that share nothing with Python: a folder with `manifest.json` and one safetensors file per case.
+"""Cases as files for programs in any language: `manifest.json`, and one safetensors file per case.
 
-The manifest has a row for every case: id, component, dtype, config, the inputs that are plain values, the file of its arrays, and the file
-in which the outputs are expected. Arrays are named `inputs.<name>` and `parameters.<canonical name>`. An answer is a safetensors file that
-holds `output`, and `weights` if the component returns a pair, or a mapping's values by name (a gradient's names are those of the inputs and
-`parameters.<canonical name>`); or JSON of the same name that gives the reason why there is none. Paths are relative and have slashes.
+The manifest has a row for each case: id, component, dtype, config, the inputs that are plain
+values, the file of its arrays, and the file for its outputs. Arrays are named `inputs.<name>` and
+`parameters.<canonical name>`. The outputs are a safetensors file with `output` (and `weights`, if
+the component returns a pair), or with the named values of a mapping (gradients have the inputs'
+names and `parameters.<canonical name>`). A JSON file of the same name, with a reason, replaces
+missing outputs. Paths are relative and use slashes.
 """
 
 import json
@@ -21,13 +23,13 @@ from ..case import SUITE_RELEASE, Case
 from ..status import Kind
 
 MANIFEST = "manifest.json"
-LARGEST = 1 << 30  # bytes of an answer whose size is not bounded otherwise
-HEADER = 1 << 20  # bytes of an answer's header
+LARGEST = 1 << 30  # the largest output file, in bytes, if no other bound is known
+HEADER = 1 << 20  # the largest header of an output file, in bytes
 REASONS = (Kind.NOT_COVERED, Kind.UNSUPPORTED, Kind.ERROR)
 
 
 def row_of(case: Case) -> dict[str, Any]:
-    """Returns what the manifest says about a case, without its paths."""
+    """Returns a case's row in the manifest, without paths."""
     return {
         "id": case.id,
         "component": case.component,
@@ -38,7 +40,7 @@ def row_of(case: Case) -> dict[str, Any]:
 
 
 def arrays_of(case: Case) -> dict[str, np.ndarray]:
-    """Returns the arrays of a case by their names in its file."""
+    """Returns a case's arrays by their names in its file."""
     inputs = {f"inputs.{name}": value for name, value in case.inputs.items() if isinstance(value, np.ndarray)}
     return inputs | {f"parameters.{name}": value for name, value in case.parameters.items()}
 
@@ -49,7 +51,7 @@ def manifest(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def write_cases(directory: Path, cases: Mapping[str, Case]) -> None:
-    """Writes cases by the path of their outputs, in that order, into an empty folder."""
+    """Writes cases, by the path of their outputs, in that order, into an empty folder."""
     rows = []
     for number, (outputs, case) in enumerate(cases.items(), start=1):
         file = f"{number:04}.safetensors"
@@ -59,21 +61,21 @@ def write_cases(directory: Path, cases: Mapping[str, Case]) -> None:
 
 
 def write_manifest(directory: Path, manifest: Mapping[str, Any]) -> None:
-    """Writes a manifest, with a line for each case; equal manifests give equal bytes."""
+    """Writes a manifest, one line per case. Equal manifests give equal bytes."""
     others = json.dumps({name: value for name, value in manifest.items() if name != "cases"}, ensure_ascii=False)
     rows = ",\n".join(json.dumps(row, ensure_ascii=False) for row in manifest["cases"])
     (directory / MANIFEST).write_text(f'{others[:-1]}, "cases": [\n{rows}\n]}}\n', encoding="utf-8")
 
 
 def answer_path(case: Case) -> str:
-    """Returns where the outputs of a case belong among those of others."""
+    """Returns the path of a case's outputs."""
     return f"{case.dtype}/{case.id}.safetensors"
 
 
 def read_answer(path: Path, most: int | None = None) -> Answer | None:
-    """Returns the answer in that file, or the reason in JSON beside it; None if neither exists.
+    """Returns the outputs in that file, or the reason in the JSON file next to it, or None.
 
-    Raises ValueError and OSError on a file that is neither, and on one larger than `most` bytes and its header.
+    Raises ValueError or OSError if the file is invalid or larger than `most` bytes plus its header.
     """
     reason = path.with_suffix(".json")
     if reason.exists():
@@ -82,7 +84,7 @@ def read_answer(path: Path, most: int | None = None) -> Answer | None:
         return None
     found = container.parse(read_bytes(path, LARGEST if most is None else most + HEADER))
     if found.problems:
-        raise ValueError(f"the answer {path.name} {found.problems[0]}")
+        raise ValueError(f"the output file {path.name} {found.problems[0]}")
     return Kind.OUTPUTS, {printable(name): array for name, array in found.tensors.items()}
 
 
@@ -90,4 +92,4 @@ def _read_reason(path: Path) -> Answer:
     said = read_json(path)
     if isinstance(said, dict) and len(said) == 1 and (kind := next(iter(said))) in REASONS:
         return kind, printable(str(said[kind]))
-    raise ValueError(f"{path.name} must give the reason under one of {', '.join(REASONS)}; got {said!r}")
+    raise ValueError(f"{path.name} must hold one reason under a key of {', '.join(REASONS)}; got {said!r}")

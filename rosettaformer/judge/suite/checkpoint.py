@@ -1,4 +1,4 @@
-"""Makes cases of a user's own weights."""
+"""Cases on a user's own weights."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -16,20 +16,23 @@ from .build import ragged, rng
 
 B, S, T = 4, 19, 17
 LONG = 128  # tokens in a typical text
-TOKENS = 8  # tokens that a search makes
-SINGLE = ("float64", "float32")  # dtypes of the longer ones, as in the other cases
+TOKENS = 8  # tokens that a search generates
+SINGLE = ("float64", "float32")  # dtypes of the longer cases
 
 Inputs = dict[str, Any]
 
 
 def checkpoint_cases(path: Path, ignore: Sequence[str] = (), dtypes: Sequence[str] = ()) -> list[Case]:
-    """Returns cases of the whole model on the weights of a checkpoint: a canonical file, or a Hugging Face folder.
+    """Returns whole-model cases on the weights of a canonical file or Hugging Face folder.
 
-    They ask an encoder-only model for the output of each head, other models for the logits; a model of one stack also for the states, and a
-    decoder-only model for decoding in steps and a search. Rows are full; padded on the right and on the left, if the model is given masks;
-    of two segments, if it has them; and as long as typical texts. The inputs are the same for every checkpoint of the same vocabularies and
-    lengths.
-    ignore: see `hugging_face.view`. dtypes: by default the `usual` ones. Raises ValueError listing everything that is wrong with the file.
+    An encoder-only model has a case for each head's output, other models for the logits, a model
+    with one stack also for the hidden states, and a decoder-only model for incremental decoding and
+    a search. Rows are full, padded on either side (if the model takes masks), of two segments (if
+    it has segments), and as long as typical texts. Checkpoints with the same vocabularies and
+    lengths get the same inputs.
+
+    ignore: see `hugging_face.view`. dtypes: by default the `usual` ones. Raises ValueError that
+    lists everything wrong with the file.
     """
     checkpoint = view(path, own_format(path), ignore=ignore)
     config, stored = checkpoint.config, Stored.of(checkpoint)
@@ -42,7 +45,7 @@ def checkpoint_cases(path: Path, ignore: Sequence[str] = (), dtypes: Sequence[st
 
 
 def usual(dtype: str) -> tuple[str, ...]:
-    """Returns the dtypes in which a whole model is judged if none are named: float32, and that of its checkpoint."""
+    """Returns a whole model's default dtypes: float32, and the checkpoint's own."""
     return tuple(each for each in DTYPES if each in ("float32", dtype))
 
 
@@ -86,7 +89,7 @@ def _case(name: str, component: str, config: TransformerConfig, inputs: Inputs, 
 
 
 def _texts(config: TransformerConfig, side: str, mask_name: str) -> Iterator[tuple[str, Inputs, tuple[str, ...]]]:
-    """Yields name, inputs and dtypes: full rows, rows that are padded on either side, and a long one."""
+    """Yields name, inputs and dtypes: full rows, rows padded on either side, and a long row."""
     length = length_of(config, S)
     yield "checkpoint", {side: ids_of(config, side, np.ones((B, length), bool))}, DTYPES
     for name, mask in (("right", ragged(B, length)), ("left", ragged(B, length)[:, ::-1])):
@@ -96,12 +99,12 @@ def _texts(config: TransformerConfig, side: str, mask_name: str) -> Iterator[tup
 
 
 def length_of(config: TransformerConfig, wanted: int) -> int:
-    """Returns that many tokens, or as many as the model has positions for."""
+    """Returns the length, limited to the model's number of positions."""
     return min(wanted, config.max_positions or wanted)
 
 
 def ids_of(config: TransformerConfig, side: str, mask: np.ndarray) -> np.ndarray:
-    """Returns random ids; the padding id, if there is one, exactly where the mask is False."""
+    """Returns random ids, with the padding id (if there is one) exactly where the mask is False."""
     vocabulary, padding_id = getattr(config, f"{side}_vocabulary"), config.padding_id
     ids = rng(f"checkpoint {side}").integers(0, vocabulary, mask.shape)
     if padding_id is None:

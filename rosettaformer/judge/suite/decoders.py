@@ -1,6 +1,7 @@
-"""Cases of the choices of decoders since Llama: rotary positions, RMS norms, gated feed-forward, windows, caps and query-key norms.
+"""Cases of decoders since Llama: RoPE, RMS norms, gates, windows, caps and query-key norms.
 
-Positions lie beyond 500, beyond windows and beyond original lengths; heads, groups and head sizes have no symmetry; scores exceed caps.
+Positions exceed 500, windows and original lengths; heads, groups and head sizes differ; scores
+exceed caps.
 """
 
 import dataclasses
@@ -17,7 +18,7 @@ from .decoding import SINGLE, TOKENS
 from .transformer import ids
 
 HEADS: dict[str, Any] = {"heads": 6, "key_value_heads": 2, "key_size": 10}
-ORIGINAL = 12  # the length of the training, for scalings
+ORIGINAL = 12  # training length, for RoPE scaling
 SCALINGS: dict[str, dict[str, Any]] = {
     "linear": {"kind": "linear", "factor": 4.0},
     "dynamic": {"kind": "dynamic", "factor": 3.0, "original_length": ORIGINAL},
@@ -37,7 +38,7 @@ SCALINGS: dict[str, dict[str, Any]] = {
         "long_factors": [1.0, 2.0, 4.0, 7.0, 11.0], "attention_factor": 1.2,
     },
 }  # fmt: skip
-# the defects that the cases must reveal, each with those that do
+# known bug -> the cases that must reveal it
 CATCHES = {
     "ROT1": """
         rotary_embedding/halves rotary_embedding/interleaved multi_head_attention/rotary decoder_layer/llama transformer/llama
@@ -119,7 +120,7 @@ CATCHES = {
 
 
 def cases(build: Builder) -> Iterator[Case]:
-    """Yields the parts, then layers and whole decoders of each kind."""
+    """Yields parts, layers and whole decoders of each kind."""
     parts = (*_rotary_cases(build), *_norm_cases(build), *_attention_cases(build), *_feed_forward_cases(build), *_head_cases(build))
     for case in (*parts, *_layer_cases(build), *_model_cases(build), *_decoding_cases(build)):
         catches = tuple(id_ for id_, names in CATCHES.items() if case.id in names.split())
@@ -127,35 +128,35 @@ def cases(build: Builder) -> Iterator[Case]:
 
 
 def _llama(build: Builder, **changes: Any) -> TransformerConfig:
-    """Returns Llama's choices, with one layer: rotary positions, RMS norms that round before their scale, SwiGLU, no biases."""
+    """Returns Llama's choices: RoPE, RMS norms that round before their scale, SwiGLU, no biases."""
     return _alone(build, "llama2_7b", {"epsilon": 1e-3, "rotary_base": 500.0}, changes)
 
 
 def _gemma(build: Builder, **changes: Any) -> TransformerConfig:
-    """Returns Gemma 2's choices, with a local and a global layer: 1 + scale, sandwich norms, caps, a tied head and scaled embeddings."""
+    """Returns Gemma 2's choices, with a local and a global layer."""
     own = {"epsilon": 1e-3, "score_scale": 0.45, "score_cap": 2.0, "logit_cap": 3.0, "window": 3}
     return _alone(build, "gemma2_2b", own, {"decoder_layers": 2} | changes)
 
 
 def _alone(build: Builder, dialect: str, own: dict[str, Any], changes: dict[str, Any]) -> TransformerConfig:
-    """Returns a decoder-only config; a port that fixes a field of its dialect has its own value there, unless the case is about it."""
+    """Returns a decoder-only config, with a port's values unless the case tests them."""
     layers = {"encoder_layers": 0, "decoder_layers": 1}
     return build.config(dialect, HEADS | own | {"padding_id": None}, **layers | changes)
 
 
 def _positions(length: int = T, far: int = 600) -> np.ndarray:
-    """Returns positions `b t`: from 0; up to a far one, with gaps, since what rotates shows distances alone; after padding on the left."""
+    """Returns positions `b t`: from 0; far ones with gaps; after left padding."""
     place_t = np.arange(length)
     return np.stack([place_t, far + 3 * (place_t - length + 1), np.maximum(place_t - 2, 0)])
 
 
 def _given(config: TransformerConfig) -> dict[str, Any]:
-    """Returns the positions that rotate queries and keys; nothing if a port fixes positions that do not."""
+    """Returns the positions for RoPE; nothing if the port fixes another kind of positions."""
     return {"position_bt": _positions()} if config.positions == "rotary" else {}
 
 
 def _rotary_cases(build: Builder) -> Iterator[Case]:
-    """Yields each layout and scaling, a part of the head, the base of local layers; rotations far from position 0."""
+    """Yields each layout and scaling, partial rotation, local bases, far positions."""
 
     def rotated(name: str, config: TransformerConfig, position_bt: np.ndarray) -> Case:
         return build.make("rotary_embedding", name, config, x_bthk="b t h k", position_bt=position_bt)
@@ -168,7 +169,7 @@ def _rotary_cases(build: Builder) -> Iterator[Case]:
     yield rotated("local", local, _positions())
     for name, scaling in SCALINGS.items():
         yield rotated(name, _llama(build, rotary_scaling=scaling), _positions(far=90))
-    for name in ("dynamic", "longrope"):  # where the length is not yet beyond the original one
+    for name in ("dynamic", "longrope"):  # shorter than the original length
         yield rotated(f"{name}_short", _llama(build, rotary_scaling=SCALINGS[name]), _positions(far=ORIGINAL - 1))
     own = _llama(build, layer_pattern=("local",), window=3, local_rotary_scaling=SCALINGS["linear"])
     yield rotated("local_scaling", own, _positions())
@@ -183,8 +184,7 @@ def _rotary_cases(build: Builder) -> Iterator[Case]:
 
 
 def _norm_cases(build: Builder) -> Iterator[Case]:
-    """Yields rows of small mean square, where epsilon shows; a large mean, which an RMS norm keeps; squares beyond float16; every flag with
-    each norm."""
+    """Yields small mean squares, where epsilon matters; large means; float16 overflow; all flags."""
     generator = rng("decoders norm values")
     narrow = generator.standard_normal((B, S, 4)) * np.logspace(0, -3, S)[:, None]
     far = 100 + generator.standard_normal((B, T, build.config().model_width))
@@ -206,7 +206,7 @@ def _norm_cases(build: Builder) -> Iterator[Case]:
 
 
 def _cancelling_offset(build: Builder, cast_before_scale: bool) -> Case:
-    """Returns a case of rows that the offset nearly cancels, so that it shows whether they are rounded before the scale."""
+    """Returns rows that the offset nearly cancels, which exposes early rounding."""
     generator = rng("decoders cancelling")
     config = _llama(build, norm_offset=True, norm_cast_before_scale=cast_before_scale)
     pattern = generator.standard_normal(config.model_width)
@@ -217,7 +217,7 @@ def _cancelling_offset(build: Builder, cast_before_scale: bool) -> Case:
 
 
 def _attention_cases(build: Builder) -> Iterator[Case]:
-    """Yields scales, caps that scores exceed, windows of every relation to the lengths; rotations and norms of queries and keys."""
+    """Yields scales, scores beyond the cap, all windows, rotated and normalized queries."""
     sweep = np.linspace(-40, 40, 81).reshape(1, 9, 9)
     yield build.make("soft_cap", "sweep", build.config(), x=sweep, cap=5.0)
     for name, target, source, window in (("square", S, S, 3), ("cached", T, S, 4), ("step", 1, S, 4), ("one", T, T, 1), ("wide", T, T, S)):
@@ -253,7 +253,7 @@ def _attention_cases(build: Builder) -> Iterator[Case]:
     yield from attended("rotary_unnumbered", _llama(build, rotary_layout="interleaved", rotary_fraction=0.4))
     yield from placed("query_key_norm_head", _llama(build, query_key_norm="head"))
     yield from placed("query_key_norm_width", _llama(build, query_key_norm="width"))
-    rotated = {"positions": "rotary", "query_key_value_bias": True}  # a key bias shows only in rotated keys
+    rotated = {"positions": "rotary", "query_key_value_bias": True}  # a key bias only matters in rotated keys
     yield from placed("query_key_value_bias", _llama(build, **rotated))
     yield from attended("output_bias", _llama(build, attention_output_bias=True), return_weights=True)
     yield from placed("window_cap", _gemma(build), mask_bhts=ragged(B, T)[:, None, None])
@@ -262,7 +262,7 @@ def _attention_cases(build: Builder) -> Iterator[Case]:
 
 
 def _feed_forward_cases(build: Builder) -> Iterator[Case]:
-    """Yields gates of every activation, with and without biases, and dropout of the product."""
+    """Yields gates with every activation, with and without biases, and dropout of the product."""
     for name in ("silu", "gelu_tanh", "gelu_erf", "relu"):
         yield build.make("feed_forward", f"gated_{name}", _llama(build, activation=name), x_btd="b t d")
     yield build.make("feed_forward", "gated_bias", _llama(build, feed_forward_bias=True), x_btd="b t d")
@@ -271,7 +271,7 @@ def _feed_forward_cases(build: Builder) -> Iterator[Case]:
 
 
 def _head_cases(build: Builder) -> Iterator[Case]:
-    """Yields embeddings whose scale is rounded, and logits beyond their cap."""
+    """Yields embeddings with a rounded scale, and logits beyond their cap."""
     token = rng("decoders ids").integers(0, 29, (B, T))
     rounded = build.config(model_width=13, scale_embedding=True, round_embedding_scale=True)
     yield build.make("embedding", "round_scale", rounded, token=token)
@@ -281,7 +281,7 @@ def _head_cases(build: Builder) -> Iterator[Case]:
 
 
 def _layer_cases(build: Builder) -> Iterator[Case]:
-    """Yields every placement of norms, in a layer and in the sub-layers of other divisions, and stacks whose layers differ in kind."""
+    """Yields all norm placements, in layers and in sub-layers, and stacks of different layers."""
     x: dict[str, Any] = {"x_btd": "b t d"}
     own: dict[str, Any] = _given(_llama(build)) | {"self_mask_bhts": ragged(B, T)[:, None, None]}
     after: dict[str, Any] = {"norm_placement": "after", "query_key_norm": "width", "norm_cast_before_scale": False}
@@ -322,7 +322,7 @@ def _models(build: Builder) -> Iterator[tuple[str, TransformerConfig]]:
 
 
 def _model_cases(build: Builder) -> Iterator[Case]:
-    """Yields each kind of decoder, padding on the left, a long text; and the same choices in an encoder and decoder."""
+    """Yields each kind of decoder, left padding, a long text, an encoder-decoder."""
     for name, config in _models(build):
         yield _read(build, "transformer", name, config)
     left = shrinking_padding(B, T)
@@ -342,7 +342,7 @@ def _model_cases(build: Builder) -> Iterator[Case]:
 
 
 def _read(build: Builder, component: str, name: str, config: TransformerConfig, length: int = T, **inputs: Any) -> Case:
-    """Returns a case in which a decoder-only model reads random ids."""
+    """Returns a case of a decoder-only model on random ids."""
     rows = B if length < 100 else 1
     given: dict[str, Any] = {
         "source": None,
@@ -352,7 +352,7 @@ def _read(build: Builder, component: str, name: str, config: TransformerConfig, 
 
 
 def _decoding_cases(build: Builder) -> Iterator[Case]:
-    """Yields steps across windows and original lengths, and searches after prompts of different lengths."""
+    """Yields steps across windows and original lengths, and searches after prompts."""
     length, splits = 2 * T, (4, 1, 3, 2)
     mask = np.arange(length) >= np.array([[0], [3], [1]])
     configs = dict(_models(build))

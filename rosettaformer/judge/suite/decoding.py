@@ -1,4 +1,4 @@
-"""Cases of decoding in steps, of the choice of a token, and of searches and sampling, on small models."""
+"""Cases of incremental decoding, token selection, searches and sampling, on small models."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -12,14 +12,14 @@ from ..case import Case
 from .build import B, Builder, S, T, left_padding, parameters_of, ragged, rng
 from .transformer import ONE_LAYER, ids
 
-DTYPES = ("float64", "float32")  # in which a token is chosen, whatever the model's dtype
+DTYPES = ("float64", "float32")  # token selection runs in these dtypes, whatever the model's dtype
 V = 11
 
 
 def cases(build: Builder) -> Iterator[Case]:
-    """Yields cases of a target decoded at once, token by token, and after a prompt; padding on the left, in the middle and everywhere;
-    every dialect. Tables of scores with repeated tokens and runs of them, with ties, and every way to truncate them.
-    """
+    """Yields targets decoded at once, token by token and after a prompt, with every kind of padding
+    and dialect; and tables of scores with repeated tokens, repeated n-grams, ties, and every
+    truncation."""
     for part in (_step_cases, _penalise_cases, _truncate_cases, _draw_cases, _search_cases):
         yield from part(build)
 
@@ -50,7 +50,7 @@ def _steps(
     build: Builder, name: str, config: TransformerConfig, splits: tuple[int, ...], catches: str = "",
     target_mask: np.ndarray | None = None, source_mask: np.ndarray | None = None, **inputs: Any,
 ) -> Case:  # fmt: skip
-    """Returns a case of a target, read in steps of these lengths, and a memory; each is padding where its mask is False."""
+    """Returns a case that reads a target in steps, with a memory. False in a mask: padding."""
     target_mask, source_mask = (ragged(B, n) if one is None else one for n, one in ((T, target_mask), (S, source_mask)))
     batch, length = source_mask.shape
     given: dict[str, Any] = {
@@ -119,17 +119,17 @@ def _draw_cases(build: Builder) -> Iterator[Case]:
         yield build.make("draw", name, build.config(), dtypes=DTYPES, logits_bv=logits, uniform_b=spread)
 
 
-# Nearly all have one model's sizes and lengths, so that a port that compiles a search does so once.
+# Nearly all cases share one model's sizes and lengths, so that a port compiles each search once.
 SIZES: dict[str, Any] = {"model_width": 12, "target_vocabulary": 17, **ONE_LAYER}
 TOKENS = 8
-SINGLE = ("float64", "float32")  # in half-precision dtypes truncation and draws too often lie near boundaries
-THOROUGH = ("plain", "alpha_0.6")  # in every dtype; the others in one,
-QUICK = ("float32",)  # since a port may compile a whole search for every dtype, which takes long
+SINGLE = ("float64", "float32")  # in half precision, truncation and sampling are too often near a boundary
+THOROUGH = ("plain", "alpha_0.6")  # these run in every dtype, the others in one,
+QUICK = ("float32",)  # since compiling a whole search per dtype takes long
 CACHE = "CAU3 PE13 GEN6"
 
 
 def _search_cases(build: Builder) -> Iterator[Case]:
-    """Yields answers that end at different times; prefixes padded on the left; every option; and a model of every kind."""
+    """Yields outputs of different lengths, left padding, all options and models."""
     for case in (*_greedy_cases(build), *_sample_cases(build), *_beam_cases(build)):
         yield dataclasses.replace(case, dtypes=case.dtypes if case.name in THOROUGH else QUICK)
 
@@ -140,7 +140,7 @@ def _greedy_cases(build: Builder) -> Iterator[Case]:
     yield _search(build, "greedy_search", "plain", some, 277, CACHE)
     yield _search(build, "greedy_search", "prefix", some, 108, f"{CACHE} GEN9", prefix=_prefix(some))
     yield _search(build, "greedy_search", "min_new_tokens", some, 108, CACHE, min_new_tokens=6)
-    # here one token less would end the answer
+    # with one token less the output would end here
     yield _search(build, "greedy_search", "min_new_tokens_exactly", some, 564, CACHE, min_new_tokens=3)
     yield _search(build, "greedy_search", "repetition_penalty", some, 284, CACHE, repetition_penalty=1.8)
     yield _search(build, "greedy_search", "no_repeat_ngram", some, 356, CACHE, no_repeat_ngram=2, prefix=_prefix(some))
@@ -203,9 +203,7 @@ def _beam_cases(build: Builder) -> Iterator[Case]:
 
 
 def _longest_wins(case: Case) -> Case:
-    """Returns the case with nearly equal scores at every step, the end token's the highest: the longest answer is among the best, whatever
-    the sizes and the kind of the model.
-    """
+    """Returns the case with nearly equal scores, so that the longest output is among the best."""
     start, end = _start_and_end(case.config)
     first = min({0, 1, 2, 3} - {start, end, case.config.padding_id})
     slope_v = 0.8 * (first - np.arange(case.config.target_vocabulary))
@@ -228,8 +226,10 @@ def _of_every_kind(build: Builder, component: str, seeds: tuple[int, int, int], 
 
 
 def _search(build: Builder, component: str, name: str, config: TransformerConfig, seed: int, catches: str = "", **options: Any) -> Case:
-    """Returns a search over sources, some of them padded. seed: of a model whose answers differ in length and do not repeat a single token.
-    options: of the strategy; arrays are separate inputs.
+    """Returns a search over sources, some of them padded.
+
+    seed: of a model whose outputs differ in length and do not repeat a single token. options: of
+    the strategy; arrays are separate inputs.
     """
     start, end = _start_and_end(config)
     arrays = {key: value for key, value in options.items() if isinstance(value, np.ndarray)}
@@ -238,7 +238,7 @@ def _search(build: Builder, component: str, name: str, config: TransformerConfig
     inputs = read | {f"strategy.{key}": value for key, value in strategy.items()} | arrays
     values = _model(config, seed)
     if "repetition_penalty" in strategy and "logits.bias" in values:
-        values["logits.bias"] -= 3  # so that scores of both signs are among the largest: a penalty changes them differently
+        values["logits.bias"] -= 3  # so that the largest scores have both signs, which a penalty treats differently
     return build.make(component, name, config, catches, values, **inputs)
 
 
@@ -247,9 +247,7 @@ def _source(config: TransformerConfig, given: dict[str, np.ndarray]) -> dict[str
 
 
 def _prompt(config: TransformerConfig, given: dict[str, np.ndarray]) -> dict[str, Any]:
-    """Returns what a decoder-only model reads in place of the source: a prefix that is padded on the left. A mask of the source becomes the
-    prefix's.
-    """
+    """Returns a decoder-only model's inputs: a left-padded prefix instead of the source."""
     mask = ragged(B, S)[:, ::-1]
     read: dict[str, Any] = {"source": None, "prefix": ids("search", config.target_vocabulary, config.padding_id, mask)}
     if given.pop("source_mask_bs", None) is not None:
@@ -264,17 +262,17 @@ def _start_and_end(config: TransformerConfig) -> tuple[int, int]:
 
 
 def _mask() -> np.ndarray:
-    """Returns a source mask that hides other tokens than the padding ids do."""
+    """Returns a source mask that differs from the padding ids."""
     return left_padding(B, S)[:, ::-1].copy()
 
 
 def _prefix(config: TransformerConfig) -> np.ndarray:
-    """Returns prefixes of different lengths, the shorter rows padded on the left."""
+    """Returns left-padded prefixes of different lengths."""
     return ids("search prefix", config.target_vocabulary, config.padding_id, np.arange(4) >= np.array([[0], [3], [1]]))
 
 
 def _model(config: TransformerConfig, seed: int) -> dict[str, np.ndarray]:
-    """Returns parameters with which the input decides the output, unlike those of a model at the beginning of its training."""
+    """Returns parameters with which the output depends on the input."""
     values = parameters_of(config, "transformer", rng(f"search {seed}"))
     last = "decoder.final_norm" if config.final_norm else f"decoder.layers.{config.decoder_layers - 1}.feed_forward_norm"
     for name, value in values.items():

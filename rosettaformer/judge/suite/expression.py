@@ -1,4 +1,4 @@
-"""Chooses cases by an expression, as pytest's -k: words joined by `and`, `or`, `not` and parentheses."""
+"""Selects cases by an expression like pytest's -k: words, `and`, `or`, `not` and parentheses."""
 
 import dataclasses
 import re
@@ -16,7 +16,7 @@ PRECEDENCE = {"or": 1, "and": 2, "not": 3}
 
 
 def choose(cases: Iterable[Case], expression: str) -> list[Case]:
-    """Returns the cases whose `component/name-dtype` matches the expression, each with the matching dtypes. Errors as in `matching`."""
+    """Returns the cases whose `component/name-dtype` matches. Raises as `matching` does."""
     pairs = [(case, dtype) for case in cases for dtype in case.dtypes]
     chosen: dict[tuple[str, Mesh | None], Case] = {}
     for case, dtype in matching(pairs, lambda pair: f"{pair[0].id}-{pair[1]}", expression):
@@ -26,9 +26,9 @@ def choose(cases: Iterable[Case], expression: str) -> list[Case]:
 
 
 def matching(things: Iterable[Thing], name: Callable[[Thing], str], expression: str) -> list[Thing]:
-    """Returns the things whose name matches the expression: a word matches if it is part of the name, in upper or lower case.
+    """Returns the items whose names match. A word matches any part of a name, ignoring case.
 
-    Raises ValueError if the expression is invalid, and if nothing matches.
+    Raises ValueError if the expression is invalid or nothing matches.
     """
     things, true = list(things), compiled(expression)
     if chosen := [thing for thing in things if true(name(thing))]:
@@ -37,11 +37,11 @@ def matching(things: Iterable[Thing], name: Callable[[Thing], str], expression: 
     parts = sorted({part for text in names for part in re.split(r"[/\s-]", text)})
     operands = [word for word in _words(expression) if word not in (*PRECEDENCE, "(", ")")]
     lost = [word for word in operands if not any(word.lower() in text for text in names)]
-    raise ValueError(f"-k must choose something; {expression!r} is true of nothing{nearest(lost[0], parts) if lost else ''}")
+    raise ValueError(f"-k {expression!r} matches nothing{nearest(lost[0], parts) if lost else ''}")
 
 
 def compiled(expression: str) -> Callable[[str], bool]:
-    """Returns a function that says whether the expression matches a name. Raises ValueError if the expression is invalid."""
+    """Returns whether a name matches, as a function. Raises ValueError if invalid."""
     postfix = _postfix(_words(expression), expression)
 
     def true(name: str) -> bool:
@@ -64,10 +64,10 @@ def _words(expression: str) -> list[str]:
 
 
 def _postfix(words: Iterable[str], expression: str) -> list[str]:
-    """Returns the words with every operator behind its operands."""
+    """Returns the words in postfix order."""
     output: list[str] = []
     waiting: list[str] = []
-    operand = False  # whether the word before this one ended an operand
+    operand = False  # whether the previous word ended an operand
     for word in words:
         if operand == (word not in ("and", "or", ")")):
             raise _malformed(expression, word)
@@ -92,4 +92,4 @@ def _postfix(words: Iterable[str], expression: str) -> list[str]:
 
 
 def _malformed(expression: str, where: str) -> ValueError:
-    return ValueError(f"-k must be words joined by and, or, not and parentheses; got {expression!r}, which goes wrong at {where!r}")
+    return ValueError(f"-k must be words joined by and, or, not and parentheses; {expression!r} is invalid at {where!r}")

@@ -1,4 +1,4 @@
-"""Which cases of a large model are asked: those for which there is memory."""
+"""Selects the cases of a large model for which there is enough memory."""
 
 import dataclasses
 import math
@@ -12,23 +12,24 @@ from ...common.memory import available_memory
 from ..case import Case, numpy_dtype
 from ..expectation.components import VJP, forward_of
 
-PROCESSES = 5 << 28  # bytes of the judge and of a port with its framework, before either has a model
-SMALL, EACH = 1 << 28, 12  # bytes that every case may take beside them, and those of a larger model for each of its parameters
-COMPARED, COMPUTED, ANSWERED = 40, 24, 3  # of each element of an output: bytes while it is compared and computed, arrays in the port
-COPIES = 3  # of parameters that are sent to a port
+PROCESSES = 5 << 28  # bytes of the judge and of a port with its framework, without a model
+SMALL, EACH = 1 << 28, 12  # additional bytes for any case; for each parameter of a larger model
+COMPARED, COMPUTED, ANSWERED = 40, 24, 3  # per output element: bytes in comparison and in computation, arrays in the port
+COPIES = 3  # copies of parameters that are sent to a port
 GIGA = 1e9
 
 
 def fitting(
     cases: Iterable[Case], memory: float | None = None, required: bool = True, sent: int = 0, devices: int = 1
 ) -> list[Case]:  # fmt: skip
-    """Returns the cases, each with the dtypes for which there is no memory.
+    """Returns the cases; each marks the dtypes for which memory does not suffice.
 
-    memory: bytes that the judge and the port may take; by default those of their processes, and
-    `EACH` for each parameter. sent: the number of ports, if the parameters are sent to them; then
-    the default is what is available. devices: how many processes of a port have the model, of which
-    the same is true.
-    Raises ValueError if some case is required, and the memory is enough for none.
+    memory: bytes for the judge and the port; by default those of their processes and `EACH` per
+    parameter. sent: the number of ports that the parameters are sent to, if any; then the default
+    is the available memory. devices: the number of a port's processes that hold the model; as with
+    `sent`.
+
+    Raises ValueError if `required` and there is not enough memory for any case.
     """
     cases, available = list(cases), available_memory()
     found = [_limited(case, available, memory, sent, devices) for case in cases]
@@ -39,9 +40,7 @@ def fitting(
 
 
 def require(parameters: int, dtypes: Sequence[str], ports: int) -> None:
-    """Raises ValueError if there is no memory to send a model of so many parameters, in each of the
-    dtypes, to ports that keep it.
-    """
+    """Raises ValueError if memory does not suffice to send a model of that size to ports."""
     size = parameters * max(numpy_dtype(dtype).itemsize for dtype in dtypes)
     if size > SMALL and (needed := size * (COPIES - 1 + ports)) + PROCESSES > available_memory():
         _refuse(parameters, needed, available_memory())
@@ -55,29 +54,29 @@ def _refuse(parameters: int, needed: int, available: float) -> None:
 
 
 def within(dtypes: Sequence[str], wanted: Sequence[str]) -> tuple[str, ...]:
-    """Returns those of the dtypes that are wanted; all if none is named."""
+    """Returns the dtypes that are wanted; all if `wanted` is empty."""
     return tuple(dtype for dtype in dtypes if not wanted or dtype in wanted)
 
 
 def fits(case: Case) -> tuple[str, ...]:
-    """Returns the dtypes in which there is memory for the case."""
+    """Returns the dtypes in which the case fits in memory."""
     return tuple(dtype for dtype in case.dtypes if dtype not in case.too_large)
 
 
 def left_out(cases: Iterable[Case]) -> str:
-    """Returns which cases are not asked for want of memory, in words; empty if all are."""
+    """Lists the cases that do not fit in memory; "" if all do."""
     found: dict[str, list[str]] = {}
     for case in cases:
         for dtype in case.too_large:
             found.setdefault(dtype, []).append(case.id)
     total = sum(map(len, found.values()))
     parts = (f"{dtype}: {', '.join(ids)}" for dtype, ids in found.items())
-    return f"left out, since they need more memory: {total} comparisons\n  " + "\n  ".join(parts) if total else ""
+    return f"{total} comparisons skipped: not enough memory\n  " + "\n  ".join(parts) if total else ""
 
 
 def _limited(case: Case, available: int, memory: float | None, sent: int, devices: int) -> Case:
     most = min(available, memory or (available if sent or devices > 1 else PROCESSES + EACH * count(case)))
-    why = f"more than {most / GIGA:.1f} GB of memory would be needed"
+    why = f"needs more than {most / GIGA:.1f} GB of memory"
     large = [dtype for dtype in case.dtypes if need(case, dtype, sent, devices) > max(SMALL, most - PROCESSES)]
     return dataclasses.replace(case, too_large=dict.fromkeys(large, why))
 
@@ -88,11 +87,10 @@ def count(case: Case) -> int:
 
 
 def need(case: Case, dtype: str, sent: int = 0, devices: int = 1) -> int:
-    """Returns about how many bytes the arrays of a case take, in the judge's process and in the
-    port's, at the same time.
+    """Returns roughly how many bytes a case's arrays take in the judge and the port together.
 
-    The judge has one parameter at a time, in float64, the outputs in float64 and in the dtype, and
-    of gradients three of each. Parameters that are sent are in a message, in what arrives of it,
+    The judge holds one parameter at a time in float64, the outputs in float64 and in the dtype, and
+    three copies of gradients. Parameters that are sent exist in the message, in the received copy,
     and in the port's model.
     """
     sizes, item = _sizes(case), numpy_dtype(dtype).itemsize
@@ -108,7 +106,7 @@ def _sizes(case: Case) -> Sequence[int]:
 
 
 def _outputs(case: Case) -> tuple[int, int]:
-    """Returns the numbers of elements that are compared, and of those that are only computed."""
+    """Returns the number of elements that are compared, and of those that are only computed."""
     config = case.config
     side = next(side for side in ("target", "prefix", "source") if case.inputs.get(side) is not None)
     rows, length = np.shape(case.inputs[side])[:2]

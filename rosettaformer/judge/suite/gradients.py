@@ -1,4 +1,4 @@
-"""The gradient cases: the gradient of what each case asks forward."""
+"""Gradient cases: one for each differentiable case."""
 
 import contextlib
 import dataclasses
@@ -10,7 +10,7 @@ from ..case import Case
 from ..expectation import components
 from .build import rng
 
-# with the gradient cases: the defects that a gradient reveals and no output does
+# known bugs that only gradients reveal -> the gradient cases
 CATCHES = {
     "ATT14": """
         scaled_dot_product_attention_vjp/left_padding scaled_dot_product_attention_vjp/per_head
@@ -34,24 +34,24 @@ CATCHES = {
         classify_vjp/bert training_loss_vjp/nn_transformer classification_loss_vjp/bert
     """,
 }
-WITHOUT = ("transformer/long_text",)  # whose gradient says no more than those of far positions, and takes a minute in every order
-INHERITED, CONSTANT = "LOS", ("LOS10",)  # a mistake in a loss shows in its gradient, unless no parameter changes it
+WITHOUT = ("transformer/long_text",)  # its gradient adds nothing to that of far positions and takes a minute per summation order
+INHERITED, CONSTANT = "LOS", ("LOS10",)  # a bug in a loss affects its gradient, unless it adds a constant
 
 
 def gradients(cases: Iterable[Case]) -> list[Case]:
-    """Returns the gradient case of every differentiable case; one of two that differ only in whether they return weights."""
+    """Returns a gradient case for each differentiable case; one per `_weights` pair."""
     known = {case.id: case for case in cases}
     found = []
     for case in known.values():
         twin = "return_weights" in case.inputs and case.id.endswith("_weights") and case.id.removesuffix("_weights") in known
         if case.component in components.DIFFERENTIABLE and not twin and case.id not in WITHOUT:
-            with contextlib.suppress(ValueError):  # a config without a decoder, which a port may fix, has no output here
+            with contextlib.suppress(ValueError):  # a port may fix a config without a decoder, which has no output here
                 found.append(gradient(case))
     return found
 
 
 def gradient(case: Case) -> Case:
-    """Returns the same case as one of `<component>_vjp`, with a random cotangent in the shape of its output."""
+    """Returns the case of `<component>_vjp`, with a random cotangent in the output's shape."""
     inputs = {name: value for name, value in case.inputs.items() if name != "return_weights"}
     forward = dataclasses.replace(case, inputs=inputs)
     output = components.answer(forward)["output"]
@@ -64,5 +64,5 @@ def gradient(case: Case) -> Case:
 
 
 def with_cotangent(case: Case, cotangent: np.ndarray) -> Case:
-    """Returns the case of the component's gradient with this cotangent."""
+    """Returns the case of the component's gradient for this cotangent."""
     return dataclasses.replace(case, component=case.component + components.VJP, inputs=dict(case.inputs) | {"cotangent": cotangent})

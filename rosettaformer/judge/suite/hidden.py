@@ -1,10 +1,10 @@
-"""Which cases are vacuous with a port's config.
+"""Finds the cases that are vacuous: they cannot fail with a port's config.
 
-Vacuous are inputs and parameters that a component's cases show with the suite's config, but not with a
-port's fixed config. A layer norm over one feature, or with an epsilon of 1e30, returns its offset for any
-input, and every implementation of it passes. A case shows an array if its gradient does: if removing one of
-its entries would, to first order, change a random projection of the output by more than one rounding of
-float32.
+An input or parameter is vacuous if a component's cases depend on it with the suite's config, but
+not with the port's. For example, a layer norm over one feature, or with an epsilon of 1e30, returns
+its offset for any input, so every implementation passes. A case depends on an array if its gradient
+does: removing an entry would, to first order, change a random projection of the output by more than
+one rounding of float32.
 """
 
 import dataclasses
@@ -21,17 +21,17 @@ ROUNDING = float(np.finfo(np.float32).eps)
 
 
 class Hidden:
-    """What the config that a port fixes hides from the cases of a run. Computed once per component, at its first use."""
+    """The cases that are vacuous with a port's config. Computed per component, on first use."""
 
     def __init__(self, cases: Iterable[Case] = (), own: Iterable[Case] = ()) -> None:
-        """cases: with the port's config. own: as the suite has them."""
+        """cases: with the port's config. own: with the suite's config."""
         self._own = {case.id: case for case in own}
-        known = [case for case in cases if not case.excluded and not case.mesh]  # on a mesh nothing else is hidden
+        known = [case for case in cases if not case.excluded and not case.mesh]  # a mesh hides nothing more
         self._cases = [case for case in known if case is not self._own.get(case.id)]
         self._reasons: dict[str, dict[str, str]] = {}
 
     def reason(self, case: Case) -> str:
-        """Returns what the case was to show and no case of its component shows; empty if it loses nothing."""
+        """Returns which arrays no case of the component depends on any more; "" if none."""
         if case.component not in self._reasons:
             self._reasons[case.component] = self._of(
                 [one for one in self._cases if one.component == case.component and one.id in self._own]
@@ -51,7 +51,7 @@ class Hidden:
 
 
 def marked(expected: dict[str, Expectation], reason: str) -> dict[str, Expectation]:
-    """Returns the expectations of a case, with the reason why it shows nothing; unchanged if the reason is empty."""
+    """Returns a case's expectations with the reason why it is vacuous, if any."""
     return {name: dataclasses.replace(one, hidden=reason) for name, one in expected.items()} if reason else expected
 
 
@@ -61,10 +61,10 @@ def _changes(case: Case, own: Case) -> list[str]:
 
 
 def _effects(case: Case) -> dict[str, float]:
-    """Returns how much removing an entry of each floating array changes the output, relative to its size; empty if there is no gradient."""
+    """Returns the relative effect of removing an entry of each floating-point array."""
     try:
         return _gradient_effects(case)
-    except ValueError:  # the config has no such output
+    except ValueError:  # the config does not have this output
         return {}
 
 
@@ -85,7 +85,7 @@ def _gradient_effects(case: Case) -> dict[str, float]:
 
 
 def _of_model(case: Case) -> Case:
-    """Returns a case of the whole model that a search runs, on the tokens that the search is given."""
+    """Returns a whole-model case on the tokens of a search."""
     ids = next(case.inputs[name] for name in ("source", "target", "prefix") if case.inputs.get(name) is not None)
     source = ids % case.config.source_vocabulary if case.config.encoder_layers else None
     inputs = {"source": source, "target": ids % case.config.target_vocabulary}

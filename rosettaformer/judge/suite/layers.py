@@ -1,6 +1,7 @@
-"""Cases of layers and their parts beside attention, from tokens to vectors and back, and other divisions.
+"""Cases of layers, their parts other than attention, embeddings, logits, and other layouts.
 
-Other divisions are self-attention, sub-layers with residual connection and norm, and stacks on token ids.
+The other layouts are self-attention, sub-layers with residual connection and norm, and stacks on
+token ids.
 """
 
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from .transformer import ONE_LAYER, ids
 
 
 def cases(build: Builder) -> Iterator[Case]:
-    """Yields cases from tokens to vectors and back; of a layer, and of its parts beside attention."""
+    """Yields the cases of embeddings, parts, layers, sub-layers and stacks."""
     embedding = (_embedding_cases, _positional_encoding_cases)
     divisions = (_self_attention_cases, _sublayer_cases, _stack_cases)
     layers = (_feed_forward_cases, _normalization_cases, _dropout_cases, _whole_layer_cases)
@@ -26,7 +27,7 @@ def cases(build: Builder) -> Iterator[Case]:
 
 
 def _embedding_cases(build: Builder) -> Iterator[Case]:
-    """Yields ids and soft one-hot rows, scaled and not; the padding id among the tokens; one position."""
+    """Yields ids and soft one-hot rows, scaled or not; padding ids; one position."""
     scaled, plain = build.config(), build.config("unscaled_embedding")
     vocabulary = scaled.source_vocabulary
     ids = rng("embedding ids").integers(0, vocabulary, (B, T))
@@ -46,7 +47,7 @@ def _embedding_cases(build: Builder) -> Iterator[Case]:
 
 
 def _positional_encoding_cases(build: Builder) -> Iterator[Case]:
-    """Yields left and right padding; even and odd widths; one position, many, and far ones; more positions than rows."""
+    """Yields both paddings, even and odd widths, and one, many and far positions."""
     odd, even = build.config(), build.config(model_width=12)
     yield build.make("token_positions", "no_padding", odd, mask_bt=np.ones((B, T), bool))
     yield build.make("token_positions", "right_padding", odd, "PE22 PE23", mask_bt=ragged(B, S))
@@ -64,7 +65,7 @@ def _positional_encoding_cases(build: Builder) -> Iterator[Case]:
 
 
 def _feed_forward_cases(build: Builder) -> Iterator[Case]:
-    """Yields every activation, swept over its whole bend and into its tails; the network with each, and at one position."""
+    """Yields every activation over its whole range, networks, one position."""
     sweep = np.linspace(-9, 9, 361).reshape(1, 19, 19)
     for name in ACTIVATIONS:
         gelu = "FFN1 FFN2 FFN4 PRC6" if name.startswith("gelu") else "FFN4"
@@ -75,7 +76,7 @@ def _feed_forward_cases(build: Builder) -> Iterator[Case]:
 
 
 def _normalization_cases(build: Builder) -> Iterator[Case]:
-    """Yields rows of small variance, where epsilon shows; a large mean, where E[x^2] - E[x]^2 fails; a constant row; T = d."""
+    """Yields small variances, where epsilon matters; large means; constant rows; T = d."""
     generator = rng("normalization values")
     narrow, width = build.config(model_width=4), build.config().model_width
     shrinking = generator.standard_normal((B, S, narrow.model_width)) * np.logspace(0, -3, S)[:, None]
@@ -95,7 +96,7 @@ def _normalization_cases(build: Builder) -> Iterator[Case]:
 
 
 def _cancelling_offset(build: Builder) -> Case:
-    """Returns a case of rows that the offset nearly cancels, so that rounding before scale and offset shows."""
+    """Returns rows that the offset nearly cancels, which exposes early rounding."""
     generator = rng("normalization cancelling")
     width = build.config().model_width
     pattern = generator.standard_normal(width)
@@ -106,7 +107,7 @@ def _cancelling_offset(build: Builder) -> Case:
 
 
 def _dropout_cases(build: Builder) -> Iterator[Case]:
-    """Yields a mixed mask, a broadcast one, everything kept at rate 0, everything dropped; evaluation."""
+    """Yields mixed and broadcast masks, nothing or all dropped, and evaluation mode."""
     keep = rng("dropout keep").random((B, T, build.config().model_width)) < 0.7
     yield build.make("dropout", "mixed", build.config(dropout_rate=0.3), "DRP3 DRP4", x="b t d", keep=keep)
     yield build.make("dropout", "broadcast", build.config(dropout_rate=0.3), "DRP3 DRP4", x="b t d", keep=keep[:, :1])
@@ -116,7 +117,7 @@ def _dropout_cases(build: Builder) -> Iterator[Case]:
 
 
 def _whole_layer_cases(build: Builder) -> Iterator[Case]:
-    """Yields post- and pre-norm, with and without biases, with ragged and left padding and a row without any visible key."""
+    """Yields post- and pre-norm, biases or none, ragged and left padding, an empty row."""
     dialects = {
         "post": build.config(),
         "pre": build.config(norm_placement="pre"),
@@ -195,7 +196,7 @@ def _sublayer_cases(build: Builder) -> Iterator[Case]:
 
 
 def _stack_cases(build: Builder) -> Iterator[Case]:
-    """Yields post- and pre-norm, tables of positions and segments; padding shown by ids, given masks; a decoder without memory."""
+    """Yields both norm placements, learned positions, segments, both kinds of masks."""
     config, pre = build.config(model_width=12, **ONE_LAYER), build.config(norm_placement="pre", encoder_layers=2, decoder_layers=2)
     encoder, decoder = (alone(build, stack, padding_id=2) for stack in ("encoder", "decoder"))
     segment_bs = rng("layouts segments").integers(0, encoder.segments, (B, S)) if encoder.segments else None

@@ -1,8 +1,8 @@
-"""Cases of a whole model by its logits: a folder as Hugging Face writes it, prompts, and what a port gives of them.
+"""Cases of a whole model by its logits: a Hugging Face checkpoint, prompts, and the port's outputs.
 
-A short prompt hides most mistakes: of positions beyond a window or an original length, of padding, of batches, of cached steps. Each of
-these is a case here. Only the mask shows what is padding: ids are random under it, and the padding id is in the text. What stands at
-padding is compared with nothing.
+A short prompt hides most bugs: positions beyond a window or original length, padding, batches, and
+cached steps. Each has its cases here. Only the mask shows padding: the ids under it are random, and
+the padding id also occurs in the text. Outputs at padding are not compared.
 """
 
 import dataclasses
@@ -26,23 +26,23 @@ from .gradients import gradient
 from .meshes import on_meshes
 
 B, UNEVEN, SHORT, PADDED = 4, 5, 7, 19
-MEDIUM, LONG = 100, 600  # tokens beyond small windows and original lengths; beyond 500
-FAR = 1200  # tokens from which on frequencies in half precision show
+MEDIUM, LONG = 100, 600  # longer than small windows and original lengths; longer than 500
+FAR = 1200  # enough tokens that half-precision frequencies matter
 SINGLE, HALF = ("float64", "float32"), ("bfloat16", "float16")
-CORE = ("short", "medium", "long", "far", "left_padding", "steps")  # what diagnosis asks in every dtype
+CORE = ("short", "medium", "long", "far", "left_padding", "steps")  # diagnosis runs these in every dtype
 STATES = ("short", "left_padding", "long")
 
 
 def like_cases(
     folder: Path, meshes: Sequence[Mesh] = (), own: Path | None = None, dtypes: Sequence[str] = (), memory: float | None = None
 ) -> list[Case]:  # fmt: skip
-    """Returns the cases of the model in a folder that holds it in each dtype, in folders named after them; if meshes are given, those of
-    its loss too, for each mesh.
+    """Returns the cases of a model that is stored once per dtype, on meshes also of its loss.
 
-    own: the folder of which they are or will be made; the first of them if None. dtypes: theirs; by
-    default of those that exist.
-    memory: see `fitting`.
-    Raises ValueError listing everything that is wrong with it, and if a mesh does not divide it.
+    own: the checkpoint to make the cases from; by default the first of the folders. dtypes: by
+    default those of the existing folders. memory: see `fitting`.
+
+    Raises ValueError that lists everything wrong with the checkpoint, or if a mesh does not divide
+    the model.
     """
     dtypes = tuple(dtype for dtype in DTYPES if (dtype in dtypes if dtypes else (folder / dtype).exists()))
     checkpoint = view(own or folder / dtypes[0], "hugging-face")
@@ -72,10 +72,10 @@ def of_decoder(config: TransformerConfig) -> Iterator[Case]:
     for name, length, first in (("steps", PADDED, PADDED // 2), ("medium_steps", MEDIUM, MEDIUM - 9), ("long_steps", LONG + 6, LONG)):
         length = length_of(config, length)
         first = min(first, length - 1)
-        if name == "medium_steps":  # single tokens up to the original length and beyond it
+        if name == "medium_steps":  # single tokens across the original length
             first = min([first, *(original - 2 for original in _original_lengths(config))])
         masks = {"steps": ragged(B, length), "medium_steps": columns(length), "long_steps": np.ones((1, length), bool)}
-        mask = masks[name][:, ::-1]  # keys of the shorter text are dropped if a window is taken for full before it is
+        mask = masks[name][:, ::-1]  # drops the shorter text's keys if the window is filled too early
         single = min(4, length - first)
         splits = (first, *[1] * single, *([length - first - single] if length - first > single else []))
         inputs = {"target": ids_of(config, "target", mask), "memory_bsd": None, "target_mask_bt": mask, "splits": splits}
@@ -86,7 +86,7 @@ def _of_encoder(config: TransformerConfig) -> Iterator[Case]:
     heads = {"masked_language_logits": config.masked_language_head, "classify": config.classes}
     for component in (*(name for name, present in heads.items() if present), "states"):
         for name, inputs in prompts_of(config, "source", "source_mask_bs"):
-            pooled = component == "classify" and "left_padding" in name  # padding, of which libraries have no gradient
+            pooled = component == "classify" and "left_padding" in name  # libraries have no gradient for padding
             if not pooled and (component != "states" or name in STATES):
                 yield case_of(name, component, config, inputs)
         if config.segments > 1:
@@ -96,7 +96,7 @@ def _of_encoder(config: TransformerConfig) -> Iterator[Case]:
 
 
 def _segments(config: TransformerConfig, mask_bs: np.ndarray) -> np.ndarray:
-    """Returns segments: a first text and a second, a second and a first, at random, the last one alone; at padding at random."""
+    """Returns segments: two texts in both orders, random ones, and only the last one."""
     length = mask_bs.shape[1]
     second_s = np.arange(length) >= length // 3
     random_bs = rng("like segments").integers(0, config.segments, mask_bs.shape)
@@ -112,7 +112,7 @@ def case_of(name: str, component: str, config: TransformerConfig, inputs: dict[s
 
 
 def prompts_of(config: TransformerConfig, side: str, mask_name: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields prompts by name: the one that everybody tries, one token, rows alone and in batches, padding on either side, long ones."""
+    """Yields prompts by name: short, one token, rows and batches, both paddings, long."""
     long, padded = length_of(config, LONG), length_of(config, PADDED)
     full = {"short": (1, SHORT), "one_token": (1, 1), "batch": (B, SHORT + 2)}
     for original in (lengths := _original_lengths(config)):
@@ -135,19 +135,19 @@ def prompts_of(config: TransformerConfig, side: str, mask_name: str) -> Iterator
 
 
 def _original_lengths(config: TransformerConfig) -> list[int]:
-    """Returns the lengths beyond which frequencies change, of a text that is shorter than a long one."""
+    """Returns the lengths after which RoPE frequencies change, if shorter than a long text."""
     kinds = [config.layer_kind(layer) for layer in range(config.encoder_layers or config.decoder_layers)]
     lengths = {kind.scaling.original_length or LONG for kind in kinds if kind.rotary and kind.scaling.by_length}
     return [length for length in lengths if length < LONG]
 
 
 def columns(length: int) -> np.ndarray:
-    """Returns a mask with right padding whose last columns are padding in every row, the first row among them. True = real."""
+    """Returns a mask with right padding that pads the last columns of all rows. True = real."""
     return np.arange(length) < np.maximum(length - np.array([[4], [2], [7], [5]]), 1)
 
 
 def _of_training(config: TransformerConfig) -> Iterator[Case]:
-    """Yields batches that few meshes divide, of which one has rows with unequal numbers of labels, the last with none."""
+    """Yields batches that few meshes divide, one with different numbers of labels."""
     masks = {"batch": np.ones((UNEVEN, SHORT + 2), bool), "right_padding": ragged(UNEVEN, SHORT + 2)}
     for name, mask in masks.items():
         inputs = {"target": ids_of(config, "target", mask), "target_mask_bt": mask}
@@ -155,9 +155,10 @@ def _of_training(config: TransformerConfig) -> Iterator[Case]:
 
 
 def with_special_ids(case: Case, said: Mapping[str, Any]) -> Case:
-    """Returns the case with ids that a port may treat differently, in the text and at padding: the ids
-    of padding, beginning and end, the first id and the last. A family that numbers positions by the
-    padding id has it at padding alone. said: the entries of config.json.
+    """Returns the case with padding, begin, end, first and last ids in text and padding.
+
+    A family that numbers positions by the padding id has it only at padding. said: the entries of
+    config.json.
     """
     from ...files.checkpoints.hugging_face.families import FAMILIES
 
@@ -180,9 +181,9 @@ def _side(case: Case) -> str:
 
 
 def _without_padding_id(case: Case, padding: Any) -> Case:
-    """Returns the case, in which no real token has the id of padding, and every padding token has it.
+    """Returns the case with the padding id at all padding and nowhere else.
 
-    Gradients are asked so, since libraries give the padding id's row none.
+    Used for gradients: libraries compute none for the padding id's row.
     """
     inputs, side = dict(case.inputs), _side(case)
     if type(padding) is int:
@@ -193,15 +194,15 @@ def _without_padding_id(case: Case, padding: Any) -> Case:
 
 
 def _in(dtypes: Sequence[str], case: Case) -> Case:
-    """Returns the case in those of its dtypes that are among these."""
+    """Returns the case restricted to these dtypes."""
     return dataclasses.replace(case, dtypes=tuple(dtype for dtype in case.dtypes if dtype in dtypes))
 
 
 def _gradient(case: Case, memory: float | None, devices: int) -> Case:
-    """Returns the case of its gradients by the parameters, of a cotangent that is 0 at padding."""
+    """Returns the case of its parameter gradients, for a cotangent that is 0 at padding."""
     asked = dataclasses.replace(case, component=case.component + VJP, dtypes=tuple(dtype for dtype in case.dtypes if dtype in SINGLE))
     (asked,) = fitting([asked], memory, required=False, devices=devices)
-    if not fits(asked):  # the cotangent has the shape of an output, which takes long to compute
+    if not fits(asked):  # avoids computing the cotangent, which needs the output's shape
         return asked
     found = gradient(case)
     cotangent = case.part({"output": found.inputs["cotangent"]})["output"]

@@ -1,4 +1,4 @@
-"""The folders that a port of a whole model is given: one model in each dtype, as Hugging Face writes it."""
+"""Writes the Hugging Face checkpoints for ports of whole models, one per dtype."""
 
 import shutil
 from collections.abc import Sequence
@@ -20,11 +20,13 @@ from .like import like_cases
 def cases_of(
     like: str, root: Path, dtypes: Sequence[str], seed: int = 0, meshes: Sequence[Mesh] = (), memory: float | None = None
 ) -> list[Case]:  # fmt: skip
-    """Returns the cases of a new random model, or of the model in a folder, which is written into `root` in each dtype.
+    """Returns the cases of a new or given model, and writes it into `root` in each dtype.
 
-    like: a name of `new.names`, or a folder of Hugging Face. Of a folder the port is given the folder itself in the dtype that it has.
-    dtypes: by default the `usual` ones.
-    meshes, memory: see `like_cases`. Raises ValueError if it is neither, and listing everything that is wrong with a folder.
+    like: one of `new.names`, or a Hugging Face checkpoint. In its own dtype, the checkpoint itself
+    is used instead of a copy. dtypes: by default the `usual` ones. meshes, memory: see
+    `like_cases`.
+
+    Raises ValueError for any other name, and lists everything wrong with a checkpoint.
     """
     if Path(like).is_dir():
         own = Path(like).resolve()
@@ -37,12 +39,12 @@ def cases_of(
             new.write(like, root / dtype, seed=seed, dtype=dtype)
     else:
         unsupported.refuse(like)
-        raise ValueError(f"--like must be a folder, or one of {', '.join(new.names())}; got {like!r}{nearest(like, new.names())}")
+        raise ValueError(f"--like must be a folder or one of {', '.join(new.names())}; got {like!r}{nearest(like, new.names())}")
     return like_cases(root, meshes)
 
 
 def described(config: TransformerConfig) -> str:
-    """Returns the positions and windows of a model in one line: what models of one family differ in."""
+    """Describes a model's positions and windows, which differ within a family, in one line."""
     layers: dict[str, list[int]] = {}
     for layer in range(config.encoder_layers or config.decoder_layers):
         layers.setdefault(_attention(config, config.layer_kind(layer)), []).append(layer)
@@ -72,8 +74,8 @@ def _copied(folder: Path, root: Path, dtypes: Sequence[str]) -> None:
     needed, free = size * sum(numpy_dtype(dtype).itemsize for dtype in others), shutil.disk_usage(root).free
     if needed > free:
         raise ValueError(
-            f"{folder} in {', '.join(others)} takes {needed / 1e9:.1f} GB in {root.parent}, where {free / 1e9:.1f} GB are free: "
-            f"give --dtype {own}, or let TMPDIR name a larger disk"
+            f"converting {folder} to {', '.join(others)} needs {needed / 1e9:.1f} GB in {root.parent}; {free / 1e9:.1f} GB are free. "
+            f"Pass --dtype {own}, or set TMPDIR to a folder on a larger disk"
         )
     for dtype in dtypes:
         if dtype == own:

@@ -1,4 +1,4 @@
-"""What a port declares not to answer."""
+"""Limits that the port of a whole model declares."""
 
 from collections.abc import Mapping
 from difflib import get_close_matches
@@ -6,19 +6,20 @@ from typing import Any
 
 from ..case import DTYPES, LAST
 
-# what is declared -> its values, the default first
+# declaration -> its values, the default first
 LIMITS: Mapping[str, tuple[Any, Any]] = {"positions": ("all", LAST), "rows": (0, 1), "masks": (True, False)}
 DECLARED = (*LIMITS, "dtypes")
-ALIKE = 0.8  # a share of equal letters
+ALIKE = 0.8  # similarity of names
 
 
 def limits_of(said: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what is declared beyond the defaults. Raises ValueError on another value than the two that there are, and on a name that is
-    nearly that of a declaration, with a value that it may have.
+    """Returns the declarations that differ from the defaults.
+
+    Raises ValueError for an invalid value, and for a misspelled declaration with a valid value.
     """
     for name, value in said.items():
         if name not in DECLARED and (meant := get_close_matches(name, DECLARED, 1, ALIKE)) and _fits(meant[0], value):
-            raise ValueError(f"a port declares {', '.join(DECLARED)}; got {name} (nearest: {meant[0]})")
+            raise ValueError(f"unknown declaration {name} (nearest: {meant[0]}); a port can declare {', '.join(DECLARED)}")
     found = {name: said[name] for name in LIMITS if name in said}
     for name, value in found.items():
         if not any(value is one or (type(value) is type(one) and value == one) for one in LIMITS[name]):
@@ -27,7 +28,7 @@ def limits_of(said: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _fits(name: str, value: Any) -> bool:
-    """Whether what is declared may have the value, and a variable of another meaning hardly would."""
+    """Whether the value is valid for the declaration, and unlikely for another variable."""
     if name == "dtypes":
         return isinstance(value, tuple | list) and bool(value) and all(isinstance(dtype, str) and dtype in DTYPES for dtype in value)
     return type(value) in (str, bool) and value in LIMITS[name]

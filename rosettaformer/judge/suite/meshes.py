@@ -1,7 +1,8 @@
-"""Cases for ports that answer on several devices: a list of their own, for `--mesh`.
+"""Cases for ports on several devices, for `--mesh`.
 
-Under no mesh is anything alike: batches and vocabularies do not divide, parts of a batch have unequal numbers of labels or none, key heads
-are fewer than the parts of the model axis, tables are tied or shared. Keep masks are given, whole.
+On every mesh the shards differ: batches and vocabularies do not divide evenly, shards of a batch
+have different numbers of labels or none, there are fewer key heads than devices on the model axis,
+and tables are tied or shared. Keep masks are given unsharded.
 """
 
 import dataclasses
@@ -33,12 +34,12 @@ NONE = dict.fromkeys((*RATES, "classifier_dropout_rate"), 0.0)
 
 
 def _config(build: Builder, dialect: str, **changes: Any) -> TransformerConfig:
-    """Returns a dialect's config at these sizes, without dropout if no rate is given."""
+    """Returns a dialect's config at these sizes, without dropout unless rates are given."""
     return build.config(dialect, NONE | HEADS, **SIZES | {"padding_id": 0} | changes)
 
 
 def models(build: Builder) -> dict[str, TransformerConfig]:
-    """Returns a whole model of each kind, and the paper's with tables of its own."""
+    """Returns a whole model of each kind, and one of the paper's kind with separate tables."""
     llama: dict[str, Any] = DECODER | {"epsilon": 1e-3, "rotary_base": 500.0}
     gemma: dict[str, Any] = {"score_scale": 0.45, "score_cap": 2.0, "logit_cap": 3.0, "window": 3, "decoder_layers": 2}
     bert: dict[str, Any] = {"decoder_layers": 0, "max_positions": 11, "segments": 3, "epsilon": 1e-3}
@@ -56,13 +57,13 @@ def models(build: Builder) -> dict[str, TransformerConfig]:
 
 
 def uneven(rows: int, length: int) -> np.ndarray:
-    """Returns a mask with right padding, True = real: however rows are divided, the parts have unequal numbers of tokens."""
+    """Returns a mask with right padding that gives shards different token counts. True = real."""
     lengths = [length, 1, length - 2, 2, 3, length - 1]
     return np.arange(length) < np.array(lengths[:rows])[:, None]
 
 
 def tokens(config: TransformerConfig, source: np.ndarray, target: np.ndarray, step: int = 0) -> dict[str, Any]:
-    """Returns the ids that the model reads, with padding where the masks are False."""
+    """Returns the token ids, with padding where the masks are False."""
     found: dict[str, Any] = {"source": None}
     if config.encoder_layers:
         found["source"] = ids(f"mesh source {step}", config.source_vocabulary, config.padding_id, source)
@@ -72,7 +73,7 @@ def tokens(config: TransformerConfig, source: np.ndarray, target: np.ndarray, st
 
 
 def of_encoder() -> dict[str, Any]:
-    """Returns what an encoder is given besides its tokens."""
+    """Returns an encoder's inputs other than its tokens."""
     return {"source_mask_bs": uneven(ROWS, S), "segment_bs": rng("mesh segments").integers(0, 3, (ROWS, S))}
 
 
@@ -82,13 +83,13 @@ def classes(rows: int, step: int = 0) -> np.ndarray:
 
 
 def drawn(config: TransformerConfig, name: str, source: int, target: int, rows: int = ROWS) -> dict[str, np.ndarray]:
-    """Returns keep masks of every site, by its name, for texts of these lengths."""
+    """Returns the keep masks of all dropout sites, by name, for texts of these lengths."""
     return parameters.flatten(sites.draw(config, rows, source, 0 if config.classes else target, rng(f"mesh keep {name}")))
 
 
 SINGLE = ("float64", "float32")
-STEPS, EVEN = 10, 6  # EVEN: rows that microbatches divide
-# steps so small that ten do not part what differs by a rounding; an epsilon that is large beside what is left of a gradient of zero
+STEPS, EVEN = 10, 6  # EVEN: a number of rows that microbatches divide
+# Small enough steps that rounding does not grow over ten of them; epsilon exceeds the rounding error of a zero gradient.
 RECIPE = PAPER.to_dict() | {"warmup": 40, "epsilon": 1e-3, "weight_decay": 0.02}
 PREFIX = "sharded_"
 CORE = """
@@ -102,11 +103,11 @@ CORE = """
 
 
 def mesh_cases(meshes: Sequence[Mesh], fixed: Mapping[str, Any] | None = None, shared: Sequence[str] = ()) -> list[Case]:
-    """Returns the cases for each mesh: components with parameters, whole models, losses, the gradients of all, and steps of training.
+    """Returns the cases for each mesh: components, models, losses, gradients, training steps.
 
-    fixed, shared: what a port fixes and what its heads share, as `cases.all_cases` takes them; a case that asks for another value is
-    excluded, with the reason, and so is one that a mesh does not divide. Raises ValueError if a mesh does not divide the cases that nobody
-    fixed.
+    fixed, shared: see `all_cases`. A case that needs another value, or that a mesh does not divide,
+    is excluded, with the reason. Raises ValueError if a mesh does not divide the cases of an
+    unrestricted port.
     """
     build = Builder(fixed or {}, shared)
     forward = [_named(case) for case in _cases(build)]
@@ -118,7 +119,7 @@ def mesh_cases(meshes: Sequence[Mesh], fixed: Mapping[str, Any] | None = None, s
 
 
 def on_meshes(cases: Sequence[Case], meshes: Sequence[Mesh]) -> list[Case]:
-    """Returns the cases for each mesh. Raises ValueError on the first that does not divide their configs."""
+    """Returns the cases for each mesh. Raises ValueError if one does not divide a config."""
     for mesh, case in itertools.product(meshes, cases):
         if why := _misfit(case.config, mesh):
             raise ValueError(f"the mesh {mesh} does not fit {case.id}: {why}")
@@ -151,7 +152,7 @@ def _cases(build: Builder) -> Iterator[Case]:
 
 
 def _model_cases(build: Builder, name: str, config: TransformerConfig) -> Iterator[Case]:
-    """Yields the model with padding on either side and its loss, with every keep mask of a model of the paper, of BERT or GPT-2."""
+    """Yields the model with both paddings, its loss, and for some models all keep masks."""
     if config.decoder_layers:
         yield build.make("transformer", name, config, **tokens(config, uneven(ROWS, S), uneven(ROWS, T)))
         yield build.make("transformer", f"{name}_left_padding", config, **tokens(config, left_padding(ROWS, S), left_padding(ROWS, T)))
@@ -174,7 +175,7 @@ def _keep(config: TransformerConfig, name: str, source: int, target: int) -> dic
 
 
 def _step_cases(build: Builder) -> Iterator[Case]:
-    """Yields ten steps of every model: with keep masks, clipped, in microbatches, with activations that are computed again."""
+    """Yields ten steps per model: keep masks, clipping, microbatches, recomputation."""
     whole = models(build)
     yield _steps(build, "paper_keep", whole["paper"].replace(**RATES), clip_norm=0.5)
     for name in ("bert", "gpt2"):
@@ -186,7 +187,7 @@ def _step_cases(build: Builder) -> Iterator[Case]:
 
 
 def _steps(build: Builder, name: str, config: TransformerConfig, rows: int = ROWS, recompute: bool = False, **recipe: Any) -> Case:
-    """Returns ten steps of training on ten batches, whose rows are ragged, each batch otherwise."""
+    """Returns ten training steps on ten different ragged batches."""
     batches = [
         tokens(config, np.roll(uneven(rows, S), step, axis=0), np.roll(uneven(rows, T), step, axis=0), step) for step in range(STEPS)
     ]
@@ -204,7 +205,7 @@ def _stacked(batches: list[np.ndarray | None]) -> np.ndarray | None:
 
 
 def part_cases(build: Builder) -> Iterator[Case]:
-    """Yields tables, attention, feed-forward networks, norms, layers, stacks, heads and the loss."""
+    """Yields tables, attention, feed-forward, norms, layers, stacks, heads and the loss."""
     yield from _table_cases(build)
     yield from _attention_cases(build)
     yield from _part_cases(build)
@@ -222,7 +223,7 @@ def _table_cases(build: Builder) -> Iterator[Case]:
 
 
 def _attention_cases(build: Builder) -> Iterator[Case]:
-    """Yields attention alone; projections with biases; fewer groups than parts; norms of a head and of the width; keep masks."""
+    """Yields attention, biases, few groups, both query-key norms, and keep masks."""
     whole, mask = models(build), uneven(ROWS, S)[:, None, None]
     heads: dict[str, Any] = {"query_bthk": f"{ROWS} {T} h k", "key_bsgk": f"{ROWS} {S} g k", "value_bsge": f"{ROWS} {S} g e"}
     yield build.make("scaled_dot_product_attention", "grouped", whole["llama"], mask_bhts=mask, **heads)
@@ -248,7 +249,7 @@ def _part_cases(build: Builder) -> Iterator[Case]:
 
 
 def _layer_cases(build: Builder) -> Iterator[Case]:
-    """Yields layers and stacks with ragged rows, among them keep masks of every site."""
+    """Yields layers and stacks with ragged rows, some with the keep masks of all dropout sites."""
     whole = models(build)
     crossed, dropped = whole["untied"], whole["untied"].replace(**RATES)
     masks = drawn(dropped, "layer", S, S)
@@ -269,7 +270,7 @@ def _layer_cases(build: Builder) -> Iterator[Case]:
 
 
 def _head_cases(build: Builder) -> Iterator[Case]:
-    """Yields logits whose vocabulary does not divide, heads of an encoder, and the loss on logits."""
+    """Yields logits with an indivisible vocabulary, encoder heads, and the loss on logits."""
     whole = models(build)
     x: dict[str, Any] = {"x_btd": f"{ROWS} {T} d"}
     label = rng("mesh labels").integers(0, whole["paper"].source_vocabulary, (ROWS, T))

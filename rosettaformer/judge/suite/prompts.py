@@ -1,7 +1,8 @@
-"""Prompts as files, for a command that reads a folder of Hugging Face and writes logits.
+"""Prompts as files, for a command that reads a Hugging Face checkpoint and writes logits.
 
-A prompt is an npz file with `token_bt`, `mask_bt` (True at real tokens) and, for an encoder, `segment_bt`; its logits `b t v` are expected
-in an npy file of the same name. bfloat16, which NumPy has not, is written as float32.
+A prompt is an npz file with `token_bt`, `mask_bt` (True = a real token) and, for an encoder,
+`segment_bt`. The command writes its logits `b t v` to an npy file of the same name; bfloat16, which
+NumPy lacks, as float32.
 """
 
 import difflib
@@ -18,19 +19,19 @@ from ...common.reading import read_bytes
 from ..case import LAST, Case, numpy_dtype
 from ..status import Kind
 
-SILENCE = "the command gave no answer"
-MOST = 100  # at most this many files are looked at for the one that was meant
-HEADER = 1 << 16  # bytes of an npy file before its array, at most
+SILENCE = "the command wrote no output"
+MOST = 100  # the most file names to compare with the expected one
+HEADER = 1 << 16  # the most bytes of an npy file before its array
 COMPONENTS = ("transformer", "masked_language_logits", "classify")
 
 
 def is_prompt(case: Case) -> bool:
-    """Whether the case asks a whole model for its logits."""
+    """Whether the case compares a whole model's logits."""
     return case.component in COMPONENTS
 
 
 def write(folder: Path, cases: Mapping[str, Case]) -> dict[str, str]:
-    """Writes the prompts of these cases into an empty folder; returns each one's name by the same key."""
+    """Writes the cases' prompts into an empty folder and returns their names, by the same keys."""
     names = {}
     for number, (key, case) in enumerate(cases.items(), start=1):
         names[key] = f"{number:04}-{case.name}"
@@ -44,24 +45,25 @@ def write(folder: Path, cases: Mapping[str, Case]) -> dict[str, str]:
 
 
 def read(files: Mapping[str, Path], cases: Mapping[str, Case], died: bool) -> dict[str, Answer]:
-    """Returns the logits that were written, by the same keys; if the command died, without a last file that cannot be read."""
+    """Returns the logits by key. If the command died, an unreadable last file is ignored."""
     found: dict[str, Answer] = {}
     for key, file in files.items():
         if not file.exists():
             continue
         try:
             array = _array(file, cases[key])
-        except Exception as error:  # NumPy raises errors of many kinds on a damaged header
+        except Exception as error:  # NumPy raises many kinds of errors for a damaged header
             if not died:
-                found[key] = Kind.ERROR, printable(f"{file.name} must be an npy file: {str(error).replace(str(file), file.name)}")
+                found[key] = Kind.ERROR, printable(f"{file.name} is not a valid npy file: {str(error).replace(str(file), file.name)}")
             continue
         found[key] = Kind.OUTPUTS, cases[key].part({"output": _logits(array, cases[key])})
     return found
 
 
 def silence(folder: Path, files: Sequence[Path], end: str) -> str:
-    """Returns why cases have no answer, of a command that did not fail: which file was expected where others are found in the folder, or
-    where there is none of those expected. end: how the command ended.
+    """Returns why cases have no output although the command succeeded, such as wrong names.
+
+    end: how the command ended.
     """
     missing = [file.name for file in files if not file.exists()]
     try:
@@ -71,13 +73,13 @@ def silence(folder: Path, files: Sequence[Path], end: str) -> str:
     if not missing or (len(missing) < len(files) and not others):
         return SILENCE
     meant = difflib.get_close_matches(missing[0], others[:MOST], n=1, cutoff=0.0)
-    name = "".join(meant).replace("\x1b", r"\x1b")  # a name is shown whole, although codes are taken out of messages
+    name = "".join(meant).replace("\x1b", r"\x1b")  # printable() would remove the escape sequences of a name
     found = printable(name) + f" and {len(others) - 1} more" * (len(others) > 1)
-    return f"{SILENCE}: LOGITS/{missing[0]} was expected, and there is {found or 'nothing'}; the command ended with {end}"
+    return f"{SILENCE}: expected LOGITS/{missing[0]}, found {found or 'no file'}; the command ended with {end}"
 
 
 def _array(file: Path, case: Case) -> np.ndarray:
-    """Returns the array of a file. Raises an exception if it is no npy file, or too large."""
+    """Returns the array in a file. Raises an exception if it is not an npy file or is too large."""
     content = read_bytes(file, answer_limit(case.size) + HEADER)
     return np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
 

@@ -1,4 +1,4 @@
-"""Cases of encoder-only and decoder-only models: BERT, GPT-2 and their parts that the paper's model lacks."""
+"""Cases of encoder-only and decoder-only models: BERT, GPT-2, and parts that only they have."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from .build import B, Builder, S, T, left_padding, padded_columns, ragged, rng, 
 from .transformer import ONE_LAYER, ids
 
 PLAIN = {"plain_causal": 5, "plain_causal_long": 40, "plain_causal_one_position": 1}
-# the choices of Llama at sizes that keep axes apart; all of them are a port's to fix
+# Llama's choices, with distinct sizes; a port may fix any of them
 USUAL: dict[str, Any] = {
     "heads": 6, "key_value_heads": 2, "key_size": 4, "value_size": 4, "model_width": 24, "epsilon": 1e-3, "rotary_base": 500.0,
     "padding_id": None, "decoder_layers": 2,
@@ -22,9 +22,10 @@ USUAL: dict[str, Any] = {
 
 
 def _plain_cases(build: Builder) -> Iterator[Case]:
-    """Yields causal attention and blocks at positions 0, 1, 2, ..., of one size of head, with no mask given.
+    """Yields causal attention and blocks at positions 0, 1, 2, ... with one head size and no mask.
 
-    Every choice but the decoder-only stack gives way to what a port fixes, so that one block is asked them.
+    Everything but the decoder-only stack adapts to the port's fixed values, so that a single block
+    can be tested.
     """
     heads = build.fixed.get("heads", USUAL["heads"])
     config = build.config("llama2_7b", USUAL | {"key_value_heads": 1 if heads % 2 else 2}, encoder_layers=0)
@@ -49,12 +50,12 @@ def _plain_parts(build: Builder, config: TransformerConfig, name: str, length: i
         yield build.make(component, name, made, **inputs)
 
 
-POSITIONS = 11  # few enough that a table of positions differs in size from everything else
-SINGLE = ("float64", "float32")  # dtypes of the longer ones
+POSITIONS = 11  # differs from all other sizes
+SINGLE = ("float64", "float32")  # dtypes of the longer cases
 RATES = {"dropout_rate": 0.3, "attention_dropout_rate": 0.2, "hidden_dropout_rate": 0.4, "classifier_dropout_rate": 0.5}
 TOKENS = 8
-SQUARE = {"model_width": 12, "key_size": 4, "value_size": 4}  # projections that fit untransposed
-# what shows in every layer; in an encoder's, post-norm and with padding; in a decoder's, pre-norm
+SQUARE = {"model_width": 12, "key_size": 4, "value_size": 4}  # sizes at which a transposed projection also fits
+# bugs visible in all layers; in post-norm encoders with padding; in pre-norm decoders
 LAYERS = "ATT1 ATT2 ATT3 ATT4 ATT7 MHA1 MHA2 MHA4 MHA8 FFN1 FFN2 FFN3 NRM1 NRM2 NRM3 NRM5 NRM8 PRC1"
 ENCODED = f"PE15 PE17 SEG1 SEG2 NRM12 NRM13 {LAYERS} ATT5 ATT6 ATT9 ATT18 NRM9 NRM10 NRM15"
 DECODED = f"PE15 PE17 NRM12 {LAYERS} CAU1 CAU2 CAU6 NRM10"
@@ -62,9 +63,7 @@ POOLED, PREDICTED = "HED1 HED2 HED3 HED4 STR1", "EMB2 EMB6 EMB8 EMB9 HED5 HED6"
 
 
 def cases(build: Builder) -> Iterator[Case]:
-    """Yields a decoder's block as it is usually written; tables of positions and segments, first and last
-    row; heads; whole models with and without padding and segments.
-    """
+    """Yields a decoder block, learned positions, segments, heads, and padded whole models."""
     for part in (_plain_cases, _table_cases, _head_cases, _encoder_cases, _decoder_cases, _state_cases):
         yield from part(build)
 
@@ -75,7 +74,7 @@ def alone(build: Builder, stack: str, **changes: Any) -> TransformerConfig:
 
 
 def _encoder(build: Builder, **changes: Any) -> TransformerConfig:
-    """Returns BERT's choices; one layer, an epsilon that shows, and no dropout on the classes."""
+    """Returns BERT's choices with one layer, a larger epsilon, and no dropout of the classifier."""
     usual = {"max_positions": POSITIONS, "segments": 3, "epsilon": 1e-3, "masked_language_head": False, "padding_id": None}
     if "classes" in changes and build.fixed.get("classes"):
         usual["classes"] = changes.pop("classes")
@@ -83,15 +82,13 @@ def _encoder(build: Builder, **changes: Any) -> TransformerConfig:
 
 
 def _decoder(build: Builder, **changes: Any) -> TransformerConfig:
-    """Returns GPT-2's choices, with one layer."""
+    """Returns GPT-2's choices with one layer."""
     usual = {"max_positions": changes.pop("max_positions", POSITIONS), "padding_id": None}
     return _alone_in(build, "gpt2_small", usual, {"encoder_layers": 0, "decoder_layers": 1} | changes)
 
 
 def _alone_in(build: Builder, dialect: str, usual: dict[str, Any], changes: dict[str, Any]) -> TransformerConfig:
-    """Returns the dialect with these changes. usual: fields for which a case made for a port of only this stack takes the port's fixed
-    values.
-    """
+    """Returns the dialect with changes. usual: fields that a port of this stack may fix."""
     absent = "encoder_layers" if changes["encoder_layers"] == 0 else "decoder_layers"
     if build.fixed.get(absent) == 0:
         return build.config(dialect, usual, **changes)
@@ -180,7 +177,7 @@ def _read(
     segments: bool,
     **inputs: Any,
 ) -> Case:
-    """Returns a case that reads a source of random ids, with or without mask and segments."""
+    """Returns a case that encodes random ids, with or without mask and segments."""
     given: dict[str, Any] = {"source": ids(component, config.source_vocabulary, config.padding_id, ragged(B, S))} | inputs
     if mask is not None:
         given["source_mask_bs"] = mask
@@ -227,7 +224,7 @@ def _decoder_cases(build: Builder) -> Iterator[Case]:
 
 
 def _alone(build: Builder, component: str, name: str, config: TransformerConfig, catches: str, length: int = T, **inputs: Any) -> Case:
-    """Returns a case in which a decoder-only model reads a target of random ids."""
+    """Returns a case of a decoder-only model on random ids."""
     mask = ragged(B, length) if config.padding_id is not None else np.ones((B, length), bool)
     given: dict[str, Any] = {"source": None, "target": ids(name, config.target_vocabulary, config.padding_id, mask)}
     return build.make(component, name, config, catches, **given | inputs)
@@ -240,7 +237,7 @@ def _steps(build: Builder, name: str, config: TransformerConfig, catches: str, s
 
 
 def _search_cases(build: Builder) -> Iterator[Case]:
-    """Yields prompts of different lengths, padded on the left; only the mask shows the padding."""
+    """Yields left-padded prompts of different lengths, where only the mask shows the padding."""
     config = _decoder(build, target_vocabulary=17, source_vocabulary=17, max_positions=POSITIONS + 2)
     uniform_bn = rng("sample gpt2").uniform(0.01, 0.99, (B, TOKENS))
     own: dict[str, dict[str, Any]] = {

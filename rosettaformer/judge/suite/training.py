@@ -12,21 +12,21 @@ from ..case import Case
 from .build import B, Builder, S, T, left_padding, ragged, rng
 from .transformer import ONE_LAYER, tokens
 
-V = 5  # few enough tokens that each one's share shows what smoothing does to it
+V = 5  # so few that smoothing visibly changes each token's share
 SMOOTHED, PADDED, PART = "LOS1 LOS8 LOS9 LOS10", "LOS1 LOS2 LOS7 LOS8 LOS9 LOS10", "LOS1 LOS2 LOS3 LOS8 LOS9 LOS10"
 
 
 def cases(build: Builder) -> Iterator[Case]:
-    """Yields the cases of each part of the training."""
+    """Yields the cases of each part of training."""
     for part in (_cross_entropy_cases, _training_loss_cases, _update_cases, _random_cases):
         yield from part(build)
 
 
 def _cross_entropy_cases(build: Builder) -> Iterator[Case]:
-    """Yields smoothing, ragged rows, rows without a label, part of a batch and large logits."""
+    """Yields smoothing, ragged rows, rows without labels, part of a batch, and large logits."""
     label = rng("loss labels").integers(0, V, (B, T))
     unequal = ragged(B, T)
-    some = np.where(left_padding(B, T), label, 0)  # a row of padding only
+    some = np.where(left_padding(B, T), label, 0)  # one row is all padding
 
     def case(name: str, catches: str = "", **inputs: Any) -> Case:
         given: dict[str, Any] = {"logits_btv": (B, T, V), "label_bt": label} | inputs
@@ -53,7 +53,7 @@ def _cross_entropy_cases(build: Builder) -> Iterator[Case]:
 
 
 def _training_loss_cases(build: Builder) -> Iterator[Case]:
-    """Yields every dialect, few tokens, part of a batch, padding on the left, keep masks."""
+    """Yields every dialect, few tokens, part of a batch, left padding, and keep masks."""
     model = "LOS2 LOS4 LOS5 LOS6"
     for dialect in ("paper_base", "nn_transformer", "separate_tables", "unscaled_embedding", "feed_forward_dropout"):
         config = build.config(dialect, **ONE_LAYER)
@@ -77,7 +77,7 @@ def _loss(build: Builder, name: str, config: TransformerConfig, catches: str, *m
     return build.make("training_loss", name, config, catches, **(drawn | inputs))
 
 
-# tensors of every kind that weight decay treats differently
+# one tensor of each kind that weight decay distinguishes
 SHAPES = {
     "embedding.table": (11, 6), "hidden.kernel": (6, 7), "hidden.bias": (7,), "norm.scale": (6,), "norm.offset": (6,),
     "query.kernel": (6, 3, 2),
@@ -87,9 +87,7 @@ PRECISE = ("float64", "float32")
 
 
 def _update_cases(build: Builder) -> Iterator[Case]:
-    """Yields gradients so small that epsilon shows, the first step and later ones, weight decay; norms above and below the limit; every
-    phase of the warm-up.
-    """
+    """Yields tiny gradients, early and late steps, weight decay, all norms and warm-up phases."""
     for case in (*_adam_cases(build), *_clip_cases(build), *_noam_cases(build)):
         yield dataclasses.replace(case, dtypes=PRECISE)
 
@@ -134,12 +132,12 @@ def _noam_cases(build: Builder) -> Iterator[Case]:
     yield build.make("noam", "trace", build.config(), "OPT5 OPT8", step=np.arange(1, 30), warmup=10)
 
 
-# So large that the statistics of every kernel tell one formula for its fans from another, and small enough that many draws are quick.
+# Large enough that statistics distinguish the formulas for fan-in and fan-out; small enough to draw often.
 SIZES = {"model_width": 48, "key_size": 16, "value_size": 24, "feed_forward_width": 64, "encoder_layers": 1, "decoder_layers": 1}
 
 
 def _random_cases(build: Builder) -> Iterator[Case]:
-    """Yields a fresh model of each kind of head; dropout of vectors and of attention weights."""
+    """Yields a new model with each kind of head, and dropout of vectors and weights."""
     for dialect in ("nn_transformer", "unscaled_embedding"):
         config = build.config(dialect, source_vocabulary=97, target_vocabulary=97, **SIZES)
         yield build.make("initialise", dialect, config, "INI1 INI2", dtypes=PRECISE, seed=1007)

@@ -1,4 +1,4 @@
-"""Cases of models that are given the keep mask of every dropout site, and of models that skip padding."""
+"""Cases of models with a keep mask for every dropout site, and of models that skip padding."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
@@ -13,24 +13,23 @@ from .build import B, Builder, S, T, inside_padding, left_padding, ragged, rng, 
 from .transformer import ONE_LAYER, tokens
 
 RATES: dict[str, Any] = {"dropout_rate": 0.3, "attention_dropout_rate": 0.2, "hidden_dropout_rate": 0.4}
-# what shows if the target is padded on the right; if padding stands before a real token; if a mask is given
+# known bugs visible with a right-padded target; with padding before a real token; with a given mask
 RIGHT = "PAD4 PAD6 PAD8 PAD9"
 BEFORE = f"{RIGHT} PAD5"
 MASKED = "PAD4 PAD7"
-MANY = 3, 40, 33  # enough tokens that a framework that rounds their number up has some to spare
+MANY = 3, 40, 33  # enough tokens that rounding their number up adds some
 
 
 def cases(build: Builder) -> Iterator[Case]:
-    """Yields models that skip padding; then all dropout sites, some of them, and every dialect that drops."""
+    """Yields models that skip padding, then all dropout sites, some sites, and every dialect."""
     for part in (_skip_padding_cases, _attention_cases, _layer_cases, _model_cases):
         yield from part(build)
 
 
 def _skip_padding_cases(build: Builder) -> Iterator[Case]:
-    """Yields padding on the right, on the left, inside and throughout; none; masks beside the ids; soft rows; keep masks; one token, and
-    many.
+    """Yields padding on all sides, differing masks, soft rows, keep masks; one and many tokens.
 
-    With left padding a source without a token has a target, and a target without one has a source.
+    With left padding, an empty source has a target and an empty target has a source.
     """
     two, even = build.config(model_width=12), build.config(model_width=12, **ONE_LAYER)
     yield _skip(build, "ragged", two, RIGHT, ragged(B, S), ragged(B, T))
@@ -51,7 +50,7 @@ def _skip_padding_cases(build: Builder) -> Iterator[Case]:
 
 
 def _masked_cases(build: Builder, even: TransformerConfig) -> Iterator[Case]:
-    """Yields cases whose masks show the padding: there is no padding id; it stands elsewhere; tokens are soft rows; there are segments."""
+    """Yields cases where only masks show the padding; soft rows; segments."""
     masks: dict[str, Any] = {"source_mask_bs": inside_padding(B, S), "target_mask_bt": left_padding(B, T)}
     full = np.ones((B, S), bool), np.ones((B, T), bool)
     yield _skip(build, "explicit_masks", build.config(padding_id=None, **ONE_LAYER), MASKED, *full, **masks)
@@ -70,7 +69,7 @@ def _masked_cases(build: Builder, even: TransformerConfig) -> Iterator[Case]:
 def _skip(
     build: Builder, name: str, config: TransformerConfig, catches: str, source_mask: np.ndarray, target_mask: np.ndarray, **inputs: Any
 ) -> Case:
-    """Returns a case of the whole model with random ids; the masks say where the padding id stands."""
+    """Returns a whole-model case on random ids, with padding ids where the masks are False."""
     given = tokens(config, source_mask, target_mask, name=f"skip padding {name} ") | inputs
     return build.make("transformer", f"skip_padding_{name}", config, catches, **given, skip_padding=True)
 
@@ -139,7 +138,7 @@ def _kept(
 
 
 def _draw(config: TransformerConfig, name: str, source_length: int = S) -> dict[str, np.ndarray]:
-    """Returns keep masks of all sites, by canonical name."""
+    """Returns the keep masks of all dropout sites, by canonical name."""
     return parameters.flatten(sites.draw(config, B, source_length, T, rng(f"keep {name}")))
 
 

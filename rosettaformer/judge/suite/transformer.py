@@ -10,9 +10,9 @@ from reference_numpy import TransformerConfig
 from ..case import Case
 from .build import B, Builder, S, T, left_padding, padded_columns, ragged, rng, shrinking_padding
 
-# The stacks have two layers in their own cases and in two of the whole model's; one layer is enough for the others.
+# Most cases need only one layer; the stacks' own cases and two of the whole model's have two.
 ONE_LAYER: dict[str, Any] = {"encoder_layers": 1, "decoder_layers": 1}
-# What shows in a whole model on any input, given sizes that differ and biases; with a tied head; with padding.
+# Known bugs visible in a whole model: for any input with distinct sizes and biases; tied; with padding.
 ANY_INPUT = """
     EMB1 EMB2 EMB7 PE1 PE2 PE3 PE4 PE5 PE6 PE7 PE8 PE9 PE10 ATT1 ATT2 ATT3 ATT4 CAU1 CAU2 CAU4 MHA1 MHA2 MHA4 MHA7 MHA8 MHA9 MHA11
     ATT23 CAU7 CAU8 EMB11 EMB12 FFN4 FFN5 FFN6 MHA13 MHA15 MHA16 MHA17 MHA18 MHA19 NRM20 NRM21 OUT1 PE18 PE20 PRC2 PRC3 PRC4 PRC5 PRC6
@@ -25,7 +25,7 @@ PADDED = "PE19 PE22 PAD1 PAD2 ATT36 ATT22 ATT25 ATT26 ATT27 EMB3 ATT5 ATT6 ATT7 
 
 
 def cases(build: Builder) -> Iterator[Case]:
-    """Yields every dialect, ragged and left-padded; soft rows; explicit masks; one position, and 200."""
+    """Yields every dialect, both paddings, soft rows, explicit masks, one position and 200."""
     yield from _stack_cases(build)
     for dialect in ("paper_base", "nn_transformer", "separate_tables", "unscaled_embedding", "feed_forward_dropout"):
         catches = ANY_INPUT if dialect == "nn_transformer" else UNTIED if dialect == "separate_tables" else TIED
@@ -56,7 +56,7 @@ def cases(build: Builder) -> Iterator[Case]:
 
 
 def _input_cases(build: Builder) -> Iterator[Case]:
-    """Yields segments; masks given beside padding ids; 0 as the padding id."""
+    """Yields segments, masks that differ from the padding ids, and 0 as the padding id."""
     padded, even = (ragged(B, S), ragged(B, T)), build.config(model_width=12, **ONE_LAYER)
     segmented = build.config(segments=3, embedding_norm=True, **ONE_LAYER)
     segment_bs = rng("transformer segments").integers(0, segmented.segments, (B, S)) if segmented.segments else None
@@ -67,7 +67,7 @@ def _input_cases(build: Builder) -> Iterator[Case]:
 
 
 def _model(build: Builder, name: str, config: TransformerConfig, catches: str = "", *masks: np.ndarray, **inputs: Any) -> Case:
-    """Returns a case of the whole model with random ids; the masks, of source and target, say where padding stands."""
+    """Returns a whole-model case on random ids. masks: of source and target; False = padding."""
     drawn = tokens(config, *masks) if masks else tokens(config, np.ones((B, S), bool), np.ones((B, T), bool), name=f"{name} ")
     return build.make("transformer", name, config, catches, **(drawn | inputs))
 
@@ -81,7 +81,7 @@ def tokens(config: TransformerConfig, source_mask: np.ndarray, target_mask: np.n
 
 
 def ids(name: str, vocabulary: int, padding_id: int | None, mask: np.ndarray) -> np.ndarray:
-    """Returns random ids, among them 0 or 1, and the padding id, if there is one, exactly where the mask is False."""
+    """Returns random ids including 0 or 1, with the padding id exactly where the mask is False."""
     ids = rng(f"transformer {name}").integers(3, vocabulary, mask.shape)
     ids[:, 1::3] = 0 if padding_id != 0 else 1
     if padding_id is None:

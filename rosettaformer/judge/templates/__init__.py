@@ -1,4 +1,4 @@
-"""The files that `new-port` copies or fills in."""
+"""Files that `new-port` copies or fills in."""
 
 from pathlib import Path
 

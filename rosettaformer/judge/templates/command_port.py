@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""A port that is a command of its own: it needs nothing of rosettaformer, and may be rewritten in any language.
+"""A port that is a separate command, without rosettaformer, for any language.
 
-rosettaformer check --command ./my_port.py       runs every case of these components through it
-rosettaformer diagnose --command ./my_port.py    says what is wrong with it, and how to fix it
+rosettaformer check --command ./my_port.py       runs every case of these components
+rosettaformer diagnose --command ./my_port.py    names the bug and suggests a fix
 
-Both call the file in these two ways:
+Both run this file in two ways:
 
-my_port.py --describe        prints what it covers
-my_port.py CASES OUTPUTS     answers every case of the folder CASES by a file in the folder OUTPUTS
+my_port.py --describe        prints what the port covers, as JSON
+my_port.py CASES OUTPUTS     reads all cases in the folder CASES and writes their outputs to OUTPUTS
 """
 
 import json
@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-# What the command covers; "config" names the config fields that it fixes.
+# The command's coverage. "config" holds the config fields with a fixed value.
 CONFIG = {"norm_offset": True, "norm_one_plus_scale": False}
 ABOUT = {"components": ["layer_norm", "softmax"], "dtypes": ["float64", "float32"], "config": CONFIG}
 
@@ -37,17 +37,17 @@ def softmax(config, inputs, parameters):
     largest = logits.max(-1, keepdims=True)
     exponentials = np.exp(logits - np.where(np.isfinite(largest), largest, 0))
     total = exponentials.sum(-1, keepdims=True)
-    return exponentials / np.where(total == 0, 1, total)  # zeros where everything is masked
+    return exponentials / np.where(total == 0, 1, total)  # zeros for fully masked rows
 
 
 def main(cases, outputs):
     for case in json.loads((cases / "manifest.json").read_text())["cases"]:
-        # The arrays of a case are named inputs.NAME and parameters.NAME; inputs that are plain values stand in the manifest.
+        # Arrays are inputs.NAME and parameters.NAME; other inputs are in the manifest.
         arrays = load_file(cases / case["file"])
         inputs = case["inputs"] | {name.removeprefix("inputs."): value for name, value in arrays.items() if name.startswith("inputs.")}
         parameters = {name.removeprefix("parameters."): value for name, value in arrays.items() if name.startswith("parameters.")}
         output = globals()[case["component"]](case["config"], inputs, parameters)
-        # A component that is asked for its attention weights answers with a second array, "weights".
+        # If inputs["return_weights"] is true, also save the attention weights, as "weights".
         save_file({"output": np.ascontiguousarray(output)}, outputs / case["outputs"])
 
 

@@ -1,9 +1,9 @@
-"""A port in Keras, on TensorFlow: layers, and a table that says where their variables are.
+"""A port in Keras on TensorFlow: layers, and a table that maps their variables.
 
-    rosettaformer check my_port.py       runs every case of these components through it
-    rosettaformer diagnose my_port.py    says what is wrong with it, and how to fix it
+    rosettaformer check my_port.py       runs every case of these components
+    rosettaformer diagnose my_port.py    names the bug and suggests a fix
 
-Put your own layers in place of what is here. They are called with the arguments that the cases have, by name.
+Replace these layers with your own. They are called with keyword arguments named as below.
 """
 
 import os
@@ -47,7 +47,7 @@ class MultiHeadAttention(keras.layers.Layer):
             attend = ops.tril(attend, logits.shape[-1] - logits.shape[-2])
         if mask_bhts is not None:
             attend = ops.logical_and(attend, mask_bhts)  # True = may attend
-        # A query that may attend to nothing gives zeros.
+        # a fully masked query returns zeros
         hidden = ops.cast(float("-inf"), logits.dtype)
         weights = ops.where(attend, ops.softmax(ops.where(attend, logits, hidden)), ops.cast(0, logits.dtype))
         output = self.out(ops.einsum("bhts,bshe->bthe", weights, value))
@@ -56,14 +56,16 @@ class MultiHeadAttention(keras.layers.Layer):
 
 framework = "tf"
 
-# What the port covers: component -> how it is built. Add yours: "feed_forward", "encoder_layer", "transformer", ...
+# The components of this port, each with a function that builds it. Add your own, such as
+# "feed_forward", "encoder_layer" or "transformer".
 components = {
     "layer_norm": lambda config, dtype: LayerNorm(config, dtype.name),
     "multi_head_attention": lambda config, dtype: MultiHeadAttention(config, dtype.name),
 }
 
-# The rename table: end of the canonical name, end of the layer's own name, axes of the layer's variable. The letters: d model width,
-# h heads, g key/value heads, k key size, e value size, f feed-forward width, v vocabulary; brackets join axes into one.
+# The rename table. Each row: end of the canonical name, end of your name, axes of your variable.
+# Axes: d model width, h heads, g key/value heads, k key size, e value size, f feed-forward width,
+# v vocabulary; (h k) is one flattened axis.
 weights = (
     ("scale", "norm.gamma", "d"),
     ("offset", "norm.beta", "d"),
@@ -77,15 +79,18 @@ weights = (
     ("output.bias", "out.bias", "d"),
 )
 
-# Config fields that your layers fix: the cases are made with these values. Without the line every value is checked.
-# CLASSIC leaves out RoPE, RMS norms, gates, windows, caps and query-key norms; add more, such as CLASSIC | {"model_width": 12, "heads": 3}.
+# Config fields with a fixed value in your layers; all cases use these values. Without this line,
+# all values are tested. CLASSIC disables RoPE, RMS norms, gates, windows, caps and query-key norms.
+# To fix more fields: CLASSIC | {"model_width": 12, "heads": 3}.
 config = CLASSIC
 
-# The dtypes that your layers support. Without the line all four are checked: float64, float32, bfloat16, float16.
+# The dtypes that your layers support; without this line, also bfloat16 and float16 are tested.
 dtypes = ("float64", "float32")
 
-# Where your layers have other arguments: component -> {your argument: the case's input}. Positions that are added inside: "zeros_btd".
+# If your layers' arguments have other names: component -> {your argument: input of the case}. The
+# input of a layer that adds positions to it is "zeros_btd".
 # call = {"feed_forward": {"x": "x_btd"}, "positional_encoding": {"x": "zeros_btd"}}
 
-# Where a whole model is in the file, weights is {component: table}, and rows of two rename its parts: docs/ports.md of rosettaformer.
+# If this file holds a whole model: one table per component, and rows of two that rename sublayers
+# (docs/ports.md of rosettaformer).
 # weights = {"encoder_layer": (("self_attention", "attn"), ("feed_forward", "mlp")), "multi_head_attention": (...), ...}

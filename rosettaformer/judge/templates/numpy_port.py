@@ -1,21 +1,23 @@
-"""A port in NumPy: functions named after the components that it covers.
+"""A port in NumPy: one function per component, named after the component.
 
-    rosettaformer check my_port.py       runs every case of these components through it
-    rosettaformer diagnose my_port.py    says what is wrong with it, and how to fix it
+    rosettaformer check my_port.py       runs every case of these components
+    rosettaformer diagnose my_port.py    names the bug and suggests a fix
 
-A function takes a case and returns the array, or the pair (output, weights) where case.inputs["return_weights"] is True. The case has
-`inputs`, `parameters` (by canonical name) and `config`. Put your own code in place of what is here; add functions to cover more.
+Each function takes a case, which has `inputs`, `parameters` (by canonical name) and `config`, and
+returns an array, or the pair (output, weights) if case.inputs["return_weights"] is True. Replace
+the code below with your own, and add functions for more components.
 """
 
 import numpy as np
 
 from rosettaformer.ports import CLASSIC, NotCovered
 
-# Config fields that your code fixes: the cases are made with these values. Without the line every value is checked.
-# CLASSIC leaves out RoPE, RMS norms, gates, windows, caps and query-key norms; add more, such as CLASSIC | {"model_width": 12, "heads": 3}.
+# Config fields with a fixed value in your code; all cases use these values. Without this line,
+# all values are tested. CLASSIC disables RoPE, RMS norms, gates, windows, caps and query-key norms.
+# To fix more fields: CLASSIC | {"model_width": 12, "heads": 3}.
 config = CLASSIC
 
-# The dtypes that your code supports. Without the line all four are checked: float64, float32, bfloat16, float16.
+# The dtypes that your code supports; without this line, also bfloat16 and float16 are tested.
 dtypes = ("float64", "float32")
 
 
@@ -34,14 +36,14 @@ def softmax(case):
     largest = logits.max(-1, keepdims=True)
     exponentials = np.exp(logits - np.where(np.isfinite(largest), largest, 0))
     total = exponentials.sum(-1, keepdims=True)
-    return exponentials / np.where(total == 0, 1, total)  # zeros where everything is masked
+    return exponentials / np.where(total == 0, 1, total)  # zeros for fully masked rows
 
 
 def feed_forward(case):
     if case.config.activation != "relu":
-        raise NotCovered("only relu is written")  # said and counted in the report, never passed
+        raise NotCovered("only relu is implemented")  # reported as "not covered", never as a pass
     hidden = case.inputs["x_btd"] @ case.parameters["hidden.kernel"] + case.parameters["hidden.bias"]
     active = np.maximum(hidden, 0)
-    if "keep_btf" in case.inputs:  # a case of training: what dropout keeps is given, True = keep
+    if "keep_btf" in case.inputs:  # a training case: the dropout mask is an input; True = keep
         active = np.where(case.inputs["keep_btf"], active / active.dtype.type(1 - case.config.hidden_dropout_rate), 0)
     return active @ case.parameters["output.kernel"] + case.parameters["output.bias"]

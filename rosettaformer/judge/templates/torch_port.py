@@ -1,9 +1,9 @@
-"""A port in PyTorch: modules, and a table that says where their parameters are.
+"""A port in PyTorch: modules, and a table that maps their parameters.
 
-    rosettaformer check my_port.py       runs every case of these components through it
-    rosettaformer diagnose my_port.py    says what is wrong with it, and how to fix it
+    rosettaformer check my_port.py       runs every case of these components
+    rosettaformer diagnose my_port.py    names the bug and suggests a fix
 
-Put your own modules in place of what is here. They are called with the arguments that the cases have, by name.
+Replace these modules with your own. They are called with keyword arguments named as below.
 """
 
 import torch
@@ -37,7 +37,7 @@ class MultiHeadAttention(nn.Module):
             attend = attend.tril(logits.shape[-1] - logits.shape[-2])
         if mask_bhts is not None:
             attend = attend & mask_bhts  # True = may attend
-        # A query that may attend to nothing gives zeros.
+        # a fully masked query returns zeros
         weights = logits.masked_fill(~attend, float("-inf")).softmax(-1).masked_fill(~attend, 0.0)
         output = self.out_proj((weights @ value).transpose(1, 2).flatten(2))
         return (output, weights) if return_weights else output
@@ -45,15 +45,17 @@ class MultiHeadAttention(nn.Module):
 
 framework = "torch"
 
-# What the port covers: component -> how it is built. Add yours: "feed_forward", "encoder_layer", "transformer", ...
+# The components of this port, each with a function that builds it. Add your own, such as
+# "feed_forward", "encoder_layer" or "transformer".
 components = {
     "layer_norm": lambda config, dtype: LayerNorm(config.model_width, config.epsilon),
     "multi_head_attention": lambda config, dtype: MultiHeadAttention(config),
 }
 
-# The rename table: end of the canonical name, end of the module's own name, axes of the module's tensor. The letters: d model width,
-# h heads, g key/value heads, k key size, e value size, f feed-forward width, v vocabulary; brackets join axes into one. Where one tensor
-# holds several, a row says which part it is of how many: ("query.kernel", "c_attn.weight", "d (0/3 h k)").
+# The rename table. Each row: end of the canonical name, end of your name, axes of your tensor.
+# Axes: d model width, h heads, g key/value heads, k key size, e value size, f feed-forward width,
+# v vocabulary; (h k) is one flattened axis. If one tensor holds several parameters, number the
+# part: ("query.kernel", "c_attn.weight", "d (0/3 h k)") is the first third of c_attn.weight.
 weights = (
     ("scale", "weight", "d"),
     ("offset", "bias", "d"),
@@ -67,15 +69,18 @@ weights = (
     ("output.bias", "out_proj.bias", "d"),
 )
 
-# Config fields that your modules fix: the cases are made with these values. Without the line every value is checked.
-# CLASSIC leaves out RoPE, RMS norms, gates, windows, caps and query-key norms; add more, such as CLASSIC | {"model_width": 12, "heads": 3}.
+# Config fields with a fixed value in your modules; all cases use these values. Without this line,
+# all values are tested. CLASSIC disables RoPE, RMS norms, gates, windows, caps and query-key norms.
+# To fix more fields: CLASSIC | {"model_width": 12, "heads": 3}.
 config = CLASSIC
 
-# The dtypes that your modules support. Without the line all four are checked: float64, float32, bfloat16, float16.
+# The dtypes that your modules support; without this line, also bfloat16 and float16 are tested.
 dtypes = ("float64", "float32")
 
-# Where your modules have other arguments: component -> {your argument: the case's input}. Positions that are added inside: "zeros_btd".
+# If your modules' arguments have other names: component -> {your argument: input of the case}. The
+# input of a module that adds positions to it is "zeros_btd".
 # call = {"feed_forward": {"x": "x_btd"}, "positional_encoding": {"x": "zeros_btd"}}
 
-# Where a whole model is in the file, weights is {component: table}, and rows of two rename its parts: docs/ports.md of rosettaformer.
+# If this file holds a whole model: one table per component, and rows of two that rename submodules
+# (docs/ports.md of rosettaformer).
 # weights = {"encoder_layer": (("self_attention", "attn"), ("feed_forward", "mlp")), "multi_head_attention": (...), ...}

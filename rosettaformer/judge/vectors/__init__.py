@@ -1,1 +1,1 @@
-"""Golden vectors: the cases with the outputs of the reference, as files."""
+"""Golden vectors: exports and verifies the suite's cases and expected outputs as files."""

@@ -1,9 +1,10 @@
-"""Golden vectors: the cases with the reference's answers, in files that need no framework and no Python.
+"""Golden vectors: cases with the reference's outputs, in files for programs in any language.
 
-A folder of vectors holds `manifest.json` and one safetensors file per case. The file holds the float64 inputs and parameters, and for each
-dtype `expected.<dtype>.<output>`: the float64 reference on the inputs rounded to that dtype. The manifest adds, for each dtype and output,
-its own dtype, the noise of plain arithmetic, one ulp, and the largest errors that pass; its `sha256` is the digest of everything else in
-it, as JSON without spaces and with sorted names.
+The folder holds `manifest.json` and one safetensors file per case. The file holds the float64
+inputs and parameters and, for each dtype, `expected.<dtype>.<output>`: the float64 reference on
+inputs rounded to that dtype. For each dtype and output the manifest adds the output's dtype, the
+rounding error of plain NumPy, one ulp, and the largest errors that pass. `sha256` is the checksum
+of all other fields, as JSON without spaces and with sorted names.
 """
 
 import tempfile
@@ -27,41 +28,41 @@ from ..suite.case_files import MANIFEST, answer_path, read_answer
 from . import regenerate
 from .regenerate import Written, generate
 
-DATA = ("component", "dtype", "config", "inputs", "release", "file")  # what a row says about the case itself
-NUMBERS = ("noise", "noise_rmse", "unit")  # of an output; its bounds follow from these fields
+DATA = ("component", "dtype", "config", "inputs", "release", "file")  # the fields that describe the case itself
+NUMBERS = ("noise", "noise_rmse", "unit")  # of an output; they determine its bounds
 
 Tensors = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What is wrong with a folder of vectors. rounding: whether it may be the last bits of another machine."""
+    """A problem with a folder of vectors. rounding: may be another machine's last bits."""
 
     message: str
     rounding: bool = False
 
 
 def export(directory: Path, cases: Sequence[Case], written: Written = lambda: None) -> None:
-    """Writes the vectors of the cases, replacing those that the folder held; other files are kept. written: called after each case.
+    """Writes the cases' vectors, replacing older ones. written: called after each case.
 
-    Raises ValueError if the folder holds anything else, or cannot be made.
+    Raises ValueError if the folder holds other files or cannot be created.
     """
     target = directory.resolve()
     if target.exists() and not target.is_dir():
-        raise ValueError(f"{directory} must be a folder")
+        raise ValueError(f"{directory} is not a folder")
     if target.is_dir() and any(target.iterdir()):
         names = {MANIFEST, *(row["file"] for row in regenerate.read(directory)["cases"])}
         if others := sorted({path.name for path in target.iterdir()} - names):
-            raise ValueError(f"{directory} must be empty or hold nothing but vectors; it holds {', '.join(others[:5])}")
+            raise ValueError(f"{directory} holds files other than vectors: {', '.join(others[:5])}. Choose an empty folder, or remove them")
     with replacing(target, folder=True) as temporary:
         generate(temporary, [case.id for case in cases], written)
 
 
 def verify(directory: Path, written: Written = lambda: None) -> list[Finding]:
-    """Returns everything that is wrong with vectors: files that have changed, and whatever the suite makes differently. written: called
-    after each case that is made again.
+    """Returns all problems with the vectors, also compared with what the suite generates now.
 
-    Raises ValueError if the folder holds no vectors, or those of a newer suite.
+    written: called after each regenerated case. Raises ValueError if the folder holds no vectors,
+    or those of a newer suite release.
     """
     manifest = regenerate.read(directory)
     if manifest["suite"] > SUITE_RELEASE:
@@ -70,7 +71,7 @@ def verify(directory: Path, written: Written = lambda: None) -> list[Finding]:
         )
     findings = [Finding(problem) for problem in regenerate.problems(directory, manifest)]
     if not manifest["cases"]:
-        findings.append(Finding("nothing was compared: the folder has no cases"))
+        findings.append(Finding("nothing was compared: the manifest lists no cases"))
     intact = {}
     for row in manifest["cases"]:
         if problem := _damage(directory, row):
@@ -86,21 +87,21 @@ def verify(directory: Path, written: Written = lambda: None) -> list[Finding]:
                 tensors = [container.read(place / row["file"]).tensors for place in (directory, again)]
                 findings += _differences(row, made[case_id], *tensors)
             else:
-                findings.append(Finding(f"{case_id}: the suite has no such case"))
+                findings.append(Finding(f"{case_id}: this case is not in the suite"))
     return findings
 
 
 def judge_results(directory: Path, cases: Sequence[Case], dtypes: Sequence[str]) -> list[Result]:
-    """Judges outputs that were made elsewhere, in DIRECTORY/<dtype>/<component>/<name>.safetensors.
+    """Judges outputs from elsewhere, in DIRECTORY/<dtype>/<component>/<name>.safetensors.
 
-    Raises ValueError if there is no such folder, and on files that belong to no case.
+    Raises ValueError if the folder does not exist, or for files that match no case.
     """
     if not directory.is_dir():
-        raise ValueError(f"{directory} must be a folder of outputs")
+        raise ValueError(f"{directory} is not a folder of outputs")
     known = {answer_path(case.at(dtype)) for case in (*all_cases(grad=True), *cases) for dtype in DTYPES}
     found = [path.relative_to(directory).as_posix() for path in sorted(directory.rglob("*.safetensors"))]
     if strangers := [path for path in found if path not in known]:
-        raise ValueError("files must be named <dtype>/<component>/<name>.safetensors after a case; got\n  " + "\n  ".join(strangers))
+        raise ValueError("these files match no case; name them <dtype>/<component>/<name>.safetensors:\n  " + "\n  ".join(strangers))
     asked = without_other_layouts(cases, {path.split("/")[1] for path in found})
     return [_judge_file(directory, case.at(dtype)) for case in asked for dtype in dtypes if dtype in case.dtypes]
 
@@ -108,7 +109,7 @@ def judge_results(directory: Path, cases: Sequence[Case], dtypes: Sequence[str])
 def _judge_file(directory: Path, case: Case) -> Result:
     row = {"case": case.id, "component": case.component, "port": str(directory), "dtype": case.dtype, "device": "cpu", "mode": ""}
     try:
-        kind, answer = read_answer(directory / answer_path(case)) or (Kind.NOT_GIVEN, "there is no file of outputs")
+        kind, answer = read_answer(directory / answer_path(case)) or (Kind.NOT_GIVEN, "the file of outputs does not exist")
     except (ValueError, OSError) as error:
         kind, answer = Kind.ERROR, str(error)
     if kind == Kind.OUTPUTS and not isinstance(answer, str):
@@ -123,18 +124,18 @@ def _damage(directory: Path, row: Mapping[str, Any]) -> str:
     return (
         ""
         if regenerate.digest(path.read_bytes()) == row["sha256"]
-        else f"{row['file']} is damaged: its SHA-256 is not that of the manifest"
+        else f"{row['file']} is corrupt: its SHA-256 does not match the manifest"
     )
 
 
 def _differences(before: Mapping[str, Any], now: Mapping[str, Any], tensors: Tensors, again: Tensors) -> Iterator[Finding]:
-    """Yields what the suite makes differently in one case, by the rows of the manifests and the tensors of the files."""
+    """Yields how a regenerated case differs, by the manifests' rows and the files' tensors."""
     given, made = ({name: value for name, value in each.items() if not name.startswith("expected.")} for each in (tensors, again))
     if any(before[field] != now[field] for field in DATA) or not _identical(given, made):
-        yield Finding(f"{now['id']}: the data of the case differ")
+        yield Finding(f"{now['id']}: the case's inputs or parameters differ")
         return
     if tensors.keys() != again.keys() or _outputs(before) != _outputs(now):
-        yield Finding(f"{now['id']}: the outputs are others")
+        yield Finding(f"{now['id']}: the names of the outputs differ")
         return
     for dtype, name in _outputs(now):
         key, where = f"expected.{dtype}.{name}", f"of {now['id']} in {dtype}: {name}"
@@ -160,19 +161,21 @@ def _other_value(where: str, before: np.ndarray, now: np.ndarray, noise: float) 
     if (before.dtype, before.shape) != (now.dtype, now.shape) or before.dtype.kind != "f":
         return Finding(f"the expected result {where} differs")
     if not np.array_equal(np.isfinite(before), np.isfinite(now)) or not np.array_equal(before[~np.isfinite(now)], now[~np.isfinite(now)]):
-        return Finding(f"the expected result {where} is finite elsewhere")
+        return Finding(f"the expected result {where} is finite at other places")
     size = float(np.abs(before - now)[np.isfinite(now)].max(initial=0.0))
-    return Finding(f"the expected result {where} differs by {size:.2g}; the noise of float64 allows {noise:.2g}", size <= noise)
+    return Finding(f"the expected result {where} differs by {size:.2g}; float64 rounding allows {noise:.2g}", size <= noise)
 
 
 def _other_noise(where: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> Finding:
-    """Returns what is wrong with another machine's noise: made of last bits, it may be several times as large, but must stay below what the
-    other lets pass.
+    """Returns how another machine's rounding error differs.
+
+    It depends on last bits and may be several times as large, but must stay within the other
+    machine's bound.
     """
     try:
         changes = [f"{number} {before[number]:.3g}, now {now[number]:.3g}" for number in NUMBERS if before[number] != now[number]]
         close = before["noise"] <= now["bound"] and now["noise"] <= before["bound"] and before["unit"] == now["unit"]
         rounding = close and before["dtype"] == now["dtype"]
     except (KeyError, TypeError, ValueError):
-        return Finding(f"the noise {where} is not in the manifest")
-    return Finding(f"the noise {where} differs: {', '.join(changes) or 'its bounds'}", rounding and bool(changes))
+        return Finding(f"the manifest lacks the rounding error {where}")
+    return Finding(f"the rounding error {where} differs: {', '.join(changes) or 'its bounds'}", rounding and bool(changes))

@@ -1,8 +1,8 @@
-"""Makes vectors in a process whose arithmetic is the same on every machine of one kind.
+"""Generates vectors in a process whose arithmetic is the same on all machines of one kind.
 
-`python -m rosettaformer.judge.vectors.regenerate DIR` reads the ids of cases as JSON from standard input, writes their vectors
-into DIR, and prints each id when its vectors are written.
-The manifest is sealed by a digest of its contents.
+`python -m rosettaformer.judge.vectors.regenerate DIR` reads case ids as JSON from standard input,
+writes their vectors to DIR, and prints each id after writing it. The manifest contains a checksum
+of itself.
 """
 
 import hashlib
@@ -26,51 +26,51 @@ from ..expectation import tolerance
 from ..suite import all_cases
 from ..suite.case_files import MANIFEST, arrays_of, manifest, row_of, write_manifest
 
-SEAL = "sha256"  # the field that holds the digest of all other fields
+SEAL = "sha256"  # the field with the checksum of all other fields
 
 
 def digest(data: bytes) -> str:
-    """Returns the SHA-256 of the data."""
+    """Returns the data's SHA-256."""
     return hashlib.sha256(data).hexdigest()
 
 
 def sealed(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the manifest with the SHA-256 of everything else in it, as JSON without spaces and with sorted names."""
+    """Returns the manifest with the SHA-256 of its other fields, as compact sorted JSON."""
     content = {name: value for name, value in manifest.items() if name != SEAL}
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return content | {SEAL: digest(text.encode())}
 
 
 def read(directory: Path) -> dict[str, Any]:
-    """Returns the manifest. Raises ValueError if the file is not one."""
+    """Returns the manifest. Raises ValueError if the file is not a manifest of vectors."""
     try:
         manifest = read_json(directory / MANIFEST)
         complete = isinstance(manifest["suite"], int) and all(map(_is_row, manifest["cases"]))
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{directory} holds no vectors: its {MANIFEST} cannot be read ({error!r})") from None
+        raise ValueError(f"{directory} holds no vectors: {MANIFEST} cannot be read ({error!r})") from None
     if not complete:
-        raise ValueError(f"{directory} holds no vectors: its {MANIFEST} is another one")
+        raise ValueError(f"{directory} holds no vectors: {MANIFEST} is not a manifest of vectors")
     return manifest
 
 
 def problems(directory: Path, manifest: Mapping[str, Any]) -> Iterator[str]:
-    """Yields what is wrong with the manifest as a whole, and with its folder."""
+    """Yields what is wrong with the manifest as a whole and with its folder."""
     rows = manifest["cases"]
     if SEAL not in manifest:
-        yield f"{MANIFEST} has no {SEAL}: export the vectors again"
+        yield f"{MANIFEST} has no {SEAL}. Export the vectors again"
     elif sealed(manifest) != manifest:
-        yield f"{MANIFEST} is damaged: its {SEAL} is not that of what it says"
+        yield f"{MANIFEST} is corrupt: its {SEAL} does not match its contents"
     if not rows:
         yield f"{MANIFEST} has no cases"
     for field in ("id", "file"):
         counts = Counter(row[field] for row in rows)
-        yield from (f"{MANIFEST} has more than one row of the {field} {name}" for name, count in counts.items() if count > 1)
+        yield from (f"{MANIFEST} has more than one row with the {field} {name}" for name, count in counts.items() if count > 1)
     known = {MANIFEST, *(row["file"] for row in rows)}
-    yield from (f"{path.name} belongs to no case" for path in sorted(directory.iterdir()) if path.name not in known)
+    yield from (f"{path.name} is not in the manifest" for path in sorted(directory.iterdir()) if path.name not in known)
 
 
 def _is_row(row: Any) -> bool:
-    """Whether the row says everything about a case, and names a file in the same folder."""
+    """Whether the row describes a case completely and names a file in the same folder."""
     kinds = {str: ("id", "component", "dtype", "file", "sha256"), dict: ("config", "inputs", "expected"), int: ("release",)}
     return (
         isinstance(row, dict)
@@ -81,12 +81,12 @@ def _is_row(row: Any) -> bool:
 
 
 Written = Callable[[], None]
-# OpenBLAS has another kernel, with another order of addition, for every generation of processors; these run on all of them.
+# OpenBLAS has kernels with different summation orders for different processors; these run everywhere.
 PLAIN_CORES = {"x86_64": "Prescott", "AMD64": "Prescott", "aarch64": "ARMV8"}
 
 
 def generate(directory: Path, ids: Sequence[str], written: Written = lambda: None) -> None:
-    """Writes the vectors of these cases into a new folder. written: called after each case. Raises RuntimeError if the process fails."""
+    """Writes the vectors into a new folder. Raises RuntimeError if the process fails."""
     directory.mkdir()
     command = [sys.executable, "-m", __name__, str(directory)]
     with tempfile.TemporaryFile("w+") as asked, tempfile.TemporaryFile("w+") as errors:
@@ -101,14 +101,15 @@ def generate(directory: Path, ids: Sequence[str], written: Written = lambda: Non
                 raise
         if process.returncode:
             errors.seek(0)
-            raise RuntimeError(f"the vectors could not be made:\n{errors.read()}")
+            raise RuntimeError(f"generating the vectors failed:\n{errors.read()}")
 
 
 def environment() -> dict[str, str]:
-    """Returns the environment variables that make arithmetic independent of the processor.
+    """Returns environment variables that make arithmetic independent of the processor.
 
-    Three libraries choose code by the processor: OpenBLAS for products; NumPy for exp, tanh, sin and others, by its dispatched features;
-    and the C library for exp, pow and others, by AVX2 and FMA. Their variants differ in the last bit. Several threads would divide sums.
+    Three libraries choose code by processor: OpenBLAS for products; NumPy for exp, tanh, sin and
+    others, by dispatched features; and the C library for exp, pow and others, by AVX2 and FMA. The
+    variants differ in the last bit, and so do sums divided among threads.
     """
     dispatched = np.show_config(mode="dicts")["SIMD Extensions"].get("found", [])  # type: ignore[index]
     pinned = {
@@ -122,7 +123,7 @@ def environment() -> dict[str, str]:
 
 
 def made_with() -> dict[str, str]:
-    """Returns what decides the last bits in spite of that environment."""
+    """Returns what still determines the last bits in that environment."""
     return {"numpy": np.__version__, "system": platform.system(), "machine": platform.machine(), "libc": "-".join(platform.libc_ver())}
 
 

@@ -1,1 +1,1 @@
-"""Adapters: one for each framework, for the modules of any port."""
+"""One adapter per framework: runs cases on any port's modules."""

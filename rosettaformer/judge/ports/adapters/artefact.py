@@ -1,6 +1,6 @@
-"""An artefact as a port: a file with weights of its own, opened by its runtime, answers the cases of the checkpoint that it was made of.
+"""Exported models as ports: the file's runtime answers the cases of the original checkpoint.
 
-What a file shows without being run are rows of the report beside those of its cases.
+Findings about the file that need no run are reported as additional rows.
 """
 
 import dataclasses
@@ -27,9 +27,10 @@ Rows = dict[str, tuple[str, str]]
 
 
 def rows(settings: Settings, parameters: Mapping[str, Any], calls: Calls, asked: Collection[str]) -> Rows:
-    """Returns what is found, by where: the status of its row, and the words.
+    """Returns the findings: place -> (status, sentence).
 
-    parameters: of the checkpoint; none if a lower precision explains other numbers. asked: the meanings of the outputs that are judged.
+    parameters: of the checkpoint; empty if a lower precision explains differing numbers. asked: the
+    meanings of the outputs under test.
     """
     found: Rows = {}
     for place, status, sentence in (*_shown(settings, parameters, calls), *_unjudged(settings, calls, asked)):
@@ -38,14 +39,14 @@ def rows(settings: Settings, parameters: Mapping[str, Any], calls: Calls, asked:
 
 
 def _shown(settings: Settings, parameters: Mapping[str, Any], calls: Calls) -> Iterator[tuple[str, str, str]]:
-    """Yields what the graphs show: an entry of config.json, or something of a graph."""
+    """Yields findings about config.json entries and about the graphs."""
     config, files = settings.model, calls.bundle.files
     for file in files:
         of, held = f"{file.name}: " * (file != files[0]), constants(file)
-        whole = file == files[0] or not config.cross_attention  # of both stacks the other files have a part alone
+        whole = file == files[0] or not config.cross_attention  # the files of an encoder-decoder each hold only a part of it
         for entry, sentence in findings(config, held, settings.declared, parameters) if whole else ():
             place = f"graph/{entry}" if entry in OF_GRAPH else f"config.json/{entry}"
-            if not (settings.expect and entry in OF_GRAPH):  # which explains other numbers
+            if not (settings.expect and entry in OF_GRAPH):  # a lower precision explains differing numbers
                 yield place, Status.DIFFERS, f"{of}{sentence}"
         live = nodes.live(held, calls.signatures(file))
         for sentence in nodes.of_training(held, live):
@@ -59,7 +60,7 @@ def _unjudged(settings: Settings, calls: Calls, asked: Collection[str]) -> Itera
         yield place, Status.NOT_SHOWN, sentence
 
 
-# component -> what of the outputs answers it
+# component -> the meaning of the output to compare
 OF_DECODERS = {"transformer": "logits", "decode_in_steps": "logits"}
 OF_ENCODERS = {
     "masked_language_logits": "logits", "classify": "classes", "pool": "pooled", "token_encoder": "hidden", "mean": "mean",
@@ -68,9 +69,10 @@ OF_ENCODERS = {
 
 
 class Adapter:
-    """Answers cases by an artefact.
+    """Runs cases on an exported model.
 
-    Raises ValueError if the file is refused or an input's meaning is not known, and `opening.Absent`.
+    Raises ValueError if the file is rejected or the meaning of an input is unknown, and
+    `opening.Absent`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -83,14 +85,14 @@ class Adapter:
         self.components = tuple(name for name, meaning in own.items() if meaning in gives)
         if not self.components:
             wanted, outputs = " or ".join(dict.fromkeys(own.values())), ", ".join(map(str, self._calls.entry.outputs))
-            raise ValueError(f"the file must give {wanted}; its outputs are {outputs}: --tensor NAME=MEANING says what they are")
+            raise ValueError(f"no output is known to be {wanted}. Declare one with --tensor NAME=MEANING; the outputs are {outputs}")
         self._dtype = "float32" if self._settings.expect else gives[own[self.components[0]]].dtype or self._of_an_answer()
         if self._dtype not in DTYPES:
-            raise ValueError(f"the file must give numbers of {', '.join(DTYPES)}; it gives {self._dtype}")
-        self._findings = rows(self._settings, self._parameters(), self._calls, self._asked())  # before a case is asked
+            raise ValueError(f"the dtype of the file's outputs must be one of {', '.join(DTYPES)}; got {self._dtype}")
+        self._findings = rows(self._settings, self._parameters(), self._calls, self._asked())  # before the first case
 
     def _asked(self) -> set[str]:
-        """Returns the meanings of the outputs that cases ask of the whole model."""
+        """Returns the meanings of the outputs that the whole model's cases compare."""
         config = self.config
         heads = {"pooled": config.pooler, "classes": config.classes, "logits": config.decoder_layers or config.masked_language_head}
         return {(OF_DECODERS | OF_ENCODERS)[name] for name in self.components} - {meaning for meaning, head in heads.items() if not head}
@@ -103,18 +105,18 @@ class Adapter:
         return read.parameters
 
     def _of_an_answer(self) -> str:
-        """Returns the dtype of what a file gives that does not say it; float32 if it does not answer, which the cases tell."""
+        """Returns the output dtype of a run; float32 if it fails, which cases report."""
         config, sizes = self.config, self._calls.fixed
         sides = ("source",) * bool(config.encoder_layers) + ("target",) * bool(config.decoder_layers)
         shapes = {side: (sizes.get("rows", 1), sizes.get(side, 1)) for side in sides}
         try:
             found = self._calls.forward(**{side: np.ones(shape, np.int64) for side, shape in shapes.items()})
-        except Exception:  # each runtime raises its own
+        except Exception:  # runtimes raise different errors
             return "float32"
         return next(array.dtype.name for meaning, array in found.items() if meaning in {**OF_DECODERS, **OF_ENCODERS}.values())
 
     def describe(self) -> dict[str, Any]:
-        """Returns what the file shows of itself before it is asked: its sizes that are fixed, and what runs it."""
+        """Returns findings that need no run, fixed sizes, and the runtime's versions."""
         return {
             "artefact": True,
             "components": self.components,
@@ -126,23 +128,23 @@ class Adapter:
         }
 
     def run(self, case: Case) -> Any:
-        """Returns the answer. Raises NotCovered and `port.NotShown` if the file has no input or room for the case."""
+        """Returns the outputs. Raises NotCovered or `port.NotShown` for an unusable case."""
         try:
             return self._rounded(self._of_ids(case) if case.outside else self._answer(case), case.dtype)
         except NotShown as error:
             raise NotShownByPort(str(error)) from None
 
     def _of_ids(self, case: Case) -> np.ndarray:
-        """Returns the answer to ids out of range. Raises NotShown unless the same text has a finite answer with ids in range."""
+        """Returns the output for ids out of range. Raises NotShown if ids in range also fail."""
         inside = {case.outside: case.inputs[case.outside].clip(0, ids_in(self.config, case.outside) - 1)}
         try:
             answer = self._answer(dataclasses.replace(case, inputs=dict(case.inputs) | inside))
         except NotShown:
             raise
-        except Exception as error:  # each runtime raises its own
-            raise NotShown("the same text with ids in range fails, too") from error
+        except Exception as error:  # runtimes raise different errors
+            raise NotShown("the same text with ids in range also fails") from error
         if not np.isfinite(answer.astype(np.float64)).all():
-            raise NotShown("the same text with ids in range has no finite answer, either")
+            raise NotShown("the outputs for the same text with ids in range are not finite either")
         return self._answer(case)
 
     def _answer(self, case: Case) -> np.ndarray:
@@ -160,7 +162,7 @@ class Adapter:
 
     def _in_steps(self, case: Case) -> np.ndarray:
         if not self._calls.step_name:
-            raise NotCovered("the file has no function that takes a cache")
+            raise NotCovered("the file has no function with a key/value cache")
         inputs, splits = case.inputs, case.splits or case.inputs["splits"]
         target, mask_bt = inputs["target"], inputs.get("target_mask_bt")
         steps, logits = self._calls.start(len(target), inputs.get("source"), inputs.get("source_mask_bs")), []
@@ -170,5 +172,5 @@ class Adapter:
         return np.concatenate(logits, axis=1)
 
     def _rounded(self, array: np.ndarray, dtype: str) -> np.ndarray:
-        """Returns an answer in the dtype in which it is judged, which is another only if a lower precision is expected."""
+        """Returns the output in the compared dtype, different only for lower precision."""
         return array.astype(numpy_dtype(dtype)) if self._settings.expect and array.dtype.kind in "fV" else array

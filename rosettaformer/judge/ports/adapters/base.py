@@ -1,4 +1,4 @@
-"""What all adapters share: running a case on a port's component, and tracing its parts."""
+"""Base of the adapters: runs a case on a port's component and traces its submodules."""
 
 import abc
 import contextlib
@@ -24,16 +24,18 @@ from . import submodules
 from .call_mapping import CallMapping, CallTable
 from .recorder import Pull, Recorder
 
-Named = dict[str, dict[Any, np.ndarray]]  # gradients: `inputs` by name or index, `parameters` by canonical name
+Named = dict[str, dict[Any, np.ndarray]]  # gradients of `inputs` by name or index, of `parameters` by canonical name
 
 
 class Base(abc.ABC):
-    """Runs cases on a port: a module or namespace with `components` (name -> build(config, dtype), a module or a function), and if they
-    differ from our own port's, `weights` (the names), `call` (the arguments), `compiled`, `modes` and `module_paths`.
+    """Runs cases on a port's components.
 
-    own: the weights of our own port. face: the framework's modules. kinds: what a module is. no_graph: components that run as they are in
-    every mode. no_kernel: the errors by which the framework says that it has no kernel for a dtype on a device, and patterns of their
-    words, whose group is the operation.
+    A port is an object with `components` (name -> build(config, dtype), which returns a module or
+    function) and optionally `weights`, `call`, `compiled`, `modes` and `module_paths`, by default
+    those of our own port. own: the weights of our own port. face: the framework's helper module in
+    `common.modules`. kinds: the framework's module classes. no_graph: components that are never
+    compiled. no_kernel: the errors that mean a missing kernel, and patterns of their messages,
+    whose group is the operation's name.
     """
 
     own: ModuleType
@@ -50,10 +52,11 @@ class Base(abc.ABC):
         self.modes = getattr(port, "modes", self.modes)
 
     def run(self, case: Case) -> Any:
-        """Returns the outputs for the case, as NumPy in the dtype that the port returned; for a gradient, the framework's own.
+        """Returns the outputs as NumPy, in the dtype that the port returned; or its own gradients.
 
-        Raises ValueError if the device or the mode is missing or the parameters do not fit, Unsupported if the framework has no
-        kernel, NotCovered if a keep mask is given to what takes none.
+        Raises ValueError if the device or mode does not exist or the parameters do not fit,
+        Unsupported if the framework lacks a kernel, and NotCovered if the component does not take
+        the case's keep masks.
         """
         mode = case.mode or self.modes[0]
         if mode not in self.modes:
@@ -66,7 +69,7 @@ class Base(abc.ABC):
             return self._outputs(case)
 
     def prepared(self, case: Case) -> Callable[[], Any]:
-        """Returns a function that runs the case on one model and waits for its outputs, as NumPy. Errors as `run`."""
+        """Returns a function that runs the case on one model, as NumPy. Raises as `run` does."""
         case = dataclasses.replace(case, mode=case.mode or self.modes[0])
         with self._context(case), self._unsupported():
             function, inputs = self._built(case)
@@ -79,12 +82,13 @@ class Base(abc.ABC):
         return call
 
     def trace(self, case: Case, forces: Sequence[Force | None] = (None,)) -> list[dict[str, dict[str, Any]]]:
-        """Returns what every submodule with a canonical path was given and gave, by path: one eager run for each force, on one model.
+        """Returns the inputs and outputs of each canonical submodule, one eager run per force.
 
-        forces: None is a free run; otherwise the one component that is given other inputs, and these. Errors as `run`.
+        forces: None for a free run; otherwise the one component to force, and its inputs. Raises as
+        `run` does.
         """
         if self.calls.repeats(case.component):
-            raise NotCovered("the module is called for each row, and only one that takes the batch can be traced")
+            raise NotCovered('a module that `call` runs row by row ("for") cannot be traced; only modules that take a batch can')
         with self._context(case), self._unsupported(), self.face.eager():
             function, inputs = self._built(case)
             module = submodules.owner(function)
@@ -111,18 +115,18 @@ class Base(abc.ABC):
             ]
 
     def _built(self, case: Case) -> tuple[Any, dict[str, Any]]:
-        """The component with its parameters, and the arguments of its call."""
+        """Returns the component with its parameters, and the arguments of its call."""
         built = self.port.components[case.component](case.config, self._dtype(case.dtype))
         function, inputs = self.calls.around(self._module(built), case, self._stack), self._inputs(case)
         self._prepare(function, inputs, case)
         return function, inputs
 
     def _module(self, built: Any) -> Any:
-        """What is called, of what a port has built."""
+        """Converts what the port built into what is called."""
         return built
 
     def _submodule(self, root: Any, path: str) -> Any:
-        """The submodule at an own path, or None."""
+        """Returns the submodule at one of the port's paths; None if there is none."""
         module = attributes.at(root, path)
         return module if isinstance(module, self.kinds) else None
 
@@ -133,7 +137,7 @@ class Base(abc.ABC):
         )
 
     def _table(self, case: Case) -> layout.Table:
-        """The table of the component's parameters, of whole names."""
+        """Returns the table of the component's parameters, with complete names."""
         return self.names.table(case.component, case.config) if case.parameters else ()
 
     def _load(self, module: Any, case: Case) -> None:
@@ -141,7 +145,7 @@ class Base(abc.ABC):
             self.own.load(module, case.parameters, case.config, model_of(case.component), self._found_table(module, case))
 
     def _found_table(self, module: Any, case: Case) -> layout.Table:
-        """The same table with names that the module has: one that it lacks is the end of the only one that it can be."""
+        """Returns the table with the module's names: unique longer ones if missing."""
         has = lambda native: attributes.at(module, native) is not None  # noqa: E731
         return submodules.found(self._table(case), has, lambda: self._own_names(module))
 
@@ -150,7 +154,7 @@ class Base(abc.ABC):
         return self._to_numpy(self._in_mode(function, case)(**inputs))
 
     def _in_mode(self, function: Callable[..., Any], case: Case) -> Callable[..., Any]:
-        """The function as the case's mode runs it."""
+        """Returns the function as the case's mode runs it."""
         if isinstance(function, CallMapping):
             return dataclasses.replace(function, function=self._in_mode(function.function, case))
         if submodules.compiles_itself(function):
@@ -158,13 +162,13 @@ class Base(abc.ABC):
         return self._graph(function) if case.mode == "compiled" and case.component not in self.no_graph else function
 
     def _variables(self, function: Any, case: Case) -> dict[str, Any]:
-        """What the table names in the component's module, by native name."""
+        """Returns the variables of the component's module that the table names, by native name."""
         root = submodules.owner(function)
         rows = zip(self._table(case), self._found_table(root, case), strict=True)
         return {native: attributes.at(root, found) for (_, native, _), (_, found, _) in rows}
 
     def _named(self, inputs: Mapping[Any, Any], native: Mapping[str, Any], case: Case) -> Named:
-        """Gradients as arrays, of parameters by canonical name and in canonical layout."""
+        """Returns gradients as arrays; parameters in canonical names and layout."""
         arrays = {name: self.own.to_numpy(gradient) for name, gradient in native.items()}
         canonical = layout.from_native(arrays, self._table(case), case.config, model_of(case.component)) if case.parameters else {}
         return {"inputs": {name: self.own.to_numpy(gradient) for name, gradient in inputs.items()}, "parameters": canonical}
@@ -181,46 +185,46 @@ class Base(abc.ABC):
             raise
 
     def _calls(self, recorder: Recorder) -> contextlib.AbstractContextManager[None]:
-        """Reports the calls of the recorder's modules to it."""
+        """Reports the calls of the recorder's modules to the recorder."""
         return self.face.calls(recorder.rows, recorder.enter, recorder.leave)
 
     def _own_names(self, module: Any) -> list[str]:
-        """The names of the variables that a module has."""
+        """Returns the names of a module's variables."""
         return [name for name, _ in self.face.variables(module)]
 
     @staticmethod
     @abc.abstractmethod
     def describe() -> dict[str, Any]:
-        """Versions, devices and the precision of float32 products, for `doctor`."""
+        """Returns versions, devices and the precision of float32 matmuls."""
 
     @abc.abstractmethod
     def _dtype(self, name: str) -> Any:
-        """The framework's dtype of that name."""
+        """Returns the framework's dtype of that name."""
 
     @abc.abstractmethod
     def _context(self, case: Case) -> contextlib.AbstractContextManager[Any]:
-        """The case's device, and its precision of float32 products. Raises ValueError if there is no such device."""
+        """Selects device and matmul precision. Raises ValueError for a missing device."""
 
     @abc.abstractmethod
     def _prepare(self, function: Any, inputs: dict[str, Any], case: Case) -> None:
-        """Puts what was built into evaluation mode and loads its parameters; refuses keep masks and biases that it does not take."""
+        """Switches to evaluation, loads parameters, and rejects unsupported inputs."""
 
     @abc.abstractmethod
     def _stack(self, tensors: list[Any]) -> Any:
-        """Tensors of one shape as one, along a new first axis."""
+        """Stacks tensors of one shape along a new first axis."""
 
     @abc.abstractmethod
     def _graph(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, compiled."""
+        """Returns the compiled function."""
 
     @abc.abstractmethod
     def _to_numpy(self, outputs: Any) -> Any:
-        """The outputs with arrays for tensors."""
+        """Returns the outputs with arrays instead of tensors."""
 
     @abc.abstractmethod
     def _gradients(self, case: Case) -> Named:
-        """The gradients of the sum of cotangent * output: of the floating inputs, and of the parameters."""
+        """Returns gradients of sum(cotangent * output) by floating inputs and parameters."""
 
     @abc.abstractmethod
     def _pull(self, function: Any, case: Case, force: Force | None) -> contextlib.AbstractContextManager[Pull]:
-        """How the gradients of a recorded call are taken, while the record lasts."""
+        """Yields how to compute the gradients of a recorded call while recording lasts."""

@@ -1,4 +1,4 @@
-"""The judge's adapter of JAX with Flax NNX or Linen: runs a case on any module or function."""
+"""JAX adapter, for Flax NNX and Linen modules and for functions."""
 
 import contextlib
 import re
@@ -35,9 +35,10 @@ _NUMBERED = re.compile(r"_(\d+)(?=\.|$)")
 
 
 class Applied(nnx.Module):
-    """A Linen module and its variables, as an NNX module whose call is `apply`.
+    """An NNX module that wraps a Linen module and its variables; its call is `apply`.
 
-    params: by dotted name within {"params": ...}, where the name of a numbered module may be written `layers_0` or `layers.0`.
+    params: by dotted name within {"params": ...}. A numbered module may be spelled `layers_0` or
+    `layers.0`.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -45,7 +46,7 @@ class Applied(nnx.Module):
         self.params: nnx.Dict[Any] = nnx.Dict()
 
     def initialise(self, **inputs: Any) -> None:
-        """Makes the parameters, of which only the shapes and dtypes count, and what else the module's `init` makes for these inputs."""
+        """Creates the parameters' shapes and dtypes, and `init`'s other collections."""
         module, key = self.linen.module, jax.random.key(0)
         made = meta.unbox(jax.eval_shape(lambda: module.init(key, **inputs)))
         if made.keys() - {"params", "intermediates"}:
@@ -56,7 +57,7 @@ class Applied(nnx.Module):
         self.params = nnx.Dict({name: nnx.Param(flat[own]) for name, own in self.linen.names.items()})
 
     def load(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Sets the parameters, by own name. Raises one ValueError with all that is missing, too much, or of another shape or dtype."""
+        """Sets the parameters. Raises one ValueError that lists all that do not fit."""
         given = {uniform(name): (name, array) for name, array in arrays.items()}
         problems = [
             f"the module has no parameter {name}{nearest(key, self.params)}" for key, (name, _) in given.items() if key not in self.params
@@ -64,20 +65,20 @@ class Applied(nnx.Module):
         for key, param in self.params.items():
             want, own = param.get_value(), self.linen.names[key]
             if key not in given:
-                problems.append(f"no row of the weight table loads the module's {own}")
+                problems.append(f"`weights` has no row for the module's parameter {own}")
             elif (got := given[key][1]).shape != want.shape or got.dtype != want.dtype:
                 problems.append(f"the module's {own} has shape {want.shape} and dtype {want.dtype}; got {got.shape} and {got.dtype}")
         if problems:
-            raise ValueError("parameters do not fit:\n  " + "\n  ".join(problems))
+            raise ValueError("the parameters do not fit the module:\n  " + "\n  ".join(problems))
         for key, (_, array) in given.items():
             self.params[key].set_value(weights.from_numpy(array))
 
     def has(self, name: str) -> bool:
-        """Whether there is a parameter of that own name."""
+        """Whether a parameter has that name."""
         return uniform(name) in self.params
 
     def variable(self, name: str) -> Any:
-        """The parameter of that own name."""
+        """Returns the parameter with that name."""
         return self.params[uniform(name)]
 
     def __call__(self, **inputs: Any) -> Any:
@@ -87,28 +88,28 @@ class Applied(nnx.Module):
 
 
 class _Linen:
-    """What does not change in a call. By its identity it is a constant of a compiled program."""
+    """The parts that no call changes: constants of a compiled program, hashed by identity."""
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
-        self.others: dict[str, Any] = {}  # collections of variables that are no parameters
+        self.others: dict[str, Any] = {}  # collections of variables other than parameters
         self.names: dict[str, str] = {}
 
 
 class _Reached(BaseException):
-    """Ends a call of the whole in which a submodule was called; carries what the submodule has given."""
+    """Ends a call of the whole model after a submodule's call; carries its output."""
 
     def __init__(self, output: Any) -> None:
         self.output = output
 
 
 def calls(paths: Mapping[str, str], enter: Enter, leave: Leave) -> contextlib.AbstractContextManager[None]:
-    """Reports the calls of the submodules at these own paths, by the paths that they are mapped to."""
+    """Reports the calls of the submodules at these paths, under the paths they are mapped to."""
     return linen_face.calls(lambda module: paths.get(uniform(linen_face.path(module))), enter, leave)
 
 
 def called_with(function: Any, inputs: Mapping[str, Any], module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The output of a submodule on these arguments, in a call of the whole with its inputs that goes no further."""
+    """Returns a submodule's output for these arguments, from a partial call of the model."""
 
     def enter(call: ModuleCall) -> None:
         call.args, call.kwargs = args, kwargs
@@ -122,16 +123,16 @@ def called_with(function: Any, inputs: Mapping[str, Any], module: Any, args: tup
             function(**inputs)
     except _Reached as reached:
         return reached.output
-    raise ValueError(f"the module was not called again at {path}")
+    raise ValueError(f"the second run of the model did not call its module {path}")
 
 
 def uniform(path: str) -> str:
-    """A path in which the name of a numbered module is written `layers.0`, and not `layers_0`."""
+    """Spells the name of a numbered module `layers.0` instead of `layers_0`."""
     return _NUMBERED.sub(r".\1", path)
 
 
 class Adapter(Base):
-    """Runs cases compiled or eagerly: float64 ones under jax_enable_x64, all others without it, which is JAX's default."""
+    """Runs cases compiled or eagerly, with jax_enable_x64 only in float64."""
 
     own, face = weights, face
     kinds = (nnx.Module,)
@@ -205,7 +206,7 @@ class Adapter(Base):
         return self._named(found, self._native(function, case, variables), case)
 
     def _native(self, function: Any, case: Case, gradients: dict[int, jax.Array]) -> dict[str, jax.Array]:
-        """The gradients of a module's variables by native name; zeros for a variable that is no parameter of the module."""
+        """Returns the variables' gradients by native name; zeros if not a parameter."""
         variables = self._variables(function, case).items()
         return {name: gradients.get(id(variable), jnp.zeros_like(variable.get_value())) for name, variable in variables}
 
@@ -213,7 +214,7 @@ class Adapter(Base):
     def _pull(self, function: Any, case: Case, force: Force | None) -> Iterator[Pull]:
         def gradients(call: ModuleCall, forced: dict[int, Any], output: jax.Array, cotangent: np.ndarray) -> Named:
             root = submodules.owner(function)
-            in_whole = isinstance(root, Applied) and call.module is not root  # Linen has submodules in a call of the whole only
+            in_whole = isinstance(root, Applied) and call.module is not root  # Linen submodules exist only during a call of the whole model
             called = function if in_whole or call.module is root else call.module
 
             def again(called: Any, floating: dict[int, jax.Array]) -> Any:
@@ -229,7 +230,7 @@ class Adapter(Base):
 
     @staticmethod
     def describe() -> dict[str, Any]:
-        """Versions, devices and the precision of float32 products, for `doctor`."""
+        """Returns versions, devices and the precision of float32 matmuls."""
         gpus: list[jax.Device] = []
         with contextlib.suppress(RuntimeError):  # no CUDA backend
             gpus = jax.devices("cuda")
@@ -247,9 +248,9 @@ def _pulled(
     cotangent: jax.Array,
     compiled: bool = False,
 ) -> tuple[dict[Any, jax.Array], dict[int, jax.Array]]:
-    """The gradients of the sum of cotangent * the first array of `call(function, inputs)`: by input, and by the identity of each variable.
+    """Returns gradients of sum(cotangent * first array of the call), by input and variable id.
 
-    function: a module, a module's method, or a function without variables.
+    function: a module, a method of a module, or a function without variables.
     """
     owner = submodules.owner(function)
     module = owner if isinstance(owner, nnx.Module) else None

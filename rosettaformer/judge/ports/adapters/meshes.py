@@ -1,4 +1,4 @@
-"""Cases on a mesh: how a port's file is asked, and what it returns as NumPy."""
+"""Cases on a mesh: calls the port file's `on_mesh` and converts its outputs to NumPy."""
 
 import sys
 from collections.abc import Mapping
@@ -13,20 +13,20 @@ from ..port import NotCovered
 
 
 def answer(module: ModuleType, case: Case) -> Any:
-    """Returns what `on_mesh(case)` of a port's file returns, as NumPy. Raises NotCovered if it raises NotImplementedError."""
+    """Returns `on_mesh(case)` as NumPy. Raises NotCovered for NotImplementedError."""
     if not callable(function := getattr(module, "on_mesh", None)):
         raise NotCovered(ON_ONE_DEVICE)
     try:
         found = gathered(function(case))
     except NotImplementedError as error:
-        raise NotCovered(str(error) or f"on_mesh does not answer {case.component}") from error
-    if case.component == "training_steps" and isinstance(found, Mapping) and "losses" in found:  # numbers, which have no dtype of their own
+        raise NotCovered(str(error) or f"on_mesh does not support {case.component}") from error
+    if case.component == "training_steps" and isinstance(found, Mapping) and "losses" in found:  # plain numbers without a dtype
         return {**found, "losses": np.asarray(found["losses"]).astype(numpy_dtype(case.dtype))}
     return found
 
 
 def gathered(value: Any) -> Any:
-    """Returns whole NumPy arrays, of tensors of any framework that may be sharded; collective if one lies in several processes."""
+    """Returns NumPy arrays of possibly sharded tensors. Collective across processes."""
     if isinstance(value, Mapping):
         return {name: gathered(part) for name, part in value.items()}
     if isinstance(value, tuple | list):
@@ -47,7 +47,7 @@ def gathered(value: Any) -> Any:
 
 
 def by_processes(module: ModuleType) -> bool:
-    """Whether a port needs one process for each device: its file says `processes`, or has torch and not JAX."""
+    """Whether the port needs one process per device: `processes`, or torch without JAX."""
     said = getattr(module, "processes", None)
     if said is not None:
         return bool(said)

@@ -1,4 +1,4 @@
-"""The record of a model's run: what its components were given and gave, and the exchange of one component's inputs."""
+"""Records the inputs and outputs of a model's components, or forces the inputs of one."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -18,10 +18,11 @@ from . import submodules
 
 @dataclass(frozen=True)
 class Pull:
-    """How a framework gives the gradients of a call.
+    """How a framework computes the gradients of a call.
 
-    leaf: returns a tensor as one whose gradient can be asked for. gradients: of the sum of cotangent * output of a call, with respect to
-    the tensors that it was forced with, by the index of the reference's input, and to the parameters, by canonical name.
+    leaf: returns a tensor as one whose gradient can be computed. gradients: returns the gradients
+    of sum(cotangent * output) of a call, with respect to the forced tensors, by index of the
+    reference's input, and to the parameters, by canonical name.
     """
 
     leaf: Callable[[Any], Any]
@@ -29,15 +30,16 @@ class Pull:
 
 
 class _Enough(BaseException):
-    """Ends a run that has shown what it is for, past every handler of exceptions that the model may have."""
+    """Ends a run that has recorded enough, past the model's own exception handlers."""
 
 
 class Recorder:
-    """Records the calls of a model's submodules by canonical path; or gives one of them other inputs, and ends the run with its output.
+    """Records submodules' calls by canonical path, or forces one and stops after its output.
 
-    rows: the modules by canonical path, as `modules` reports their calls. One that stands for several components (shared embeddings) is
-    each of them in turn. `activations` holds for each path that was reached: inputs, the numeric arrays given; output; gradients if they
-    were asked for; if something failed, error or refused.
+    rows: the modules by canonical path, for `face.calls`. A module that implements several
+    components (shared embeddings) is each of them, call by call. activations: for each path that
+    was reached, its `inputs` (numeric arrays) and `output`, and `gradients` if requested, or
+    `error` or `refused` if something failed.
     """
 
     def __init__(
@@ -49,19 +51,20 @@ class Recorder:
         positions: Mapping[str, np.ndarray],
         arguments: Mapping[str, Sequence[str]],
     ) -> None:
-        """modules: as `submodules` finds them. face: the framework's file of `modules`.
+        """modules: from `submodules`. face: the framework's helper module.
 
-        positions: those that the reference encodes, by the path of a module that adds 0, 1, 2, ... to what it is given. arguments: by path
-        the arguments of a module that are known to be inputs, in the order of the reference's.
+        positions: the positions that the reference encodes, by path of a module that adds 0, 1, 2,
+        ... to its input. arguments: path -> the module's arguments known to be inputs, in the
+        reference's order.
         """
         self.activations: dict[str, dict[str, Any]] = {}
         self.rows: list[tuple[str, Any]] = []
         self._face, self._pull, self._force, self._positions, self._arguments = face, pull, force, positions, arguments
-        self._turns: dict[str, list[str]] = {}  # path of a row -> the paths that its module is, call by call
+        self._turns: dict[str, list[str]] = {}  # path of a row -> the paths of its module's calls, in order
         self._open: list[str] = []
-        self._forced: dict[int, Any] | None = None  # the tensors that the forced call was given
+        self._forced: dict[int, Any] | None = None  # the forced call's tensors
         self._given_up: set[str] = set()  # paths whose calls cannot be recorded
-        self._added: set[str] = set()  # modules that added the positions to something else than zeros
+        self._added: set[str] = set()  # modules that added the positions to a nonzero input
         for path, module in modules.items():
             known = next((row for row, other in self.rows if other is module or (isinstance(module, str) and other == module)), path)
             if known == path:
@@ -69,9 +72,9 @@ class Recorder:
             self._turns.setdefault(known, []).append(path)
 
     def run(self, root: Any, function: Callable[..., Any], inputs: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-        """Calls the model and returns the activations: none if it has no component that could be forced.
+        """Calls the model and returns the activations; {} without the forced component.
 
-        An exception is the error of every component that had begun and not finished.
+        An exception becomes the `error` of every component that had started and not finished.
         """
         if self._force is not None and self._force.path and not any(self._force.path in turns for turns in self._turns.values()):
             return self.activations
@@ -89,17 +92,17 @@ class Recorder:
         return self.activations
 
     def enter(self, call: ModuleCall) -> None:
-        """A call of a module begins, whose arguments may be replaced."""
+        """Records the start of a module's call, and may replace its arguments."""
         if path := self._path(call):
             self._guarded(path, self._begin, call)
 
     def leave(self, call: ModuleCall, output: Any) -> None:
-        """A call of a module ends."""
+        """Records the end of a module's call."""
         if path := self._path(call):
             self._guarded(path, self._end, call, output)
 
     def _guarded(self, path: str, record: Callable[..., None], *arguments: Any) -> None:
-        """Records a call. Where that fails the component is not traced, and the port is not to blame."""
+        """Records a call. If recording fails, the component is not traced."""
         if path in self._given_up:
             return
         try:
@@ -112,7 +115,7 @@ class Recorder:
                 raise _Enough from error
 
     def _path(self, call: ModuleCall) -> str:
-        """The canonical path that a call is of; empty if its module has been each of its components already."""
+        """Returns the canonical path of a call; "" if its module has no components left."""
         turns = self._turns[call.path]
         return turns[call.index] if call.index < len(turns) else ""
 
@@ -141,7 +144,7 @@ class Recorder:
         del self._open[self._open.index(path) :]
 
     def _given(self, path: str, call: ModuleCall) -> dict[int | str, Any]:
-        """The arguments of a call by place or by name, those that are known to be inputs first, in the order of the reference's."""
+        """Returns a call's arguments by position or name, in the reference's order."""
         given: dict[int | str, Any] = dict([*enumerate(call.args), *call.kwargs.items()])
         known = self._arguments.get(path, ())
         if not known:
@@ -156,10 +159,10 @@ class Recorder:
         return {key: given[key] for key in sorted(given, key=ranks.__getitem__)}
 
     def _begin_positions(self, path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Begins a module that adds positions 0, 1, 2, ... to its first argument: these count as its inputs.
+        """Records a module that adds positions 0, 1, 2, ...: these are its inputs.
 
-        To force it is to give it zeros; only then is its output shown, since what a dtype rounds off the sum would be more than the
-        positions may miss.
+        Forcing it means passing zeros. Only then is its output recorded: otherwise the rounding of
+        the sum would exceed the tolerance of the positions.
         """
         wanted, numeric = self._positions[path], self._numeric((args, kwargs))
         tensor, given = next((pair for pair in numeric if pair[1].dtype.kind not in "iu"), (None, np.empty(0)))
@@ -170,7 +173,7 @@ class Recorder:
             self._added.add(path)
             return args, kwargs
         if not fits or not np.array_equal(known, self._force.inputs[0]):
-            self.activations[path]["refused"] = "cannot be forced: the module knows no positions but 0, 1, 2, ... of what it is given"
+            self.activations[path]["refused"] = "cannot be forced: the module always adds positions 0, 1, 2, ..."
             raise _Enough
         zeros = self._face.like(np.zeros_like(given), tensor)
         return mapped((args, kwargs), lambda leaf: zeros if leaf is tensor else leaf)
@@ -180,12 +183,12 @@ class Recorder:
         return [(tensor, array) for tensor, array in pairs if array.dtype.kind != "b"]
 
     def _replaced(self, force: Force, given: Mapping[int | str, Any]) -> dict[int | str, Any]:
-        """The arguments with the forced inputs; ends the run if the module has no place for one of them."""
+        """Returns the arguments with forced inputs. Ends the run if one does not fit."""
         own = self._numeric(given)
         chosen = submodules.assign([array for _, array in own], force.inputs)
         if chosen is None:
             wanted, came = (", ".join(str(x.shape) for x in arrays) for arrays in (force.inputs, [array for _, array in own]))
-            refused = f"cannot be forced: the reference's inputs have shapes {wanted}; the module's {came or 'none'}"
+            refused = f"cannot be forced: the shapes of the reference's inputs are {wanted}, of the module's {came or 'none'}"
             self.activations[force.path] = {"inputs": [array for _, array in own], "refused": refused}
             raise _Enough
         forced: dict[int, Any] = {}

@@ -1,4 +1,4 @@
-"""Matches parts of a model with parts of the reference: submodules by path, a module's inputs by shape."""
+"""Matches a model with the reference: submodules by path, and their inputs by shape."""
 
 import dataclasses
 import functools
@@ -16,17 +16,18 @@ from ..names import Names
 from ..port import SKIP, NotCovered
 from .call_mapping import CallMapping
 
-RARE = {"bias_bhts": "bias", SKIP: "option"}  # what few models take beside keep masks, and its name in messages
+RARE = {"bias_bhts": "a bias", SKIP: "this option"}  # other rare inputs -> their names in messages
 
 
 def submodules(
     find: Callable[[str], Any], paths: Iterable[str], case: Case, names: Names, table: layout.Table
 ) -> dict[str, Any]:  # fmt: skip
-    """Returns the submodules of a model that stand for components, by canonical path.
+    """Returns the model's submodules that implement components, by canonical path.
 
-    find: the submodule at an own path, or None. paths: of the reference's calls, in their order. A component whose step `names`
-    drops is written out in the one around it, and no module. table: of whole names; a module that holds a parameter of another component
-    is more than the one that it is named for, such as a sub-layer with its norm.
+    find: returns the submodule at one of the port's paths, or None. paths: of the reference's
+    calls, in order. table: with complete names. A component whose step `names` drops is inlined in
+    its parent and has no module. A module that also holds parameters of other components, such as a
+    sub-layer with its norm, does not count.
     """
     found = {}
     component = case.component
@@ -42,10 +43,12 @@ def submodules(
 
 
 def assign(own: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> list[int | None] | None:
-    """Returns which of the reference's inputs each of a module's inputs is; None for one that is none of them, such as an additive mask.
+    """Returns which of the reference's inputs each module input is; None for others.
 
-    In order, of the same kind of number, and of the same shape or with the first two axes exchanged. A further tensor of a shape that has
-    been given already is given again (key and value are the memory). None altogether if an input of the reference has no place.
+    Inputs match in order, if they have the same kind of number and the same shape, or the same with
+    the first two axes swapped. If all inputs of a shape are assigned, a further one repeats the
+    last (key and value are both the memory). Returns None if an input of the reference matches
+    none.
     """
     chosen: list[int | None] = []
     for array in own:
@@ -58,28 +61,27 @@ def assign(own: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> list[int 
 
 
 def _is_more(native: str, path: str, table: layout.Table) -> bool:
-    """Whether the module at an own path holds a parameter that is none of the component's at a canonical path."""
+    """Whether the module also holds parameters outside the component at the canonical path."""
     within = {own for name, own, _ in table if own.startswith(f"{native}.")}
     return bool(native) and bool(within - {own for name, own, _ in table if name.startswith(f"{path}.")})
 
 
 def is_less(own: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> bool:
-    """Whether a module is only a part of the component whose name it has, such as the dense layer of a pooler: what it is given has fewer
-    axes and fewer elements than each of the reference's inputs."""
+    """Whether a module is only part of its component: its inputs have fewer axes and elements."""
     return bool(own and wanted) and all(array.ndim < other.ndim and array.size < other.size for array in own for other in wanted)
 
 
 def transposed(array: Any, shape: tuple[int, ...]) -> Any:
-    """Returns the array, with the first two axes exchanged if that gives the shape (sequence-first for batch-first)."""
+    """Returns the array, with its first two axes swapped if that gives the shape."""
     if not isinstance(array, np.ndarray) or array.shape == shape or array.ndim < 2 or array.swapaxes(0, 1).shape != shape:
         return array
     return np.ascontiguousarray(array.swapaxes(0, 1))
 
 
 def found(table: layout.Table, has: Callable[[str], bool], names: Callable[[], Sequence[str]]) -> layout.Table:
-    """Returns the table with the module's own names: for a name that it lacks, the one that has more steps within or before it.
+    """Returns the table with the module's names: a missing name becomes a longer one with its steps.
 
-    If several could be meant, or none, the name stays as it is.
+    If no name or several names match, the name stays as it is.
     """
     if all(has(native) for _, native, _ in table):
         return table
@@ -88,7 +90,7 @@ def found(table: layout.Table, has: Callable[[str], bool], names: Callable[[], S
 
 
 def _longer(name: str, names: Sequence[str]) -> str:
-    """The only one of the names that begins and ends as this one does, step by step, with others between; or this one."""
+    """Returns the only longer name that starts and ends with this name's steps, or this name."""
     steps = name.split(".")
     ways = [("".join(f"{step}." for step in steps[:at]), "." + ".".join(steps[at:])) for at in range(len(steps))]
     fitting = [one for one in names if any(f".{one}".startswith(f".{start}") and one.endswith(end) for start, end in ways)]
@@ -106,7 +108,7 @@ def _kind(array: np.ndarray) -> str:
 
 
 def owner(built: Any) -> Any:
-    """Returns the module of a bound method, or the one that a partial function is given first; otherwise what was built."""
+    """Returns the module of a bound method or partial function; otherwise the object."""
     if isinstance(built, CallMapping):
         return owner(built.function)
     if isinstance(built, functools.partial) and built.args:
@@ -115,7 +117,7 @@ def owner(built: Any) -> Any:
 
 
 def of_other(function: Any, module: Any) -> Any:
-    """Returns `function`, a module, its method or a partial function of it, of another module of its kind."""
+    """Returns the module, method or partial function rebound to another module of its kind."""
     if isinstance(function, CallMapping):
         return dataclasses.replace(function, function=of_other(function.function, module))
     if isinstance(function, functools.partial):
@@ -124,18 +126,18 @@ def of_other(function: Any, module: Any) -> Any:
 
 
 def compiles_itself(function: Callable[..., Any]) -> bool:
-    """Whether a function has an argument `compiled` that says how it is to run: a search is a loop around its graphs, and no graph."""
+    """Whether the function compiles its own parts: it has an argument `compiled`."""
     try:
         return "compiled" in inspect.signature(function).parameters
-    except ValueError:  # what is written in C may have none
+    except ValueError:  # functions written in C may have no signature
         return False
 
 
 def refuse_rare(call: Callable[..., Any], inputs: Mapping[str, Any]) -> None:
-    """Raises NotCovered if keep masks, a bias of the logits or `skip_padding` are given, and the call has no argument for them."""
+    """Raises NotCovered if the call does not take a keep mask, bias or `skip_padding`."""
     given = [name for name, value in inputs.items() if (name.startswith("keep") or name in RARE) and value is not None]
     accepted = inspect.signature(call).parameters if given else {}
     anything = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in accepted.values())
     if missing := [name for name in given if name not in accepted and not anything]:
         what = RARE.get(missing[0], "keep masks")
-        raise NotCovered(f"{getattr(call, '__qualname__', type(call).__name__)} takes no {what}: it has no argument {missing[0]}")
+        raise NotCovered(f"{getattr(call, '__qualname__', type(call).__name__)} does not take {what}: it has no argument {missing[0]}")

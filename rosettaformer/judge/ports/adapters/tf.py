@@ -1,4 +1,4 @@
-"""TensorFlow: cases for Keras layers, tf.Modules and plain functions."""
+"""TensorFlow adapter, for Keras layers, tf.Modules and functions."""
 
 import contextlib
 import functools
@@ -35,7 +35,7 @@ class Adapter(Base):
 
     own, face = weights, face
     kinds = (keras.layers.Layer, tf.Module)
-    no_graph = ("adam", "initialise", "random_dropout")  # what makes variables
+    no_graph = ("adam", "initialise", "random_dropout")  # components that create variables
     no_kernel = (
         (tf.errors.InvalidArgumentError, tf.errors.NotFoundError, tf.errors.UnimplementedError),
         (
@@ -65,7 +65,7 @@ class Adapter(Base):
         if isinstance(module, keras.layers.Layer) and (module is own or "training" in inspect.signature(own).parameters):
             inputs["training"] = False
         if case.parameters and not getattr(module, "built", True):
-            # a layer may learn the shapes of its weights from its inputs
+            # an unbuilt layer gets its weights' shapes from its inputs
             with _built_as_called():
                 function(**{name: value for name, value in inputs.items() if name != "cotangent"})
         self._load(module, case)
@@ -110,7 +110,7 @@ class Adapter(Base):
 
     @staticmethod
     def describe() -> dict[str, Any]:
-        """Versions, devices and the precision of float32 matrix products."""
+        """Returns versions, devices and the precision of float32 matmuls."""
         gpus = tf.config.list_physical_devices("GPU")
         names = [tf.config.experimental.get_device_details(gpu).get("device_name", gpu.name) for gpu in gpus]
         tf32 = tf.config.experimental.tensor_float_32_execution_enabled()
@@ -123,9 +123,10 @@ class Adapter(Base):
 
 @contextlib.contextmanager
 def _built_as_called() -> Iterator[None]:
-    """Layers that have no `build` of their own are built by their parts as these are called.
+    """Lets layers without a `build` of their own build their sublayers when these are called.
 
-    Keras would trace each of them symbolically before it is called, and its parts within it again: many times what the call costs.
+    Keras would otherwise trace each of them symbolically before its call, and its sublayers again
+    within it, which costs many times as much as the call.
     """
     call = keras.layers.Layer.__call__
 
@@ -140,5 +141,5 @@ def _built_as_called() -> Iterator[None]:
 
 
 def _sought(inputs: Mapping[Any, tf.Tensor], variables: Mapping[str, Any]) -> Tree:
-    """What gradients are sought of, as `_named` takes them: variables by native name."""
+    """Returns the sources of the gradients, as `_named` takes them; variables by native name."""
     return {"inputs": dict(inputs), "native": {name: getattr(variable, "value", variable) for name, variable in variables.items()}}

@@ -1,4 +1,4 @@
-"""Cases for PyTorch: any `nn.Module` or function of tensors."""
+"""PyTorch adapter, for any `nn.Module` or function of tensors."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
@@ -22,11 +22,11 @@ from .recorder import Force, Pull
 
 
 class Adapter(Base):
-    """Runs cases eagerly or compiled by `torch.compile`; without gradients in inference mode."""
+    """Runs cases eagerly or with `torch.compile`; in inference mode unless gradients are needed."""
 
     own, face = weights, face
     kinds = (torch.nn.Module,)
-    no_graph = ("adam", "initialise", "random_dropout")  # what seeds a generator or steps an optimiser
+    no_graph = ("adam", "initialise", "random_dropout")  # components that seed a generator or run an optimizer step
     # "addmm_impl_cpu_" not implemented for 'Half' · Could not run 'aten::mm' with arguments from the 'CUDA' backend
     no_kernel = (RuntimeError,), (r"\"(\w+)\" not implemented for '\w+'", r"Could not run '([\w:.]+)' with arguments from")
 
@@ -64,7 +64,7 @@ class Adapter(Base):
         return torch.stack(tensors)
 
     def _graph(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        # Sizes that changed between earlier cases would otherwise make this case's graph a dynamic one.
+        # Otherwise, sizes that changed between earlier cases would make this graph dynamic.
         torch.compiler.reset()
         return getattr(self.port, "compiled", compiled)(function)
 
@@ -89,9 +89,9 @@ class Adapter(Base):
     def _pulled(
         self, function: Any, case: Case, output: torch.Tensor, inputs: Mapping[Any, torch.Tensor], cotangent: torch.Tensor
     ) -> Named:
-        """The gradients of the sum of cotangent * output: of inputs by their keys, of parameters by canonical name."""
+        """Returns gradients of sum(cotangent * output): inputs by key, parameters by name."""
         variables = self._variables(function, case)
-        # A table may name a view of a parameter, and only the parameter itself is part of the graph.
+        # A table may name a view of a parameter, but only the parameter itself is in the graph.
         bases = {name: tensor if tensor._base is None else tensor._base for name, tensor in variables.items()}
         found = face.gradients([output], [cotangent], [*inputs.values(), *bases.values()])
         native = {
@@ -111,7 +111,7 @@ class Adapter(Base):
 
     @staticmethod
     def describe() -> dict[str, Any]:
-        """Version, devices and matmul precision, for `doctor`."""
+        """Returns version, devices and matmul precision."""
         cuda = [f"cuda: {torch.cuda.get_device_name(index)}" for index in range(torch.cuda.device_count())]
         return {
             "version": {"torch": str(torch.__version__)},

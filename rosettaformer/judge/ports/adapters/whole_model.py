@@ -1,16 +1,21 @@
-"""A port of a whole model: `load(folder)`, which returns a function from tokens to logits.
+"""Ports of whole models: files with `load(folder)`, which returns a function from ids to logits.
 
-The file of such a port has nothing else that it must have:
-
-    def load(folder):                       # as Hugging Face writes it, in the dtype that its config.json says
+    def load(folder):  # a Hugging Face checkpoint, in the dtype of its config.json
         model = ...
         return lambda token_bt, mask_bt: model(token_bt, mask_bt)  # logits_btv; of classes, logits_bc
 
-The function takes the tokens alone, or the tokens and the mask of the real ones; a third argument is the segments. It may have further
-functions as attributes: `step(token_bt, mask_bt, cache)`, which returns logits and the next cache; `hidden(token_bt, mask_bt)`, the states
-`l b t d`; `gradients(token_bt, mask_bt, cotangent_btv)`, a mapping from the folder's names of tensors to the gradients of
-`sum(cotangent * logits)`; `training(token_bt, mask_bt)`, the mean of -log p over the labels of real tokens, and a mapping of its gradients.
-On a mesh `load(folder, mesh)` is called, in every process of the port. docs/like.md describes the file.
+The function takes the tokens, or the tokens and the mask of real tokens, or also the segments. It
+may have more functions as attributes:
+
+- `step(token_bt, mask_bt, cache)` returns logits and the next cache.
+- `hidden(token_bt, mask_bt)` returns the hidden states `l b t d`.
+- `gradients(token_bt, mask_bt, cotangent_btv)` returns a mapping from the checkpoint's tensor names
+  to the gradients of `sum(cotangent * logits)`.
+- `training(token_bt, mask_bt)` returns the mean of -log p over the labels of real tokens, and a
+  mapping of its gradients.
+
+On a mesh, `load(folder, mesh)` is called in every process of the port. docs/like.md describes the
+file.
 """
 
 import inspect
@@ -38,9 +43,9 @@ SIDES = (("target", "target_mask_bt"), ("source", "source_mask_bs"))
 
 
 class Adapter:
-    """Answers cases by the function that a file's `load` returns, one folder at a time.
+    """Runs cases with the function that the file's `load` returns, one checkpoint at a time.
 
-    Raises ValueError on a declaration that has no such value.
+    Raises ValueError for invalid declarations in the file.
     """
 
     components = COMPONENTS
@@ -51,14 +56,14 @@ class Adapter:
         self.takes_mesh = "mesh" in self._parameters
         self.limits = limits_of(vars(module))
         self._loaded: tuple[Any, Any] = (None, None)
-        self._refused: dict[Any, Exception] = {}  # folder and mesh -> what a case of it is answered, since it could not be loaded
+        self._refused: dict[Any, Exception] = {}  # folder and mesh -> the error for its other cases, after loading failed
 
     def describe(self) -> dict[str, Any]:
-        """Returns what the port declares that it does not give."""
+        """Returns the limits that the port declares."""
         return {"limits": self.limits, "whole": True}
 
     def run(self, case: Case) -> Any:
-        """Returns the answer. Raises NotCovered if the port has nothing that gives it, and NotLoaded if its folder has failed to load."""
+        """Returns the outputs. Raises NotCovered, or NotLoaded if loading failed before."""
         function = self._function(os.path.join(case.folder, case.dtype), case.dtype, case.mesh)
         component = forward_of(case.component) or case.component
         if case.component.endswith(VJP):
@@ -76,15 +81,15 @@ class Adapter:
         return logits[:, None] if logits.ndim == 2 and last else logits
 
     def _function(self, folder: str, dtype: str, mesh: Mesh | None) -> Callable[..., Any]:
-        """Returns what `load` returns for the folder, which is loaded once: if that fails, it is not tried again."""
+        """Returns `load`'s result. Each folder is loaded once, even if loading fails."""
         key = folder, mesh
         if key in self._refused:
             raise self._refused[key]
         if self._loaded[0] != key:
-            self._loaded = (None, None)  # the memory of one model is enough
+            self._loaded = (None, None)  # frees the previous model first
             try:
                 self._loaded = (key, self._of_folder(folder, {"dtype": dtype, "mesh": mesh}))
-            except BaseException as error:  # SystemExit, too
+            except BaseException as error:  # including SystemExit
                 kind = next((kind for kind in (NotCovered, Unsupported) if isinstance(error, kind)), None)
                 self._refused[key] = kind(*error.args) if kind else NotLoaded(UNLOADED)
                 raise
@@ -93,13 +98,13 @@ class Adapter:
     def _of_folder(self, folder: str, known: Mapping[str, Any]) -> Callable[..., Any]:
         function = self._load(folder, **{name: value for name, value in known.items() if name in self._parameters})
         if not callable(function):
-            raise TypeError(f"load(folder) must return a function of tokens; got {wire.named(function)}")
+            raise TypeError(f"load(folder) must return a function from token ids to logits; got {wire.named(function)}")
         return function
 
 
 def _attribute(function: Any, name: str) -> Callable[..., Any]:
     if not callable(found := getattr(function, name, None)):
-        raise NotCovered(f"what load(folder) returns has no {name}")
+        raise NotCovered(f"the function that load(folder) returns has no attribute {name}")
     return found
 
 
@@ -109,24 +114,24 @@ def _tokens(case: Case) -> tuple[np.ndarray, np.ndarray | None]:
 
 
 def _inputs(function: Callable[..., Any], case: Case, *more: Any) -> list[Any]:
-    """Returns the arguments: tokens, and as many of mask and segments as the function takes, then `more`.
+    """Returns the arguments: tokens, then mask and segments if they are taken, then `more`.
 
     Raises NotCovered if the case has padding or segments that the function does not take.
     """
     token_bt, mask_bt = _tokens(case)
     segment_bt = case.inputs.get("segment_bs")
-    given = {"mask, which prompts with padding need": mask_bt, "segments, which two texts need": segment_bt}
+    given = {"mask_bt, which padded prompts need": mask_bt, "segment_bt, which pairs of texts need": segment_bt}
     taken = _count(function) - len(more)
     for place, (what, value) in enumerate(given.items(), start=2):
         if value is not None and taken < place:
-            raise NotCovered(f"its function takes no {what}")
+            raise NotCovered(f"the function that load(folder) returns does not take {what}")
     mask_bt = np.ones(token_bt.shape, bool) if mask_bt is None else mask_bt
     segment_bt = np.zeros_like(token_bt) if segment_bt is None else segment_bt
     return [*(token_bt.copy(), mask_bt.copy(), segment_bt.copy())[: max(1, min(taken, 3))], *more]
 
 
 def _count(function: Callable[..., Any]) -> int:
-    """Returns how many arguments a call may give by their places; of a torch module, its `forward`."""
+    """Returns the number of positional arguments; for a torch module, of its `forward`."""
     try:
         parameters = inspect.signature(getattr(function, "forward", function)).parameters.values()
     except (TypeError, ValueError):
@@ -137,31 +142,31 @@ def _count(function: Callable[..., Any]) -> int:
 
 
 def _steps(step: Callable[..., Any], case: Case) -> np.ndarray:
-    """Returns the logits of all steps. Each is given its tokens, the mask of everything so far and the cache, at first None."""
+    """Returns the logits of all steps, each from its tokens, the mask so far, and the cache."""
     token_bt, mask_bt = _tokens(case)
     mask_bt = np.ones(token_bt.shape, bool) if mask_bt is None else mask_bt
     cache, logits = None, []
     for end, length in zip(np.cumsum(case.inputs["splits"]), case.inputs["splits"], strict=True):
         found = step(token_bt[:, end - length : end].copy(), mask_bt[:, :end].copy(), cache)
         if not isinstance(found, tuple) or len(found) != 2:
-            raise TypeError(f"step must return a pair, logits and the next cache; got {wire.named(found)}")
+            raise TypeError(f"step must return a pair (logits, next cache); got {wire.named(found)}")
         logits.append(_array(found[0], case.dtype))
         cache = found[1]
     return np.concatenate(logits, axis=1)
 
 
 def _gradients(function: Any, case: Case) -> dict[str, np.ndarray]:
-    """Returns the gradients by canonical name, of those by the names in the folder."""
+    """Returns the gradients by canonical name, converted from the checkpoint's names."""
     gradients = _attribute(function, "gradients")
     found = gradients(*_inputs(gradients, case, case.inputs["cotangent"].copy()))
-    return _canonical(found, "gradients must return a mapping from names of tensors to arrays", case)
+    return _canonical(found, "gradients must return a mapping from tensor name to array", case)
 
 
 def _training(function: Any, case: Case) -> dict[str, np.ndarray]:
     """Returns the loss, and the gradients by canonical name."""
     training = _attribute(function, "training")
     found = training(*_inputs(training, case))
-    required = "training must return a pair, the loss and a mapping from names of tensors to arrays"
+    required = "training must return a pair (loss, mapping from tensor name to gradient)"
     if not isinstance(found, tuple) or len(found) != 2:
         raise TypeError(f"{required}; got {wire.named(found)}")
     loss = found[0] if hasattr(found[0], "dtype") else np.asarray(found[0], numpy_dtype(case.dtype))
@@ -179,12 +184,13 @@ def _canonical(found: Any, required: str, case: Case) -> dict[str, np.ndarray]:
 
 
 def _array(value: Any, dtype: str) -> np.ndarray:
-    """Returns an array of the dtype, of a tensor of any framework. A wider one is rounded: only what is computed counts.
+    """Converts a tensor of any framework to an array of the dtype. A wider tensor is rounded to it.
 
-    Raises TypeError if it is none, and NotCovered if it is narrower, which a port that declares its `dtypes` does not return.
+    Raises TypeError if the value is not a tensor, and NotCovered if its dtype is narrower; a port
+    that declares its `dtypes` does not return narrower outputs.
     """
     if value is None or isinstance(value, tuple | Mapping | str):
-        raise TypeError(f"what load(folder) returns must give one array; got {wire.named(value)}")
+        raise TypeError(f"the functions of load(folder) must return one array; got {wire.named(value)}")
     given = str(getattr(value, "dtype", "")).removeprefix("torch.")
     value = value.full_tensor() if hasattr(value, "full_tensor") else value  # torch's DTensor
     if hasattr(value, "detach"):  # torch has no bfloat16 for NumPy
@@ -192,5 +198,7 @@ def _array(value: Any, dtype: str) -> np.ndarray:
         value = value.float() if str(value.dtype) in ("torch.bfloat16", "torch.float16") else value
     array, wanted = np.asarray(value), numpy_dtype(dtype)
     if array.dtype.kind in "f" and array.dtype.itemsize < wanted.itemsize:
-        raise NotCovered(f"it computes in {given or array.dtype}, where {dtype} was asked; `dtypes` in the file says in which dtypes")
+        raise NotCovered(
+            f"the port returns {given or array.dtype} for a {dtype} checkpoint: list the dtypes it supports as `dtypes` in its file"
+        )
     return array.astype(wanted) if array.dtype.kind == "f" else array
