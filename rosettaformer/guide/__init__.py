@@ -1,1 +1,1 @@
-"""The porting guide: a site made from the tested source."""
+"""The porting guide: a site generated from the tested source."""

@@ -1,7 +1,7 @@
-"""Reads files of blocks, which hold prose and code without quotation marks.
+"""Reads files of blocks, which contain prose and code without quotation marks.
 
-A block begins with `[id]` and, if it has one, its title. `field: value` is a field of it; a longer
-value goes on in the next lines, indented by four spaces. Lines that begin with `#` are comments.
+A block starts with `[id]` and an optional title. `field: value` is a field; a longer value
+continues on the next lines, indented by four spaces. Lines that start with `#` are comments.
 """
 
 import ast
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class Block(NamedTuple):
-    """A block of a file. fields: by name, each as it is written, without the indentation."""
+    """A block of a file. fields: name -> text without the indentation."""
 
     id: str
     title: str
@@ -19,7 +19,7 @@ class Block(NamedTuple):
 
 
 def blocks(text: str) -> list[Block]:
-    """Returns the blocks of a text. Raises ValueError if a line is no part of a block."""
+    """Returns the blocks of a text. Raises ValueError if a line belongs to no block."""
     found: list[tuple[str, str, dict[str, list[str]]]] = []
     for number, line in enumerate(text.splitlines(), 1):
         fields = found[-1][2] if found else {}
@@ -30,7 +30,7 @@ def blocks(text: str) -> list[Block]:
         elif fields and (not line or line.startswith("    ")):
             fields[[*fields][-1]].append(line[4:])
         elif line and not line.startswith("#"):
-            raise ValueError(f"line {number} is no part of a block, or names a field again: {line}")
+            raise ValueError(f"line {number} belongs to no block or repeats a field: {line}")
     return [Block(identity, title, _joined(fields)) for identity, title, fields in found]
 
 
@@ -39,12 +39,12 @@ def _joined(fields: Mapping[str, list[str]]) -> dict[str, str]:
 
 
 def prose(value: str) -> str:
-    """Returns a value of several lines as one line."""
+    """Joins a value of several lines into one line."""
     return " ".join(value.split())
 
 
 def begun(start: str, code: str) -> str:
-    """Returns the code after the statements of start, if it reads a name that they bind."""
+    """Prepends the statements of `start` if the code uses a name they define."""
     return f"{start}\n{code}" if _bound(start) & _read(code) else code
 
 

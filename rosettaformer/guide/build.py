@@ -1,4 +1,4 @@
-"""Builds the guide: measures what it needs, and makes its pages."""
+"""Builds the guide: takes measurements and creates the pages."""
 
 import datetime
 import importlib
@@ -17,31 +17,32 @@ from ..judge.suite import all_cases
 from ..judge.summary import Summary
 from .site import Page, write
 
-# the modules of this package that make pages, in the order of the navigation: each has `pages(run)`
+# modules of this package with a function `pages(run)`, in navigation order
 ROOMS = ("components", "translation", "defects", "models", "tutorials", "evidence", "glossary")
-# what readers come for: (title, page, what it has); a page from PyTorch to Flax gives way to the direction that the reader chooses
+# popular pages: (title, page, text); a page from PyTorch to Flax is replaced by the reader's chosen direction
 SOUGHT = (
-    ("Layouts of weights", "translate/pytorch-to-flax.html#layouts", "Every parameter in both frameworks, with its axes."),
-    ("Masks", "translate/pytorch-to-flax-attention.html#attention-mask", "What True means; empty rows; causal alignment."),
+    ("Weight layouts", "translate/pytorch-to-flax.html#layouts", "Every parameter in both frameworks, with its axes."),
+    ("Masks", "translate/pytorch-to-flax-attention.html#attention-mask", "The meaning of True, fully masked rows, causal alignment."),
     ("Different defaults", "translate/pytorch-to-flax.html#defaults", "Epsilons, biases, GELU: what to pass."),
-    ("BERT", "models/bert.html", "Every tensor of a checkpoint, every choice, one forward pass."),
-    ("GPT-2", "models/gpt2.html", "Fused projections, tensor by tensor; the tutorials port it from an empty file."),
-    ("Llama 3", "models/llama3.html", "Rotary positions, RMS norms, grouped heads: every tensor, every choice."),
-    ("Port Llama 3", "tutorials/port-llama-flax.html", "To Flax, from PyTorch or anew: cache, weights, generation; and to PyTorch."),
-    ("Attention", "components/multi_head_attention.html", "Four implementations, statement by statement; grouped heads."),
-    ("Layer norm", "components/layer_norm.html", "Where epsilon stands, how the variance is computed, RMS norm beside it."),
-    ("Dropout", "components/dropout.html", "Where it acts, what it is divided by, how masks are drawn."),
-    ("Training", "translate/pytorch-to-flax-optimisers.html", "AdamW, decay, clipping, schedules, one whole step."),
-    ("Generation", "components/sample.html", "Temperature, top-k and top-p; greedy and beam search; decoding in steps."),
+    ("BERT", "models/bert.html", "Every tensor of a checkpoint, every config field, one forward pass."),
+    ("GPT-2", "models/gpt2.html", "Fused projections, tensor by tensor, and tutorials from an empty file."),
+    ("Llama 3", "models/llama3.html", "RoPE, RMS norms, grouped heads: every tensor, every config field."),
+    ("Port Llama 3", "tutorials/port-llama-flax.html", "To Flax, from PyTorch or from scratch, with cache, weights and generation."),
+    ("Attention", "components/multi_head_attention.html", "Four implementations, statement by statement, with grouped heads."),
+    ("Layer norm", "components/layer_norm.html", "Where epsilon goes, how the variance is computed, and RMS norm."),
+    ("Dropout", "components/dropout.html", "Where it acts, how it scales, how masks are drawn."),
+    ("Training", "translate/pytorch-to-flax-optimisers.html", "AdamW, weight decay, clipping, schedules, a complete step."),
+    ("Generation", "components/sample.html", "Temperature, top-k, top-p, greedy and beam search, incremental decoding."),
 )  # fmt: skip
-APART = ("translation", "defects")  # those that measure in processes of their own, which may run beside the ports
+APART = ("translation", "defects")  # modules that measure in separate processes, in parallel with the ports
 
 
 @dataclass(frozen=True)
 class Run:
-    """What the figures on the pages come from, all of it from a single run.
+    """The measurements behind the numbers on the pages, from a single run.
 
-    summary: the core cases on our three ports. cpus: processes that may measure at once. evidence: the folder that `make evidence` writes.
+    summary: results of the core cases on our three ports. cpus: number of parallel measuring
+    processes. evidence: the folder that `make evidence` writes.
     """
 
     summary: Summary
@@ -50,7 +51,7 @@ class Run:
 
 
 def cases() -> list[Case]:
-    """Returns the core cases, which the guide measures."""
+    """Returns the core cases."""
     return [case for case in all_cases(grad=True) if case.core]
 
 
@@ -66,16 +67,18 @@ def build(
     begin: Callable[[str], None] = lambda room: None,
     evidence: Path | None = None,
 ) -> list[Page]:
-    """Measures, writes the site into the folder `out`, and returns its pages. progress: called with every result; begin: with the name of
-    every room before its pages are made; evidence: as in `Run`. Raises ValueError as `site.write` does.
+    """Measures, writes the site into the folder `out`, and returns its pages.
+
+    progress: called with every result. begin: called with the name of each module before it creates
+    its pages. evidence: see `Run`. Raises ValueError as `site.write` does.
     """
     with ThreadPoolExecutor(len(APART)) as pool:
         begun = {room: pool.submit(_pages_of, room, Run(Summary([]))) for room in APART}
         run = replace(measure(dtypes, progress), evidence=evidence)
         begin(APART[0])
-        apart = {room: pages.result() for room, pages in begun.items()}  # before others parse: two threads must not, in Python 3.11
+        apart = {room: pages.result() for room, pages in begun.items()}  # before others parse: Python 3.11 must not parse in two threads
         values = {"summary": run.summary, "ports": PORTS, "ratios": _ratios(run.summary), "sought": SOUGHT}
-        made = [Page("index.html", "One Transformer, written four times", "home.html.jinja", values)]
+        made = [Page("index.html", "One Transformer in four frameworks", "home.html.jinja", values)]
         for room in ROOMS:
             begin(room)
             made += apart[room] if room in apart else _pages_of(room, run)

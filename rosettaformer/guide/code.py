@@ -1,4 +1,4 @@
-"""Code on a page: its origin and its colours."""
+"""Code blocks on a page: origin and syntax highlighting."""
 
 import functools
 import re
@@ -6,17 +6,18 @@ from dataclasses import dataclass
 from typing import Any
 
 LIGHT, DARK = "xcode", "github-dark"
-FOLDED = re.compile(r'(?:<span class="go">[^\n]*: not covered [^\n]*</span>\n){4,}')  # of a console's output, what is shown on demand
+FOLDED = re.compile(r'(?:<span class="go">[^\n]*: not covered [^\n]*</span>\n){4,}')  # console output that is folded
 
 
 @dataclass(frozen=True)
 class Code:
     """A block of code.
 
-    origin: its file, by which the tests find and execute it: a file of the packages (`impl_torch/attention.py`), or one of
-    `rosettaformer/guide/snippets`. language: a name that Pygments knows, such as
-    console or toml. caption: the line above it. label: what it is called for who does not see it; by default its caption or its origin.
-    repaired: of code that is wrong as it stands, the steps of the page that repair it: (number, fragment).
+    origin: its file, by which tests find and run it: a file of the packages
+    (`impl_torch/attention.py`) or in `rosettaformer/guide/snippets`. language: a Pygments name,
+    such as console or toml. caption: the line above it. label: for screen readers; by default the
+    caption or origin. repaired: the steps (number, fragment) of the page that fix a deliberate bug
+    in it.
     """
 
     text: str
@@ -38,7 +39,7 @@ def highlighted(code: Code) -> Any:
     inner = _slim(highlight(code.text.rstrip("\n") + "\n", get_lexer_by_name(code.language, stripnl=False), HtmlFormatter(nowrap=True)))
     inner = FOLDED.sub(r'<span class="folded">\g<0></span>', inner) if code.language == "console" else inner
     steps = " and ".join(f'<a href="#{escape(fragment)}">step {escape(number)}</a>' for number, fragment in code.repaired)
-    warning = f' <strong class="wrong">wrong as it stands: repaired in {steps}</strong>' if steps else ""
+    warning = f' <strong class="wrong">deliberately wrong: fixed in {steps}</strong>' if steps else ""
     caption = f"<figcaption>{escape(code.caption)}{warning}</figcaption>" if code.caption else ""
     label = escape(code.label or code.caption or code.origin)
     return Markup(
@@ -60,12 +61,12 @@ def lines(text: str) -> tuple[Any, ...]:
 
 
 def _slim(markup: str) -> str:
-    """Returns the markup without the spans of names, punctuation, spaces and dots, which need no colour and are a third of it."""
+    """Removes spans without colour, which are a third of the markup."""
     return re.sub(r'<span class="(?:n|p|w)">([^<]*)</span>|<span class="o">(\.)</span>', r"\1\2", markup)
 
 
 def styles() -> str:
-    """Returns the colours of code, light and dark, as CSS."""
+    """Returns the CSS colours of code, light and dark."""
     from pygments.formatters import HtmlFormatter
 
     light, dark = (HtmlFormatter(style=style, nobackground=True) for style in (LIGHT, DARK))

@@ -1,4 +1,4 @@
-"""Makes a page for each known bug: wrong and right code, the fix in each framework, its effect on cases."""
+"""Creates a page for each known bug: broken and fixed code, fixes, effects on cases."""
 
 import functools
 import multiprocessing
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from .build import Run
 
 TITLES = {"torch": "PyTorch", "tf": "Keras", "jax": "Flax"}
-REPORT = re.compile(r"([\w.-]+(?:/[\w.-]+)?)#(\d+)")  # in the evidence: an issue or a pull request of a repository
-MEASURED = 6  # at most this many runs of a defect are measured: core cases first, the smallest of them
-# what the ids of a family begin with -> the family
+REPORT = re.compile(r"([\w.-]+(?:/[\w.-]+)?)#(\d+)")  # an issue or pull request in the evidence
+MEASURED = 6  # most measured runs of a known bug: core cases first, then the smallest
+# prefix of the ids -> family
 FAMILIES = {
     "ATT": "Attention and its masks",
-    "CAP": "Caps and scales of logits",
+    "CAP": "Soft caps and logit scales",
     "CAU": "Causal masks",
     "DRP": "Dropout",
     "EMB": "Embeddings and tied tables",
@@ -37,26 +37,26 @@ FAMILIES = {
     "HED": "Pooler and masked-language head",
     "INI": "Initial weights",
     "LOS": "Losses",
-    "MHA": "Attention heads and their projections",
-    "NRM": "Norms and their place",
+    "MHA": "Attention heads and projections",
+    "NRM": "Norms and their placement",
     "OPT": "Optimiser and schedule",
-    "OUT": "Output of the model",
+    "OUT": "Model output",
     "PAD": "Padding",
     "PE": "Positions",
     "PRC": "Precision",
-    "QKN": "Norms of queries and keys",
-    "RES": "Residuals",
-    "ROT": "Rotary positions",
-    "RSC": "Scaling of rotary positions",
+    "QKN": "Query and key norms",
+    "RES": "Residual connections",
+    "ROT": "Rotary positions (RoPE)",
+    "RSC": "RoPE scaling",
     "SEG": "Segments",
     "SEQ": "Shifted and reversed sequences",
     "STR": "Structure of the stacks",
-    "WIN": "Windows of attention",
+    "WIN": "Sliding windows",
 }
 
 
 def pages(run: "Run") -> Iterator[Page]:
-    """Yields the index, and the pages in the order of families and numbers."""
+    """Yields the index and the pages, sorted by family and number."""
     defects = sorted(all_defects().values(), key=_place)
     groups: dict[str, list[Defect]] = {}
     for defect in defects:
@@ -68,43 +68,43 @@ def pages(run: "Run") -> Iterator[Page]:
         "counts": {framework: sum(framework in seen_in(defect) for defect in defects) for framework in TITLES.values()},
         "count": len(defects),
     }
-    yield Page("defects/index.html", "Defects", "defects.html.jinja", values)
+    yield Page("defects/index.html", "Known bugs", "defects.html.jinja", values)
     for defect, found in zip(defects, measured([defect.id for defect in defects], run.cpus), strict=True):
         yield _page(defect, found)
 
 
 def title(defect: Defect) -> str:
-    """Returns its title as a heading."""
+    """Returns the title with a capital letter, as a heading."""
     return defect.title[0].upper() + defect.title[1:]
 
 
 def seen_in(defect: Defect) -> list[str]:
-    """Returns the frameworks in whose code it was reported."""
+    """Returns the frameworks in whose code the bug was reported."""
     names = {name for name, _ in REPORT.findall(defect.evidence)}
     return [framework for framework in TITLES.values() if names & repositories()[framework].keys()]
 
 
 @functools.cache
 def repositories() -> Mapping[str, Mapping[str, str]]:
-    """Returns the repositories that the evidence names, by the framework of their code: name -> its address on GitHub, if it is known."""
+    """Returns repositories named in evidence: framework -> name -> address or empty."""
     tables = tomllib.loads((resources.files(__package__) / "repositories.toml").read_text(encoding="utf-8"))
     return {name: dict.fromkeys(table.pop("unknown", ()), "") | table for name, table in tables.items()}
 
 
 def _place(defect: Defect) -> tuple[str, int]:
-    """Returns its family and its number, by which defects are sorted."""
+    """Returns the family and number of a known bug, by which pages are sorted."""
     family = defect.id.rstrip("0123456789")
     return family, int(defect.id.removeprefix(family))
 
 
 def measured(identities: Sequence[str], cpus: int) -> Iterator[list[Effect]]:
-    """Yields what `effects` returns for each defect; cpus: how many processes compute it."""
+    """Yields the `effects` of each known bug. cpus: number of processes."""
     with ProcessPoolExecutor(cpus, multiprocessing.get_context("spawn")) as pool:
         yield from pool.map(effects, identities, chunksize=8)
 
 
 def effects(identity: str) -> list[Effect]:
-    """Returns what the defect does to some of the cases that claim it, the worst first."""
+    """Returns the bug's effects on some of the cases that catch it, worst first."""
     defect = all_defects()[identity]
     claiming = [case for case in _cases().values() if identity in case.catches]
     chosen = sorted(claiming, key=lambda case: (not case.core, case.size))[:MEASURED]
@@ -131,7 +131,7 @@ def _sides(edit: Edit) -> dict[str, Code]:
         side: Code(
             textwrap.dedent(getattr(edit, side)),
             f"rosettaformer/guide/snippets/components/{file}",
-            caption=f"{edit.function}, {side}",
+            caption=f"{edit.function}, {'broken' if side == 'wrong' else 'fixed'}",
         )
         for side, file in origins.items()
     }
@@ -148,7 +148,7 @@ def _expected(identity: str, dtype: str) -> Mapping[str, tolerance.Expectation]:
 
 
 def _linked(evidence: str) -> Any:
-    """Returns the evidence as HTML: `transformers#7552` and `owner/repository#7552` link to that issue or pull request."""
+    """Returns the evidence as HTML, with links for issues such as `transformers#7552`."""
     from markupsafe import Markup, escape
 
     known = {name: address for table in repositories().values() for name, address in table.items()}

@@ -1,4 +1,4 @@
-"""The figures of the guide: SVG whose colours are those of the page, light or dark, and whose shapes come from one place."""
+"""The figures of the guide: SVG in the page's colours, with shapes from one table."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from reference_numpy import mask
 
 # the sizes of every axis in the figures
 SIZES = {"b": 1, "t": 3, "s": 5, "d": 8, "h": 4, "g": 2, "k": 2, "e": 2}
-CELL, GAP, TOP, LINE = 18, 46, 44, 17  # pixels: a number of an array, between arrays, above them, of text
+CELL, GAP, TOP, LINE = 18, 46, 44, 17  # pixels: array cell, gap between arrays, space above them, line of text
 
 
 def shape(axes: str) -> tuple[int, ...]:
@@ -26,7 +26,7 @@ def figures(component: str) -> list[Any]:
 
 @dataclass
 class _Drawing:
-    """An image that grows as it is drawn on: what it shows in a few words, and in sentences."""
+    """An image that grows as it is drawn on. title: alternative text; about: description."""
 
     name: str
     title: str
@@ -36,12 +36,12 @@ class _Drawing:
     height: float = 0
 
     def text(self, x: float, y: float, text: str, kind: str = "", anchor: str = "middle") -> None:
-        """Writes text around, or from, a point on its base line."""
+        """Writes text at a point on its baseline."""
         self._hold(x + (4 if anchor == "middle" else 8) * len(text), y + 6)
         self.parts.append(f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}" class="{kind}">{escape(text)}</text>')
 
     def cells(self, x: float, y: float, shown: np.ndarray) -> None:
-        """Draws a matrix, each entry the class of its cell: a head's number, `on` or `off`."""
+        """Draws a matrix. shown: the class of each cell, such as a head's number, `on` or `off`."""
         rows, columns = shown.shape
         for row, column in np.ndindex(rows, columns):
             place = f'x="{x + column * CELL:g}" y="{y + row * CELL:g}" width="{CELL}" height="{CELL}"'
@@ -49,7 +49,7 @@ class _Drawing:
         self._hold(x + columns * CELL + 1, y + rows * CELL + 1)
 
     def array(self, x: float, y: float, name: str, axes: str, kinds: Sequence[str] = ("on",)) -> float:
-        """Draws a matrix with its name above and its axes below; its columns are shared by the kinds. Returns where it ends."""
+        """Draws a named matrix. kinds: classes of equal column blocks. Returns its right edge."""
         rows, columns = shape(axes)
         self.cells(x, y, np.tile(np.repeat(kinds, columns // len(kinds)), (rows, 1)))
         middle = x + columns * CELL / 2
@@ -69,7 +69,7 @@ class _Drawing:
 
     @property
     def markup(self) -> Any:
-        """The image as HTML, with its title and description for those who do not see it."""
+        """The image as HTML, with title and description for screen readers."""
         from markupsafe import Markup
 
         head = f'<title id="{self.name}-title">{escape(self.title)}</title><desc id="{self.name}-about">{escape(self.about)}</desc>'
@@ -86,9 +86,9 @@ class _Drawing:
 def attention() -> Any:
     """Draws the arrays of one head of the attention, from the query to the output."""
     drawing = _Drawing(
-        "attention", "Attention as boxes of shapes",
-        "One head of one sequence. Each query is multiplied by each key, the softmax makes weights of every row, and these weight the "
-        f"values: a row for each of the {SIZES['t']} queries in the end.",
+        "attention", "Shapes in attention",
+        "One head of one sequence. Each query is multiplied by each key, the softmax turns every row into weights, and the weights average "
+        f"the values: the result has one row for each of the {SIZES['t']} queries.",
     )  # fmt: skip
     top, x, tallest = TOP, 10.0, max(SIZES["s"], SIZES["t"]) * CELL
     steps = (("query", "t k", "×"), ("keyᵀ", "k s", "÷ √k ="), ("logits", "t s", "softmax"), ("weights", "t s", "×"),
@@ -108,8 +108,8 @@ def heads() -> Any:
     """Draws how the width is split into heads, and merged."""
     drawing = _Drawing(
         "heads", "Heads, split and merged",
-        f"A projection of width h k = {SIZES['d']} is cut into h = {SIZES['h']} heads of k = {SIZES['k']} neighbouring features. "
-        "Each head attends by itself. What they give is put side by side again.",
+        f"A projection of width h k = {SIZES['d']} is split into h = {SIZES['h']} heads of k = {SIZES['k']} neighbouring features. "
+        "Each head attends separately. Their outputs are concatenated.",
     )  # fmt: skip
     kinds = [f"head{head}" for head in range(SIZES["h"])]
     assert shape("d")[0] == SIZES["h"] * SIZES["k"]
@@ -131,8 +131,7 @@ def grouped_heads() -> Any:
     shared = SIZES["h"] // SIZES["g"]
     drawing = _Drawing(
         "grouped-heads", "Grouped heads",
-        f"With g = {SIZES['g']} heads of keys and values for h = {SIZES['h']} heads of queries, each key head serves {shared} query heads, "
-        "and these are neighbours.",
+        f"With g = {SIZES['g']} key and value heads for h = {SIZES['h']} query heads, each key head serves {shared} query heads in a row.",
     )  # fmt: skip
     step = 2 * GAP
     for head in range(SIZES["h"]):
@@ -147,12 +146,12 @@ def grouped_heads() -> Any:
 
 
 def causal() -> Any:
-    """Draws the causal mask aligned with the last key and with the first, where there are more keys than queries."""
+    """Draws both alignments of the causal mask, for more keys than queries."""
     target, source = shape("t s")
     drawing = _Drawing(
         "causal", "Two alignments of the causal mask",
         f"For t = {target} queries (rows) and s = {source} keys (columns). Bottom-right, as in the reference: the last query sees the last "
-        "key, so that a step on cached keys is a row of the whole. Top-left: query 0 sees key 0 alone. For t = s both are the same.",
+        "key, so a step with cached keys is a row of the full mask. Top-left: query 0 sees only key 0. For t = s both are equal.",
     )  # fmt: skip
     masks = {"bottom-right": mask.causal_mask(target, source)[0, 0], "top-left": np.tril(np.ones((target, source), bool))}
     for index, (name, seen) in enumerate(masks.items()):
@@ -171,8 +170,8 @@ def rotary() -> Any:
     size = SIZES["d"]
     drawing = _Drawing(
         "rotary", "Two layouts of rotary pairs",
-        f"The {size} features of a head turn in {size // 2} pairs. Halves: a feature of the first half with that of the same place in the "
-        "second, as in the files of Hugging Face. Neighbours: each even feature with the next, as in Meta's. No shape tells them apart.",
+        f"The {size} features of a head rotate in {size // 2} pairs. Halves: a feature of the first half with one of the second, "
+        "as in Hugging Face checkpoints. Neighbours: each even feature with the next, as in Meta's. Shapes do not distinguish the two.",
     )  # fmt: skip
     layouts = {"halves": [(j, j + size // 2) for j in range(size // 2)], "neighbours": [(2 * j, 2 * j + 1) for j in range(size // 2)]}
     for index, (name, pairs) in enumerate(layouts.items()):

@@ -1,4 +1,4 @@
-"""The glossary: the words of the pages, each with the places that use it."""
+"""The glossary: terms of the pages, with links to where they are used."""
 
 import functools
 import tomllib
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Term:
-    """A word. text: what it means; also: other words for it; see: words of a link -> the page that it leads to."""
+    """A term. text: its definition; also: synonyms; see: link text -> page."""
 
     name: str
     text: str
@@ -30,12 +30,12 @@ def pages(run: "Run") -> Iterator[Page]:
     names = tuple((word, f"#{slug(term.name)}") for term in terms() for word in (term.name, *term.also))
     letters = {term.name[0].upper(): slug(term.name) for term in reversed(terms())}
     values = {"terms": terms(), "letters": dict(reversed(letters.items()))}
-    yield Page(GLOSSARY, "Glossary", "glossary.html.jinja", values, "The words of these pages, in a sentence or two each.", names)
+    yield Page(GLOSSARY, "Glossary", "glossary.html.jinja", values, "The terms of these pages, in a sentence or two each.", names)
 
 
 @functools.cache
 def terms() -> tuple[Term, ...]:
-    """Returns all terms, in the order of the file. Raises ValueError if a table has an unknown field."""
+    """Returns all terms in order. Raises ValueError if a table has an unknown field."""
     tables = tomllib.loads((resources.files(__package__) / "glossary.toml").read_text(encoding="utf-8"))
     for name, table in tables.items():
         known(f"glossary.toml: {name}: a field", table, [part.name for part in fields(Term)[1:]])

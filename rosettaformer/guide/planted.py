@@ -1,8 +1,8 @@
 """Known bugs, planted in the guide's plain files.
 
 `snippets/components/wrong.txt` has a block `[file.function]` for each piece `right` of a function:
-whole lines that occur in it once. Its other fields are the ids of known bugs, with the lines that
-replace the piece, or, as `id.before` and `id.after`, those that a bug adds to it.
+whole lines that occur in it once. Its other fields are ids of known bugs, with the lines that
+replace the piece, or, as `id.before` and `id.after`, the lines that a bug adds.
 """
 
 import functools
@@ -18,7 +18,7 @@ FOLDER = resources.files(__package__) / "snippets" / "components"
 
 @dataclass(frozen=True)
 class Edit:
-    """Whole lines of a function in a file, right and wrong."""
+    """Whole lines of a function in a file, fixed and broken."""
 
     file: str
     function: str
@@ -28,21 +28,21 @@ class Edit:
     def applied(self, text: str) -> str:
         """Returns the edited text of the file.
 
-        Raises ValueError unless the function holds the right lines once.
+        Raises ValueError unless the fixed lines occur exactly once in the function.
         """
         before, start, after = f"\n{text}".partition(f"\ndef {self.function}(")
         body, end, rest = after.partition("\n\n\n")
         body = f"{start}{body}\n"
         if (count := body.count(f"\n{self.right}")) != 1:
-            where = f"{self.function} in {self.file} must have these lines once"
-            raise ValueError(f"{where}; it has them {count} times:\n{self.right}")
+            where = f"{self.function} in {self.file} must contain these lines once"
+            raise ValueError(f"{where}; found {count} times:\n{self.right}")
         body = body.replace(f"\n{self.right}", f"\n{self.wrong}")
         return f"{before}{body[:-1]}{end}{rest}"[1:]
 
 
 @functools.cache
 def planted() -> Mapping[str, Sequence[Edit]]:
-    """Returns the edits of each known bug by its id, in the order of the plain file."""
+    """Returns the edits of each known bug by id, in the order of the plain file."""
     found: dict[str, list[Edit]] = {}
     for block in blocks(_text("wrong.txt")):
         file, _, functions = block.id.partition(".")
@@ -58,7 +58,7 @@ def planted() -> Mapping[str, Sequence[Edit]]:
 
 
 def applied(edits: Sequence[Edit]) -> str:
-    """Returns the text of the plain file with these edits, the last of which is made first."""
+    """Returns the text of the plain file with these edits, applied from last to first."""
     (file,) = {edit.file for edit in edits}
     return functools.reduce(lambda text, edit: edit.applied(text), reversed(edits), _text(file))
 
@@ -69,7 +69,7 @@ def _place(edit: Edit) -> int:
 
 
 def _lines(value: str, indentation: str) -> str:
-    """Returns whole lines of a function; indentation: that of a value of one line."""
+    """Returns whole lines of a function. indentation: for a one-line value."""
     if value and "\n" not in value and not value.startswith(" "):
         return f"{indentation}{value}\n"
     return textwrap.indent(value, " " * 4) + "\n" * bool(value)

@@ -1,4 +1,4 @@
-"""Writes the site as a folder of files: pages from templates, what they share, and the search index. Nothing in it needs a network."""
+"""Writes the site as a folder: pages, shared assets and the search index. It works offline."""
 
 import html
 import json
@@ -18,16 +18,16 @@ from ..common.atomic import require as writable
 from .blocks import prose
 from .code import highlighted, styles, ticked
 
-# the sections of the site in the order of its navigation, where they have an index: folder -> title
+# sections with an index, in navigation order: folder -> title
 SECTIONS = {
     "components": "Components",
     "translate": "From X to Y",
-    "defects": "Defects",
+    "defects": "Known bugs",
     "models": "Models",
     "tutorials": "Tutorials",
     "evidence": "Evidence",
 }
-GLOSSARY = "glossary.html"  # the glossary's page, to which the others link
+GLOSSARY = "glossary.html"
 STYLES = (
     "shared.css", "site.css", "home.css", "components.css", "translation.css", "defects.css", "models.css", "tutorials.css", "glossary.css",
 )  # fmt: skip
@@ -43,10 +43,10 @@ ATTRIBUTE = re.compile(r'\s(href|src|id)="([^"]*)"')
 class Page:
     """One page.
 
-    path: relative to the site's root, such as `components/layer_norm.html`. template: a file of the folder `page`, which extends
-    `site.html.jinja`. values: what the template is given. summary: a line for lists and the search. names: other words by which the search
-    finds it, native names of the frameworks first, each by itself or with the fragment of the section about it: `("nn.LayerNorm",
-    "#torch")`.
+    path: relative to the site's root, such as `components/layer_norm.html`. template: a file in the
+    folder `page` that extends `site.html.jinja`. values: the template's variables. summary: one
+    line for lists and search results. names: further search terms, native framework names first,
+    each a string or `("nn.LayerNorm", "#torch")` with the fragment of a section.
     """
 
     path: str
@@ -58,20 +58,21 @@ class Page:
 
     @property
     def section(self) -> str:
-        """The folder that it is in; empty for the home page."""
+        """The page's folder; empty for the home page."""
         return posixpath.dirname(self.path)
 
 
 def write(out: Path, site: Iterable[Page], about: Mapping[str, str]) -> list[Page]:
-    """Writes the pages into the folder `out`, which is replaced when all are written. about: what the page footers say about this run.
+    """Writes the pages and then replaces the folder `out`. about: entries of the page footer.
 
-    Raises ValueError if the folder holds something that is not a site, two pages have the same path, or a link leads nowhere.
+    Raises ValueError if the folder contains anything but a site, two pages have the same path, or a
+    link is broken.
     """
     require(out)
     made = list(site)
     paths = Counter(page.path for page in made)
     if doubled := [path for path, count in paths.items() if count > 1]:
-        raise ValueError(f"pages must have paths of their own; got {', '.join(sorted(doubled))} twice")
+        raise ValueError(f"several pages have the same path: {', '.join(sorted(doubled))}")
     environment = pages.environment(__package__)
     environment.filters["ticked"] = ticked
     with replacing(out, folder=True) as folder:
@@ -92,19 +93,19 @@ def write(out: Path, site: Iterable[Page], about: Mapping[str, str]) -> list[Pag
             values |= {"neighbours": _neighbours(page, made)}
             file.write_text(environment.get_template(page.template).render(values | dict(page.values)), encoding="utf-8")
         if broken := dangling(folder):
-            raise ValueError("links that lead nowhere:\n" + "\n".join(f"  {page}: {link}" for page, link in broken))
+            raise ValueError("broken links:\n" + "\n".join(f"  {page}: {link}" for page, link in broken))
     return made
 
 
 def require(out: Path) -> None:
-    """Raises ValueError if a site cannot replace `out`, since other contents of the folder would be lost."""
+    """Raises ValueError if replacing `out` would delete files that are not a site."""
     writable(out, folder=True)
     if out.is_dir() and any(out.iterdir()) and not (out / "assets" / "index.js").is_file():
-        raise ValueError(f"{out} must be a new or empty folder, or one that holds a guide; it holds other files")
+        raise ValueError(f"{out} contains files that are not a guide; choose a new or empty folder, or an existing guide")
 
 
 def dangling(folder: Path) -> list[tuple[str, str]]:
-    """Returns the links of a site that lead nowhere: (page, link). Those to other hosts are not followed."""
+    """Returns a site's broken links as (page, link). Links to other hosts are not checked."""
     texts = {file.relative_to(folder).as_posix(): file.read_text(encoding="utf-8") for file in folder.rglob("*.html")}
     read = {path: [pair for tag in TAG.findall(text) for pair in ATTRIBUTE.findall(tag)] for path, text in texts.items()}
     ids = {path: {html.unescape(value) for name, value in found if name == "id"} for path, found in read.items()}
@@ -122,9 +123,9 @@ def dangling(folder: Path) -> list[tuple[str, str]]:
 
 
 def headings(body: str) -> list[tuple[str, str]]:
-    """Returns the second-level headings of a page: (id, text without remarks in small type).
+    """Returns the second-level headings of a page: (id, text without <small>).
 
-    Returns none if there are fewer than three, and if the page has contents of its own.
+    Returns an empty list if there are fewer than three, or if the page has its own contents.
     """
     if OWN_CONTENTS.search(body):
         return []
@@ -133,7 +134,7 @@ def headings(body: str) -> list[tuple[str, str]]:
 
 
 def _neighbours(page: Page, made: list[Page]) -> tuple[Page | None, Page | None]:
-    """Returns the pages before and after it in its section; the section's index has none."""
+    """Returns the previous and next page in the section; none for the section's index."""
     if not page.section or page.path.endswith("/index.html"):
         return None, None
     group = [one for one in made if one.section == page.section and not one.path.endswith("/index.html")]
@@ -147,14 +148,14 @@ def slug(heading: str) -> str:
 
 
 def synonyms() -> list[dict[str, list[str]]]:
-    """Returns what the search takes for the same thing: its `words`, and the `pages` that come first for them."""
+    """Returns the synonyms for the search: `words`, and the `pages` that come first for them."""
     text = (resources.files(__package__) / "synonyms.txt").read_text(encoding="utf-8")
     things = [re.findall(r"^(\w+): (.*(?:\n    .*)*)", part, re.MULTILINE) for part in text.split("\n\n")[1:]]
     return [{name: prose(value).split("; ") for name, value in thing} for thing in things]
 
 
 def _index(made: Iterable[Page]) -> list[list[Any]]:
-    """Returns what the search reads: [title, path, section, summary, [[name, fragment], ...]] for every page."""
+    """Returns the search index: [title, path, section, summary, [[name, fragment], ...]]."""
     return [
         [page.title, page.path, SECTIONS.get(page.section, ""), page.summary, [(n, "") if isinstance(n, str) else n for n in page.names]]
         for page in made
@@ -162,12 +163,12 @@ def _index(made: Iterable[Page]) -> list[list[Any]]:
 
 
 def _linking(page: Page) -> Callable[[str], str]:
-    """Returns a function that maps a page's path to the link to it from this page."""
+    """Returns a function that maps a page's path to a link relative to this page."""
     return lambda path: html.escape(posixpath.relpath(path, page.section or "."), quote=True)
 
 
 def _wording(page: Page, made: Iterable[Page]) -> Callable[..., Any]:
-    """Returns a function that links a text to its term in the glossary (by default the text itself), if the site has a glossary."""
+    """Returns a function that links text to a glossary term, if there is a glossary."""
     from markupsafe import Markup, escape
 
     glossary = _linking(page)(GLOSSARY) if any(one.path == GLOSSARY for one in made) else ""

@@ -44,8 +44,8 @@ HYPOTHESES = [one for fault in all_faults().values() for one in fault.hypotheses
 FIRSTS = [next(one for one in HYPOTHESES if one.id == id_) for id_ in ("SHD4", "SHD19")]
 # words of the titles of variants that no case of the suite, or not that mesh, tells from another one
 ALIKE = {
-    "keys are normed": None,  # key heads are fewer than model
-    "values are made of": ("SHD1",),
+    "key norms use": None,  # key heads are fewer than model
+    "and of their input": ("SHD1",),
 }
 
 

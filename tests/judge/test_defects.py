@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from expectations import all_by_id, expect
 from kinds import conformance, every
+from messages import naming
 
 from rosettaformer.judge import catalogue
 from rosettaformer.judge.case import Case
@@ -152,7 +153,7 @@ def test_an_id_in_two_families_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_p
     for name in ("one", "two"):
         (tmp_path / f"{name}.toml").write_text("[mask.NEW1]\n")
     monkeypatch.setattr(records.resources, "files", lambda package: tmp_path)
-    with pytest.raises(ValueError, match=r"^two.toml: NEW1 is in one.toml, too$"):
+    with pytest.raises(ValueError, match=naming("two.toml … NEW1 … one.toml")):
         records.families.__wrapped__()
 
 

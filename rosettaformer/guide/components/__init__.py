@@ -1,4 +1,4 @@
-"""Makes a page for each component: its equation, its four sources side by side, and everything known about it."""
+"""Creates a page for each component: equation, four sources side by side, and facts."""
 
 import ast
 import re
@@ -37,7 +37,7 @@ ORDER = tuple(component for group in GROUPED.values() for component in group)
 
 
 def pages(run: "Run") -> Iterator[Page]:
-    """Yields the index, and the pages in the order of the groups."""
+    """Yields the index and the pages, in the order of the groups."""
     yield Page(
         "components/index.html",
         "Components",
@@ -51,12 +51,12 @@ def pages(run: "Run") -> Iterator[Page]:
 
 
 def _config() -> Page:
-    """Returns the page of the config: every field, and the components that read it."""
+    """Returns the page of the config: every field and the components that read it."""
     parts = [component for component in ORDER if component not in (*WHOLE, "initialise")]
     readers = {name: [one for one in parts if fields()[name] in fields_of(one)] for name in fields()}
     groups = {group: [fields()[name] for name in names] for group, names in TransformerConfig.groups().items()}
     values = {"groups": groups, "readers": readers, "say": _said}
-    summary = "Every field of a TransformerConfig: what it means, what its values are, which components read it."
+    summary = "Every field of a TransformerConfig: meaning, values, and the components that read it."
     return Page(
         "components/config.html",
         "Config",
@@ -114,7 +114,7 @@ def _page(component: str, run: "Run") -> Page:
 
 
 def _names(component: str, sources: list[Source]) -> tuple[str | tuple[str, str], ...]:
-    """Returns the words by which the search finds a component: its own name, the frameworks' names, what its sources use, its decisions."""
+    """Returns a component's search terms, including names in the frameworks."""
     native = [name for entry in stock().get(component, ()) for name in (entry.name, full_name(entry.name))]
     own = [component, *(symbol.name for one in sources for symbol in [one.main[0].symbol])]
     calls = [name for one in sources[1:] for name in used(one)]
@@ -128,9 +128,9 @@ def _names(component: str, sources: list[Source]) -> tuple[str | tuple[str, str]
 
 
 def _meaning(argument: Argument) -> str:
-    """Returns what an argument is, and the config field from which a model takes it."""
-    field = f'; of a model <a href="config.html#{argument.field}"><code>{argument.field}</code></a> of the config' if argument.field else ""
-    every = '; <a href="keep.html">every site</a>' if argument.name.partition("_")[0] == "keep" else ""
+    """Returns an argument's meaning and the config field from which a model takes it."""
+    field = f'; models pass <a href="config.html#{argument.field}"><code>{argument.field}</code></a>' if argument.field else ""
+    every = '; <a href="keep.html">all sites</a>' if argument.name.partition("_")[0] == "keep" else ""
     return _said(argument.meaning) + field + every
 
 
@@ -153,7 +153,7 @@ def _gradient(component: str) -> dict[str, Any]:
 
 
 def _fast(symbol: Symbol) -> dict[str, Any]:
-    """Returns a definition of the fast path: where it is, what it says, its source."""
+    """Returns a definition of the fast path: place, docstring and source."""
     file = read(symbol.package, symbol.module)
     node = file.definitions[symbol.name]
     first, last = min([node.lineno, *(part.lineno for part in node.decorator_list)]), node.end_lineno or node.lineno
@@ -163,7 +163,7 @@ def _fast(symbol: Symbol) -> dict[str, Any]:
 
 
 def _inherited(component: str) -> list[tuple[str, list[str]]]:
-    """Returns the decisions of the components that this one uses: (component, ids), the nearest first."""
+    """Returns the decisions inherited from used components: (component, ids), nearest first."""
     own, found, queue = set(governing(component)), [], [*source(component, PACKAGES[0]).calls]
     seen = {component}
     while queue:
@@ -179,14 +179,14 @@ def _inherited(component: str) -> list[tuple[str, list[str]]]:
 
 
 def _link(name: str) -> str:
-    """Returns the link to the page of a named component, from another page of this folder; empty if it has none."""
+    """Returns the link to a component's page from this folder; empty if it has none."""
     last = name.removesuffix("()").rpartition(".")[2].removesuffix(VJP)
     plain = name.count(".") < 2 and last in ORDER and name.partition(".")[0] not in ("F", "nn", "nnx", "tf", "jnp", "torch", "optax", "nnx")
     return f"{last}.html" if plain else ""
 
 
 def _with_decisions(markup: str, component: str) -> str:
-    """Returns the markup with the ids of decisions as links to their texts."""
+    """Returns the markup with decision ids linked to their texts."""
     return re.sub(rf"\b({'|'.join(governing(component))})\b", r'<a href="#\1">\1</a>', markup) if governing(component) else markup
 
 

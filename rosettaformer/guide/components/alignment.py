@@ -1,8 +1,8 @@
 """Aligns the four sources of a component in rows: corresponding statements share a row.
 
-Columns are aligned one after the other with those before, each so that the likeness of its statements, in their order, is largest. Two
-statements are as alike as the names in them are, each weighted by its rarity; frameworks have many other names for the same things, and
-these names are unified.
+Columns are aligned one after another with the previous ones, maximizing the total similarity of
+statements in order. The similarity of two statements is that of their names, weighted by rarity,
+after mapping each framework's names to common ones.
 """
 
 import ast
@@ -50,8 +50,8 @@ def aligned(sources: Sequence[Source], component: str) -> list[Row]:
 
 
 def orders(source: Source) -> tuple[tuple[Piece, ...], ...]:
-    """Returns the orders in which a source can be read: its helpers after it, as in the file; or each after the statement that first needs
-    it; and both with the classes that it inherits from behind it.
+    """Returns the possible orders of a source: helpers after it, as in the file, or each after its
+    first use; and both with base classes last.
     """
     found: dict[tuple[Piece, ...], None] = {}
     for blocks in ((*source.bases, *source.main), (*source.main, *source.bases)):
@@ -74,7 +74,7 @@ def _inline(block: Block, left: dict) -> Iterator[Piece]:
 
 
 def _best_orders(sources: Sequence[Source], likeness: "_Likeness") -> list[tuple[Piece, ...]]:
-    """Returns the order of each source in which the ports are most like the reference."""
+    """Returns the order of each source that makes the ports most similar to the reference."""
     firsts, *others = (orders(source) for source in sources)
     best, most = [firsts[0]], -math.inf
     for first in firsts:
@@ -85,7 +85,7 @@ def _best_orders(sources: Sequence[Source], likeness: "_Likeness") -> list[tuple
 
 
 def _joined(rows: list[Row], column: Sequence[Piece], index: int, likeness: "_Likeness") -> list[Row]:
-    """Returns the rows with another column aligned and inserted at its index."""
+    """Aligns another column and inserts it into the rows at its index."""
     scores = np.full((len(rows), len(column)), -1.0)
     for other in {i for row in rows for i, piece in enumerate(row) if piece}:
         own = [(i, row[other]) for i, row in enumerate(rows) if row[other]]
@@ -103,7 +103,7 @@ def _joined(rows: list[Row], column: Sequence[Piece], index: int, likeness: "_Li
 
 
 def _path(scores: np.ndarray) -> tuple[list[tuple[int, int]], float]:
-    """Returns the pairs (i, j), both increasing, whose scores have the largest sum, and that sum."""
+    """Returns the increasing pairs (i, j) with the largest sum of scores, and that sum."""
     height, width = scores.shape
     gains = scores - LEAST
     total = np.zeros((height + 1, width + 1))
@@ -123,7 +123,7 @@ def _path(scores: np.ndarray) -> tuple[list[tuple[int, int]], float]:
 
 
 class _Likeness:
-    """How alike pieces are, from 0 to about 1, `FIRST` if both begin what is called; less than 0 if they are of different kinds."""
+    """Returns the similarity, 0 to about 1, `FIRST` for entry points, below 0 for other kinds."""
 
     def __init__(self, words: dict[Piece, Counter[str]], weights: dict[str, float]) -> None:
         self._index = {piece: i for i, piece in enumerate(words)}
@@ -143,17 +143,17 @@ class _Likeness:
         self._scores[apart] = -1
 
     def between(self, first: Sequence[Piece], second: Sequence[Piece]) -> np.ndarray:
-        """Returns the likeness of each of the first to each of the second."""
+        """Returns the similarity of each of the first pieces to each of the second."""
         return self._scores[np.ix_([self._index[piece] for piece in first], [self._index[piece] for piece in second])]
 
 
 def _kind(piece: Piece) -> str:
-    """Returns the kind of a piece: definitions are only like definitions, and classes like classes."""
+    """Returns the kind of a piece; definitions match only definitions, and classes only classes."""
     return type(piece.node).__name__ if isinstance(piece.node, ast.FunctionDef | ast.ClassDef) else "statement"
 
 
 def _method(piece: Piece) -> str:
-    """Returns the method that contains a statement of a class, by the name common to all frameworks; empty outside of a method."""
+    """Returns the common name of the method around a statement; empty outside methods."""
     shown = read(*piece.symbol[:2]).definitions[piece.symbol.name]
     for part in shown.body if isinstance(shown, ast.ClassDef) else ():
         if isinstance(part, ast.FunctionDef) and part.lineno <= piece.node.lineno <= (part.end_lineno or 0):
@@ -169,7 +169,7 @@ def _weights(pieces: Iterable[Counter[str]]) -> dict[str, float]:
 
 
 def _words(piece: Piece, component: str) -> Counter[str]:
-    """Returns the names in a piece, as common to all frameworks. An assigned or defined name counts as `=name`."""
+    """Returns the common names in a piece. Assigned and defined names count as `=name`."""
     node = piece.node
     if isinstance(node, ast.FunctionDef | ast.ClassDef):
         name = _plain(node.name, component)
@@ -205,7 +205,7 @@ def _names(node: ast.AST, component: str) -> Iterator[str]:
 
 
 def _plain(name: str, component: str) -> str:
-    """Returns a name as common to all frameworks."""
+    """Maps a framework's name to the common one."""
     if name in (component, DECLARED[component].class_name):
         return MAIN
     if name not in SAME:

@@ -1,4 +1,4 @@
-"""Statements and definitions as a page shows them."""
+"""Renders statements and definitions for a page."""
 
 import ast
 import re
@@ -12,7 +12,7 @@ from .sources import Block, Piece
 
 @dataclass(frozen=True)
 class Cell:
-    """A statement on a page: its lines as HTML with the width of their indentation, and whether a definition begins with it."""
+    """A statement: lines as (indentation width, HTML); opens: whether it starts a definition."""
 
     piece: Piece
     lines: tuple[tuple[int, Any], ...]
@@ -25,7 +25,7 @@ class Cell:
 
 
 def cell_of(piece: Piece | None) -> Cell | None:
-    """Returns a statement as it is shown."""
+    """Returns a statement as a cell."""
     if piece is None:
         return None
     file = read(piece.symbol.package, piece.symbol.module)

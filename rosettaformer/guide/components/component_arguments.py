@@ -1,4 +1,4 @@
-"""The arguments of a component: their axes and defaults, and what the reference says about them."""
+"""The arguments of a component: axes, defaults, and descriptions from the reference."""
 
 import ast
 import functools
@@ -20,7 +20,9 @@ Texts = Mapping[str, Mapping[str, str]]
 
 @dataclass(frozen=True)
 class Argument:
-    """An argument of the reference's function. axes: the letters that its name ends in, in words; default: as Python writes it.
+    """An argument of the reference's function.
+
+    axes: the letters at the end of its name, in words; default: as in Python.
 
     field: the config field from which a model takes it, if there is one.
     """
@@ -34,7 +36,7 @@ class Argument:
 
 @dataclass(frozen=True)
 class Cases:
-    """The cases of a component. given: the inputs that they give, by the outermost name, without the cotangent."""
+    """The cases of a component. given: outermost names of their inputs."""
 
     core: int
     all: int
@@ -56,14 +58,14 @@ def arguments(component: str) -> tuple[Argument, ...]:
 
 
 def letters_of(name: str, annotation: object) -> str:
-    """Returns `b t d` for an array `x_btd`; empty if it is not an array, or is an array that may have any axes."""
+    """Returns `b t d` for an array `x_btd`; empty if it has no fixed axes."""
     suffix = name.rpartition("_")[2]
     known = "_" in name and set(suffix) <= set(WORDS) and len(set(suffix)) == len(suffix)
     return " ".join(suffix) if known and "ndarray" in str(annotation) else ""
 
 
 def errors(component: str) -> list[str]:
-    """Returns what the docstring says that it raises."""
+    """Returns the errors described in the docstring."""
     return re.findall(r"Raises [^.]*(?:\.\w[^.]*)*\.", _text(inspect.getdoc(function_of(component))))
 
 
@@ -79,7 +81,7 @@ def cases_of() -> Mapping[str, Cases]:
 
 
 def reached(component: str) -> Iterator[Symbol]:
-    """Yields the definitions of the reference that a component runs, its own first, the nearest before those that they use."""
+    """Yields the reference definitions that a component runs, its own first, then breadth-first."""
     seen: dict[Symbol, None] = {}
     queue = [*main_of(component, PACKAGES[0])]
     while queue:
@@ -94,9 +96,11 @@ def reached(component: str) -> Iterator[Symbol]:
 
 
 def _meaning(component: str, name: str) -> str:
-    """Returns the description of an argument: from the table; from the docstring of the component or of its
-    forward component, or of the component that it names there (`layer: as ...`, `Arguments match ...`); from
-    the docstring of the nearest function to which the argument is passed.
+    """Returns the description of an argument.
+
+    Sources, in order: the table; the docstring of the component, of its forward component, or of a
+    component named there (`layer: as ...`, `Arguments match ...`); the nearest function that
+    receives the argument.
     """
     texts, forward = _texts(), component.removesuffix(VJP)
     for own in dict.fromkeys((component, forward)):
@@ -120,7 +124,7 @@ def _handed_on(component: str, name: str) -> str:
 
 
 def _said(name: str, text: str) -> str:
-    """Returns what a docstring says about an argument: from `name:` to the end of the sentence, or to the next argument."""
+    """Returns a docstring's text after `name:`, to the sentence's or description's end."""
     text = text.partition(" Source: ")[0]
     start = re.search(rf"(?:^|[.;,] |`\. )(?:\w+(?:, | and ))*{name}(?:(?:, | and )\w+)*: ", text)
     if not start:
@@ -135,5 +139,5 @@ def _text(docstring: str | None) -> str:
 
 @functools.cache
 def _texts() -> Texts:
-    """Returns what names mean by themselves: by component, `any` or `axes`, then by argument."""
+    """Returns the table of meanings: by component, `any` or `axes`, then by argument."""
     return tomllib.loads((resources.files(__package__) / "arguments.toml").read_text(encoding="utf-8"))

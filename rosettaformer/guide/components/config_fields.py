@@ -1,4 +1,4 @@
-"""The fields of the config: what each means, and which of them a component reads."""
+"""The config fields: their meanings, and which fields a component reads."""
 
 import ast
 import contextlib
@@ -44,8 +44,8 @@ def fields() -> Mapping[str, Field]:
 
 @functools.cache
 def fields_of(component: str) -> tuple[Field, ...]:
-    """Returns the fields on which a component depends: those read by its code and what it runs, those that are its arguments, and those
-    that decide which parameters it has, and their shapes.
+    """Returns the fields on which a component depends: fields read by the code it runs, fields
+    passed as arguments, and fields that determine its parameters and their shapes.
     """
     forward = component.removesuffix(VJP)
     found = {*OWN[forward].arguments.values(), *_shaping("transformer" if forward == "initialise" else model_of(forward))}
@@ -57,14 +57,14 @@ def fields_of(component: str) -> tuple[Field, ...]:
 
 @functools.cache
 def _shaping(component: str) -> frozenset[str]:
-    """Returns the fields that alter the names or the shapes of a component's parameters."""
+    """Returns the fields that change the names or shapes of a component's parameters."""
     before = {base: _shapes(base, component) for base in BASES}
     return frozenset(name for name, base, changed in _changes() if _shapes(changed, component) not in ({}, before[base]))
 
 
 @functools.cache
 def _changes() -> tuple[tuple[str, TransformerConfig, TransformerConfig], ...]:
-    """Returns each field with the configs that have it, before and after a change of it alone."""
+    """Returns each field with pairs of configs that differ only in that field."""
     found = []
     for base in BASES:
         for name in fields():
@@ -84,7 +84,7 @@ def _shapes(config: TransformerConfig, component: str) -> dict[str, tuple[int, .
 
 
 def _read(node: ast.AST) -> Iterator[str]:
-    """Yields the fields of a config that a definition names, through the config's properties and methods too."""
+    """Yields the config fields that a definition uses, also through properties."""
     definitions = read("reference_numpy", "config").definitions
     for part in ast.walk(node):
         if isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name) and part.value.id in ("config", "self"):

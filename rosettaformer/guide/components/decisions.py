@@ -1,4 +1,4 @@
-"""The decisions that govern a component: docstrings name them by their ids."""
+"""The decisions that govern a component; docstrings refer to them by id."""
 
 import functools
 import re
@@ -23,7 +23,7 @@ def decisions() -> Mapping[str, str]:
 
 @functools.cache
 def governing(component: str) -> tuple[str, ...]:
-    """Returns the ids in the docstrings of the component: in what is shown of the reference, in the ports, and in their files."""
+    """Returns the decision ids in a component's docstrings, in all packages."""
     texts = [source(component, package).docstring for package in PACKAGES]
     own = source(component, PACKAGES[0])
     for block in own.blocks:

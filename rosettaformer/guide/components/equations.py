@@ -1,4 +1,4 @@
-"""The plain text in which docstrings write equations, as MathML.
+"""Converts the plain-text equations of docstrings to MathML.
 
     equation := sum (relation sum)*        relations: = != <= >= < > |
     sum      := [sign] quotient (sign quotient)*
@@ -8,7 +8,7 @@
     power    := atom, then `_index`, `^exponent`, `'`, `(arguments)` and `[index]`, each without a space before it
     atom     := name, number, `...`, `(equation, ...)`, `[equation]`, or the absolute value `|sum|`
 
-Names of Greek letters are these letters, `m_hat` has a hat, `dx` is the gradient of x. A name of several letters stands upright.
+Greek letters are written by name, `m_hat` has a hat, `dx` is the gradient of x. Names of several letters are upright.
 """
 
 import html
@@ -29,12 +29,12 @@ _CODE = re.compile(r"[A-Za-z_][\w.]*(\(\))?|.*([:@&\"]|->|[a-z]\.[a-z<]|[( ]\*+[
 
 
 def kind(span: str) -> str:
-    """Returns what the text in backticks is: axes (`b t d`), code (a name), or equation."""
+    """Returns the kind of a text in backticks: axes (`b t d`), code (a name), or equation."""
     return "axes" if _AXES.fullmatch(span) else "code" if _CODE.fullmatch(span) else "equation"
 
 
 def mathml(text: str, block: bool = False) -> str:
-    """Returns the equation as a `math` element, which holds its plain text too. block: on a line of its own.
+    """Returns the equation as a `math` element, which also contains its plain text. block: on a separate line.
 
     Raises ValueError if the text is not an equation.
     """
@@ -54,7 +54,7 @@ class _Token(NamedTuple):
 
 @dataclass(frozen=True)
 class _Part:
-    """markup: one element. inner: the contents of the brackets, if they are all of it. word: whether it is a name of several letters."""
+    """markup: one element. inner: contents of a bracketed group. word: a multi-letter name."""
 
     markup: str
     inner: str = ""
@@ -81,7 +81,7 @@ class _Parser:
         return ValueError(f"{self.text!r} must have {wanted} at {self.peek() or 'its end'!r}")
 
     def peek(self, tight: bool = False) -> str:
-        """Returns the next token, empty at the end; with `tight` only if no space comes before it."""
+        """Returns the next token, or empty; with `tight`, only if no space precedes it."""
         if self.at >= len(self.tokens) or (tight and self.tokens[self.at].spaced):
             return ""
         return self.tokens[self.at].text
@@ -220,7 +220,7 @@ class _Parser:
         return _Part(f"<msup>{part.markup}{above}</msup>", word=part.word)
 
     def exponent(self) -> str:
-        """Returns a group in brackets, a name with its index, or a number, which may be a negative fraction: `d^-1/2`."""
+        """Returns a bracketed group, a name with its index, or a number such as `-1/2`."""
         if self.peek() == "(":
             return self.grouped()
         sign = _mo(SIGNS[self.take()], "prefix") if self.peek() == "-" else ""
@@ -235,14 +235,14 @@ class _Parser:
         return _row([sign, number]) if sign else number
 
     def grouped(self) -> str:
-        """Returns a group in brackets, with its quotients on one line."""
+        """Returns a bracketed group with inline quotients."""
         before, self.linear = self.linear, True
         inner = self.within("(", ")")
         self.linear = before
         return inner
 
     def within(self, opening: str, closing: str) -> str:
-        """Returns the contents of brackets, without the brackets; of round ones there may be several, with commas between them."""
+        """Returns the contents of brackets; round ones may hold several, with commas."""
         self.take(opening)
         parts = [self.equation().markup]
         while opening == "(" and self.peek() == ",":

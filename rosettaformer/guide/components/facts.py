@@ -1,4 +1,4 @@
-"""What is known about a component beside its source: parameters in every layout, conformance, defects."""
+"""Facts about a component: parameters in every layout, conformance, known bugs."""
 
 import ast
 import functools
@@ -28,7 +28,7 @@ HEADS = CONFIG.replace(decoder_layers=0, share_embeddings=False, pooler=True, cl
 
 @dataclass(frozen=True)
 class Native:
-    """A parameter in a port or in a framework's layer. change: how the canonical axes become its axes."""
+    """A parameter in a port or layer. change: how the canonical axes become its axes."""
 
     name: str
     axes: str
@@ -37,7 +37,7 @@ class Native:
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter. ports: by framework; stock: by the name of a layer of a framework."""
+    """A parameter. ports: by framework; stock: by the name of a framework's layer."""
 
     name: str
     letters: str
@@ -48,8 +48,10 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Figure:
-    """How a port conforms in a dtype: how many cases passed and were compared, the largest error as a multiple of plain NumPy's own, and
-    plain NumPy's error. share: of the largest multiple that passes, in percent.
+    """Results of a port in a dtype: passed and compared cases, and the largest error as a multiple
+    of the noise.
+
+    share: that multiple as a percentage of the largest one that passes.
     """
 
     dtype: str
@@ -67,9 +69,7 @@ class Figure:
 
 
 def parameters_of(component: str) -> list[Parameter]:
-    """Returns the parameters of a component with their layouts; empty for a component that runs a whole model, whose parameters are the
-    model's.
-    """
+    """Returns a component's parameters with layouts; empty if it runs a whole model."""
     if model_of(component) != component:
         return []
     try:
@@ -90,7 +90,7 @@ def parameters_of(component: str) -> list[Parameter]:
 
 @functools.cache
 def table(port: str) -> layout.Table:
-    """Returns the weight table of a port, read from its file, since importing it would load the framework."""
+    """Returns a port's weight table, read from its file without importing the framework."""
     tree = ast.parse(read(f"impl_{port}", "weights").text)
     values = [node.value for node in tree.body if isinstance(node, ast.Assign | ast.AnnAssign) and node.value
               and ast.unparse(node.target if isinstance(node, ast.AnnAssign) else node.targets[0]) == "TABLE"]  # fmt: skip
@@ -102,14 +102,14 @@ def _stock(layer: Stock, name: str, letters: str) -> Native | None:
 
 
 def _native(name: str, axes: str, letters: str) -> Native:
-    # one letter for both in a layer whose keys have as many heads as its queries, and values as wide as its keys
+    # layers with equal head counts and sizes use one letter for g and h, and for e and k
     own, canonical = (re.findall(r"[a-z]", text.translate(str.maketrans("ge", "hk"))) for text in (axes, letters))
     changes = ["transposed"] * (own != canonical) + ["stacked"] * bool(re.search(r"\d", axes)) + ["folded"] * ("(" in axes)
     return Native(name, axes, " and ".join(changes) or "as it is")
 
 
 def figures(summary: Summary, component: str) -> list[Figure]:
-    """Returns the figures of a component, a row for each dtype and port."""
+    """Returns the results of a component, one per dtype and port."""
     return [_figure(summary, row, column) for row in summary.rows if row[0] == component for column in summary.columns]
 
 
@@ -119,10 +119,10 @@ def _figure(summary: Summary, row: tuple[str, str], column: tuple[str, str, str]
 
 
 def defects_of(component: str) -> Iterator[Defect]:
-    """Yields the defects of the catalogue that are mistakes in this component, or in its gradient."""
+    """Yields the known bugs in this component or its gradient."""
     yield from (defect for defect in all_defects().values() if defect.component.removesuffix(VJP) == component)
 
 
 def number(value: float) -> Any:
-    """Returns a number to two digits."""
+    """Formats a number to two digits."""
     return "–" if math.isnan(value) else f"{value:.2g}"

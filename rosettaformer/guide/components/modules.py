@@ -1,4 +1,4 @@
-"""The files of the four packages as syntax trees: what each defines, imports and refers to."""
+"""The files of the four packages as syntax trees: definitions, imports and references."""
 
 import ast
 import functools
@@ -17,7 +17,7 @@ Definition = ast.FunctionDef | ast.ClassDef
 
 
 class Symbol(NamedTuple):
-    """A definition: package and module (`impl_torch`, `kernels.attention`), and its name, dotted if it is a method."""
+    """A definition: package, module (`kernels.attention`), and name, dotted for a method."""
 
     package: str
     module: str
@@ -29,7 +29,7 @@ class Symbol(NamedTuple):
         return f"{self.package}.{self.module}".replace(".", "/") + ".py"
 
 
-# the port's counterpart, if the reference's file of that name has none: component -> package -> (module, name), the main one first
+# counterparts in a port's file of another name: component -> package -> (module, name), the main one first
 ELSEWHERE: dict[str, dict[str, tuple[tuple[str, str], ...]]] = {
     "initialise": {
         "impl_torch": (("port", "initialise"), ("projection", "initialise")),
@@ -45,9 +45,7 @@ ELSEWHERE: dict[str, dict[str, tuple[tuple[str, str], ...]]] = {
 
 @dataclass(frozen=True, eq=False)
 class File:
-    """A module: its text, its definitions by name, methods included, the meaning of its imports (local name -> dotted origin), and the
-    names in its `__all__`.
-    """
+    """A module: text, definitions by name, imports (local name -> origin), and `__all__`."""
 
     package: str
     module: str
@@ -59,7 +57,7 @@ class File:
     public: tuple[str, ...]
 
     def bases(self, name: str) -> Iterator[str]:
-        """Yields the classes of this file that a class inherits from, the nearest first."""
+        """Yields a class's base classes in this file, nearest first."""
         node = self.definitions[name]
         for base in node.bases if isinstance(node, ast.ClassDef) else ():
             if isinstance(base, ast.Name) and base.id in self.definitions:
@@ -67,7 +65,7 @@ class File:
                 yield from self.bases(base.id)
 
     def references(self, node: ast.AST, owner: str = "") -> Iterator[Symbol]:
-        """Yields the definitions of this package that a statement names, in their order. owner: the class around the statement."""
+        """Yields the definitions that a statement names, in order. owner: its class."""
         for part in _in_order(node):
             if isinstance(part, ast.Name) and part.id in self.definitions:
                 yield Symbol(self.package, self.module, part.id)
@@ -115,9 +113,10 @@ def read(package: str, module: str) -> File:
 
 @functools.cache
 def main_of(component: str, package: str) -> tuple[Symbol, ...]:
-    """Returns what defines a component in a package: a function, a class or a method; one definition may serve several components.
+    """Returns the function, class or method that defines a component in a package; it may define
+    several components.
 
-    Raises ValueError if nothing does.
+    Raises ValueError if there is none.
     """
     own = OWN[component]
     if places := ELSEWHERE.get(component, {}).get(package):
@@ -132,7 +131,7 @@ def main_of(component: str, package: str) -> tuple[Symbol, ...]:
 
 @functools.cache
 def components_by_symbol(package: str) -> dict[Symbol, str]:
-    """Returns the component that each definition is."""
+    """Returns definition -> component."""
     found = {}
     for component in OWN:
         if component.endswith(VJP) and package != PACKAGES[0]:
@@ -163,7 +162,7 @@ def _imports(tree: ast.Module, package: str, module: str) -> dict[str, str]:
 
 
 def _in_order(node: ast.AST) -> Iterator[ast.AST]:
-    """Yields the node and everything in it, in the order of the text; without type annotations."""
+    """Yields the node and its descendants in source order, without type annotations."""
     yield node
     for field, value in ast.iter_fields(node):
         if field in ("annotation", "returns"):

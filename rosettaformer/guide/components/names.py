@@ -1,4 +1,4 @@
-"""The frameworks' names for a component and for what it uses."""
+"""The frameworks' names for a component and for the functions it uses."""
 
 import ast
 import functools
@@ -11,17 +11,17 @@ from ..blocks import begun, blocks, prose
 from .modules import read
 from .sources import Piece, Source
 
-# the abbreviations used here for packages
+# abbreviations of packages
 ALIASES = {"nn": "torch.nn", "F": "torch.nn.functional", "tf": "tensorflow", "jnp": "jax.numpy", "nnx": "flax.nnx"}
 FRAMEWORKS = ("torch", "tensorflow", "keras", "jax", "flax", "optax")
 
 
 @dataclass(frozen=True)
 class Stock:
-    """What a framework has for a component.
+    """A framework's counterpart of a component.
 
-    difference: from the reference. defaults: of its signature, as Python writes them. parameters: canonical name -> native name, axes.
-    claims: statements whose assertions hold: what the difference says.
+    difference: from the reference. defaults: of its signature, as in Python. parameters: canonical
+    name -> (native name, axes). claims: assertions that verify the difference.
     """
 
     name: str
@@ -38,9 +38,9 @@ class Stock:
 
 @functools.cache
 def stock() -> Mapping[str, tuple[Stock, ...]]:
-    """Returns what the frameworks have, by component."""
+    """Returns the frameworks' counterparts by component."""
     found: dict[str, list[Stock]] = {}
-    given: dict[str, str] = {}  # component -> statements that its claims begin with
+    given: dict[str, str] = {}  # component -> statements before its claims
     text = (resources.files(__package__) / "stock.txt").read_text(encoding="utf-8")
     for component, name, fields in blocks(text):
         if not name:
@@ -62,7 +62,7 @@ def full_name(name: str) -> str:
 
 
 def used(source: Source) -> list[str]:
-    """Returns the functions and classes of a framework that a source calls or inherits from, in their order."""
+    """Returns the framework functions and classes that a source uses, in order."""
     found: dict[str, None] = {}
     for block in source.blocks:
         imports = read(*block.symbol[:2]).imports
@@ -74,7 +74,7 @@ def used(source: Source) -> list[str]:
 
 
 def _called(piece: Piece) -> Iterator[str]:
-    """Yields the dotted names that are called, and those of the classes that a class inherits from."""
+    """Yields the dotted names of calls and base classes."""
     calls = [node.func for part in piece.parts for node in ast.walk(part) if isinstance(node, ast.Call)]
     for node in (*(piece.node.bases if isinstance(piece.node, ast.ClassDef) else ()), *calls):
         if isinstance(node, ast.Attribute) and re.fullmatch(r"\w+(\.\w+)+", name := ast.unparse(node)):

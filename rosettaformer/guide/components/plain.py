@@ -1,4 +1,4 @@
-"""The plain versions of components: functions of a few lines in four frameworks, corresponding statements in one row."""
+"""The plain versions of components: short functions in four frameworks, side by side."""
 
 import ast
 import functools
@@ -18,12 +18,12 @@ FOLDER = resources.files("rosettaformer.guide") / "snippets" / "components"
 ORIGIN = "rosettaformer/guide/snippets/components"
 FILES = dict(zip(PACKAGES, ("plain_numpy.py", "plain_pytorch.py", "plain_keras.py", "plain_flax.py"), strict=True))
 TITLES = dict(zip(PACKAGES, ("NumPy", "PyTorch", "Keras", "JAX"), strict=True))
-LONGEST = 15  # lines of a function
+LONGEST = 15  # most lines of a function
 
 
 @dataclass(frozen=True)
 class Statement:
-    """A statement on a page: its lines as HTML with the width of their indentation, and whether a function begins with it."""
+    """A statement: lines as (indentation width, HTML); opens: whether it starts a function."""
 
     lines: tuple[tuple[int, Any], ...]
     origin: str
@@ -31,19 +31,19 @@ class Statement:
 
 
 def functions(component: str) -> tuple[str, ...]:
-    """Returns the names of the component's plain functions, none if it has no plain version."""
+    """Returns the names of the component's plain functions; empty if it has no plain version."""
     declared = DECLARED[component]
     return () if declared.without_plain else declared.plain or (component,)
 
 
 def rows(component: str) -> list[tuple[Statement, ...]]:
-    """Returns the statements of the component's plain functions, those that correspond side by side."""
+    """Returns the statements of the component's plain functions, corresponding ones in a row."""
     columns = [[statement for name in functions(component) for statement in _statements(package, name)] for package in PACKAGES]
     return list(zip(*columns, strict=True))
 
 
 def used(component: str) -> list[str]:
-    """Returns the plain functions that those of the component call and that are not shown with them."""
+    """Returns the plain functions that the component's own ones call, without themselves."""
     shown = functions(component)
     nodes = (node for name in shown for node in ast.walk(function(PACKAGES[0], name)))
     calls = [node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
@@ -51,17 +51,17 @@ def used(component: str) -> list[str]:
 
 
 def function(package: str, name: str) -> ast.FunctionDef:
-    """Returns a plain function, parsed."""
+    """Returns the syntax tree of a plain function."""
     return _parsed(package)[name]
 
 
 def home_of(name: str) -> str:
-    """Returns the component on whose page a plain function stands first."""
+    """Returns the component whose page shows a plain function first."""
     return _homes().get(name, name)
 
 
 def example() -> tuple[Code, str]:
-    """Returns a call of the attention with numbers, and what it prints."""
+    """Returns an example call of the attention and its output."""
     file = FOLDER / "attention_example.py"
     ran = subprocess.run([sys.executable, str(file)], capture_output=True, text=True, check=True)
     return Code(file.read_text(encoding="utf-8"), f"{ORIGIN}/{file.name}"), ran.stdout
@@ -76,7 +76,7 @@ def _statements(package: str, name: str) -> Iterator[Statement]:
 
 
 def _parts(node: ast.stmt) -> Iterator[tuple[int, int]]:
-    """Yields the first and last lines of a statement: of one that holds others its header, then each of them."""
+    """Yields first and last lines: of the statement, or of its header and each part."""
     body: list[ast.stmt] = getattr(node, "body", [])
     yield node.lineno, body[0].lineno - 1 if body else node.end_lineno or node.lineno
     for part in body:

@@ -1,4 +1,4 @@
-"""Renders docstrings as HTML: paragraphs, with their equations as MathML."""
+"""Renders docstrings as HTML paragraphs, with equations as MathML."""
 
 import html
 import re
@@ -12,14 +12,14 @@ WORDS = {
     "e": "value size", "f": "feed-forward width", "v": "vocabulary", "p": "position row", "a": "segment", "r": "head width", "c": "class",
     "l": "layer", "n": "new token", "w": "beam", "1": "size 1",
 }  # fmt: skip
-ASIDE = ("Half-precision ", "Computed in ", "Errors ", "Arguments ", "Returns ")  # how sentences begin that are not what a component is
+ASIDE = ("Half-precision ", "Computed in ", "Errors ", "Arguments ", "Returns ")  # starts of sentences that do not describe the component
 Link = Callable[[str], str]  # a name in backticks -> its link, or empty
 
 
 class Told(NamedTuple):
-    """A docstring by what its sentences are about: what the component is, facts about it, and where it comes from.
+    """A docstring split into its lead, further facts, and the source.
 
-    What it says of single arguments and errors is left out: the table of the arguments says it.
+    Sentences about single arguments and errors are dropped, since the table of arguments has them.
     """
 
     lead: str
@@ -28,7 +28,7 @@ class Told(NamedTuple):
 
 
 def told(docstring: str, arguments: Collection[str]) -> Told:
-    """Returns the parts of a docstring."""
+    """Splits a docstring into its parts."""
     text, _, source = " ".join(docstring.split()).partition(" Source: ")
     lead: list[str] = []
     facts: list[str] = []
@@ -44,13 +44,13 @@ def told(docstring: str, arguments: Collection[str]) -> Told:
 
 
 def sentences(text: str) -> list[str]:
-    """Returns the sentences of a text; an abbreviation such as `et al.` ends none."""
+    """Splits a text into sentences, but not after abbreviations such as `et al.`."""
     joined = " ".join(text.split())
     return [one for one in re.split(r"(?<=[^.][a-z0-9A-Z`)\]]\.) (?=[A-Z`a-z(])(?!al\.)", joined) if one]
 
 
 def paragraphs(docstring: str, link: Link, blocks: bool = True) -> str:
-    """Returns a docstring as HTML. With `blocks` an equation has its own line if it contains a relation or begins its paragraph."""
+    """Returns a docstring as HTML. blocks: puts main equations on separate lines."""
     parts = [" ".join(part.split()) for part in re.split(r"\n\n|(?<=[.)])\s+(?=Source: )", docstring)]
     markup = "".join(_paragraph(part, link, blocks) for part in parts if part)
     return markup.replace("<p>Source: ", '<p class="reference">Source: ')
@@ -89,7 +89,7 @@ def _text(line: str, continues: bool) -> str:
 
 
 def _relates(span: str) -> bool:
-    """Whether an equation contains a relation, and is not just a term."""
+    """Returns whether an equation contains a relation and is not just a term."""
     depth = 0
     for character in span:
         depth += (character in "([") - (character in ")]")

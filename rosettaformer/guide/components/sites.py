@@ -1,4 +1,4 @@
-"""The sites of dropout: the key path of each in `keep`, its axes, and the config field of its rate."""
+"""The dropout sites: key path in `keep`, axes, and the config field of the rate."""
 
 import functools
 from collections.abc import Mapping
@@ -16,14 +16,23 @@ from .facts import CONFIG, HEADS
 from .prose import axes_in_words
 
 LENGTHS = {"b": 2, "s": 3, "t": 5}
-SIZES = {"model_width": 7, "heads": 11, "key_value_heads": 11, "feed_forward_width": 13}  # the sizes tell the axes of a shape
+SIZES = {
+    "model_width": 7,
+    "heads": 11,
+    "key_value_heads": 11,
+    "feed_forward_width": 13,
+}  # distinct sizes identify the axes
 
 
 @dataclass(frozen=True)
 class Site:
-    """A dropout site. path: its key path in a whole model's `keep`, where N is the number of a layer. letters: the axes of its mask.
+    """A dropout site.
 
-    field: its rate in the config. component, argument: the single component with this dropout, and its argument for the mask.
+    path: its key path in a whole model's `keep`, with N for a layer's index. letters: the mask's
+    axes.
+
+    field: the config field of its rate. component, argument: a component with this dropout, and its
+    mask argument.
     """
 
     path: str
@@ -42,13 +51,13 @@ def page() -> Page:
     """Returns the page with the table of the sites."""
     values = {"sites": all_sites(), "takers": takers(), "rates": [fields()[name] for name in DROPOUT_RATES], "in_words": axes_in_words}
     names = ("keep", "keep mask", "dropout site", *DROPOUT_RATES, *(site.path for site in all_sites()))
-    summary = "Every place that dropout acts on: its key path in keep, its axes, and its rate in the config."
+    summary = "Every place where dropout acts: its key path in keep, its axes, and the config field of its rate."
     return Page("components/keep.html", "Dropout sites", "keep.html.jinja", values, summary, names)
 
 
 @functools.cache
 def all_sites() -> tuple[Site, ...]:
-    """Returns every site that a config may have, in the order of the forward pass."""
+    """Returns all sites that a config may have, in forward order."""
     rates = {field: (number + 1) / 8 for number, field in enumerate(DROPOUT_RATES)}
     found: dict[str, Site] = {}
     for base in (CONFIG, HEADS):
@@ -61,7 +70,7 @@ def all_sites() -> tuple[Site, ...]:
 
 
 def takers() -> Mapping[str, list[str]]:
-    """Returns what takes `keep`: a model, a stack or a layer -> components, without gradients."""
+    """Returns the components that take `keep`, by kind: model, stack or layer."""
     found: dict[str, list[str]] = {"model": [], "stack": [], "layer": []}
     for component in OWN:
         if not component.endswith(VJP) and takes_config(component) and "keep" in signature_of(component).parameters:
@@ -80,9 +89,9 @@ def _site(path: str, shape: tuple[int, ...], field: str, sizes: Mapping[str, int
 
 
 def _alone(field: str) -> tuple[str, str]:
-    """Returns the component that takes the rate as an argument, and its argument for the mask."""
+    """Returns the component that takes the rate as an argument, and its mask argument."""
     for component, declared in OWN.items():
         masks = [name for name in signature_of(component).parameters if name.partition("_")[0] == "keep"]
         if field in declared.arguments.values() and masks and not component.endswith(VJP):
             return component, masks[0]
-    raise ValueError(f"a component must have {field} for an argument and take a mask; none does")
+    raise ValueError(f"no component takes {field} and a keep mask as arguments")

@@ -1,4 +1,4 @@
-"""The source of a component in each package, as blocks (a function, a class, a method) of pieces (a statement with its comments)."""
+"""The source of a component: blocks (function, class, method) of pieces (statements)."""
 
 import ast
 import functools
@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from ...judge.expectation.components import OWN, VJP
 from .modules import Definition, Symbol, components_by_symbol, main_of, read
 
-WITHIN = ("inputs", "beams")  # files without components of their own: their definitions are shown where they are used
+WITHIN = ("inputs", "beams")  # files without components; their definitions are shown where they are used
 LONG = 4  # a statement of at least this many lines is shown part by part
 _Lines = tuple[int, int]  # the first and the last line, counted from 1
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A statement with its comments; of a compound statement only its header: signature, condition, loop.
+    """A statement with its comments; for a compound statement, only its header (signature,
+    condition, loop).
 
     first, last: its lines in the file. node: the statement; opens: whether it is a header.
     """
@@ -49,7 +50,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Block:
-    """A definition that is shown: all of it except its docstring, if it is the component's own, and methods that are components."""
+    """A definition to show, without the component's docstring and other components."""
 
     symbol: Symbol
     pieces: tuple[Piece, ...]
@@ -64,9 +65,9 @@ class Block:
 class Source:
     """A component's source in a package.
 
-    bases: the classes of the file that its class inherits from. main: its own definitions. helpers: definitions that only it needs, in the
-    order of the file. calls: other components that it uses. fast: definitions of `kernels` and `programs` that it calls. docstring: of the
-    component.
+    bases: the classes of the file that its class inherits from. main: its own definitions. helpers:
+    definitions that only it needs, in the order of the file. calls: other components that it uses.
+    fast: definitions of `kernels` and `programs` that it calls. docstring: of the component.
     """
 
     package: str
@@ -84,7 +85,7 @@ class Source:
 
 @functools.cache
 def source(component: str, package: str) -> Source:
-    """Returns the source of a component in a package; for a gradient only what the component itself does not show."""
+    """Returns a component's source; for a gradient, only what the component does not show."""
     known = components_by_symbol(package)
     main = main_of(component, package)
     shown = set(main)
@@ -100,7 +101,7 @@ def source(component: str, package: str) -> Source:
         symbol = queue.pop(0)
         for other in _references(symbol, main, known):
             if other.name.endswith(VJP) and not component.endswith(VJP):
-                continue  # a definition that chooses a head names its gradient beside it
+                continue  # a definition that chooses a head also names its gradient
             if other in known and other not in main:
                 calls[known[other]] = None
             elif other.module.startswith(("kernels.", "programs.")):
@@ -136,7 +137,7 @@ def _references(symbol: Symbol, main: Sequence[Symbol], known: Iterable[Symbol])
 
 
 def _bases(symbol: Symbol, known: Iterable[Symbol]) -> list[Symbol]:
-    """Returns the classes of its file that a class inherits from and that are not components."""
+    """Returns a class's base classes in the same file that are not components."""
     file = read(symbol.package, symbol.module)
     names = file.bases(symbol.name) if isinstance(_node(symbol), ast.ClassDef) else ()
     return [base for base in (Symbol(*symbol[:2], name) for name in names) if base not in known]
@@ -148,7 +149,7 @@ def _owner(symbol: Symbol) -> Symbol:
 
 
 def _methods_of_ports(symbol: Symbol, main: Sequence[Symbol]) -> Iterator[Symbol]:
-    """Yields functions of the reference that are methods, under the same name, of a port's class for the component."""
+    """Yields reference functions that are methods of the port's class."""
     if symbol != main[0] or symbol.name not in OWN or symbol.name.endswith(VJP):
         return
     port = main_of(symbol.name, "impl_torch")[0]
@@ -158,7 +159,7 @@ def _methods_of_ports(symbol: Symbol, main: Sequence[Symbol]) -> Iterator[Symbol
 
 
 def _belongs(other: Symbol, symbol: Symbol, known: Iterable[Symbol]) -> bool:
-    """Whether what a definition refers to is shown with it: definitions of its file that are not components."""
+    """Returns whether a referenced definition is shown: same file, not a component."""
     if _owner(other) in known and "." in symbol.name:
         return False  # a method that is a component shows nothing else of a class that is a component
     return other.module in (symbol.module, *WITHIN)
@@ -195,7 +196,7 @@ def _split(symbol: Symbol, node: ast.stmt, own: bool, known: Iterable[Symbol]) -
 
 
 def _is_own(symbol: Symbol, node: Definition) -> bool:
-    """Whether a definition is the one shown or a method of it, and not a function within a function."""
+    """Returns whether a definition is the one shown or one of its methods."""
     shown = _node(symbol)
     return node is shown or (isinstance(shown, ast.ClassDef) and node in shown.body)
 
@@ -205,7 +206,7 @@ def _statements(symbol: Symbol, node: Definition, known: Iterable[Symbol]) -> It
 
 
 def _is_other(symbol: Symbol, part: Definition, known: Iterable[Symbol]) -> bool:
-    """Whether a method of a class is itself a component."""
+    """Returns whether a method of a class is itself a component."""
     return Symbol(*symbol[:2], f"{symbol.name}.{part.name}") in known
 
 

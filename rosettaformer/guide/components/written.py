@@ -2,7 +2,7 @@
 
 LLAMA = {"Llama 3 in PyTorch": "port-llama", "Llama 3 in Flax": "port-llama-flax"}
 BERT = {"BERT in PyTorch": "port-bert"}
-# of the tutorials about these models: component -> the section that writes it
+# (title -> tutorial, component -> section that writes it)
 SECTIONS: tuple[tuple[dict[str, str], dict[str, str]], ...] = (
     (
         LLAMA,
@@ -26,7 +26,7 @@ SECTIONS: tuple[tuple[dict[str, str], dict[str, str]], ...] = (
 
 
 def written(component: str) -> list[tuple[str, str]]:
-    """Returns the tutorials that write the component: a title, and the path of the page with the section."""
+    """Returns the tutorials that write the component: (title, page and section)."""
     return [
         (title, f"tutorials/{file}.html#{sections[component]}")
         for tutorials, sections in SECTIONS

@@ -1,4 +1,4 @@
-"""Makes a page for each published model: its choices, the tensors of its checkpoints, and one forward pass through all layers."""
+"""Creates a page for each published model: config, checkpoint tensors, forward pass."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,12 +19,12 @@ from .published import MODELS, Model
 if TYPE_CHECKING:
     from ..build import Run
 
-# models that readers search for, and that only `compare` takes
+# models that readers search for but only `compare` supports
 OTHERS = ("T5", "mT5", "Whisper", "BART", "Mixtral", "DeepSeek", "Falcon", "Mamba", "ViT", "CLIP")
 
 
 def pages(run: "Run") -> Iterator[Page]:
-    """Yields the index and the models."""
+    """Yields the index and a page for each model."""
     names = (*((family, "#families") for family in FAMILIES), *((other, "#others") for other in OTHERS))
     yield Page("models/index.html", "Models", "models.html.jinja", {"families": FAMILIES}, names=names)
     passes = followed([model.case for model in MODELS])
@@ -55,7 +55,7 @@ def _page(model: Model, followed: Pass) -> Page:
 
 @dataclass(frozen=True)
 class Part:
-    """A canonical tensor within a stored one: its name, axes and shape, and its axes in the stored one."""
+    """A canonical tensor inside a stored one. stored: its axes there; change: its conversion."""
 
     name: str
     axes: str
@@ -66,9 +66,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Tensor:
-    """A stored tensor, with the layers merged: its name, its shape, how many there are, and what it holds. tied: the canonical tensor it
-    repeats.
-    """
+    """A stored tensor of `count` layers. tied: the canonical tensor it repeats."""
 
     name: str
     shape: tuple[int, ...]
@@ -78,7 +76,7 @@ class Tensor:
 
 
 def _rows(model: Model) -> list[Tensor]:
-    """Returns every tensor of the model's table that its config has, in the table's order."""
+    """Returns the tensors of the model's table that its config uses, in the table's order."""
     natives = {native.name: native for native in tables.natives(model.table, model.config)}
     ties = parameters.ties(model.config)
     found = []
@@ -94,7 +92,7 @@ def _rows(model: Model) -> list[Tensor]:
 
 
 def _total(model: Model) -> int:
-    """Returns how many numbers the model's parameters have, tied ones counted once."""
+    """Returns the model's number of parameters; tied ones count once."""
     return sum(prod(shape) for shape in parameters.shapes(model.config).values())
 
 

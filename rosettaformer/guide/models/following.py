@@ -1,4 +1,4 @@
-"""Follows one forward pass of the reference, component by component, with the error of every port beside it."""
+"""Traces one forward pass of the reference, component by component, with the error of each port."""
 
 import contextlib
 from collections.abc import Mapping, Sequence
@@ -21,8 +21,9 @@ DTYPE = "float32"
 class Step:
     """A component's call.
 
-    depth: how many components it is within. shape: of its output. size: the output's root mean square. noise: the largest error of plain
-    NumPy in float32. errors: of the ports that show it, in units of that noise.
+    depth: nesting depth. shape: of the output. size: root mean square of the output. noise: plain
+    NumPy's largest error in float32. errors: each port's error in units of the noise, for ports
+    that expose the component.
     """
 
     path: str
@@ -35,16 +36,16 @@ class Step:
 
     @property
     def name(self) -> str:
-        """The end of the path; for a layer with its number."""
+        """The last part of the path; for a layer, with its index."""
         parts = self.path.split(".")
         return ".".join(parts[-2:]) if parts[-1].isdigit() else parts[-1] or "the whole"
 
 
 @dataclass(frozen=True)
 class Pass:
-    """A forward pass: the case, and its steps in the order in which the components begin.
+    """A forward pass: the case and its steps, in the order in which components start.
 
-    missing: the ports that could not be asked, and why.
+    missing: ports without results -> the reason.
     """
 
     case: Case
@@ -53,7 +54,7 @@ class Pass:
 
 
 def followed(identities: Sequence[str]) -> dict[str, Pass]:
-    """Returns the passes of these cases of the suite, by id. Every port answers all of them in one process."""
+    """Returns the forward passes by case id. Each port runs all in one process."""
     cases = {case.id: case for case in all_cases()}
     teachers = {identity: Teacher(cases[identity].at(DTYPE)) for identity in identities}
     with ThreadPoolExecutor(len(PORTS)) as pool:
@@ -62,7 +63,7 @@ def followed(identities: Sequence[str]) -> dict[str, Pass]:
 
 
 def _errors(port: str, teachers: Mapping[str, Teacher]) -> dict[str, dict[str, float] | str]:
-    """Returns the errors of the port's components by case and path, or why there are none."""
+    """Returns the errors of the port's components by case and path, or a reason."""
     with contextlib.closing(open_worker(port, threads=1)) as worker:
         if worker.greeting[0] != "ready":
             return dict.fromkeys(teachers, f"{worker.greeting[0]}: {worker.greeting[1]}")
@@ -85,7 +86,7 @@ def _pass(teacher: Teacher, identity: str, answers: Mapping[str, Mapping[str, di
 
 
 def _tree(teacher: Teacher, path: str, depth: int) -> list[tuple[str, int]]:
-    """Returns the component at the path, followed by those within it."""
+    """Returns the component at the path, followed by its parts."""
     children = [name for name, call in teacher.calls.items() if name and call.parent == path]
     return [(path, depth), *(row for child in children for row in _tree(teacher, child, depth + 1))]
 

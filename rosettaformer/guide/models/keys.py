@@ -1,4 +1,4 @@
-"""The keys of a model's config.json: what each means, where it acts, and the published value; from the family's own tables."""
+"""The keys of a model's config.json: meaning, affected components, published value."""
 
 import functools
 from collections.abc import Collection, Iterator
@@ -13,20 +13,22 @@ from ..components.config_fields import fields, fields_of
 from ..components.sources import source
 from .published import Model
 
-# fields that more components are given than compute with them
+# fields passed to more components than use them
 ACTING = {
     "encoder_layers": ("encoder",), "decoder_layers": ("decoder",), "epsilon": ("layer_norm", "rms_norm"),
     "key_size": ("multi_head_attention",), "value_size": ("multi_head_attention",),
     **dict.fromkeys(("rotary_base", "rotary_scaling", "rotary_fraction"), ("rotary_embedding",)),
 }  # fmt: skip
-LAYERS = "how many layers follow one another"  # what the fields of their number mean here
+LAYERS = "number of layers"  # the meaning of the fields *_layers
 
 
 @dataclass(frozen=True)
 class Key:
-    """A key of config.json. fields: of the config that it decides. meaning: of the first of them. beside: the key with which it decides, if
-    it has no field of its own. components: those within which it acts. value: the model's; within: the key that holds it; default: the
-    library's, if the key is absent; both values as config.json writes them.
+    """A key of config.json.
+
+    fields: the config fields it sets. meaning: of the first field. components: the components it
+    affects. value: the model's value. default: the library's value if the key is absent. within:
+    the key that contains it. joint: the key it is combined with, if it sets no field itself.
     """
 
     name: str
@@ -36,21 +38,21 @@ class Key:
     value: str
     default: str
     within: str = ""
-    beside: str = ""
+    joint: str = ""
 
 
 def keys(model: Model, passed: Collection[str]) -> list[Key]:
-    """Returns the keys that decide something, in the order of the family's tables. passed: the components of the model's forward pass."""
+    """Returns the keys with an effect, in table order. passed: components that run."""
     return list(_keys(model, FAMILIES[model.family], passed)) if model.family else []
 
 
 def notes(model: Model) -> list[str]:
-    """Returns what a reader of the table should know of keys that decide together."""
+    """Returns notes on keys that are combined."""
     return [joint.note for joint in FAMILIES[model.family].joints if joint.note] if model.family else []
 
 
 def single(model: Model) -> dict[str, str]:
-    """Returns the keys with one supported value: those that other models of the class may have, and this table leaves out."""
+    """Returns the keys for which only one value is supported, which the table omits."""
     return {name: _shown(value) for name, value in FAMILIES[model.family].only.items()} if model.family else {}
 
 
@@ -69,10 +71,10 @@ def _keys(model: Model, family: Family, passed: Collection[str]) -> Iterator[Key
             yield _key(name, found, passed, value, default, within, "" if found else next(iter(joint.entries)))
 
 
-def _key(name: str, found: tuple[str, ...], passed: Collection[str], value: Any, default: Any, within: str = "", beside: str = "") -> Key:
+def _key(name: str, found: tuple[str, ...], passed: Collection[str], value: Any, default: Any, within: str = "", joint: str = "") -> Key:
     acting = dict.fromkeys(component for field in found for component in _acting(field, frozenset(passed)))
     meaning = "" if not found else LAYERS if found[0].endswith("_layers") else fields()[found[0]].meaning
-    return Key(name, found, meaning, tuple(acting), _shown(value), _shown(default), within, beside)
+    return Key(name, found, meaning, tuple(acting), _shown(value), _shown(default), within, joint)
 
 
 def _written(entry: Entry, value: Any) -> Any:
@@ -80,7 +82,7 @@ def _written(entry: Entry, value: Any) -> Any:
 
 
 def _shown(value: Any) -> str:
-    """Returns a value as config.json has it, an object as its pairs; of null nothing."""
+    """Returns a value as in config.json, an object as its pairs, null as an empty string."""
     if isinstance(value, dict):
         return ", ".join(f"{name}: {_shown(part)}" for name, part in value.items())
     return {None: "", True: "true", False: "false"}.get(value, str(value)) if value is None or isinstance(value, bool) else str(value)
@@ -88,7 +90,7 @@ def _shown(value: Any) -> str:
 
 @functools.cache
 def _acting(field: str, passed: frozenset[str]) -> tuple[str, ...]:
-    """Returns the components that depend on the field while nothing that they call does."""
+    """Returns the innermost components that depend on the field."""
     if field in ACTING:
         return tuple(one for one in ACTING[field] if one in passed) or ACTING[field]
     reading = [one for one in ORDER if one in passed and any(field == own.name for own in fields_of(one))]
@@ -97,6 +99,6 @@ def _acting(field: str, passed: frozenset[str]) -> tuple[str, ...]:
 
 @functools.cache
 def _below(component: str) -> frozenset[str]:
-    """Returns the components that one calls, and those that they call."""
+    """Returns the components that a component calls, directly or indirectly."""
     own = [name for name in source(component, "reference_numpy").calls if name in ORDER and name != component]
     return frozenset(own).union(*map(_below, own))

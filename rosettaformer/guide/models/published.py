@@ -1,4 +1,4 @@
-"""The models that have a page: their presets, their tables of tensors, and the case whose forward pass is followed."""
+"""The models that have a page: presets, tensor tables, and the case whose forward pass is shown."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from ...files.checkpoints.tables import Table
 
 @dataclass(frozen=True)
 class Choice:
-    """A field of the config, the model's value, and the paper's if it differs."""
+    """A config field with the model's value, and the paper's value if it differs."""
 
     field: str
     value: str
@@ -25,10 +25,11 @@ class Choice:
 class Model:
     """A published model.
 
-    preset: its config. table: the tensors of its checkpoints; prefix: precedes the names of some of them, in files of a class with a head.
-    case: of the suite, with the model's choices at a small size. classes: those that write these checkpoints. notes: what its porters
-    need to know beside the tensors. tutorials: the framework -> the page that ports it from an empty file. family: the
-    `model_type` of its config.json, empty if it has none.
+    preset: its config. table: the tensors of its checkpoints. case: a case with the model's choices
+    at a small size. classes: the classes that write these checkpoints. notes: further facts for
+    porting. prefix: prefix of tensor names in files of a class with a head. family: the
+    `model_type` in config.json; empty if it has none. tutorials: framework -> the page that ports
+    it from an empty file.
     """
 
     name: str
@@ -45,11 +46,11 @@ class Model:
 
     @property
     def config(self) -> TransformerConfig:
-        """Its published sizes and choices."""
+        """The config with the published sizes and choices."""
         return preset(self.preset)
 
     def choices(self) -> dict[str, list[Choice]]:
-        """Every field of the config, by group."""
+        """Returns all config fields by group."""
         own, paper = vars(self.config), vars(preset("paper_base"))
         return {
             group: [Choice(field, _shown(own[field]), "" if own[field] == paper[field] else _shown(paper[field])) for field in fields]
@@ -58,7 +59,7 @@ class Model:
 
 
 def _shown(value: Any) -> str:
-    """Returns a value of a field as it is read: a scaling as its parameters, a sequence as its values."""
+    """Returns a field's value as text: a scaling as its parameters, a sequence as its items."""
     if isinstance(value, RotaryScaling):
         return ", ".join(f"{name} {part}" for name, part in value.to_dict().items())
     return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
@@ -67,16 +68,16 @@ def _shown(value: Any) -> str:
 MODELS = (
     Model(
         name="transformer",
-        title="The Transformer of the paper",
+        title="The original Transformer",
         summary="Vaswani et al. 2017: encoder and decoder, post-norm, sinusoidal positions, tied embeddings",
         preset="paper_base",
         table=torch_layout.TABLE,
         case="transformer/paper_base",
         classes=("torch.nn.Transformer", "nn.TransformerEncoderLayer", "nn.TransformerDecoderLayer"),
         notes=(
-            "`torch.nn.Transformer` is this model without its embeddings, its positions and its logits.",
-            "Query, key and value are one tensor, `in_proj_weight`. PyTorch's linear layers hold `out in`, so every kernel is transposed.",
-            "Embeddings and logits stand around the module under names of your own. `rosettaformer convert` takes these names as "
+            "`torch.nn.Transformer` is this model without embeddings, positions and logits.",
+            "Query, key and value are one tensor, `in_proj_weight`. PyTorch's linear layers store `out in`, so every kernel is transposed.",
+            "Embeddings and logits are outside the module, under names you choose. Pass them to `rosettaformer convert` as "
             "`--name PART=NAME`.",
         ),
     ),
@@ -89,12 +90,12 @@ MODELS = (
         case="masked_language_logits/bert",
         classes=("BertModel", "BertForMaskedLM", "BertForSequenceClassification", "BertForPreTraining"),
         notes=(
-            "Its linear layers hold `out in`, so every kernel is transposed. Heads are consecutive stretches of the output axis.",
-            "Its GELU has the error function, and its epsilon is 1e-12. The frameworks' defaults are larger.",
-            "The layers of KerasHub's `BertBackbone` have the tanh form of GELU, and the head of its `BertMaskedLM` has an epsilon of "
-            "1e-5. Read them off `layer.get_config()`.",
-            "Position 0 is the first token of a row, padding or not.",
-            "The decoder of the masked-language head is the table of the tokens. Its bias, `cls.predictions.bias`, is the head's own.",
+            "Its linear layers store `out in`, so every kernel is transposed. Heads are consecutive blocks of the output axis.",
+            "Its GELU uses the error function, and its epsilon is 1e-12. The frameworks' default epsilons are larger.",
+            "KerasHub's `BertBackbone` uses the tanh form of GELU, and the head of its `BertMaskedLM` has an epsilon of 1e-5. "
+            "Read both from `layer.get_config()`.",
+            "Position 0 is the first token of a row, even if it is padding.",
+            "The decoder of the masked-language head is tied to the token embedding; its bias, `cls.predictions.bias`, is not.",
         ),
         prefix=FAMILIES["bert"].prefix,
         family="bert",
@@ -109,10 +110,10 @@ MODELS = (
         case="transformer/gpt2",
         classes=("GPT2Model", "GPT2LMHeadModel"),
         notes=(
-            "Its layers are `Conv1D`s, which hold `in out`, so no kernel is transposed.",
+            "Its layers are `Conv1D`, which stores `in out`, so no kernel is transposed.",
             "Query, key and value are thirds of one tensor, `c_attn`.",
-            "The logits use the table of the tokens, without a bias.",
-            "Position 0 is the first real token, where a prompt is padded on the left.",
+            "The logits use the token embedding, without a bias.",
+            "In a left-padded prompt, position 0 is the first real token.",
         ),
         prefix=FAMILIES["gpt2"].prefix,
         family="gpt2",
@@ -121,20 +122,20 @@ MODELS = (
     Model(
         name="llama3",
         title="Llama 3",
-        summary="Grattafiori et al. 2024, Llama 3.1 of 8 billion: decoder-only, RMS norms, rotary positions, SwiGLU, grouped heads",
+        summary="Grattafiori et al. 2024, Llama 3.1 8B: decoder-only, RMS norms, RoPE, SwiGLU, grouped heads",
         preset="llama31_8b",
         table=FAMILIES["llama"].table,
         case="transformer/llama",
         classes=("LlamaModel", "LlamaForCausalLM", "LlamaForSequenceClassification"),
         notes=(
-            "Its linear layers hold `out in`, so every kernel is transposed. Heads are consecutive stretches of the output axis. A head "
-            "of keys and values serves several consecutive heads of queries.",
-            "The features j and j + k/2 of a head rotate together. Hugging Face has sorted the rows of `q_proj` and `k_proj` for this. In "
+            "Its linear layers store `out in`, so every kernel is transposed. Heads are consecutive blocks of the output axis. A key and "
+            "value head serves several consecutive query heads.",
+            "Features j and j + k/2 of a head rotate together; Hugging Face reordered the rows of `q_proj` and `k_proj` for this. In "
             "Meta's own files neighbours rotate together, and the names differ.",
-            "`gate_proj` goes through SiLU and multiplies `up_proj`.",
-            "No tensor holds a position. The frequencies follow from `rope_theta` and the scaling of `config.json`.",
-            "The logits have a kernel of their own. In Llama 3.2 of 1 and 3 billion it is the table of the tokens.",
-            "In half precision its norms round before their scale multiplies.",
+            "`up_proj` is multiplied by the SiLU of `gate_proj`.",
+            "No tensor holds positions. The frequencies follow from `rope_theta` and the scaling in `config.json`.",
+            "The logits have their own kernel; in Llama 3.2 1B and 3B they are tied to the token embedding.",
+            "In half precision, its norms round before multiplying by their scale.",
         ),
         prefix=FAMILIES["llama"].prefix,
         family="llama",

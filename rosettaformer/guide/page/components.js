@@ -1,7 +1,7 @@
 "use strict";
-// the columns of the comparison: as many as are chosen where there is room, one at a time as tabs where there is not
+// the columns of the comparison: all chosen ones if there is room, otherwise one at a time as tabs
 for (const box of document.querySelectorAll(".equation, .notes > div, .groups li, .drawing")) {
-  if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;  // so that the arrow keys can scroll it
+  if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;  // lets the arrow keys scroll it
 }
 (() => {
   const compares = [...document.querySelectorAll(".compare")];
@@ -12,7 +12,7 @@ for (const box of document.querySelectorAll(".equation, .notes > div, .groups li
   const names = boxes.map(box => box.name);
   const narrow = matchMedia("(max-width: 46rem)");
   const medium = matchMedia("(max-width: 70rem)");
-  const large = matchMedia("(min-width: 106rem)");  // enough for all columns without breaking most of their lines
+  const large = matchMedia("(min-width: 106rem)");  // wide enough for all columns without breaking most lines
 
   // tabs, above each table
   const lists = compares.map(compare => {
@@ -73,7 +73,7 @@ for (const box of document.querySelectorAll(".equation, .notes > div, .groups li
       for (const row of table.tBodies[0].rows) row.hidden = ![...row.cells].some(cell => !cell.hidden && !cell.classList.contains("none"));
     });
   }
-  function arrange() {  // what the reader knows comes first, then what they want
+  function arrange() {  // the known framework first, then the wanted one
     const order = names.map((_, i) => i).sort((a, b) => rank(frameworks[a]) - rank(frameworks[b]));
     for (const row of document.querySelectorAll(".compare tr")) {
       const cells = Object.fromEntries([...row.cells].map(cell => [cell.dataset.column, cell]));

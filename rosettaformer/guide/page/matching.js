@@ -1,10 +1,10 @@
 "use strict";
-// ---- what the search finds for what is typed
-const RANKS = ["components", "translate", "glossary.html", "tutorials"];  // of pages that match alike; the other sections follow
-const CONTRIBUTORS = /tutorials\/add-a-/;  // pages that come after those for users
+// ---- search results for a query
+const RANKS = ["components", "translate", "glossary.html", "tutorials"];  // order of pages that match equally well; other sections follow
+const CONTRIBUTORS = /tutorials\/add-a-/;  // ranked after pages for users
 const FILLERS = new Set("a an the how to do does i my is are what which where can of in for with".split(" "));
 
-function fit(name, query) {  // 4 the whole name, 3 whole parts of it, 2 within it, 0 otherwise
+function fit(name, query) {  // 4: whole name, 3: whole parts of it, 2: substring, 0: no match
   const text = name.toLowerCase();
   const words = query.split(/\s+/);
   if (text === query || text.replaceAll("_", " ") === query) return 4;
@@ -14,19 +14,19 @@ function fit(name, query) {  // 4 the whole name, 3 whole parts of it, 2 within 
 }
 
 const without = text => text.split(/\s+/).filter(word => !FILLERS.has(word)).join(" ") || text;
-const plain = text => without(text.toLowerCase().replaceAll("-", " "));  // with hyphens or without, it is the same
+const plain = text => without(text.toLowerCase().replaceAll("-", " "));  // hyphens do not matter
 
-// "nn.Linear to flax" asks for nn.Linear in the directions that lead to Flax
+// "nn.Linear to flax" looks for nn.Linear in the directions to Flax
 const NAMES = { pytorch: "pytorch", torch: "pytorch", keras: "keras", tensorflow: "keras", tf: "keras", flax: "flax", jax: "flax", nnx: "flax" };
 const INTO = new RegExp(`^(.+) (?:to|into|in) (${Object.keys(NAMES).join("|")})$`, "i");
 
 function split(typed) {
   const [, name, target] = typed.trim().replace(/[?\s]+$/, "").match(INTO) ?? [];
-  const own = name && !(name.split(/\s+/).at(-1).toLowerCase() in NAMES);  // "keras to pytorch" is the name of a page
+  const own = name && !(name.split(/\s+/).at(-1).toLowerCase() in NAMES);  // "keras to pytorch" is a page name
   return own ? [name, NAMES[target.toLowerCase()]] : [typed, ""];
 }
 
-function understood(typed) {  // the query, the same in other words, and the pages that come first
+function understood(typed) {  // the query, its synonyms, and the pages that come first
   const query = typed.trim().toLowerCase().replace(/\(\)$/, "").replace(/[?\s]+$/, "");
   const [short, bare] = [without(query), plain(query)];
   const within = word => ` ${bare} `.includes(` ${word} `);
@@ -38,17 +38,17 @@ function understood(typed) {  // the query, the same in other words, and the pag
   return { query: short, readings: [...new Set([query, short, bare, ...others])], first: longest === bare && thing ? thing.pages : [] };
 }
 
-function places([title, path, , , names], first, fitting) {  // where a page fits: its best fragment, and others that a whole name leads to
+function places([title, path, , , names], first, fitting) {  // matching places in a page: its best fragment, and fragments of whole names
   const way = path.match(DIRECTION);
   const places = new Map();
   for (const [name, fragment] of way?.[2] ? names : [[title, ""], ...names]) {
     const best = places.get(fragment) ?? { score: 0, name: "", fragment, length: Infinity };
     const at = first.findIndex(one => one === path + fragment || (way && fragment && one === fragment));
     const own = fitting(name);
-    const used = own && ["#source", "#config", "#arguments"].includes(fragment);  // used there, and no name of it
+    const used = own && ["#source", "#config", "#arguments"].includes(fragment);  // used there, but not its name
     const score = at >= 0 ? 9 - at / 9 + own / 99 : own - (used ? 0.5 : 0) - (own && own < 4 && CONTRIBUTORS.test(path) ? 1.5 : 0);
     const shown = name === title || !own ? "" : name;
-    const length = way && name === title ? 0 : (shown || title).length;  // a framework's name is rather the direction than a topic
+    const length = way && name === title ? 0 : (shown || title).length;  // a framework's name means a direction rather than a topic
     if (score > best.score || (score > 0 && score === best.score && length < best.length)) {
       places.set(fragment, { score, name: shown, fragment, length, used });
     }
@@ -61,8 +61,8 @@ function matches(typed) {
   const [name, target] = split(typed);
   const { query, readings, first } = understood(name);
   if (!query) return [];
-  const last = direction() || kept("pair");  // the direction that is chosen, or was read last, comes first
-  const fits = new Map();  // of the names, most of which stand on several pages
+  const last = direction() || kept("pair");  // the chosen or last visited direction comes first
+  const fits = new Map();  // cached per name, since most names are on several pages
   const fitting = name => {
     if (!fits.has(name)) fits.set(name, Math.max(...readings.map(reading => fit(name, reading))));
     return fits.get(name);
@@ -88,7 +88,7 @@ function matches(typed) {
 
 const topicOf = (names, fragment) => names.find(([, own]) => own === fragment)?.[0];
 
-function folded(results) {  // one topic in several directions is one result, at the place of the first of them
+function folded(results) {  // merges a topic's directions into one result, at the rank of the first
   const topics = new Map();
   const kept = results.filter(result => {
     const way = result.path.match(DIRECTION);
@@ -98,7 +98,7 @@ function folded(results) {  // one topic in several directions is one result, at
     else topics.set(way[2] + result.fragment, Object.assign(result, { ways: [result] }));
     return !first;
   });
-  for (const result of direction() ? topics.values() : []) {  // the chosen direction is there, whatever the names of its frameworks are
+  for (const result of direction() ? topics.values() : []) {  // always include the chosen direction
     const path = result.path.replace(DIRECTION, `translate/${direction()}$2.html`);
     const page = window.INDEX.find(([, own]) => own === path);
     if (page && !result.ways.some(way => way.path === path)) result.ways.unshift({ ...result, title: page[0], path, added: true });
@@ -106,7 +106,7 @@ function folded(results) {  // one topic in several directions is one result, at
   return kept;
 }
 
-function near(typed) {  // the terms that share most pairs of letters with what was typed
+function near(typed) {  // the terms that share most letter pairs with the query
   const pairs = text => new Set([...text].slice(1).map((letter, i) => text[i] + letter));
   const wanted = pairs(typed.trim().toLowerCase());
   const names = window.INDEX.flatMap(([title, , , , names]) => [title, ...names.map(([name]) => name)]);

@@ -12,7 +12,7 @@ function choose(index) {
   options[index]?.scrollIntoView({ block: "nearest" });
 }
 
-function option(tag, { path, fragment }) {  // an element that can be chosen and leads there
+function option(tag, { path, fragment }) {  // a selectable element that links there
   const made = document.createElement(tag);
   made.setAttribute("role", "option");
   made.dataset.href = root + path + fragment;
@@ -53,7 +53,7 @@ function entry(result) {
   return group;
 }
 
-function nothing() {  // what is offered where nothing is found: the nearest terms, and the glossary
+function nothing() {  // suggestions if nothing is found: the nearest terms and the glossary
   const none = document.createElement("div");
   none.setAttribute("role", "option");
   none.setAttribute("aria-disabled", "true");
@@ -86,7 +86,7 @@ function follow(chosen) {
   else location.href = chosen.dataset.href;
 }
 
-found.addEventListener("mousedown", event => event.preventDefault());  // the box keeps the focus, so that a click is one
+found.addEventListener("mousedown", event => event.preventDefault());  // keep the focus in the box, so that a click registers
 found.addEventListener("click", event => {
   const chosen = event.target.closest(`div${CHOICES}`);
   if (chosen) follow(chosen);

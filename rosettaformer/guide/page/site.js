@@ -4,7 +4,7 @@ const root = document.body.dataset.root;
 const kept = name => { try { return localStorage.getItem(name) ?? ""; } catch { return ""; } };
 const keep = (name, value) => { try { if (value) localStorage.setItem(name, value); else localStorage.removeItem(name); } catch {} };
 
-// the contents stay below the header, and what else is sticky below the contents
+// the contents stick below the header, and other sticky elements below the contents
 const contents = document.querySelector("nav.here");
 const cut = ["figure.code pre", ".scroll", ".printed"].join();
 function measure() {
@@ -18,7 +18,7 @@ addEventListener("resize", measure);
 addEventListener("load", measure);
 measure();
 
-// ---- the section that is read is marked in the contents
+// ---- marks the current section in the contents
 if (contents) {
   const links = new Map(all("a", contents).map(link => [document.getElementById(link.hash.slice(1)), link]));
   const mark = () => {
@@ -36,7 +36,7 @@ if (contents) {
   mark();
 }
 
-// ---- light and dark, kept for the other pages
+// ---- light and dark theme, remembered across pages
 document.getElementById("theme").addEventListener("click", () => {
   const page = document.documentElement;
   const dark = page.dataset.theme ? page.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
@@ -44,20 +44,20 @@ document.getElementById("theme").addEventListener("click", () => {
   keep("theme", page.dataset.theme);
 });
 
-// ---- the framework that the reader knows and the one that they want, kept for the other pages
+// ---- the known and the wanted framework, remembered across pages
 const FRAMEWORKS = all("#know option").map(option => option.value).filter(Boolean);
 const frameworkOf = title => FRAMEWORKS.find(name => title.includes(name)) ?? title;
-const rank = framework => [kept("know"), kept("want"), ...FRAMEWORKS].indexOf(framework);  // what is known comes first, then what is wanted
+const rank = framework => [kept("know"), kept("want"), ...FRAMEWORKS].indexOf(framework);  // the known framework first, then the wanted one
 const DIRECTION = /translate\/(\w+-to-\w+)((?:-\w+)?)\.html$/;
-const here = location.pathname.match(DIRECTION)?.[1];  // the direction that this page is about
+const here = location.pathname.match(DIRECTION)?.[1];  // this page's direction
 if (here) keep("pair", here);
 
-function direction() {  // the chosen one, empty if there is none
+function direction() {  // the chosen direction, or empty
   const [know, want] = [kept("know"), kept("want")];
   return know && want && know !== want ? `${know}-to-${want}`.toLowerCase() : "";
 }
 
-function arrange() {  // all of the page that follows the choice, but for tabs and columns, which listen to the event
+function arrange() {  // updates everything that follows the choice except tabs and columns, which listen to the event
   const chosen = direction();
   for (const link of all("a[data-direction]")) {
     if (chosen) link.href = link.href.replace(/\w+-to-\w+?(?=[-.])/, chosen);
@@ -80,13 +80,13 @@ for (const select of all("#know, #want")) {
 }
 arrange();
 
-// ---- a button on every block of code, which copies it; of a session in a console the commands
+// ---- a copy button on every code block; in console sessions it copies the commands
 const said = document.createElement("p");
 said.className = "unseen";
 said.setAttribute("role", "status");
 document.body.append(said);
 
-function copied(blocks) {  // the text of what is shown of the blocks
+function copied(blocks) {  // the visible text of the blocks
   return blocks.map(block => {
     const copy = block.cloneNode(true);
     if (copy.querySelector(".gp")) all(".gp, .go", copy).forEach(part => part.remove());
@@ -94,7 +94,7 @@ function copied(blocks) {  // the text of what is shown of the blocks
   }).join("\n") + "\n";
 }
 
-function copies(holder, what, blocks) {  // gives the holder its button
+function copies(holder, what, blocks) {  // adds the button to the holder
   const button = document.createElement("button");
   button.type = "button";
   button.className = "copy";
@@ -104,7 +104,7 @@ function copies(holder, what, blocks) {  // gives the holder its button
     try {
       await navigator.clipboard.writeText(copied(blocks()));
       button.textContent = said.textContent = "Copied";
-    } catch { button.textContent = said.textContent = "Not copied: the browser does not allow it"; }
+    } catch { button.textContent = said.textContent = "Not copied: blocked by the browser"; }
     setTimeout(() => { button.textContent = "Copy"; said.textContent = ""; }, 2000);
   });
   holder.prepend(button);
@@ -115,7 +115,7 @@ for (const head of all(".compare th")) {
   copies(head, `the column ${head.querySelector("b").textContent}`, column);
 }
 
-// ---- of an output what is not covered is shown on demand
+// ---- folds the not-covered lines of an output
 for (const part of all(".folded")) {
   const button = document.createElement("button");
   const count = part.textContent.trim().split("\n").length;
@@ -124,17 +124,17 @@ for (const part of all(".folded")) {
   const fold = hidden => {
     part.hidden = hidden;
     button.setAttribute("aria-expanded", String(!hidden));
-    button.textContent = `${hidden ? "Show" : "Hide"} ${count} lines on what is not covered`;
+    button.textContent = `${hidden ? "Show" : "Hide"} ${count} lines that are not covered`;
   };
   button.addEventListener("click", () => fold(!part.hidden));
   part.before(button, "\n");
   fold(true);
 }
 
-// ---- contents at the side are folded where they stand above the text
+// ---- folds the side contents if they are above the text
 if (matchMedia("(max-width: 68rem)").matches) for (const contents of all(".contents details")) contents.open = false;
 
-// ---- what has one of its classes alone: [data-class] names them, [data-filter] is a button for one
+// ---- filters by class: [data-class] lists the classes, [data-filter] is a button for one
 {
   const buttons = all("[data-filter]");
   const things = all("[data-class]");
@@ -148,13 +148,13 @@ if (matchMedia("(max-width: 68rem)").matches) for (const contents of all(".conte
     document.getElementById("filtered").textContent = chosen ? `${shown} of ${things.length}` : "";
   };
   buttons.forEach(button => button.addEventListener("click", () => filter(button.dataset.filter)));
-  addEventListener("hashchange", () => {  // a link leads to what the filter hides
+  addEventListener("hashchange", () => {  // a link may lead to a hidden element
     const target = document.getElementById(location.hash.slice(1));
     if (buttons.length && target?.closest("[hidden]")) { filter(""); target.scrollIntoView(); }
   });
 }
 
-// ---- tabs: [data-tabs] holds sections with data-tab, one of which is shown; the same name is chosen on every page
+// ---- tabs: [data-tabs] holds sections with data-tab and shows one; the choice carries over to other pages
 function tabs(holder) {
   const panels = all(":scope > [data-tab]", holder);
   const list = document.createElement("div");

@@ -1,8 +1,10 @@
-"""Makes pages "from X to Y": each name's counterpart, what differs, measured when the page is built, and a worked example.
+"""Creates the pages "from X to Y": counterparts of names, differences measured at build time, and a
+worked example.
 
-One table of topics has a column for each framework (`table`); a direction is a pair of its columns, and has an overview and a page for each
-section of the topics (`direction`). Every snippet of it is executed in its
-framework's process (`server`, `measurement`), and the class of a row follows from the names and the measurements (`classes`).
+A table of topics has one column per framework (`table`). A direction is a pair of columns, with an
+overview and a page per section (`direction`). Every snippet runs in its framework's process
+(`snippet_process`, `measurement`), and names and measurements determine the class of a row
+(`classes`).
 """
 
 from collections.abc import Iterator
@@ -19,7 +21,10 @@ DIRECTIONS = tuple((one, other) for one in FRAMEWORKS for other in FRAMEWORKS if
 
 
 def pages(run: "Run") -> Iterator[Page]:
-    """Yields the index, and the pages of each direction. Raises ValueError if a snippet fails, or a measurement refutes a declaration."""
+    """Yields the index and the pages of each direction.
+
+    Raises ValueError if a snippet fails or a measurement contradicts a declaration.
+    """
     measured = measurement.measure(cpus=run.cpus)
     if problems := classes.check(rows(), measured.values):
         raise ValueError("rows that the measurement refutes:\n  " + "\n  ".join(problems))

@@ -1,4 +1,4 @@
-"""The class of a row in one direction: what changes for someone who knows the first framework."""
+"""Classifies a row in one direction: what changes for someone who knows the first framework."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
@@ -8,18 +8,18 @@ from .measurement import Values
 from .snippets import alike
 from .table import FRAMEWORKS, Row
 
-# class -> its title and its explanation, the gravest last
+# class -> (title, explanation), most serious last
 CLASSES = {
-    "same": ("Same", "the same name, and the same behaviour"),
-    "name": ("Different name", "the same behaviour under a different name"),
+    "same": ("Same", "same name and same behaviour"),
+    "name": ("Different name", "same behaviour under another name"),
     "default": ("Different default", "pass the argument explicitly, or the numbers differ"),
-    "meaning": ("Same name, different behaviour", "the code runs, and is wrong"),
-    "absent": ("Absent", "one of the two, or each of them, has nothing of the kind: the code is what to write"),
+    "meaning": ("Same name, different behaviour", "the code runs but gives wrong numbers"),
+    "absent": ("Absent", "one or both frameworks have no counterpart; the code shows what to write"),
 }
 
 
 def relation(row: Row, one: str, other: str, values: Values) -> str:
-    """Returns the class of the row from one framework to the other: it follows from the names and the measurements."""
+    """Returns the class of the row in a direction, from names and measurements."""
     if not (row.cells[one].names and row.cells[other].names):
         return "absent"
     measured = _measured(row, values)
@@ -30,7 +30,7 @@ def relation(row: Row, one: str, other: str, values: Values) -> str:
 
 
 def groups(row: Row, values: Values) -> list[list[str]]:
-    """Returns the frameworks in groups with equal measurements."""
+    """Groups the frameworks by equal measurements."""
     found: list[list[str]] = []
     measured = _measured(row, values)
     for framework, value in measured.items():
@@ -40,7 +40,7 @@ def groups(row: Row, values: Values) -> list[list[str]]:
 
 
 def check(rows: Sequence[Row], values: Values) -> list[str]:
-    """Returns what the values refute: codes of a row that disagree, and wrongly declared classes and groups."""
+    """Returns the contradictions: code that disagrees, wrong classes, wrong groups."""
     return [f"{row.id}: {problem}" for row in rows for problem in (*_codes(row, values), *_declared(row, values))]
 
 
@@ -58,13 +58,13 @@ def _declared(row: Row, values: Values) -> Iterator[str]:
         return
     found = groups(row, values)
     if row.kind and len(measured) < 2:
-        yield f"a row of kind {row.kind} must be measured in two frameworks; it is in {', '.join(measured)}"
+        yield f"a row of kind {row.kind} must be measured in at least two frameworks; only {', '.join(measured)} is"
     elif row.kind and len(found) < 2 and (row.kind == "meaning" or row.groups):
-        yield f"it is declared to be of other {row.kind}; all measure {next(iter(measured.values()))}"
+        yield f"it is declared to have another {row.kind}, but all measure {next(iter(measured.values()))}"
     elif not row.kind and len(found) > 1:
-        yield f"it has no kind, and the measurements differ: {measured}"
+        yield f"it declares no kind, but the measurements differ: {measured}"
     if row.groups and {frozenset(part.split()) for part in row.groups.split("|")} != {frozenset(group) for group in found}:
-        yield f"the groups must be {' | '.join(' '.join(group) for group in found)}; declared are {row.groups}: {measured}"
+        yield f"the groups must be {' | '.join(' '.join(group) for group in found)}; got {row.groups}: {measured}"
 
 
 def _measured(row: Row, values: Values) -> Mapping[str, Any]:

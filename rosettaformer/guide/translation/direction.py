@@ -1,4 +1,4 @@
-"""Makes the pages of one direction: an overview, and a page for each section of the topics."""
+"""Creates the pages of one direction: an overview, and a page for each section of topics."""
 
 import functools
 import itertools
@@ -32,7 +32,7 @@ SHOWN_STEPS = (1, 2, 5, 10, 20)  # whose losses are shown
 
 
 def pages(one: str, other: str, measured: Measured) -> Iterator[Page]:
-    """Yields the overview of the direction from one framework to the other, and a page for each section of the topics."""
+    """Yields the overview of a direction and a page for each section of topics."""
     groups: dict[str, list[dict[str, Any]]] = {}
     for row in rows():  # what both lack is written in both: its code is there
         groups.setdefault(row.section, []).append(_entry(row, one, other, measured))
@@ -66,18 +66,18 @@ def pages(one: str, other: str, measured: Measured) -> Iterator[Page]:
 
 
 def path(one: str, other: str, section: str = "") -> str:
-    """Returns the path of a direction's overview, or of its page about a section."""
+    """Returns the path of a direction's overview or of one of its section pages."""
     return f"translate/{'-'.join(filter(None, (f'{one}-to-{other}', section)))}.html"
 
 
 def counts(entries: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """Returns how many topics there are of each class."""
+    """Counts the topics of each class."""
     found = Counter(entry["relation"] for entry in entries)
     return {name: found[name] for name in CLASSES}
 
 
 def show(value: Any) -> str:
-    """Returns a value as the pages show it: a number to six digits, lists in brackets."""
+    """Formats a value: numbers to six digits, lists in brackets."""
     if isinstance(value, float):
         return "NaN" if math.isnan(value) else f"{value:.6g}"
     if isinstance(value, list | tuple):
@@ -88,7 +88,7 @@ def show(value: Any) -> str:
 
 
 def _overview(one: str, other: str, entries: Sequence[Mapping[str, Any]], measured: Measured) -> dict[str, Any]:
-    """Returns what the overview has of all topics: the differing ones, the worked example, the layouts of weights."""
+    """Returns the overview's contents: differing topics, the worked example, weight layouts."""
     differing = [entry for entry in entries if entry["relation"] in ("meaning", "default")]
     return {
         "counts": counts(entries),
@@ -109,7 +109,7 @@ def _entry(row: Row, one: str, other: str, measured: Measured) -> dict[str, Any]
 
 
 def _names(entry: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yields the words by which the search finds a topic: its title first, by which its results on several of these pages are named."""
+    """Yields a topic's search terms, its title first; results on several pages share the title."""
     for name in (entry["row"].title, *(name for cell in entry["cells"] for name in cell["cell"].names)):
         yield name, f"#{entry['row'].id}"
 
@@ -133,7 +133,7 @@ def _part(framework: str, part: str) -> Any:
 
 @functools.cache
 def _decided() -> Mapping[str, str]:
-    """Returns decision -> the component whose page shows it: the first that it governs."""
+    """Returns decision -> the component whose page shows it, the first one it governs."""
     return {id: component for component in reversed(ORDER) for id in governing(component)}
 
 
@@ -143,7 +143,7 @@ def _block(text: str, origin: str, label: str) -> Any:
 
 
 def _layouts(one: str, other: str, tables: Mapping[str, Sequence[Sequence[str]]]) -> Iterator[dict[str, Any]]:
-    """Yields the parameters of the components as the two ports hold them."""
+    """Yields the components' parameters as the two ports store them."""
     config = preset("tiny", attention_bias=True, output_bias=True)
     for component in COMPONENTS:
         for name, axes in parameters.axes(config, component).items():

@@ -1,4 +1,4 @@
-"""The worked example: one block in every framework, with the same weights and batches."""
+"""The worked example: one block in each framework, with the same weights and batches."""
 
 import functools
 import re
@@ -28,7 +28,7 @@ def file(framework: str) -> Traversable:
 
 @functools.cache
 def parts(framework: str) -> dict[str, Code]:
-    """Returns the regions of the file, by name."""
+    """Returns the regions of the file by name."""
     text = file(framework).read_text(encoding="utf-8")
     found = re.findall(r"^# region (\w+)\n(.*?)\n+# endregion", text, re.MULTILINE | re.DOTALL)
     origin = f"rosettaformer/guide/snippets/translation/block_{framework}.py"
@@ -36,7 +36,7 @@ def parts(framework: str) -> dict[str, Code]:
 
 
 def task() -> tuple[dict[str, np.ndarray], list[tuple[np.ndarray, np.ndarray]], np.ndarray]:
-    """Returns canonical weights, batches (x, y) of axes b t d, and an input to compare outputs on; all float32."""
+    """Returns canonical weights, batches (x, y) `b t d`, and a test input, in float32."""
     rng = np.random.default_rng(0)
 
     def normal(*shape: int) -> Any:

@@ -1,4 +1,4 @@
-"""Measures the value of every snippet: a process for each framework, side by side."""
+"""Measures the value of every snippet, with one process per framework in parallel."""
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +19,7 @@ Values = Mapping[str, Mapping[str, Mapping[str, Any]]]
 
 @dataclass(frozen=True)
 class Measured:
-    """values: of all snippets. examples: the results of each framework's worked example. layouts: the weight table of each port."""
+    """Values of all snippets, results of the worked examples, and the ports' weight tables."""
 
     values: Values
     examples: Mapping[str, Any] = field(default_factory=dict)
@@ -27,9 +27,10 @@ class Measured:
 
 
 def measure(only: Sequence[str] = (), cpus: int = 2) -> Measured:
-    """Executes the snippets of the rows with these ids, by default of all, and then the worked examples; returns what they give.
+    """Runs the snippets of the rows with these ids (default: all rows and the worked examples) and
+    returns the results.
 
-    Raises ValueError if a process or a snippet fails, naming all of them.
+    Raises ValueError, listing all failures, if a process or a snippet fails.
     """
     with ThreadPoolExecutor(cpus) as pool:  # the slowest first
         answers = dict(pool.map(lambda framework: (framework, ask(framework, only)), reversed(FRAMEWORKS)))
@@ -48,9 +49,7 @@ def measure(only: Sequence[str] = (), cpus: int = 2) -> Measured:
 
 
 def ask(framework: str, only: Sequence[str] = ()) -> dict[str, Any]:
-    """Returns what one framework's process answers: "values", each with its seconds or an error; if all rows are asked also "example" and
-    "layout".
-    """
+    """Returns one framework's "values", and for all rows "example" and "layout"."""
     environment = ENVIRONMENT | ({"XLA_FLAGS": QUICK_XLA} if framework == "flax" else {})
     child = Child(f"{__package__}.snippet_process", framework, 2, f"the {framework} snippets'", environment=environment)
     try:

@@ -1,4 +1,4 @@
-"""The process of one framework: it executes the snippets of its column, one after another, and returns their values."""
+"""The process of one framework: runs the snippets of its column and returns their values."""
 
 import contextlib
 import importlib
@@ -25,8 +25,10 @@ PORTS = {
 
 
 class Server:
-    """One column. `values` returns for every row the value of `code`, of `measure`, and how many `claims` hold: {"value": ...} or
-    {"error": ...}, with "seconds"."""
+    """One column. `values` returns for every row {"value": ...} or {"error": ...}, with "seconds".
+
+    It covers `code`, `measure` and the number of `claims` that hold.
+    """
 
     def __init__(self, framework: str) -> None:
         if framework not in FRAMEWORKS:
@@ -36,7 +38,7 @@ class Server:
         self._names = snippets.namespace(framework)
 
     def values(self, only: list[str]) -> dict[str, dict[str, Value]]:
-        """Returns the values of the rows with these ids; of all rows if none is named."""
+        """Returns the values of the rows with these ids (default: all rows)."""
         chosen = [row for row in rows() if not only or row.id in only]
         with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):  # snippets write their files here
             return {row.id: {part: self._value(row, part) for part in PARTS if getattr(self._cell(row), part)} for row in chosen}
@@ -47,7 +49,7 @@ class Server:
             return snippets.plain(runpy.run_path(str(example.file(self._framework)))["results"](*example.task()))
 
     def layout(self) -> list[list[str]]:
-        """Returns the weight table of our port: end of the canonical name, native name, native axes."""
+        """Returns our port's weight table: canonical suffix, native name, native axes."""
         module, table = PORTS[self._framework]
         return [list(row) for row in getattr(importlib.import_module(module), table)]
 
@@ -70,7 +72,7 @@ class Server:
         return snippets.plain(snippets.execute(text, self._names_of(row), f"{row.id}.{self._framework}.{part}"))
 
     def _held(self, row: Row) -> int:
-        """Returns how many claims hold. Raises ValueError, naming all that do not."""
+        """Returns the number of claims. Raises ValueError, listing all claims that fail."""
         claims = self._cell(row).claims
         origin = f"{row.id}.{self._framework}.claims"
         if refuted := list(snippets.refuted(claims, self._names_of(row), origin)):

@@ -1,4 +1,4 @@
-"""Executes snippets: in which namespace, what their values are as plain data, and which distribution fits fresh parameters."""
+"""Runs snippets, converts values to plain data, and fits distributions to initial parameters."""
 
 import ast
 import importlib
@@ -28,7 +28,7 @@ IMPORTS = {
 
 
 def namespace(framework: str) -> dict[str, Any]:
-    """Returns the names that the framework's imports bind. Imports the framework."""
+    """Imports the framework and returns the names that its imports define."""
     if framework == "keras":
         importlib.import_module("impl_tf.framework")  # chooses the backend of Keras
     names: dict[str, Any] = {"fitted": fitted, "refused": refused, "outcome": outcome, "defaults": defaults}
@@ -38,7 +38,9 @@ def namespace(framework: str) -> dict[str, Any]:
 
 
 def execute(code: str, names: dict[str, Any], origin: str = "<snippet>") -> Any:
-    """Runs the statements in the namespace; returns the value of the last one if it is an expression, otherwise None."""
+    """Runs the statements in the namespace; returns the value of the last one if it is an
+    expression, otherwise None.
+    """
     tree = ast.parse(code, origin)
     last = tree.body[-1] if tree.body else None
     if not isinstance(last, ast.Expr):
@@ -50,7 +52,9 @@ def execute(code: str, names: dict[str, Any], origin: str = "<snippet>") -> Any:
 
 
 def refuted(claims: str, names: dict[str, Any], origin: str) -> Iterator[str]:
-    """Yields each assertion that does not hold, with what came, and each other statement that fails."""
+    """Yields each assertion that fails, with the actual value, and each other statement that
+    raises.
+    """
     for node in ast.parse(claims, origin).body:
         try:
             if isinstance(node, ast.Assert):
@@ -65,13 +69,13 @@ def refuted(claims: str, names: dict[str, Any], origin: str) -> Iterator[str]:
 
 
 def given(statements: str) -> dict[str, Any]:
-    """Returns what the statements bind, which see only NumPy."""
+    """Returns the names that the statements define; they see only NumPy."""
     execute(statements, names := {"np": np})
     return {name: value for name, value in names.items() if name not in ("np", "__builtins__")}
 
 
 def native(framework: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the inputs with each array as one of the framework."""
+    """Returns the inputs with arrays converted to the framework."""
     if framework == "numpy":
         return dict(given)
     convert = {
@@ -84,10 +88,9 @@ def native(framework: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """Returns the value as plain data: numbers, strings, None, and lists and mappings of them. Arrays become nested lists; dtypes, their
-    names.
+    """Returns the value as plain data: numbers, strings, None, and lists and mappings of them.
 
-    Raises ValueError on any other value.
+    Arrays become nested lists, dtypes their names. Raises ValueError for any other value.
     """
     if value is None or isinstance(value, bool | int | float | str):
         return str(value) if isinstance(value, str) else value
@@ -108,7 +111,10 @@ def plain(value: Any) -> Any:
 
 
 def alike(one: Any, other: Any, absolute: float = 0.0) -> bool:
-    """Whether two values are the same up to the rounding of float32. absolute: by how much numbers may differ in any case."""
+    """Returns whether two values agree up to float32 rounding.
+
+    absolute: absolute tolerance for numbers.
+    """
     if isinstance(one, list) and isinstance(other, list):
         return len(one) == len(other) and all(map(alike, one, other, [absolute] * len(one)))
     if isinstance(one, dict) and isinstance(other, dict):
@@ -120,7 +126,7 @@ def alike(one: Any, other: Any, absolute: float = 0.0) -> bool:
 
 
 def refused(action: Callable[[], Any], error: type[Exception] = Exception) -> bool:
-    """Whether the action raises the error."""
+    """Returns whether the action raises the error."""
     try:
         action()
     except error:
@@ -137,17 +143,18 @@ def outcome(action: Callable[[], Any], error: type[Exception] = Exception) -> An
 
 
 def defaults(function: Callable[..., Any]) -> dict[str, Any]:
-    """Returns the arguments of a function or of a class with their defaults; "required" of one without."""
+    """Returns the arguments of a function or class with their defaults, or "required"."""
     made = function.__init__ if isinstance(function, type) else function  # type: ignore[misc]  # a metaclass hides the arguments
     found = inspect.signature(made).parameters.items()
     return {name: "required" if one.default is one.empty else one.default for name, one in found}
 
 
 def fitted(kernel_io: np.ndarray, fan_out: int | None = None) -> str:
-    """Returns the formula of a kernel's numbers, such as `Glorot uniform, U(±√(6/(fan_in + fan_out)))`, and the measured deviation.
+    """Returns the formula of a kernel's initial values, such as `Glorot uniform, U(±√(6/(fan_in +
+    fan_out)))`, and the measured standard deviation.
 
-    kernel_io: with axes inputs, outputs. fan_out: if it is not the number of outputs. A formula fits if its deviation is within 4 % of the
-    measured one; the nearest is returned.
+    kernel_io: a kernel of axes inputs, outputs. fan_out: if it differs from the number of outputs.
+    A formula fits if its deviation is within 4 % of the measured one; the closest is returned.
     """
     inputs, outputs = kernel_io.shape[0], fan_out or kernel_io.shape[1]
     deviation, largest = float(kernel_io.std()), float(np.abs(kernel_io).max())

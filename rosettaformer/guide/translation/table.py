@@ -1,4 +1,4 @@
-"""The table of topics: a row for each, with a column for each framework. Every page "from X to Y" is a pair of its columns."""
+"""The table of topics: one row per topic, one column per framework."""
 
 import functools
 from collections.abc import Mapping
@@ -36,10 +36,10 @@ PARTS = ("code", "measure", "claims")  # what is executed of a cell
 class Cell:
     """A topic in one framework.
 
-    names: its names there, the usual one first; empty if the framework has no counterpart. code: the same behaviour as in the other
-    columns, in this framework; its last line is an expression, whose values agree along the row. measure: an expression, after statements
-    if needed, whose value the row compares. note: what else to know. claims: statements whose assertions
-    hold: what the note, or the row's text, says of this framework.
+    names: its names there, the usual one first; empty if there is no counterpart. code: code with
+    the same behaviour as in the other columns; its last line is an expression whose value agrees
+    along the row. measure: an expression, optionally after statements, whose value the row
+    compares. note: additional remarks. claims: assertions that verify the note or the row's text.
     """
 
     names: tuple[str, ...] = ()
@@ -53,10 +53,11 @@ class Cell:
 class Row:
     """A topic.
 
-    given: statements that set the inputs, in NumPy; every framework gets its own arrays of them. measured: what the cells' `measure` gives;
-    kind: the kind of a difference in it, a `default` or a `meaning`; without a kind the columns must agree. groups: the columns with equal
-    measurements, such as `numpy pytorch | keras`, refused if the measurements differ from them; empty if they depend on the machine. apart:
-    why the values of `code` need not agree. links: decisions, components and defects by their names.
+    given: statements that define the inputs in NumPy, converted for each framework. measured: what
+    `measure` returns. kind: the kind of difference, `default` or `meaning`; without a kind, the
+    columns must agree. groups: columns with equal measurements, such as `numpy pytorch | keras`,
+    checked against the measurements; empty if they depend on the machine. apart: why the values of
+    `code` may differ. links: names of decisions, components and known bugs.
     """
 
     id: str
@@ -79,7 +80,7 @@ class Row:
 
 @functools.cache
 def rows() -> tuple[Row, ...]:
-    """Returns all rows, in the order of the sections. Raises ValueError if a file does not hold rows, or two rows have the same id."""
+    """Returns all rows in order. Raises ValueError for an invalid file or a repeated id."""
     folder = resources.files("rosettaformer.guide") / "snippets" / "translation"
     found: dict[str, Row] = {}
     for section in SECTIONS:
@@ -91,7 +92,7 @@ def rows() -> tuple[Row, ...]:
 
 
 def _row(section: str, block: Block) -> Row:
-    """Returns a row. Its field `pytorch` has the names of that column, `pytorch.code`, ... the rest of it."""
+    """Returns a row. `pytorch` holds that column's names, `pytorch.code` its code."""
     where = f"{section}.txt: {block.id}"
     values: dict[str, Any] = {}
     columns: dict[str, dict[str, str]] = {framework: {} for framework in FRAMEWORKS}
@@ -114,7 +115,7 @@ def _row(section: str, block: Block) -> Row:
 
 
 def _cell(where: str, values: Mapping[str, str]) -> Cell:
-    """Returns a cell. The statements of `start` come before each snippet that reads a name that they bind."""
+    """Returns a cell. Snippets that use names of `start` begin with its statements."""
     known(f"{where}: a field", values, ["names", "start", "note", *PARTS])
     names = tuple(prose(values["names"]).split("; ")) if "names" in values else ()
     start = values.get("start", "")

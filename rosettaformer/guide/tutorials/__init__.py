@@ -1,4 +1,4 @@
-"""Tutorials: a model ported from an empty file, a backend, a component; and the documents on ports. The tests execute every step."""
+"""Tutorials (port a model, add a backend or component) and the documents on ports."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -12,15 +12,15 @@ from .session import Session
 if TYPE_CHECKING:
     from ..build import Run
 
-# words for the search, each by itself or with the fragment of the section about it
+# search terms, each a string or (string, fragment of a section)
 Names = tuple[str | tuple[str, str], ...]
-NUMBERS = "From an empty file to the numbers of transformers, with"
+NUMBERS = "From an empty file to the same numbers as transformers, with"
 PORT: Names = (
     "port a model", ("new-port", "#start"), ("rosettaformer list", "#start"), ("rosettaformer check", "#parts"), ("config", "#parts"),
     ("rosettaformer diagnose", "#attention"), ("dtypes", "#half"), ("noise", "#half"), ("tolerance", "#half"),
     ("check --checkpoint", "#weights"), ("rosettaformer convert", "#weights"), ("JUnit", "#ci"), ("pytest", "#ci"),
 )  # fmt: skip
-DECODER = "RMS norms, rotary positions, a gated feed-forward, grouped heads, a cache"
+DECODER = "RMS norms, RoPE, a gated feed-forward, grouped heads, a KV cache"
 LLAMA: Names = (
     "port a model", "Llama", "LlamaForCausalLM", ("RoPE", "#rotation"), ("SwiGLU", "#parts"), ("RMSNorm", "#parts"),
     ("grouped-query attention", "#attention"), ("GQA", "#attention"), ("bfloat16", "#half"), ("KV cache", "#cache"),
@@ -42,20 +42,20 @@ TUTORIALS: tuple[tuple[str, str, str, str, Names], ...] = (
     ),
     ("port-llama", "port_llama", "Port Llama 3 to PyTorch", f"{DECODER}.", LLAMA),
     (
-        "port-llama-flax", "port_llama_flax", "Port Llama 3 to Flax NNX", f"{DECODER}; and what differs from PyTorch.",
+        "port-llama-flax", "port_llama_flax", "Port Llama 3 to Flax NNX", f"{DECODER}, and the differences from PyTorch.",
         (*LLAMA, "PyTorch to Flax", ("nnx.LinearGeneral", "#attention"), ("nnx.Einsum", "#attention"), ("nnx.Cache", "#cache"),
          ("static cache", "#cache"), ("dynamic_update_slice", "#cache"), ("jax_enable_x64", "#parts"), ("nnx.eval_shape", "#weights")),
     ),
     (
-        "add-a-backend", "add_a_backend", "Add a backend", "A fifth one in plain Python lists, from softmax to the whole model.",
+        "add-a-backend", "add_a_backend", "Add a backend", "A backend in plain Python lists, from softmax to the whole model.",
         ("rosettaformer.ports", "entry point", "NotCovered", "another language"),
     ),
     (
-        "add-a-component", "add_a_component", "Add a component", "LayerScale: reference, gradient, cases, defect, three ports.",
+        "add-a-component", "add_a_component", "Add a component", "LayerScale: reference, gradient, cases, known bug, three ports.",
         ("LayerScale", "contributing"),
     ),
 )  # fmt: skip
-# folder -> `file#region` of what a tutorial has wrong at first -> the sections that repair it
+# folder -> `file#region` with a deliberate bug -> the sections that fix it
 REPAIRED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "port_torch": {"gpt2.py#dot_product": ("attention", "half")},
     "port_keras": {"gpt2.py#feed_forward": ("parts",), "gpt2.py#dot_product": ("half",), "port.py#multi_head": ("heads",)},
@@ -67,13 +67,13 @@ REPAIRED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 # (page, file of docs/, title, summary, names for the search)
 DOCUMENTS: tuple[tuple[str, str, str, str, Names], ...] = (
     (
-        "the-port-file", "ports.md", "The port file", "All that a port may say: components, weights, call, config, dtypes and modes.",
+        "the-port-file", "ports.md", "The port file", "All options of a port file: components, weights, call, config, dtypes and modes.",
         ("port file", "port.py", "framework", "components", "modes", ("config", "#cover-more-than-one-config"), ("NotCovered", "#call"),
          ("zeros_btd", "#call"), ("keep", "#inputs-and-outputs"), ("dtypes", "#dtypes-modes-and-suite"),
          ("evaluation mode", "#components"), ("fused kernel", "#weights"), ("rename table", "#weights")),
     ),
     (
-        "what-diagnosis-says", "diagnosis.md", "What diagnosis says", "How a mistake is found, and what each verdict means.",
+        "what-diagnosis-says", "diagnosis.md", "Understanding a diagnosis", "How diagnosis finds a bug, and what each verdict means.",
         ("diagnose", "rosettaformer diagnose", "module_paths", ("verdict", "#verdicts"), ("unexplained", "#verdicts"),
          ("indistinguishable", "#verdicts")),
     ),
@@ -85,10 +85,10 @@ START: Names = (
 
 
 def pages(run: "Run") -> Iterator[Page]:
-    """Yields the index, and a page for each tutorial and each document."""
+    """Yields the index and a page for each tutorial and document."""
     first = _session(run, "index", "start", {})
     yield Page(
-        "tutorials/index.html", "Start here", "tutorials.html.jinja", first, "Install, two commands, which page for which need.", START
+        "tutorials/index.html", "Start here", "tutorials.html.jinja", first, "Installation, two commands, and which page to read.", START
     )
     for file, folder, title, summary, names in TUTORIALS:
         template = f"tutorial-{file}.html.jinja"
@@ -105,13 +105,13 @@ def pages(run: "Run") -> Iterator[Page]:
 
 
 def _session(run: "Run", page: str, folder: str, repaired: Mapping[str, tuple[tuple[str, str], ...]]) -> dict[str, Session | str]:
-    """What the template of a page with steps is given; step: of `make evidence`, which records its consoles."""
+    """Returns the template's values. step: the `make evidence` step with its output."""
     step = f"tutorial-{page}"
     return {"session": Session(folder, repaired, run.evidence and run.evidence / step), "step": step}
 
 
 def _headings(template: str) -> tuple[tuple[str, str, str], ...]:
-    """Returns the numbered headings of a template and of those that it extends: (number, text, fragment)."""
+    """Returns a template's numbered headings, bases included: (number, text, fragment)."""
     text = (resources.files(__package__.rpartition(".")[0]) / "page" / template).read_text(encoding="utf-8")
     base = re.search(r'{% extends "(.*?)" %}', text)
     own = re.findall(r'<h2 id="([^"]+)"><span>(\d+)</span> (.+?)</h2>', text)

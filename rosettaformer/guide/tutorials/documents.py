@@ -1,4 +1,4 @@
-"""Shows documents of the project as pages: Markdown, whose code and tables look like those of the other pages."""
+"""Renders Markdown documents of the project as pages of the guide."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -13,15 +13,16 @@ PACKAGE = __package__.rpartition(".")[0]
 
 
 class Document:
-    """A page in Markdown: its title, and the text without it.
+    """A Markdown page, split into title and body.
 
-    origin: of its blocks of code. links: other documents -> their pages; links to any other document are removed. names: text in code
-    style -> the page that explains it, linked at its first occurrence. body: HTML. headings: (text, fragment) of each section.
+    origin: origin of its code blocks. links: other documents -> their pages; links to all other
+    documents are removed. names: text in code style -> the page that explains it, linked at its
+    first occurrence. body: HTML. headings: (text, fragment) of each section.
     """
 
     @classmethod
     def of_package(cls, file: str, links: Mapping[str, str], names: Mapping[str, str] | None = None) -> "Document":
-        """A file of docs/ that the package also contains."""
+        """Reads a file of docs/ that the package includes."""
         return cls(resources.files(PACKAGE).joinpath(file).read_text(encoding="utf-8"), f"docs/{file}", links, names)
 
     def __init__(self, text: str, origin: str, links: Mapping[str, str], names: Mapping[str, str] | None = None) -> None:
@@ -50,7 +51,7 @@ class Document:
         self.body = Markup(body)
 
     def _mark(self, tokens: Sequence[Any]) -> None:
-        """Gives headings their fragments and links their pages."""
+        """Adds fragments to headings and resolves links."""
         for token, after in pairwise(tokens):
             if token.type == "heading_open":
                 token.attrSet("id", slug(after.content))

@@ -1,4 +1,4 @@
-"""What the reader of a tutorial does, in the order of the page: files that grow, changes to them, commands and their output."""
+"""The steps of a tutorial: files that grow, changes, commands and their output."""
 
 import re
 import tomllib
@@ -17,10 +17,11 @@ LANGUAGES = {"py": "python", "toml": "toml"}
 
 
 class Step(NamedTuple):
-    """One step: `add` a text to the end of a file, `change` files by a diff, `run` commands, or `install` what the project declares.
+    """One step: `add` text to the end of a file, `change` files by a diff, `run` commands, or
+    `install` the project.
 
-    name: of the file that grows, otherwise of the snippet. text: the added text, the diff, or the commands. code: the exit code of the
-    commands. bug: the known bug that their diagnosis names.
+    name: the file that grows, otherwise the snippet. text: the added text, the diff, or the
+    commands. code: the exit code of the commands. bug: the known bug that their diagnosis names.
     """
 
     kind: str
@@ -31,10 +32,13 @@ class Step(NamedTuple):
 
 
 class Session:
-    """The steps of one page; its template takes them one after the other, so that what is shown is what is done.
+    """The steps of one page.
 
-    folder: of the page's snippets, below that of the tutorials. repaired: of texts that are wrong when they are added, `file#region` -> the
-    steps that repair them, as `Code` has them. consoles: a folder of recorded outputs, `BLOCK.console`, which need not exist.
+    The template calls them in order, so that the page shows exactly what runs.
+
+    folder: the page's snippets, in the tutorials' folder. repaired: `file#region` with a deliberate
+    bug -> the steps that fix it, as in `Code`. consoles: folder of recorded outputs
+    `BLOCK.console`; it may be missing.
     """
 
     def __init__(
@@ -47,7 +51,7 @@ class Session:
 
     @cached_property
     def blocks(self) -> Mapping[str, Step]:
-        """The blocks of commands in `commands.toml`: tables `passes` (exit code 0), `fails` (1) and `names.ID` (1, and a diagnosis)."""
+        """Command blocks: tables `passes` (exit code 0), `fails` (1), `names.ID` (1)."""
         table = tomllib.loads(self._read("commands.toml"))
         kinds = [(0, "", table.get("passes", {})), (1, "", table.get("fails", {}))]
         kinds += [(1, bug, blocks) for bug, blocks in table.get("names", {}).items()]
@@ -55,17 +59,17 @@ class Session:
 
     @property
     def recorded(self) -> bool:
-        """Whether there are outputs of all blocks, of the same commands."""
+        """Whether all blocks have recorded outputs of the same commands."""
         return all(map(self._console, self.blocks))
 
     def _console(self, name: str) -> str:
-        """The recorded console of a block; empty if there is none of these commands."""
+        """Returns the recorded output of a block; empty if its commands have none."""
         file = self._consoles / f"{name}.console" if self._consoles else None
         text = file.read_text(encoding="utf-8") if file and file.is_file() else ""
         return text if all(f"$ {line}\n" in text for line in self.blocks[name].text.splitlines()) else ""
 
     def add(self, file: str, region: str = "", caption: str = "") -> Code:
-        """Adds a file that the reader writes, or a region of one, at its end."""
+        """Appends a file that the reader writes, or a region of it."""
         text = self._read(file)
         text = regions(text)[region] if region else text
         grown = any(step.kind == "add" and step.name == file for step in self.steps)
@@ -74,20 +78,20 @@ class Session:
         return replace(code, repaired=self._repaired.get(f"{file}#{region}", ()))
 
     def change(self, name: str, caption: str = "") -> Code:
-        """Changes the reader's files by `name.diff`."""
+        """Applies `name.diff` to the reader's files."""
         text = self._read(f"{name}.diff")
         self.steps.append(Step("change", name, text))
         return self._code(f"{name}.diff", text, "diff", caption)
 
     def run(self, name: str) -> Code:
-        """Shows the commands of a block, with their output if it is recorded."""
+        """Shows the commands of a block, with their recorded output if there is one."""
         step = self.blocks[name]
         self.steps.append(step)
         commands = "".join(f"$ {line}\n" for line in step.text.splitlines())
         return self._code(f"commands.toml#{name}", self._console(name) or commands, "console", "")
 
     def final(self, file: str) -> Code:
-        """Shows a file of the reader as it is after all steps so far. Raises ValueError where a change does not fit it."""
+        """Shows a reader's file after all steps. Raises ValueError if a change fails."""
         text = ""
         for step in self.steps:
             if step.kind == "add" and step.name == file:
@@ -97,7 +101,7 @@ class Session:
         return self._code(f"{file}#final", text, LANGUAGES.get(file.rpartition(".")[2], "text"), file)
 
     def install(self, file: str) -> Code:
-        """Shows commands that install the project, which are not run."""
+        """Shows installation commands, which are not run."""
         text = self._read(file)
         self.steps.append(Step("install", file, text))
         return self._code(file, text, "sh", "")
@@ -110,7 +114,7 @@ class Session:
 
 
 def changed(text: str, diff: str, file: str) -> str:
-    """Returns the text of the file after a diff, which may be about others. Raises ValueError where its lines are not found once."""
+    """Applies a diff to the file. Raises ValueError unless each hunk matches once."""
     for part in re.split(r"^--- ", diff, flags=re.MULTILINE)[1:]:
         if part.partition("\n")[0] != f"a/{file}":
             continue
@@ -124,6 +128,6 @@ def changed(text: str, diff: str, file: str) -> str:
 
 
 def regions(text: str) -> Mapping[str, str]:
-    """Returns the parts of a file that begin with a line `# region NAME`, without these lines."""
+    """Returns the parts of a file that start with a line `# region NAME`, without that line."""
     parts = re.split(r"^ *# region (\w+)\n", text, flags=re.MULTILINE)
     return dict(zip(parts[1::2], parts[2::2], strict=True))

@@ -1,4 +1,4 @@
-"""The catalogue of defects: real porting mistakes, each a few lines that alter one component of the reference."""
+"""The catalogue of known bugs: real porting mistakes that alter one component of the reference."""
 
 import functools
 import importlib
@@ -13,10 +13,11 @@ __all__ = ["Alteration", "Defect", "all_defects", "defects_of", "injected"]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Defect(Alteration):
-    """An alteration that ports were seen to make.
+    """A known bug: an alteration found in real ports.
 
-    what: what is computed instead, with the formula. shows: how it shows, and which input reveals it. evidence: where it was made.
-    unobservable: why no output can reveal it; empty for a defect that the cases must catch.
+    what: what is computed instead, with the formula. shows: the symptoms, and which input triggers
+    them. evidence: where it was reported. unobservable: why no output can reveal it; empty if the
+    cases must catch it.
     """
 
     what: str
@@ -27,18 +28,22 @@ class Defect(Alteration):
 
 @functools.cache
 def all_defects() -> Mapping[str, Defect]:
-    """The catalogue by id. Raises ValueError if a family's two files differ in their ids, or a table is not as `records` has it."""
+    """Returns the catalogue by id.
+
+    Raises ValueError if a family's two files have different ids, or a table is invalid (see
+    `records`).
+    """
     return {id_: defect for name in families() for id_, defect in defects_of(name).items()}
 
 
 @functools.cache
 def defects_of(family: str) -> Mapping[str, Defect]:
-    """The defects of one family by id, in the order in which its Python file has them."""
+    """Returns the known bugs of one family by id, in the order of its Python file."""
     module, tables = importlib.import_module(f"{__name__}.{family}"), families()[family]
     altered: Altered = module.ALTERED
     variants: Variants = getattr(module, "VARIANTS", {})
     if odd := altered.keys() ^ tables.keys() | variants.keys() - altered.keys():
-        raise ValueError(f"{family}.py and {family}.toml must have the same ids; not in both: {', '.join(sorted(odd))}")
+        raise ValueError(f"{family}.py and {family}.toml must have the same ids; only in one: {', '.join(sorted(odd))}")
     return {
         id_: Defect(id=id_, replaces=replaces, variants=variants.get(id_, {}), **properties(family, tables, id_))
         for id_, replaces in altered.items()

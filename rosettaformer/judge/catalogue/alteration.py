@@ -1,6 +1,7 @@
-"""Alterations of the reference, their injection into it, and the commonest: of arguments, and of results.
+"""Alterations of the reference, how they are injected, and helpers that change arguments or
+results.
 
-An alteration applies to every call of the functions that it replaces, or to the calls within a part of the
+An alteration applies to every call of the functions it replaces, or to the calls in one part of the
 model.
 """
 
@@ -27,9 +28,10 @@ SUBLAYERS = {"layers.self_attention": "self_attention", "layers.cross_attention"
 
 @dataclass(frozen=True)
 class Site:
-    """One call of a function of the reference: the path of the component that calls it, and the number of layers of every stack.
+    """One call of a reference function: the calling component's path and the number of layers per
+    stack.
 
-    The path of a function of the layers that takes the name of a sub-layer ends in that name.
+    For functions in `layers` that take a sub-layer's name, the path ends in that name.
     """
 
     path: str
@@ -37,7 +39,7 @@ class Site:
 
     @property
     def last(self) -> str:
-        """The path with `last` for the index of a stack's last layer."""
+        """The path with the index of a stack's last layer written as `last`."""
         parts = self.path.split(".")
         for stack, count in self.layers:
             index = len(stack.split(".")) * bool(stack) + 1
@@ -48,15 +50,16 @@ class Site:
 
 @dataclass(frozen=True)
 class Place:
-    """A part of a model: `encoder`, `decoder.layers.*.cross_attention`, `decoder.layers.last`; `**` matches any beginning of a path.
+    """A part of a model, such as `encoder`, `decoder.layers.*.cross_attention` or
+    `decoder.layers.last`.
 
-    The empty pattern is the whole model.
+    `**` matches any prefix of a path; the empty pattern is the whole model.
     """
 
     pattern: str = ""
 
     def holds(self, site: Site) -> bool:
-        """Whether the site is within this part."""
+        """Returns whether the call site is in this part."""
         return _held(self.pattern, site)
 
     def __str__(self) -> str:
@@ -64,7 +67,7 @@ class Place:
 
 
 def _site(paths: Paths, function: str, args: tuple[Any, ...], options: Mapping[str, Any]) -> Site:
-    """Where a call of `module.function` is; the paths are those of the run."""
+    """Returns the site of a call of `module.function`, given the paths of the current run."""
     given = (*args, *options.values())
     name = next((value for value in given if isinstance(value, str)), "") if function.startswith("layers.") else ""
     name = SUBLAYERS.get(function, name)
@@ -72,7 +75,10 @@ def _site(paths: Paths, function: str, args: tuple[Any, ...], options: Mapping[s
 
 
 def sites(case: Case, functions: Iterable[str]) -> dict[str, list[Site]]:
-    """The calls of these functions, `module.function`, in the reference's run on a case; functions that are not called are left out."""
+    """Returns the call sites of these `module.function`s when the reference runs a case.
+
+    Functions that are never called have no entry.
+    """
     paths, found = Paths(), defaultdict(list)
 
     def recorded(function: str, original: Callable, *args: Any, **options: Any) -> Any:
@@ -85,7 +91,7 @@ def sites(case: Case, functions: Iterable[str]) -> dict[str, list[Site]]:
 
 
 def limited(altered: Callable, function: str, place: Place, paths: Paths) -> Callable:
-    """The altered function for calls at the place; other calls go to the function itself."""
+    """Applies the altered function to calls at the place and the original to all other calls."""
 
     def there(original: Callable, *args: Any, **options: Any) -> Any:
         if place.holds(_site(paths, function, args, options)):
@@ -96,9 +102,9 @@ def limited(altered: Callable, function: str, place: Place, paths: Paths) -> Cal
 
 
 def places(sites: Iterable[Iterable[Site]]) -> list[Place]:
-    """The places that separate some of a function's sites from the others, the widest first. Of places with the same sites only the first.
+    """Returns the places that separate some of a function's sites from the others, widest first.
 
-    sites: run by run.
+    Of places with the same sites, only the first is returned. sites: one sequence per run.
     """
     runs = [list(dict.fromkeys(run)) for run in sites]
     every = frozenset((index, one) for index, run in enumerate(runs) for one in run)
@@ -113,7 +119,7 @@ def places(sites: Iterable[Iterable[Site]]) -> list[Place]:
 
 
 def _patterns(one: Site) -> Iterator[str]:
-    """The places that the site is in."""
+    """Yields the patterns of all places that contain the site."""
     for path in (one.path, one.last):
         parts = path.split(".")
         for end in range(1, len(parts) + 1):
@@ -130,7 +136,7 @@ def _held(pattern: str, site: Site) -> bool:
 
 
 def _width(pattern: str) -> tuple[int, bool, int, bool]:
-    """The sort key of a pattern: those that match more come first."""
+    """The sort key of a pattern; patterns that match more come first."""
     parts = pattern.split(".")
     return (len(parts) - (parts[0] == "**"), parts[0] == "**", -parts.count("*"), LAST in parts)
 
@@ -142,25 +148,27 @@ def _within(pattern: list[str], path: list[str]) -> bool:
 
 
 Array = np.ndarray
-Altered = Mapping[str, Replaces]  # what a defect replaces, by its id
-Variants = Mapping[str, Mapping[str, Replaces]]  # what its variants do, by its id and their titles
+Altered = Mapping[str, Replaces]  # id of a known bug -> the functions it replaces
+Variants = Mapping[str, Mapping[str, Replaces]]  # id -> title of a variant -> the functions it replaces
 FRAMEWORKS = ("torch", "tf", "jax")
-# where a mistake may be whose code is right
-LOADED = "the weights are loaded this way: compare the rows of `weights`, or the code that fills them"
+# where to look if the code is already correct
+LOADED = "the weights are loaded this way: check the rows of `weights`, or the code that fills them"
 CONFIGURED = "the model does not match `config`: correct the entry in `config`"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Alteration:
-    """A change of what the reference computes. An alteration equals only itself.
+    """A change to what the reference computes. Compares by identity.
 
-    component: the component that computes otherwise. replaces: the functions that do, as `patched` takes them. fix: what is right, by
-    framework. elsewhere: where the mistake is if the code is as the fix says already; empty where it is nowhere else. dtypes: where it
-    shows. rounding: it alters how these dtypes round, and nothing in float64. random: it draws at random, so that two evaluations of one
-    input differ. undetermined: it may leave an answer to rounding, where it says nothing. family: what is computed with it and with those
-    from which few cases tell it. variants: the same mistake as others make it: a title -> what it replaces instead. variant: in one of
-    them its title; otherwise empty. place: where in a model it is, everywhere if None. of_case: the alteration on a case, if it is another
-    one on every case.
+    component: the component that changes. replaces: the replaced functions, as `patched` takes
+    them. fix: the correct code per framework. elsewhere: where the bug is if the code already
+    matches the fix; empty if nowhere else. dtypes: the dtypes in which it shows. rounding: it only
+    changes how these dtypes round, nothing in float64. random: its outputs are random, so two
+    evaluations differ. undetermined: its output may be rounding error alone, and is then ignored.
+    family: a description shared with bugs that few cases distinguish from it. variants: title ->
+    replaced functions, for the same bug in other forms. variant: the title if this is a variant,
+    otherwise empty. place: where in a model it applies; None for everywhere. of_case: returns the
+    alteration for a case, if it depends on the case.
     """
 
     id: str
@@ -181,33 +189,33 @@ class Alteration:
 
     @functools.cached_property
     def hypotheses(self) -> tuple["Alteration", ...]:
-        """The alteration itself, then each of its variants: an alteration of the same id, under its own title."""
+        """The alteration itself, then each variant under its own title and the same id."""
         variants = self.variants.items()
         return self, *(dataclasses.replace(self, title=name, variant=name, replaces=altered, variants={}) for name, altered in variants)
 
     def on(self, case: Case) -> "Alteration":
-        """The alteration on a case."""
+        """Returns the alteration for a case."""
         return dataclasses.replace(self.of_case(case), place=self.place) if self.of_case else self
 
     @property
     def followed(self) -> bool:
-        """Whether it needs to know where in a model the run is."""
+        """Whether it depends on the current place in the model."""
         return self.place is not None
 
     def altering(self, paths: Paths) -> contextlib.AbstractContextManager[None]:
-        """The reference with the alteration in it. paths: says where the run is."""
+        """Patches the reference with the alteration. paths: tracks the place in the model."""
         if self.place is None:
             return patched(self.replaces)
         return patched({name: limited(altered, name, self.place, paths) for name, altered in self.replaces.items()})
 
     @property
     def name(self) -> str:
-        """The id and the title, and where it is."""
-        return f"{self.id} ({self.title})" + (f" in {self.place} alone" if self.place else "")
+        """The id, the title and the place."""
+        return f"{self.id} ({self.title})" + (f" only in {self.place}" if self.place else "")
 
 
 def setting(id_: str, component: str, title: str, fix: str, altered: Callable, *places: str, elsewhere: str = "") -> Alteration:
-    """The alteration of these functions, with one fix for every framework; of the component's own function if none is named."""
+    """Returns an alteration of the functions in `places` (default: the component's own)."""
     replaces = dict.fromkeys(places or (f"{COMPONENTS[component].module}.{component}",), altered)
     fixes = dict.fromkeys(FRAMEWORKS, fix)
     return Alteration(id=id_, title=title, component=component, fix=fixes, elsewhere=elsewhere, replaces=replaces)
@@ -217,9 +225,10 @@ def settings(
     prefix: str, component: str, fix: str, rows: Mapping[str, tuple[str, Any]], *places: str,
     of: Callable[[Any], Callable] = lambda altered: altered,
 ) -> Iterator[Alteration]:  # fmt: skip
-    """The settings of a table: of each the end of its id, its title, and what `of` makes the function of.
+    """Yields one setting per row: id suffix -> (title, the argument from which `of` makes the
+    altered function).
 
-    prefix: how the ids begin.
+    prefix: prefix of the ids.
     """
     for name, (title, value) in rows.items():
         yield setting(f"{prefix}{name}", component, title, fix, of(value), *places)
@@ -227,7 +236,7 @@ def settings(
 
 @contextlib.contextmanager
 def injected(*alterations: Alteration) -> Iterator[None]:
-    """The reference with these alterations in it. Of several in one function each alters what those before it left there."""
+    """Patches the reference with these alterations; later ones wrap earlier ones."""
     paths = Paths()
     with contextlib.ExitStack() as stack:
         for one in alterations:
@@ -238,8 +247,10 @@ def injected(*alterations: Alteration) -> Iterator[None]:
 
 
 def bound(original: Callable, *args: Any, **options: Any) -> dict[str, Any]:
-    """The arguments of a call by name, including defaults; the fields of its values by themselves, as `calls.unfolded`, and of a mask
-    the boolean one and the bias.
+    """Returns the arguments of a call by name, including defaults.
+
+    Grouped values are unfolded into fields (see `calls.unfolded`), a mask into its boolean mask and
+    its bias.
     """
     given = inspect.signature(original).bind(*args, **options)
     given.apply_defaults()
@@ -250,7 +261,7 @@ def bound(original: Callable, *args: Any, **options: Any) -> dict[str, Any]:
 
 
 def called(original: Callable, **given: Any) -> Any:
-    """Calls the function with the arguments that `bound` returns, changed or not."""
+    """Calls the function with arguments as returned by `bound`, possibly changed."""
     declared = {name: one.default for name, one in inspect.signature(original).parameters.items()}
     if "bias_bhts" in given:
         given["mask_bhts"] = calls.joined(given["mask_bhts"], given.pop("bias_bhts"))
@@ -258,7 +269,7 @@ def called(original: Callable, **given: Any) -> Any:
 
 
 def on_call(change: Callable[..., Mapping[str, Any]]) -> Callable:
-    """Changes arguments: `change` takes all by name, as `bound`, and returns the new ones by name."""
+    """Changes arguments: `change` takes all by name (see `bound`) and returns new ones."""
 
     def altered(original: Callable, *args: Any, **options: Any) -> Any:
         given = bound(original, *args, **options)
@@ -268,10 +279,10 @@ def on_call(change: Callable[..., Mapping[str, Any]]) -> Callable:
 
 
 def on_arguments(**changes: Any) -> Callable:
-    """Replaces these arguments, each by a value or by a function of the argument that is given."""
+    """Replaces these arguments, each by a value or by a function of the original argument."""
     return on_call(lambda **given: {name: change(given[name]) if callable(change) else change for name, change in changes.items()})
 
 
 def on_result(change: Callable[[Any], Any]) -> Callable:
-    """Changes the result."""
+    """Applies a function to the result."""
     return lambda original, *args, **options: change(original(*args, **options))

@@ -1,4 +1,4 @@
-"""Scaled dot-product attention; soft caps and stated scales, also of the next token's logits."""
+"""Known bugs of scaled dot-product attention; soft caps and scales of all logits."""
 
 from collections.abc import Callable
 from typing import Any
@@ -42,7 +42,7 @@ def _tiled_heads(query_bthk: Array, key_bsgk: Array, value_bsge: Array, **others
 
 
 def _tiled(argument: str) -> Callable[..., dict[str, Any]]:
-    """Tiles the heads of one argument and repeats those of the other."""
+    """Tiles the heads of one argument and repeats those of the other argument."""
 
     def change(query_bthk: Array, key_bsgk: Array, value_bsge: Array, **others: Any) -> dict[str, Any]:
         repeats = query_bthk.shape[2] // key_bsgk.shape[2]
@@ -53,7 +53,7 @@ def _tiled(argument: str) -> Callable[..., dict[str, Any]]:
 
 
 def _regrouped(tiled: bool) -> Replaces:
-    """Merges the heads group by group. tiled: the group of query head i is `i mod g`."""
+    """Merges the heads group by group. tiled: query head i is in group `i mod g`."""
 
     def altered(original: Callable, heads: Heads, *rest: Any, **options: Any) -> Array:
         count, groups = heads.query_bthk.shape[2], heads.key_bsgk.shape[2]
@@ -82,7 +82,7 @@ def _masks_added(query_bthk: Array, key_bsgk: Array, mask_bhts: Any, bias_bhts: 
 
 
 def _causal_where_masked(masked: bool) -> Callable:
-    """Is causal only with a mask, or only without one."""
+    """Applies the causal mask only with a padding mask (masked), or only without one."""
     return on_call(lambda mask_bhts, causal, **others: {"causal": causal and (mask_bhts is not None) == masked})
 
 
@@ -92,7 +92,7 @@ def _always_dropped(query_bthk: Array, key_bsgk: Array, keep_bhts: Any, dropout_
 
 
 def _curve(curve: Callable[[Array, Any], Array]) -> Replaces:
-    """Another function of the logits and the cap."""
+    """Replaces the soft cap by another function of the logits and the cap."""
 
     def altered(original: Callable, x: Array, cap: float) -> Array:
         wide = arithmetic.upcast_half(x)
@@ -127,7 +127,7 @@ def _before_the_scale(original: Callable, query_bthk: Array, key_bsgk: Array, ma
 
 
 def _score_scale(change: Callable[[float, int], float]) -> Replaces:
-    """Scales by a function of the scale that is stated, and of k."""
+    """Replaces a scale set by the config by a function of it and k."""
 
     def other(scale: Any, query_bthk: Array, **others: Any) -> dict[str, Any]:
         return {} if scale is None else {"scale": change(scale, query_bthk.shape[3])}
@@ -164,24 +164,24 @@ ALTERED: Altered = {
 }
 VARIANTS: Variants = {
     "MHA10": {
-        "value heads, not key heads, are tiled, not repeated, for grouped queries": {ATTENTION: on_call(_tiled("value_bsge"))},
-        "key heads, not value heads, are tiled, not repeated, for grouped queries": {ATTENTION: on_call(_tiled("key_bsgk"))},
-        "query heads are split as (h/g, g) instead of (g, h/g), and merged group by group": _regrouped(True),
-        "the outputs of grouped heads are merged as (h/g, g) instead of (g, h/g)": _regrouped(False),
+        "grouped-query value heads (not key heads) are tiled instead of repeated": {ATTENTION: on_call(_tiled("value_bsge"))},
+        "grouped-query key heads (not value heads) are tiled instead of repeated": {ATTENTION: on_call(_tiled("key_bsgk"))},
+        "grouped query heads are split as (h/g, g) instead of (g, h/g), and merged per group": _regrouped(True),
+        "grouped heads' outputs are merged as (h/g, g) instead of (g, h/g)": _regrouped(False),
     },
-    "ATT36": {"the mask hides keys of the first head alone": {ATTENTION: on_call(_first_head_alone)}},
+    "ATT36": {"the mask applies only to the first head": {ATTENTION: on_call(_first_head_alone)}},
     "CAP3": {
-        "the cap is tanh(x / cap), not multiplied by the cap": _curve(lambda x, cap: arithmetic.tanh(x / cap)),
-        "the cap is cap tanh(x), not divided by the cap": _curve(lambda x, cap: cap * arithmetic.tanh(x)),
-        "the cap clips at -cap and cap": _curve(lambda x, cap: np.clip(x, -cap, cap)),
-        "the soft cap of the attention's logits alone is x tanh(x / cap)": {ATTENTION: within(_UNBOUND)},
-        "the soft cap of the next token's logits alone is x tanh(x / cap)": {HEAD: within(_UNBOUND)},
+        "the soft cap is tanh(x / cap), not multiplied by the cap": _curve(lambda x, cap: arithmetic.tanh(x / cap)),
+        "the soft cap is cap tanh(x), not divided by the cap": _curve(lambda x, cap: cap * arithmetic.tanh(x)),
+        "the soft cap clips to [-cap, cap] instead of using tanh": _curve(lambda x, cap: np.clip(x, -cap, cap)),
+        "the soft cap is x tanh(x / cap) only on the attention logits": {ATTENTION: within(_UNBOUND)},
+        "the soft cap is x tanh(x / cap) only on the output logits": {HEAD: within(_UNBOUND)},
     },
-    "CAP5": {"the logits are capped before they are scaled": {HEAD: _cap_before_the_scale}},
-    "CAP6": {"the logits are divided by their scale": {HEAD: on_arguments(scale=lambda scale: 1 / scale)}},
+    "CAP5": {"the output logits are capped before they are scaled": {HEAD: _cap_before_the_scale}},
+    "CAP6": {"the output logits are divided by their scale": {HEAD: on_arguments(scale=lambda scale: 1 / scale)}},
     "ATT37": {
-        "the logits of the attention are scaled by 1 / sqrt(k), too": _score_scale(lambda scale, size: scale * size**-0.5),
-        "the logits of the attention are divided by the scale": _score_scale(lambda scale, size: 1 / scale),
-        "the scale of the attention lacks its root: it is squared": _score_scale(lambda scale, size: scale * scale),
+        "attention is scaled by both the config's scale and 1 / sqrt(k)": _score_scale(lambda scale, size: scale * size**-0.5),
+        "the attention logits are divided by the config's scale": _score_scale(lambda scale, size: 1 / scale),
+        "the attention scale lacks its square root": _score_scale(lambda scale, size: scale * scale),
     },
 }

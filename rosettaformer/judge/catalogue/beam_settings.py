@@ -1,4 +1,4 @@
-"""Settings of beam search: which beams live on, which end, what they are scored by, and what moves with them."""
+"""Settings of beam search: which beams continue or end, their scores, and the cache."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -16,12 +16,12 @@ ADVANCE = "beams.Row.advance"
 
 
 def penalised_by(penalty: Callable[[float, float], float]) -> Mapping[str, Callable]:
-    """Replaces the length penalty by a function of the length and of alpha."""
+    """Replaces the length penalty by a function of the length and alpha."""
     return {"beams.length_penalty": lambda original, length, alpha: penalty(length, alpha)}
 
 
 def _continued(row: Any, scores_wv: Array) -> Array:
-    """log p of every continuation of every live beam."""
+    """Returns log p of every continuation of every live beam."""
     return scores_wv[: len(row.live)] + np.array([beam.score for beam in row.live], scores_wv.dtype)[:, None]
 
 
@@ -34,7 +34,10 @@ def _finish(row: Any, length: int) -> None:
 
 
 def ends_among(count: Callable[[int], int], takes_a_place: bool = False) -> Mapping[str, Callable]:
-    """Ends a beam only if its end is among the `count` best continuations of all. takes_a_place: it then replaces a live one."""
+    """Ends a beam only if its end token is among the `count` best continuations overall.
+
+    takes_a_place: the finished beam then replaces a live one.
+    """
 
     def advance(original: Callable, row: Any, scores_wv: Array) -> None:
         if row.done:
@@ -53,7 +56,7 @@ def ends_among(count: Callable[[int], int], takes_a_place: bool = False) -> Mapp
 
 
 def _unfinished_kept(original: Callable, row: Any, scores_wv: Array) -> None:
-    """Returns the live beams at the last token as answers, too, without an end."""
+    """Also returns the unfinished beams at the last token."""
     done, strategy = row.done, row.strategy
     original(row, scores_wv)
     if not done and row.live and len(row.live[0].tokens) == strategy.max_new_tokens:
@@ -68,7 +71,7 @@ def _copies_at_first(original: Callable, row: Any, strategy: Any) -> None:
 
 
 def _scored(total: Callable[[Any, Array], Array], divided: bool) -> Callable:
-    """Continues beams by another sum, a function of the row and of the scores. divided: the sum is a score already."""
+    """Changes the totals of beams. divided: the totals already include the penalty."""
 
     def advance(original: Callable, row: Any, scores_wv: Array) -> None:
         if row.done:
@@ -89,17 +92,17 @@ def _divided(row: Any, scores_wv: Array) -> Array:
 
 
 _ROWS: dict[str, tuple[str, Callable, str]] = {
-    "unfinished ones kept": ("at the last token the beams without an end are answers, too", _unfinished_kept, ADVANCE),
-    "copies at first": ("all beams begin as copies of one, and stay so", _copies_at_first, "beams.Row.__init__"),
+    "unfinished ones kept": ("beam search also returns unfinished beams at the last token", _unfinished_kept, ADVANCE),
+    "copies at first": ("all beams start as copies of one and stay equal", _copies_at_first, "beams.Row.__init__"),
     "score divided at each step": (
-        "a beam goes on with its score, divided by the length penalty, not with log p", _scored(_divided, True), ADVANCE),
+        "a beam continues with its score after the length penalty instead of log p", _scored(_divided, True), ADVANCE),
     "score of the last token": (
-        "a beam is scored by its last token", _scored(lambda row, scores_wv: scores_wv[: len(row.live)].copy(), False), ADVANCE),
+        "a beam is scored by its last token only", _scored(lambda row, scores_wv: scores_wv[: len(row.live)].copy(), False), ADVANCE),
 }  # fmt: skip
 
 
 def _order_of(key: Callable[[Beam], Any]) -> Callable:
-    """Keeps the hypotheses that come first by this key."""
+    """Keeps the finished beams that come first by this key."""
 
     def altered(original: Callable, kept: list[Beam], live: list[Beam], ended_w: Array, strategy: Any) -> list[Beam]:
         ended = [Beam(score, (*beam.tokens, strategy.end_id)) for beam, score in zip(live, ended_w, strict=True) if np.isfinite(score)]
@@ -121,7 +124,7 @@ def _live(live: list[Beam], strategy: Any, length: int) -> float:
 
 
 def _partly(key: bool, value: bool, layers: Callable[[int], bool] = lambda index: True) -> Callable:
-    """Moves only a part of the cache with the beams."""
+    """Reorders only a part of the cache with the beams."""
 
     def altered(original: Callable, given: Any, row_b: Array) -> Any:
         moved = original(given, row_b)
@@ -137,7 +140,7 @@ def _partly(key: bool, value: bool, layers: Callable[[int], bool] = lambda index
 
 
 def _tiled(original: Callable, self: Any, parameters: Any, config: Any, strategy: Any, *rest: Any) -> None:
-    """Lays the rows of the memory out beam by beam, and the rows of the target row by row."""
+    """Orders the memory beam by beam but the target row by row."""
 
     def start(right: Callable, parameters: Any, config: Any, memory_bsd: Any, source_mask_bs: Any = None, batch: Any = None) -> Any:
         if memory_bsd is None:
@@ -156,58 +159,58 @@ def _shifted_parents(original: Callable, rows: list[Any], size: int) -> tuple[Ar
 
 
 def beam_settings() -> Iterator[Alteration]:
-    """The settings of beam search."""
+    """Yields the settings of beam search."""
 
     def of(name: str, title: str, fix: str, altered: Callable, place: str) -> Alteration:
         return setting(f"beams={name}", "beam_search", title, fix, altered, place)
 
-    fix = "end every live beam once, and let the beam_size likeliest continuations of all live on"
+    fix = "consider the end of every live beam, and continue the beam_size best continuations overall"
     for name, (title, altered, place) in _ROWS.items():
         yield of(name, title, fix, altered, place)
-    fix = "the highest score first; of equals the lower token"
+    fix = "sort by score, highest first; break ties by the lower token"
     keys: dict[str, tuple[str, Callable[[Beam], Any]]] = {
-        "worst kept": ("the answers of the lowest scores are returned", lambda beam: (beam.score, beam.tokens)),
-        "longest first": ("the longest answer is the best", lambda beam: (-len(beam.tokens), -beam.score)),
-        "shortest first": ("the answer that ends first is the best", lambda beam: (len(beam.tokens), -beam.score)),
+        "worst kept": ("beam search returns the lowest scores", lambda beam: (beam.score, beam.tokens)),
+        "longest first": ("beam search prefers the longest output", lambda beam: (-len(beam.tokens), -beam.score)),
+        "shortest first": ("beam search prefers the shortest output", lambda beam: (len(beam.tokens), -beam.score)),
     }
     yield from settings("beams=", "beam_search", fix, keys, "beams.keep", of=_order_of)
     ascending = _returned(lambda kept, strategy: kept[: strategy.n_best][::-1])
-    yield of("ascending", "the answers are returned worst first", fix, ascending, "decoding.n_best")
-    fix = "stop where beam_size answers are finished and no live beam can beat the worst of them"
+    yield of("ascending", "beam search returns the outputs worst first", fix, ascending, "decoding.n_best")
+    fix = "stop once beam_size beams are finished and no live beam can beat the worst of them"
     stops: dict[str, tuple[str, Callable[[list[Beam], list[Beam], Any], bool]]] = {
-        "first end": ("a row stops with its first finished answer", lambda live, kept, strategy: len(kept) > 0),
-        "n_best ends": ("a row stops as soon as n_best answers are finished", lambda live, kept, strategy: len(kept) >= strategy.n_best),
-        "best answer": ("a row stops where no live beam can beat the best answer", lambda live, kept, strategy: (
+        "first end": ("a row stops at its first finished beam", lambda live, kept, strategy: len(kept) > 0),
+        "n_best ends": ("a row stops once n_best beams are finished", lambda live, kept, strategy: len(kept) >= strategy.n_best),
+        "best answer": ("a row stops once no live beam can beat the best finished one", lambda live, kept, strategy: (
             bool(kept) and _live(live, strategy, strategy.max_new_tokens) <= kept[0].score)),
-        "best answer now": ("a row stops where the best answer beats the best live beam of this length", lambda live, kept, strategy: (
+        "best answer now": ("a row stops once the best finished beam beats the best live one", lambda live, kept, strategy: (
             bool(kept) and _live(live, strategy, len(live[0].tokens)) <= kept[0].score)),
-        "log p": ("log p of a live beam, not divided, is compared with the scores of the answers", lambda live, kept, strategy: (
+        "log p": ("a live beam's log p without the length penalty is compared with final scores", lambda live, kept, strategy: (
             _full(kept, strategy) and live[0].score <= kept[-1].score)),
     }  # fmt: skip
     yield from settings("beams=stop: ", "beam_search", fix, stops, "beams.stops", of=_stops)
-    fix = "cache = every key, value and mask of the row that a beam continues"
+    fix = "reorder every key, value and mask of the cache to the row that each beam continues"
     moves: dict[str, tuple[str, Callable]] = {
-        "values stay": ("the values of the cache do not go with the beams", _partly(True, False)),
-        "keys stay": ("the keys of the cache do not go with the beams", _partly(False, True)),
-        "first layer": ("the cache of the first layer alone goes with the beams", _partly(True, True, layers=lambda index: index == 0)),
-        "other layers": ("the cache of the first layer does not go with the beams", _partly(True, True, layers=lambda index: index > 0)),
-        "inverse": ("the cache goes the other way: what a beam was, not what it continues", lambda original, given, row_b: original(
+        "values stay": ("the cached values are not reordered with the beams", _partly(True, False)),
+        "keys stay": ("the cached keys are not reordered with the beams", _partly(False, True)),
+        "first layer": ("only the first layer's cache is reordered with the beams", _partly(True, True, layers=lambda index: index == 0)),
+        "other layers": ("the first layer's cache is not reordered with the beams", _partly(True, True, layers=lambda index: index > 0)),
+        "inverse": ("the cache is reordered by the inverse permutation", lambda original, given, row_b: original(
             given, _inverted(row_b))),
-        "first beam": ("every beam of every row continues the first one's past",
+        "first beam": ("every beam of every row uses the first beam's cache",
                        lambda original, given, row_b: original(given, 0 * row_b + row_b.min())),
     }  # fmt: skip
     yield from settings("beams=cache: ", "beam_search", fix, moves, "cache.reorder")
-    fix = "row b has the beams b size .. (b + 1) size - 1"
-    yield of("of the first row", "the beams of every row continue those of the first", fix, _shifted_parents, "decoding.continued")
-    yield of("memory tiled", "the memory is laid out beam by beam, and the target row by row", fix, _tiled, "decoding.Model.__init__")
+    fix = "assign the beams b size .. (b + 1) size - 1 to row b"
+    yield of("of the first row", "every row's beams use the first row's cache", fix, _shifted_parents, "decoding.continued")
+    yield of("memory tiled", "the memory is ordered beam by beam, the target row by row", fix, _tiled, "decoding.Model.__init__")
     endless = _returned(lambda kept, strategy: [beam._replace(tokens=beam.tokens[:-1]) for beam in kept])
-    yield of("without the end", "the answers lack their end token", "an answer ends with its end token", endless, "decoding.n_best")
-    title = "the scores that are returned are log p, not divided by the length penalty"
-    yield of("scores: log p", title, "log p / ((5 + n) / 6)^alpha", _returned(_undivided), "decoding.n_best")
+    yield of("without the end", "beam search drops the end token", "return the end token", endless, "decoding.n_best")
+    title = "the returned scores are log p without the length penalty"
+    yield of("scores: log p", title, "return log p / ((5 + n) / 6)^alpha", _returned(_undivided), "decoding.n_best")
 
 
 def _returned(change: Callable[[list[Beam], Any], list[Beam]]) -> Callable:
-    """Returns other answers of a row, a function of the right ones and the strategy."""
+    """Returns other beams: a function of the correct ones and the strategy."""
 
     def altered(original: Callable, rows: list[Any], strategy: Any, *rest: Any) -> dict[str, Array]:
         for row in rows:
@@ -222,7 +225,7 @@ def _undivided(kept: list[Beam], strategy: Any) -> list[Beam]:
 
 
 def _inverted(row_b: Array) -> Array:
-    """The inverse of a map of rows; a row that no row continues maps to itself."""
+    """Inverts a map of rows; a row that no row continues maps to itself."""
     result_b = np.arange(len(row_b))
     result_b[row_b] = np.arange(len(row_b))
     return result_b

@@ -1,4 +1,4 @@
-"""Settings of the choice of a token: other penalties, other cuts, other draws."""
+"""Settings of how a token is chosen: penalties, truncation, sampling."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,14 +11,14 @@ from .alteration import Alteration, Array, bound, on_arguments, on_call, on_resu
 
 
 def choices() -> Iterator[Alteration]:
-    """The settings of penalties, truncation and draws."""
+    """Yields the settings of penalties, truncation and sampling."""
     yield from _penalties()
     yield from _truncations()
     yield from _draws()
 
 
 def _penalised(change: Callable[[Array, Array, float], Array]) -> Callable:
-    """Penalises by a function of the scores, of each token's count in the target, and of the penalty."""
+    """Penalizes by a function of the scores, each token's count in the target, and the penalty."""
 
     def penalised(scores_bv: Array, token_bn: Array, repetition_penalty: float, mask_bn: Any, **others: Any) -> dict[str, Any]:
         real_bn = np.ones(token_bn.shape, bool) if mask_bn is None else mask_bn
@@ -40,43 +40,43 @@ def _longer(count: int) -> Callable:
 
 
 def _fewer(part: Callable[[Array], Array]) -> Callable:
-    """What is held is a part of the target."""
+    """Looks for tokens only in a part of the target."""
     return on_call(lambda token_bn, mask_bn, **others: {"token_bn": part(token_bn), "mask_bn": None if mask_bn is None else part(mask_bn)})
 
 
 def _penalties() -> Iterator[Alteration]:
-    fix = "x / penalty where the score x is positive, otherwise x penalty, of each token that the target holds"
+    fix = "for each token in the target: x / penalty if the score x is positive, otherwise x penalty"
     rows: dict[str, tuple[str, Callable]] = {
-        "each time": ("a token is penalised each time that the target holds it", _penalised(lambda x, count, c: _by_sign(x, c**count))),
+        "each time": ("a token is penalized once per occurrence in the target", _penalised(lambda x, count, c: _by_sign(x, c**count))),
         "multiplied": ("every score is multiplied by the penalty", _penalised(lambda x, count, c: x * c)),
-        "exchanged": ("positive scores are multiplied by the penalty, negative ones divided",
+        "exchanged": ("positive scores are multiplied by the penalty, negative scores divided",
                       _penalised(lambda x, count, c: _by_sign(x, 1 / c))),
         "subtracted": ("the penalty is subtracted from the score", _penalised(lambda x, count, c: x - c)),
-        "subtracted each time": ("the penalty is subtracted each time that the target holds the token",
+        "subtracted each time": ("the penalty is subtracted once per occurrence in the target",
                                  _penalised(lambda x, count, c: x - c * count)),
         "log subtracted": ("the logarithm of the penalty is subtracted from the score", _penalised(lambda x, count, c: x - np.log(c))),
-        "padding": ("padding is penalised as a token of the target", on_arguments(mask_bn=None)),
-        "last token": ("the last token alone is penalised", _penalised_of(lambda token_bn: token_bn[:, -1:])),
-        "not last token": ("the last token is not penalised", _penalised_of(lambda token_bn: token_bn[:, :-1])),
+        "padding": ("padding is penalized like a token of the target", on_arguments(mask_bn=None)),
+        "last token": ("only the last token is penalized", _penalised_of(lambda token_bn: token_bn[:, -1:])),
+        "not last token": ("the last token is not penalized", _penalised_of(lambda token_bn: token_bn[:, :-1])),
     }  # fmt: skip
     yield from settings("penalty=", "penalise", fix, rows)
-    fix = "-inf for a token that would end a run of n tokens which the target holds"
+    fix = "set the score to -inf for a token that would complete an n-gram already in the target"
     rows = {
-        "n + 1": ("runs of one token more are forbidden", _longer(1)),
-        "n - 1": ("runs of one token less are forbidden", _longer(-1)),
-        "without the last": ("the last token does not count as the beginning of a run", _fewer(lambda token_bn: token_bn[:, :-1])),
-        "without the first": ("the first token does not count as one of a run", _fewer(lambda token_bn: token_bn[:, 1:])),
+        "n + 1": ("(n + 1)-grams are forbidden instead of n-grams", _longer(1)),
+        "n - 1": ("(n - 1)-grams are forbidden instead of n-grams", _longer(-1)),
+        "without the last": ("the last token is ignored when looking for n-grams", _fewer(lambda token_bn: token_bn[:, :-1])),
+        "without the first": ("the first token is ignored when looking for n-grams", _fewer(lambda token_bn: token_bn[:, 1:])),
     }  # fmt: skip
     yield from settings("ngrams=", "penalise", fix, rows)
     rows = {
-        "first run": ("of the tokens that may not follow the first alone is forbidden", _one_ending(0)),
-        "last run": ("of the tokens that may not follow the last alone is forbidden", _one_ending(-1)),
+        "first run": ("only the first of the forbidden tokens is forbidden", _one_ending(0)),
+        "last run": ("only the last of the forbidden tokens is forbidden", _one_ending(-1)),
     }
     yield from settings("ngrams=", "penalise", fix, rows, "sampling.endings")
 
 
 def _penalised_of(part: Callable[[Array], Array]) -> Callable:
-    """Penalises only this part of the target; runs are counted in all of it."""
+    """Penalizes only this part of the target; n-grams still cover all of it."""
 
     def altered(original: Callable, *args: Any, **options: Any) -> Array:
         given = bound(original, *args, **options)
@@ -91,7 +91,7 @@ def _one_ending(index: int) -> Callable:
 
 
 def cut(kept: Callable[..., Array]) -> Callable:
-    """Keeps other logits, a function of top-p and of the sorted logits that temperature and top-k leave."""
+    """Changes which logits top-p keeps: (sorted logits after top-k, top-p) -> mask."""
 
     def altered(original: Callable, logits_bv: Array, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> Array:
         x_bv = original(logits_bv, temperature, top_k)
@@ -128,7 +128,7 @@ def _higher_first(original: Callable, logits_bv: Array, *options: Any, **named: 
 
 
 def _truncations() -> Iterator[Alteration]:
-    fix = "first divide by the temperature, then keep the top_k largest, then the likeliest that together have top_p"
+    fix = "divide by the temperature, then apply top-k, then top-p"
 
     def finite(value: float) -> Callable:
         return on_result(lambda x_bv: np.where(np.isneginf(x_bv), x_bv.dtype.type(value), x_bv))
@@ -137,32 +137,32 @@ def _truncations() -> Iterator[Alteration]:
         "multiplied": ("the logits are multiplied by the temperature", on_arguments(temperature=lambda t: 1 / t)),
         "temperature ignored": ("the temperature is ignored", on_arguments(temperature=1.0)),
         "temperature squared": ("the logits are divided by the temperature twice", on_arguments(temperature=lambda t: t * t)),
-        "k + 1": ("one token more than top_k is kept", on_arguments(top_k=lambda k: k + 1 if k else 0)),
-        "k - 1": ("one token less than top_k is kept", on_arguments(top_k=lambda k: max(k - 1, 1) if k else 0)),
+        "k + 1": ("top_k keeps one token too many", on_arguments(top_k=lambda k: k + 1 if k else 0)),
+        "k - 1": ("top_k keeps one token too few", on_arguments(top_k=lambda k: max(k - 1, 1) if k else 0)),
         "top_k ignored": ("top_k is ignored", on_arguments(top_k=0)),
         "top_p ignored": ("top_p is ignored", on_arguments(top_p=1.0)),
-        "1 - p": ("top_p is taken for 1 - top_p", on_arguments(top_p=lambda p: 1 - p if p < 1 else 1.0)),
-        "top_p first": ("top_p comes before top_k", _top_p_first),
-        "ties": ("all that equal the last of the top_k are kept", _with_ties),
-        "higher first": ("of equal logits the higher id is the likelier", _higher_first),
-        "one more": ("the token after the one that crosses top_p is kept, too", cut(_and_one_more)),
-        "all that cross": ("the likeliest token is not kept in any case", cut(
+        "1 - p": ("top_p is used as 1 - top_p", on_arguments(top_p=lambda p: 1 - p if p < 1 else 1.0)),
+        "top_p first": ("top_p is applied before top_k", _top_p_first),
+        "ties": ("all tokens tied with the last of the top_k are kept", _with_ties),
+        "higher first": ("ties between equal logits go to the higher id", _higher_first),
+        "one more": ("top_p keeps one token too many", cut(_and_one_more)),
+        "all that cross": ("top_p may drop even the most likely token", cut(
             lambda x_bv, top_p: np.cumsum(softmax.softmax(x_bv), axis=1) < top_p)),
-        "min_p": ("a token is kept whose probability is at least top_p of the largest, as min-p", cut(
+        "min_p": ("top_p is used as min-p: relative to the largest probability", cut(
             lambda x_bv, top_p: np.exp(x_bv - x_bv[:, :1]) >= top_p)),
-        "each above p": ("a token is kept whose own probability is less than top_p", cut(
+        "each above p": ("top_p is compared with each token's probability instead of their sum", cut(
             lambda x_bv, top_p: (softmax.softmax(x_bv) < top_p) | (np.arange(x_bv.shape[1]) == 0))),
-        "zero": ("what is cut becomes 0, not -inf", finite(0)),
-        "-1e4": ("what is cut becomes -1e4, not -inf", finite(-1e4)),
-        "-1e9": ("what is cut becomes -1e9, not -inf", finite(-1e9)),
-        "finfo.min": ("what is cut becomes the least finite number, not -inf",
+        "zero": ("truncated logits become 0 instead of -inf", finite(0)),
+        "-1e4": ("truncated logits become -1e4 instead of -inf", finite(-1e4)),
+        "-1e9": ("truncated logits become -1e9 instead of -inf", finite(-1e9)),
+        "finfo.min": ("truncated logits become finfo.min instead of -inf",
                       on_result(lambda x_bv: np.maximum(x_bv, np.finfo(x_bv.dtype).min))),
     }  # fmt: skip
     yield from settings("truncate=", "truncate", fix, rows)
 
 
 def _drawn(choose: Callable[[Array, Array], Array]) -> Callable:
-    """Draws by a function of the probabilities `b v` and the uniform numbers `b 1`."""
+    """Draws tokens by a function of the probabilities `b v` and the uniform numbers `b 1`."""
     return lambda original, logits_bv, uniform_b: choose(softmax.softmax(logits_bv), uniform_b[:, None]).astype(np.int64)
 
 
@@ -177,23 +177,23 @@ def _likeliest_first(p_bv: Array, uniform_b1: Array) -> Array:
 
 
 def _draws() -> Iterator[Alteration]:
-    fix = "the lowest id whose p_0 + ... + p_id exceeds the uniform number"
+    fix = "draw the lowest id whose p_0 + ... + p_id exceeds the uniform number"
 
     def within(p_bv: Array, id_b: Array) -> Array:
         return np.clip(id_b, 0, p_bv.shape[1] - 1)
 
     rows: dict[str, tuple[str, Callable]] = {
-        "at least": ("a token is drawn where the sum up to it is at least the uniform number", _drawn(
+        "at least": ("sampling compares the cumulative probability with >= instead of >", _drawn(
             lambda p_bv, u_b1: within(p_bv, (np.cumsum(p_bv, axis=1) < u_b1).sum(axis=1)))),
-        "likeliest first": ("the probabilities are added up from the likeliest token on", _drawn(_likeliest_first)),
-        "from the end": ("the probabilities are added up from the highest id on", _drawn(
+        "likeliest first": ("sampling sums the probabilities from the most likely token down", _drawn(_likeliest_first)),
+        "from the end": ("sampling sums the probabilities from the highest id down", _drawn(
             lambda p_bv, u_b1: p_bv.shape[1] - 1 - _inverse(p_bv[:, ::-1], u_b1))),
-        "one too high": ("the id after the drawn one is taken", _drawn(lambda p_bv, u_b1: within(p_bv, _inverse(p_bv, u_b1) + 1))),
-        "one too low": ("the id before the drawn one is taken", _drawn(lambda p_bv, u_b1: within(p_bv, _inverse(p_bv, u_b1) - 1))),
-        "likeliest": ("the likeliest token is taken, not a drawn one", _drawn(lambda p_bv, u_b1: p_bv.argmax(axis=1))),
-        "first number": ("every row is drawn with the number of the first",
+        "one too high": ("sampling returns the next higher id", _drawn(lambda p_bv, u_b1: within(p_bv, _inverse(p_bv, u_b1) + 1))),
+        "one too low": ("sampling returns the next lower id", _drawn(lambda p_bv, u_b1: within(p_bv, _inverse(p_bv, u_b1) - 1))),
+        "likeliest": ("the most likely token is chosen instead of sampling", _drawn(lambda p_bv, u_b1: p_bv.argmax(axis=1))),
+        "first number": ("all rows are drawn with the first row's random number",
                          on_arguments(uniform_b=lambda u_b: np.repeat(u_b[:1], len(u_b)))),
-        "unnormalised": ("the exponentials are compared with the number, without their sum",
+        "unnormalised": ("sampling uses exponentials that are not divided by their sum",
                          lambda original, logits_bv, uniform_b: _inverse(
             np.exp(logits_bv - logits_bv.max(axis=1, keepdims=True)), uniform_b[:, None])),
     }  # fmt: skip

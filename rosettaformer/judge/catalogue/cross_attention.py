@@ -1,4 +1,4 @@
-"""Defects of the cross-attention: what it reads, and under which mask."""
+"""Known bugs of the cross-attention: its inputs and its mask."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -30,7 +30,7 @@ def _slice(kept: slice) -> Replaces:
 
 
 def _one_vector(of: Callable[[Array, Array], Array]) -> Replaces:
-    """Replaces the memory by one vector, a function of the memory `b s d` and its mask `b s 1`, and drops the mask."""
+    """Replaces the memory by one vector: (memory `b s d`, mask `b s 1`) -> vector."""
 
     def change(memory_bsd: Array, mask_bhts: Any, **others: Any) -> dict[str, Any]:
         hidden = mask_bhts is None or mask_bhts.shape[1:3] != (1, 1)
@@ -59,7 +59,7 @@ def _exchanged(query_btd: Array, memory_bsd: Array, **others: Any) -> dict[str, 
 
 
 def _one_from_decoder(index: int) -> Replaces:
-    """Makes the keys (0) or the values (1) of the cross-attention from the decoder's vectors, if the lengths fit."""
+    """Computes cross-attention keys (0) or values (1) from the decoder, if lengths fit."""
 
     def altered(original: Callable, parameters: Any, config: Any, query_btd: Array, memory_bsd: Array, *rest: Any, **options: Any) -> Array:
         if query_btd.shape != memory_bsd.shape:
@@ -76,7 +76,7 @@ def _one_from_decoder(index: int) -> Replaces:
 
 
 def _same_depth(original: Callable, *args: Any, **options: Any) -> Array:
-    """Lets each decoder layer attend to the output of the encoder layer at its depth, and the last one to the memory."""
+    """Makes decoder layers attend to encoder layers of the same depth; the last, to the memory."""
     outputs: list[Array] = []
 
     def kept(encoder_layer: Callable, *given: Any) -> Array:
@@ -92,7 +92,7 @@ def _same_depth(original: Callable, *args: Any, **options: Any) -> Array:
 
 
 def _encoded(encode: Callable[..., Array]) -> Replaces:
-    """The output of the encoder, a function of the parameters, the config and the embedding."""
+    """Replaces the encoder's output: (parameters, config, embedding) -> output."""
     return {"stacks.encoder": lambda original, parameters, config, x_bsd, *rest, **options: encode(parameters, config, x_bsd)}
 
 
@@ -105,17 +105,17 @@ ALTERED: Altered = {
 }
 VARIANTS: Variants = {
     "ATT21": {
-        "the cross-attention's keys and values come from the decoder, under a causal mask": _crossing(_of_decoder_causal),
+        "the cross-attention's keys and values come from the decoder, with a causal mask": _crossing(_of_decoder_causal),
         "the cross-attention's values come from the decoder": _one_from_decoder(1),
         "the cross-attention's keys come from the decoder": _one_from_decoder(0),
-        "the cross-attention's query is the memory, its keys and values come from the decoder": _crossing(_exchanged),
+        "the cross-attention's query and memory are swapped": _crossing(_exchanged),
     },
     "CAU7": {"the cross-attention is causal, aligned bottom-right": _crossing(lambda **others: {"causal": True})},
     "STR9": {"the memory is the source's embedding, without a final norm": _encoded(lambda parameters, config, x_bsd: x_bsd)},
     "ATT35": {
-        "the memory is one vector, the mean of its real positions": _one_vector(_mean_of_real),
-        "the memory is its first position alone": _one_vector(lambda memory_bsd, real_bs1: memory_bsd[:, :1]),
-        "the memory is its last position alone": _one_vector(lambda memory_bsd, real_bs1: memory_bsd[:, -1:]),
+        "the memory is reduced to the mean of its real positions": _one_vector(_mean_of_real),
+        "the memory is reduced to its first position": _one_vector(lambda memory_bsd, real_bs1: memory_bsd[:, :1]),
+        "the memory is reduced to its last position": _one_vector(lambda memory_bsd, real_bs1: memory_bsd[:, -1:]),
         "the memory lacks its last position": _slice(slice(None, -1)),
         "the memory lacks its first position": _slice(slice(1, None)),
     },

@@ -1,4 +1,4 @@
-"""Decoding: the cache, the choice of a token, and beam search; settings of decoding in steps."""
+"""Known bugs of decoding (cache, token choice, beam search); settings of incremental decoding."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -14,11 +14,11 @@ from .beam_settings import ends_among, penalised_by
 from .choice_settings import cut
 
 STEP = "cache.decoder_layer_step"
-Chosen = Callable[[int], Array]  # the number of cached tokens -> the indices that are read
+Chosen = Callable[[int], Array]  # number of cached tokens -> indices that are read
 
 
 def numbered(number: Callable[[Array, int], Array]) -> Mapping[str, Callable]:
-    """Gives steps other positions, a function of the right ones `b t` and of the number of tokens before."""
+    """Changes the positions of steps: (positions `b t`, number of earlier tokens) -> positions."""
 
     def altered(original: Callable, config: Any, read_bt: Array, length: int) -> Array:
         return number(original(config, read_bt, length), read_bt.shape[1] - length)
@@ -27,7 +27,7 @@ def numbered(number: Callable[[Array, int], Array]) -> Mapping[str, Callable]:
 
 
 def with_mask(change: Callable[[Array, int], Array]) -> Mapping[str, Callable]:
-    """Gives steps another mask of the target, a function of the right one `b 1 1 s` and of the number of tokens before."""
+    """Changes the target mask of steps: (mask `b 1 1 s`, number of earlier tokens) -> mask."""
 
     def altered(original: Callable, parameters: Any, config: Any, x_btd: Array, cache: Any, attending: Attending, *rest: Any) -> Any:
         if (mask_bhts := attending.mask_bhts) is not None:
@@ -38,7 +38,7 @@ def with_mask(change: Callable[[Array, int], Array]) -> Mapping[str, Callable]:
 
 
 def seeing(keys: Chosen, values: Chosen | None = None) -> Callable:
-    """Attends to these cached tokens and to the step's own."""
+    """Attends to these cached tokens and to the step's own tokens."""
 
     def altered(original: Callable, parameters: Any, config: Any, x_btd: Array, cache: Any, attending: Attending, *rest: Any) -> Any:
         old, own = cache["self_attention"], np.arange(x_btd.shape[1])
@@ -55,21 +55,21 @@ def seeing(keys: Chosen, values: Chosen | None = None) -> Callable:
 
 
 _SEEN: dict[str, tuple[str, Chosen, Chosen | None]] = {
-    "none": ("a step does not see the tokens before it", lambda count: np.arange(0), None),
-    "last": ("a step sees of the tokens before it the last alone", lambda count: np.arange(count)[-1:], None),
-    "first": ("a step sees of the tokens before it the first alone", lambda count: np.arange(count)[:1], None),
-    "all but the first": ("a step does not see the first token", lambda count: np.arange(count)[1:], None),
-    "all but the last": ("a step does not see the token before it", lambda count: np.arange(count)[:-1], None),
-    "last repeated": ("the last token is in the cache twice, the first is not",
+    "none": ("a decoding step does not see earlier tokens", lambda count: np.arange(0), None),
+    "last": ("a decoding step sees only the last earlier token", lambda count: np.arange(count)[-1:], None),
+    "first": ("a decoding step sees only the first earlier token", lambda count: np.arange(count)[:1], None),
+    "all but the first": ("a decoding step does not see the first token", lambda count: np.arange(count)[1:], None),
+    "all but the last": ("a decoding step does not see the previous token", lambda count: np.arange(count)[:-1], None),
+    "last repeated": ("the cache holds the last token twice and lacks the first",
                       lambda count: np.minimum(np.arange(count) + 1, count - 1), None),
-    "values before": ("the cached values stand one place before their keys", np.arange, lambda count: np.roll(np.arange(count), -1)),
-    "values behind": ("the cached values stand one place behind their keys", np.arange, lambda count: np.roll(np.arange(count), 1)),
-    "values reversed": ("the cached values stand in reverse order", np.arange, lambda count: np.arange(count)[::-1]),
+    "values before": ("the cached values are one place ahead of their keys", np.arange, lambda count: np.roll(np.arange(count), -1)),
+    "values behind": ("the cached values are one place behind their keys", np.arange, lambda count: np.roll(np.arange(count), 1)),
+    "values reversed": ("the cached values are in reverse order", np.arange, lambda count: np.arange(count)[::-1]),
 }  # fmt: skip
 
 
 def _memory_of(choose: Callable[[int, int], int]) -> Callable[[Cache], Cache]:
-    """Gives every layer the memory's keys and values of another layer, a function of the layer and their number."""
+    """Gives every layer another layer's memory keys and values: (layer, layer count) -> layer."""
 
     def change(cache: Cache) -> Cache:
         layers = cache.layers
@@ -82,18 +82,18 @@ def _memory_of(choose: Callable[[int, int], int]) -> Callable[[Cache], Cache]:
 
 
 def caches() -> Iterator[Alteration]:
-    """The settings of decoding in steps."""
-    fix = "append the keys and values of every step, and attend to all of them"
+    """Yields the settings of incremental decoding."""
+    fix = "append every step's keys and values, and attend to all of them"
     for name, (title, keys, values) in _SEEN.items():
         yield setting(f"cache={name}", "decode_in_steps", title, fix, seeing(keys, values), STEP)
-    fix = "cache, for every layer, the keys and values that it makes of the memory"
+    fix = "cache each layer's own keys and values of the memory"
     memories: dict[str, tuple[str, Callable[[Any], Any]]] = {
-        "of the first layer": ("every layer attends to the memory's keys and values of the first layer", _memory_of(lambda own, count: 0)),
-        "of the last layer": ("every layer attends to the memory's keys and values of the last layer",
+        "of the first layer": ("every layer uses the first layer's keys and values of the memory", _memory_of(lambda own, count: 0)),
+        "of the last layer": ("every layer uses the last layer's keys and values of the memory",
                               _memory_of(lambda own, count: count - 1)),
     }  # fmt: skip
     yield from settings("memory=", "decode_in_steps", fix, memories, "cache.start_cache", of=on_result)
-    title, altered = "every row attends to the memory of the first", on_arguments(memory_bsd=_first_row)
+    title, altered = "every row attends to the first row's memory", on_arguments(memory_bsd=_first_row)
     yield setting("memory=of the first row", "decode_in_steps", title, "give every row its own memory", altered, "cache.start_cache")
 
 
@@ -142,16 +142,16 @@ ALTERED: Altered = {
 }
 VARIANTS: Variants = {
     "PE13": {
-        "the positions of the later steps are one too small": numbered(lambda position_bt, past: np.maximum(position_bt - (past > 0), 0)),
-        "the positions of the later steps are one too large": numbered(lambda position_bt, past: position_bt + (past > 0)),
-        "the later steps count the padding on the left as positions, the first one does not": {"cache.positions": _places_after_the_first},
-        "the tokens of a step have the position of its first": numbered(
+        "positions in later steps are too small by 1": numbered(lambda position_bt, past: np.maximum(position_bt - (past > 0), 0)),
+        "positions in later steps are too large by 1": numbered(lambda position_bt, past: position_bt + (past > 0)),
+        "later steps count left padding as positions, the first step does not": {"cache.positions": _places_after_the_first},
+        "all tokens of a step have the position of its first token": numbered(
             lambda position_bt, past: np.broadcast_to(position_bt[:, :1], position_bt.shape)
         ),
-        "the tokens of a step have the position of its last": numbered(
+        "all tokens of a step have the position of its last token": numbered(
             lambda position_bt, past: np.broadcast_to(position_bt[:, -1:], position_bt.shape)
         ),
-        "the tokens of the later steps have the position of the last one": numbered(
+        "in later steps, all tokens have the position of the last token": numbered(
             lambda position_bt, past: np.broadcast_to(position_bt[:, -1:], position_bt.shape) if past else position_bt
         ),
     },
@@ -161,21 +161,21 @@ VARIANTS: Variants = {
         "the length penalty is (5 + n)^alpha": penalised_by(lambda n, alpha: (5 + n) ** alpha),
         "the length penalty is (5 + n)^alpha / 6": penalised_by(lambda n, alpha: (5 + n) ** alpha / 6),
         "the length penalty is ((5 + n) / 5)^alpha": penalised_by(lambda n, alpha: ((5 + n) / 5) ** alpha),
-        "the length penalty is the length, whatever alpha is": penalised_by(lambda n, alpha: float(n)),
-        "the length penalty is the root of the length": penalised_by(lambda n, alpha: n**0.5),
+        "the length penalty is the length regardless of alpha": penalised_by(lambda n, alpha: float(n)),
+        "the length penalty is the square root of the length": penalised_by(lambda n, alpha: n**0.5),
     },
     "GEN8": {
         "the start token counts in the length": penalised_by(lambda n, alpha: ((6 + n) / 6) ** alpha),
-        "the length is that without the end token, to the power of alpha": penalised_by(lambda n, alpha: max(n - 1, 1) ** alpha),
-        "the length is that with the start token, to the power of alpha": penalised_by(lambda n, alpha: (n + 1) ** alpha),
+        "the length penalty is n^alpha without counting the end token": penalised_by(lambda n, alpha: max(n - 1, 1) ** alpha),
+        "the length penalty is n^alpha and counts the start token": penalised_by(lambda n, alpha: (n + 1) ** alpha),
     },
     "GEN9": {
-        "steps see the padding that was read before them": with_mask(lambda mask, past: mask | (np.arange(mask.shape[-1]) < past)),
-        "steps see their own padding, and not what was before": with_mask(lambda mask, past: mask | (np.arange(mask.shape[-1]) >= past)),
-        "the mask of what was read is shifted by one": with_mask(lambda mask, past: np.roll(mask, 1, axis=-1)),
+        "steps see earlier padding": with_mask(lambda mask, past: mask | (np.arange(mask.shape[-1]) < past)),
+        "steps see their own padding, but not earlier padding": with_mask(lambda mask, past: mask | (np.arange(mask.shape[-1]) >= past)),
+        "the target mask is shifted by one": with_mask(lambda mask, past: np.roll(mask, 1, axis=-1)),
     },
     "GEN10": {
-        "a beam ends only where its end is among the beam_size best continuations": ends_among(lambda size: size),
-        "a beam that ends takes the place of a live one from then on": ends_among(lambda size: size, takes_a_place=True),
+        "a beam ends only if its end token is among the beam_size best continuations": ends_among(lambda size: size),
+        "a finished beam permanently takes the place of a live one": ends_among(lambda size: size, takes_a_place=True),
     },
 }

@@ -1,4 +1,4 @@
-"""Defects of the deviation by which layer normalisation divides."""
+"""Known bugs of the standard deviation in layer norms."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -13,7 +13,10 @@ LAYER, RMS = BOTH = ("normalization.layer_norm", "normalization.rms_norm")
 
 
 def normalised(deviation: Callable[[Array, Any], Array], axis: int = -1, mean: bool = True) -> Callable:
-    """Normalises over this axis by another deviation, a function of the upcast input and epsilon. mean: whether it is subtracted."""
+    """Normalizes over this axis by another deviation: a function of the upcast input and epsilon.
+
+    mean: whether to subtract the mean.
+    """
 
     def altered(
         original: Callable, parameters: Any, x_btd: Array, epsilon: float, one_plus_scale: bool = False, cast_before_scale: bool = False
@@ -56,26 +59,24 @@ ALTERED: Altered = {
 }
 VARIANTS: Variants = {
     "NRM1": {
-        "the variance is at least epsilon: sqrt(max(variance, epsilon))": _norm(
-            lambda x, epsilon: np.sqrt(np.maximum(variance(x), epsilon))
-        ),
-        "the deviation is at least epsilon: max(sqrt(variance), epsilon)": _norm(
+        "the variance is clamped: sqrt(max(variance, epsilon))": _norm(lambda x, epsilon: np.sqrt(np.maximum(variance(x), epsilon))),
+        "the standard deviation is clamped: max(sqrt(variance), epsilon)": _norm(
             lambda x, epsilon: np.maximum(np.sqrt(variance(x)), epsilon)
         ),
         "epsilon is squared: sqrt(variance + epsilon^2)": _norm(lambda x, epsilon: np.sqrt(variance(x) + epsilon * epsilon)),
-        "epsilon is outside the root, and inside, too": _norm(lambda x, epsilon: np.sqrt(variance(x) + epsilon) + epsilon),
+        "epsilon is added both inside and outside the root": _norm(lambda x, epsilon: np.sqrt(variance(x) + epsilon) + epsilon),
     },
     "NRM3": {
-        "divided by the variance, without a root": {LAYER: normalised(lambda x, epsilon: variance(x) + epsilon)},
-        "multiplied by the deviation": {LAYER: normalised(lambda x, epsilon: 1 / np.sqrt(variance(x) + epsilon))},
-        "nothing is divided: x - mean": {LAYER: normalised(lambda x, epsilon: x.dtype.type(1))},
+        "divides by the variance, without the root": {LAYER: normalised(lambda x, epsilon: variance(x) + epsilon)},
+        "multiplies by the standard deviation": {LAYER: normalised(lambda x, epsilon: 1 / np.sqrt(variance(x) + epsilon))},
+        "only the mean is subtracted; nothing is divided": {LAYER: normalised(lambda x, epsilon: x.dtype.type(1))},
     },
     "NRM23": {
-        "divided by the length: x / sqrt(sum x^2 + epsilon), as F.normalize": _norm(
+        "divides by the L2 norm: x / sqrt(sum x^2 + epsilon), as F.normalize": _norm(
             lambda x, epsilon: np.sqrt(_squares(x) + epsilon), mean=False
         ),
-        "divided by the mean magnitude of x - mean": _norm(lambda x, epsilon: arithmetic.mean(np.abs(_centred(x)), -1) + epsilon),
-        "divided by the largest magnitude of x - mean": _norm(
+        "divides by the mean absolute deviation": _norm(lambda x, epsilon: arithmetic.mean(np.abs(_centred(x)), -1) + epsilon),
+        "divides by the largest absolute deviation": _norm(
             lambda x, epsilon: np.abs(_centred(x)).max(axis=-1, keepdims=True, initial=0) + epsilon
         ),
     },

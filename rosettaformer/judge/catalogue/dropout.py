@@ -1,4 +1,4 @@
-"""Defects of dropout."""
+"""Known bugs of dropout."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +12,7 @@ from .alteration import Altered, Variants, bound, called, on_arguments, on_call
 
 
 def drawn(shape: tuple[int, ...], rate: float) -> np.ndarray:
-    """A fresh random keep mask, another one at every call."""
+    """Draws a new random keep mask at every call."""
     return np.random.default_rng().random(shape) >= rate
 
 
@@ -30,7 +30,7 @@ def _expected(original: Callable, x: np.ndarray, keep: Any, rate: float) -> np.n
 
 
 def _drawn_for(keep: str, rate: str, output: str) -> Callable:
-    """Draws a keep mask if none is given and the rate is above 0. output: the array that is dropped."""
+    """Draws a missing keep mask if the rate is above 0. output: the array that is dropped."""
 
     def altered(original: Callable, *args: Any, **options: Any) -> Any:
         given = bound(original, *args, **options)
@@ -45,7 +45,7 @@ def _drawn_for(keep: str, rate: str, output: str) -> Callable:
 
 
 def _dropped(site: str, array: str) -> Callable:
-    """Draws the keep mask of this site, which drops one of the arguments; {} stands for the sub-layer's name."""
+    """Draws a keep mask for a site ({}: sub-layer). array: the argument that is dropped."""
 
     def altered(original: Callable, *args: Any, **options: Any) -> Any:
         given = bound(original, *args, **options)
@@ -58,7 +58,7 @@ def _dropped(site: str, array: str) -> Callable:
 
 
 def _of_logits(original: Callable, *args: Any, **options: Any) -> Any:
-    """Drops the logits of the attention: they become 0, or are divided by 1 - rate."""
+    """Applies dropout to the attention logits."""
     given = bound(original, *args, **options)
     keep_bhts, rate = given["keep_bhts"], given["dropout_rate"]
     if keep_bhts is None:
@@ -68,7 +68,7 @@ def _of_logits(original: Callable, *args: Any, **options: Any) -> Any:
 
 
 def _renormalised(original: Callable, *args: Any, **options: Any) -> Any:
-    """Divides the dropped weights of the attention by their sum."""
+    """Divides the attention weights by their sum after dropout."""
     given = bound(original, *args, **options)
     keep_bhts = given["keep_bhts"]
     if keep_bhts is None:
@@ -86,19 +86,19 @@ ALTERED: Altered = {
 }
 VARIANTS: Variants = {
     "DRP1": {
-        "the dropout of the sub-layers' outputs is active in evaluation": {"layers.residual_out": _dropped("{}_dropout", "y_btd")},
-        "the dropout of the feed-forward's hidden layer is active in evaluation": {
+        "dropout of the sub-layers' outputs stays on in evaluation": {"layers.residual_out": _dropped("{}_dropout", "y_btd")},
+        "dropout of the feed-forward's hidden layer stays on in evaluation": {
             "feed_forward.feed_forward": _drawn_for("keep_btf", "dropout_rate", "x_btd")
         },
-        "the dropout of the classifier is active in evaluation": {"heads.classifier": _drawn_for("keep_br", "dropout_rate", "pooled_br")},
+        "dropout of the classifier stays on in evaluation": {"heads.classifier": _drawn_for("keep_br", "dropout_rate", "pooled_br")},
     },
     "DRP4": {
-        "the rate is the probability of keeping: kept values are divided by it": {
+        "the rate is read as the probability of keeping a value": {
             "dropout.dropout": on_call(lambda rate, **given: {"rate": 1 - rate} if rate > 0 else {})
         },
-        "kept values are multiplied by 1 - rate": {"dropout.dropout": _shrunk},
+        "kept values are multiplied by 1 - rate instead of divided": {"dropout.dropout": _shrunk},
     },
     "DRP6": {
-        "the dropped weights are divided by their sum": {"attention.scaled_dot_product_attention": _renormalised},
+        "the attention weights are normalized again after dropout": {"attention.scaled_dot_product_attention": _renormalised},
     },
 }

@@ -1,4 +1,4 @@
-"""How far a defect takes a case beyond its tolerance."""
+"""Measures how far a known bug takes a case beyond its tolerance."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,10 +14,11 @@ from . import Defect, injected
 
 @dataclass(frozen=True)
 class Effect:
-    """The output of a case that a defect makes worst.
+    """The output of a case on which a known bug has the largest error.
 
-    error: the largest error. allowed: the largest that passes. times: by how much the tolerance is missed; above 1 the defect is seen.
-    message: why error and times are infinite, empty where they are not.
+    error: the largest error. allowed: the largest error that passes. times: error in units of the
+    tolerance; above 1 the bug is caught. message: why error and times are infinite, otherwise
+    empty.
     """
 
     case: str
@@ -29,7 +30,7 @@ class Effect:
 
 
 def effect(defect: Defect, case: Case, expected: Mapping[str, Expectation]) -> Effect:
-    """The defect's effect on a case that has been cast to its dtype, and whose expectation is given."""
+    """Returns the bug's effect on a case in its own dtype, given its expected outputs."""
     try:
         with injected(defect), np.errstate(all="ignore"):
             got = components.answer(case)

@@ -1,4 +1,4 @@
-"""Defects of the embedding and of the head that is tied to it."""
+"""Known bugs of the embedding and the tied head."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +18,7 @@ def _rounded_scale(original: Callable, parameters: Any, token: np.ndarray, scale
 
 
 def without_padding_row(embedding: Any, config: Any) -> dict[str, np.ndarray]:
-    """The table of an embedding, or its gradient, with zeros in the row of the padding id."""
+    """Returns an embedding table (or its gradient) with zeros in the padding id's row."""
     table_vd = embedding["table"].copy()
     if config.padding_id is not None:
         table_vd[config.padding_id] = 0

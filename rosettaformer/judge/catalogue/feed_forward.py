@@ -1,4 +1,4 @@
-"""Defects of the feed-forward network."""
+"""Known bugs of the feed-forward network."""
 
 from collections.abc import Callable
 from typing import Any
@@ -28,7 +28,7 @@ def _applied_twice(original: Callable, x: np.ndarray, name: str) -> np.ndarray:
 
 
 def _network(order: Callable[..., Any]) -> dict[str, Callable]:
-    """Places the activation elsewhere, by a function of the network without one, the activation, x and the network."""
+    """Moves the activation. order: (linear network, activation, x, network) -> output."""
 
     def altered(original: Callable, *args: Any, **options: Any) -> np.ndarray:
         given = bound(original, *args, **options)
@@ -53,7 +53,7 @@ def _hidden_bias_after(original: Callable, parameters: Any, *rest: Any, **option
 
 
 def _bias_times(factor: float, *layers: str) -> dict[str, Callable]:
-    """Multiplies the biases of these layers by a number."""
+    """Multiplies these layers' biases by a number."""
 
     def change(parameters: Any) -> Any:
         own = {name: dict(parameters[name]) for name in layers if "bias" in parameters[name]}

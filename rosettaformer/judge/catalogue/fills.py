@@ -1,4 +1,4 @@
-"""Defects of how a mask enters the softmax: too late, or by a number that hides too little."""
+"""Known bugs of how a mask enters the softmax: too late, or with a fill that hides too little."""
 
 from collections.abc import Callable
 from typing import Any
@@ -40,7 +40,7 @@ def _filled_with_minus_1e9(original: Callable, logits: np.ndarray, mask: Any = N
 
 
 def uniform_when_empty(original: Callable, logits: np.ndarray, mask: Any = None) -> np.ndarray:
-    """Weighs all entries alike in rows without an entry present."""
+    """Gives all entries of a fully masked row the same weight."""
     weights = original(logits, mask)
     return weights if mask is None else np.where(mask.any(axis=-1, keepdims=True), weights, weights.dtype.type(1 / logits.shape[-1]))
 
@@ -80,17 +80,17 @@ ALTERED: Altered = {
 }
 VARIANTS: Variants = {
     "ATT6": {
-        "masked logits become 0 (the mask is multiplied)": {"softmax.softmax": filled(0.0)},
+        "masked logits become 0 (the logits are multiplied by the mask)": {"softmax.softmax": filled(0.0)},
         "masked logits become -1e-12": {"softmax.softmax": filled(-1e-12)},
         "masked logits become -1": {"softmax.softmax": filled(-1.0)},
         "masked logits become 1e9": {"softmax.softmax": filled(1e9)},
         "masked logits become 1": {"softmax.softmax": filled(1.0)},
     },
     "ATT12": {
-        **{f"the finite fill, {name}, is not below every logit": {"softmax.softmax": filled(float(name))} for name in ("-100", "-1e3")},
-        "-1e4 is added to masked logits, and another logit is lower": {"softmax.softmax": _added(-1e4)},
+        **{f"the mask fill of {name} is not below every logit": {"softmax.softmax": filled(float(name))} for name in ("-100", "-1e3")},
+        "-1e4 is added to masked logits, which can exceed other logits": {"softmax.softmax": _added(-1e4)},
     },
     "ATT13": {
-        "a query without a key attends to all of them as if there were no mask": {"softmax.softmax": _unmasked_when_empty},
+        "a query that may attend to nothing ignores the mask": {"softmax.softmax": _unmasked_when_empty},
     },
 }

@@ -1,4 +1,4 @@
-"""Defects of the gate of the feed-forward network."""
+"""Known bugs of the feed-forward network's gate."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -15,7 +15,7 @@ NETWORK = "feed_forward.feed_forward"
 
 
 def _read(change: Callable[[Array, Array], tuple[Array, Array]]) -> Replaces:
-    """Reads other kernels and biases of gate and hidden layer, a function of the right ones."""
+    """Reads other gate and hidden kernels and biases: a function of the correct ones."""
 
     def read(parameters: Any) -> Any:
         if "gate" not in parameters:
@@ -38,7 +38,7 @@ def _in_halves(gate: Array, hidden: Array) -> tuple[Array, Array]:
 
 
 def _combined(combine: Callable[[Array, Array, Callable[[Array], Array]], Array]) -> Replaces:
-    """Combines gate and hidden layer otherwise, by a function of both before the activation, and of the activation."""
+    """Changes how the gate is combined: (gate, hidden layer, activation) -> hidden layer."""
 
     def altered(original: Callable, parameters: Any, x_btd: Array, activation_name: str) -> Any:
         hidden_btf, (linear_btf, gate_btf) = original(parameters, x_btd, activation_name)
@@ -60,17 +60,17 @@ ALTERED: Altered = {
 }
 VARIANTS: Variants = {
     "FFN8": {
-        "a fused kernel of gate and hidden layer is read column by column in turn": _read(_every_second),
-        "a fused kernel whose columns are of gate and hidden layer in turn is read in halves": _read(_in_halves),
+        "the fused gate and hidden kernel is read as interleaved columns instead of halves": _read(_every_second),
+        "the fused gate and hidden kernel is read as halves instead of interleaved columns": _read(_in_halves),
     },
     "FFN9": {
-        "the activation is applied to the gate and to the hidden layer": _combined(
+        "the activation is applied to both the gate and the hidden layer": _combined(
             lambda gate, linear, active: active(gate) * active(linear)
         )
     },
     "FFN10": {
-        "the hidden layer is missing: activation(x W_g) alone": _combined(lambda gate, linear, active: active(gate)),
-        "the gate is added, not multiplied": _combined(lambda gate, linear, active: active(gate) + linear),
-        "the gate is a sigmoid, whatever the activation is: GLU": _combined(lambda gate, linear, active: _sigmoid(gate) * linear),
+        "the hidden layer is missing: only activation(x W_g) remains": _combined(lambda gate, linear, active: active(gate)),
+        "the gate is added instead of multiplied": _combined(lambda gate, linear, active: active(gate) + linear),
+        "the gate is a sigmoid regardless of the activation (GLU)": _combined(lambda gate, linear, active: _sigmoid(gate) * linear),
     },
 }

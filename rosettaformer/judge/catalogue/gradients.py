@@ -1,4 +1,4 @@
-"""Defects that no output shows: the forward pass is right and its gradient is not."""
+"""Known bugs that only gradients show: the forward pass is correct."""
 
 import inspect
 from collections.abc import Callable
@@ -22,7 +22,7 @@ def _masked_row_poisons(original: Callable, *args: Any, **options: Any) -> Tree:
     weights_bhts = attention.attention_weights(query_bthk, key_bsgk, mask_bhts, scores)
     empty_bht = weights_bhts.max(axis=-1, initial=0) <= 0
     poison = query_bthk.dtype.type(np.nan)
-    # The NaN of the row's logits reaches its query, and through the product with the query every key of its head.
+    # The NaN reaches the row's query and, through the product with it, every key of the head.
     grouped_bgrt = empty_bht.reshape(len(empty_bht), key_bsgk.shape[2], -1, empty_bht.shape[-1])
     return gradients | {
         "query_bthk": np.where(empty_bht.swapaxes(1, 2)[..., None], poison, gradients["query_bthk"]),

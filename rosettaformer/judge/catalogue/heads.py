@@ -1,4 +1,4 @@
-"""Defects of the heads of an encoder-only model: pooler and masked-language head."""
+"""Known bugs of an encoder-only model's heads: pooler and masked-language head."""
 
 import functools
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from .alteration import Altered, Array, Replaces, Variants, on_arguments
 
 
 def _mean_of_tokens(original: Callable, parameters: Any, config: Any, head: str, source: Text | Array, keep: Any = None) -> Array:
-    """The mean of the real tokens in place of the pooler's output."""
+    """Returns the mean of the real tokens instead of the pooler's output."""
     text = Text.of(source)
     real_bs = mask.token_mask(text.ids, config.padding_id) if text.mask_bt is None else text.mask_bt
 
@@ -32,7 +32,10 @@ def _without_transform(original: Callable, parameters: Any, x_bsd: Array, config
 
 
 def _between(steps: Callable[..., Array]) -> Replaces:
-    """The masked-language head with other steps between its products, a function of the hidden vectors, the activation and the norm."""
+    """Replaces the steps between the masked-language head's products.
+
+    steps: a function of the hidden vectors, the activation and the norm.
+    """
 
     def altered(original: Callable, parameters: Any, x_bsd: Array, config: Any) -> Array:
         active = functools.partial(feed_forward.activation, name=config.activation)
@@ -53,19 +56,17 @@ ALTERED: Altered = {
 }
 VARIANTS: Variants = {
     "HED2": {
-        "the mean of all tokens, padding among them, is pooled by the pooler": {
+        "the pooler uses the mean of all tokens, including padding": {
             "heads.pooler": on_arguments(x_bsd=lambda x_bsd: arithmetic.mean(x_bsd, 1))
         },
-        "the largest of the tokens' features are pooled by the pooler": {
-            "heads.pooler": on_arguments(x_bsd=lambda x_bsd: x_bsd.max(axis=1, keepdims=True))
-        },
+        "the pooler uses the maximum over the tokens": {"heads.pooler": on_arguments(x_bsd=lambda x_bsd: x_bsd.max(axis=1, keepdims=True))},
     },
     "HED3": {
-        "the pooler has a ReLU for its tanh": {"heads.active": lambda original, x, name: original(x, "relu")},
-        "the pooler has a GELU for its activation": {"heads.active": lambda original, x, name: feed_forward.activation(x, "gelu_erf")},
+        "the pooler uses ReLU instead of tanh": {"heads.active": lambda original, x, name: original(x, "relu")},
+        "the pooler uses GELU instead of tanh": {"heads.active": lambda original, x, name: feed_forward.activation(x, "gelu_erf")},
     },
     "HED5": {
-        "the masked-language head lacks its activation": _between(lambda hidden_bsr, active, norm: norm(hidden_bsr)),
-        "the masked-language head's norm precedes its activation": _between(lambda hidden_bsr, active, norm: active(norm(hidden_bsr))),
+        "the masked-language head has no activation": _between(lambda hidden_bsr, active, norm: norm(hidden_bsr)),
+        "the masked-language head's norm comes before its activation": _between(lambda hidden_bsr, active, norm: active(norm(hidden_bsr))),
     },
 }

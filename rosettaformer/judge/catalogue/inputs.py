@@ -1,4 +1,4 @@
-"""Defects of what the first layer is given: tables of positions, and the norm of the sum."""
+"""Known bugs of the first layer's input: position tables and the embedding norm."""
 
 from collections.abc import Callable
 from typing import Any
@@ -31,7 +31,7 @@ def _other_norm(original: Callable, parameters: Any, config: Any, side: str, *re
 
 
 def _after_the_norm(*places: str) -> Callable:
-    """Adds the results of these functions after the norm of the embeddings' sum, not before it."""
+    """Adds the results of these functions after the embedding norm instead of before it."""
 
     def altered(original: Callable, parameters: Any, config: Any, side: str, *rest: Any) -> Array:
         later: list[Array] = []
@@ -66,7 +66,7 @@ ALTERED: Altered = {
 }
 VARIANTS: Variants = {
     "NRM13": {
-        "the positions are added after the norm of token and segment embedding": {"inputs.embed": _after_the_norm(*POSITIONS)},
-        "the segments are added after the norm of token embedding and positions": {"inputs.embed": _after_the_norm(_SEGMENTS)},
+        "positions are added after the embedding norm": {"inputs.embed": _after_the_norm(*POSITIONS)},
+        "segments are added after the embedding norm": {"inputs.embed": _after_the_norm(_SEGMENTS)},
     },
 }

@@ -1,4 +1,4 @@
-"""Defects of the projections' kernels and biases: their layout, their order, which is which."""
+"""Known bugs of the projections' kernels and biases: layout, order, mix-ups."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -12,11 +12,11 @@ Tree = Mapping[str, Any]
 OUTPUT = "bthe,hed->btd"
 PROJECTIONS = {"query": "btd,dhk->bthk", "key": "bsd,dgk->bsgk", "value": "bsd,dge->bsge", "output": OUTPUT}  # by their contractions
 FUSED = ("query", "key", "value")
-SITES = ("attention.project", "attention.attend")  # where their parameters are given
+SITES = ("attention.project", "attention.attend")  # the functions that take their parameters
 
 
 def of_projection(change: Callable[..., Tree], *names: str) -> Callable:
-    """Changes the parameters of these projections, or of all, by a function of them and of the number of input axes."""
+    """Changes the parameters of these projections: (parameters, number of input axes) -> same."""
     meant = {PROJECTIONS[name] for name in names or PROJECTIONS}
 
     def altered(original: Callable, subscripts: str, parameters: Tree, x: Array) -> Array:
@@ -26,12 +26,12 @@ def of_projection(change: Callable[..., Tree], *names: str) -> Callable:
 
 
 def without_bias(parameters: Tree, inputs: int = 1) -> Tree:
-    """Changes only the kernel."""
+    """Drops the bias."""
     return {"kernel": parameters["kernel"]}
 
 
 def transposed(parameters: Tree, inputs: int = 1) -> Tree:
-    """A kernel stored with its outputs first and read, by its bytes, with its inputs first; a square one is transposed."""
+    """Stores the kernel outputs first and reads its bytes inputs first; transposes a square one."""
     kernel = parameters["kernel"]
     stored = np.moveaxis(kernel, range(inputs), range(-inputs, 0))
     return dict(parameters) | {"kernel": np.ascontiguousarray(stored).reshape(kernel.shape)}
@@ -43,7 +43,7 @@ def _transposed_if_square(parameters: Tree, inputs: int) -> Tree:
 
 
 def interleaved(parameters: Tree, inputs: int) -> Tree:
-    """`d h k` read as `d k h`, `h e d` as `e h d`, and the bias `h k` as `k h`."""
+    """Reads `d h k` as `d k h`, `h e d` as `e h d`, and the bias `h k` as `k h`."""
     first, second, third = parameters["kernel"].shape
     if inputs == 2:
         return dict(parameters) | {"kernel": parameters["kernel"].reshape(second, first, third).swapaxes(0, 1)}
@@ -51,7 +51,7 @@ def interleaved(parameters: Tree, inputs: int) -> Tree:
 
 
 def spread(parameters: Tree, inputs: int) -> Tree:
-    """`d k h` read as `d h k`, `e h d` as `h e d`, and the bias `k h` as `h k`: the inverse of `interleaved`."""
+    """Reads `d k h` as `d h k`, `e h d` as `h e d`, `k h` as `h k`: undoes `interleaved`."""
     kernel = parameters["kernel"]
     if inputs == 2:
         return dict(parameters) | {"kernel": kernel.swapaxes(0, 1).reshape(kernel.shape)}
@@ -59,7 +59,7 @@ def spread(parameters: Tree, inputs: int) -> Tree:
 
 
 def of_bias(change: Callable[[Tree, int], Tree]) -> Callable[[Tree, int], Tree]:
-    """Changes only a projection's bias, if it has heads."""
+    """Changes only a projection's bias, if the bias has a head axis."""
 
     def changed(parameters: Tree, inputs: int) -> Tree:
         heads = "bias" in parameters and parameters["bias"].ndim == 2
@@ -69,7 +69,7 @@ def of_bias(change: Callable[[Tree, int], Tree]) -> Callable[[Tree, int], Tree]:
 
 
 def exchanged(names: Sequence[str], order: Sequence[str]) -> Callable:
-    """Reads these projections in another order, if their kernels have one shape."""
+    """Reads these projections in another order, if their kernels have the same shape."""
 
     def in_order(parameters: Tree) -> Tree:
         same = len({parameters[name]["kernel"].shape for name in names}) == 1
@@ -79,7 +79,7 @@ def exchanged(names: Sequence[str], order: Sequence[str]) -> Callable:
 
 
 def _interleaved_by_head(parameters: Tree) -> Tree:
-    """The columns query | key | value, each `h k`, read as `h (query | key | value) k`."""
+    """Reads the columns query | key | value, each `h k`, as `h (query | key | value) k`."""
     if len({parameters[name]["kernel"].shape for name in FUSED}) > 1:
         return parameters
     read: dict[str, dict[str, Array]] = {name: {} for name in FUSED}
@@ -92,7 +92,7 @@ def _interleaved_by_head(parameters: Tree) -> Tree:
 
 
 def _by_groups(parameters: Tree) -> Tree:
-    """The columns query | key | value, read as `g (the queries of the group | key | value)`."""
+    """Reads the columns query | key | value as `g (the group's queries | key | value)`."""
     groups = parameters["key"]["kernel"].shape[1]
     read: dict[str, dict[str, Array]] = {name: {} for name in FUSED}
     for leaf in parameters["query"]:
@@ -115,7 +115,7 @@ ALTERED: Altered = {
 }
 VARIANTS: Variants = {
     "MHA3": {
-        "a fused query-key-value kernel is read group by group: the queries of a group, its key, its value": dict.fromkeys(
+        "the fused query/key/value kernel is split per group (its queries, its key, its value)": dict.fromkeys(
             SITES, on_arguments(parameters=_by_groups)
         )
     },

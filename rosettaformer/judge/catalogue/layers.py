@@ -1,4 +1,4 @@
-"""Defects of the residual connections and of what the sub-layers are given."""
+"""Known bugs of the residual connections and the sub-layers' inputs."""
 
 from collections.abc import Callable
 from typing import Any
@@ -41,7 +41,7 @@ def _causal(x_btd: np.ndarray, mask_bhts: Any, **others: Any) -> dict[str, Any]:
 
 
 def _cross_query_from_attention(original: Callable, *args: Any, **options: Any) -> np.ndarray:
-    """Queries the cross-attention with the self-attention's output, before residual and norm."""
+    """Uses the self-attention's raw output as the cross-attention's query."""
     outputs: list[np.ndarray] = []
 
     def kept(attend: Callable, *given: Any) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""The loss: its known bugs, each with its gradient; settings of its distribution, divisor and logarithm."""
+"""Known bugs of the loss and its gradient; settings of distribution, divisor and logarithm."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -23,18 +23,18 @@ def smoothed(label_btv: Array, smoothing: float, size: int) -> Array:
 
 
 def weighted(counted_bt: Array, count: int) -> Array:
-    """The reference's factors of the labels' losses."""
+    """The reference's weight of each label's loss."""
     return counted_bt / count
 
 
 def scored(
     target: Target = smoothed, weight: Weight = weighted, curve: Curve = LOG, divergence: bool = False
 ) -> Mapping[str, Callable]:  # fmt: skip
-    """The loss and its gradient with other parts.
+    """Replaces parts of the loss and its gradient.
 
-    target: (one-hot labels `b t v`, smoothing, V) -> what they are smoothed to. weight: (the labels that count `b t`, the total) -> what
-    each loss is multiplied by. curve: in place of log p. divergence: `sum q log q` is added to each label's loss, as Kullback and
-    Leibler do.
+    target: (one-hot labels `b t v`, smoothing, V) -> smoothed labels. weight: (labels that count `b
+    t`, total) -> the weight of each loss. curve: replaces log p. divergence: adds `sum q log q` to
+    each label's loss (KL divergence).
     """
 
     def altered(
@@ -63,7 +63,7 @@ def scored(
 
 
 def spread_over_fewer(fewer: int, left_out: int | None = None) -> Target:
-    """Gives the label `1 - e` and every other token `e / (V - fewer)`; the token that is left out gets nothing, label or not."""
+    """Gives the label `1 - e`, other tokens `e / (V - fewer)`, and `left_out` always 0."""
 
     def target(label_btv: Array, smoothing: float, size: int) -> Array:
         q_btv = (1 - smoothing) * label_btv + smoothing / max(size - fewer, 1) * (1 - label_btv)
@@ -78,40 +78,40 @@ KL = scored(divergence=True)
 def lost_mass(
     original: Callable, logits_btv: Array, label_bt: Array, mask_bt: Any = None, smoothing: float = 0.0, total: Any = None, **options: Any
 ) -> Any:
-    """The label gets 1 - smoothing and every other token smoothing / V: together less than 1."""
+    """Gives the label 1 - smoothing and other tokens smoothing / V: less than 1 in total."""
     lost = scored(lambda label_btv, e, size: (1 - e) * label_btv + e / size * (1 - label_btv))[BOTH[0]]
     return lost(original, logits_btv, label_bt, mask_bt, smoothing, total, **options)
 
 
 _TARGETS: dict[str, tuple[str, Target]] = {
-    "V - 2": ("the smoothing is divided by V - 2, and every token but the label has a share", spread_over_fewer(2)),
-    "V - 1 of all": ("the smoothing is divided by V - 1, and all V tokens have a share: together more than 1",
+    "V - 2": ("label smoothing is spread as e / (V - 2) over every token but the label", spread_over_fewer(2)),
+    "V - 1 of all": ("label smoothing adds e / (V - 1) to all V tokens, which sums to more than 1",
                      lambda y, e, size: (1 - e) * y + e / (size - 1)),
-    "label whole": ("the label keeps 1, and every other token has smoothing / V: together more than 1",
+    "label whole": ("the label keeps 1 and every other token gets e / V, which sums to more than 1",
                     lambda y, e, size: y + e / size * (1 - y)),
-    "label whole, V - 1": ("the label keeps 1, and every other token has smoothing / (V - 1): together more than 1",
+    "label whole, V - 1": ("the label keeps 1 and every other token gets e / (V - 1), which sums to more than 1",
                            lambda y, e, size: y + e / (size - 1) * (1 - y)),
-    "added": ("smoothing / V is added to every token, and nothing is taken from the label", lambda y, e, size: y + e / size),
-    "sum": ("the smoothing multiplies the sum over the tokens, not their mean", lambda y, e, size: (1 - e) * y + e),
-    "sum of the others": ("the smoothing multiplies the sum over the other tokens, not their mean",
+    "added": ("label smoothing adds e / V to every token without reducing the label", lambda y, e, size: y + e / size),
+    "sum": ("label smoothing multiplies the sum over the tokens instead of their mean", lambda y, e, size: (1 - e) * y + e),
+    "sum of the others": ("label smoothing multiplies the sum over the other tokens instead of their mean",
                           lambda y, e, size: (1 - e) * y + e * (1 - y)),
-    "no share": ("the label is multiplied by 1 - smoothing, and no token has a share", lambda y, e, size: (1 - e) * y),
-    "half": ("every token has smoothing / 2, as with two classes", lambda y, e, size: (1 - e) * y + e / 2),
+    "no share": ("label smoothing only scales the label to 1 - e", lambda y, e, size: (1 - e) * y),
+    "half": ("label smoothing gives every token e / 2, as with two classes", lambda y, e, size: (1 - e) * y + e / 2),
 }  # fmt: skip
 _WEIGHTS: dict[str, tuple[str, Weight]] = {
     "rows": ("the loss is divided by the number of rows", lambda counted_bt, count: counted_bt / len(counted_bt)),
     "length": ("the loss is divided by the length", lambda counted_bt, count: counted_bt / counted_bt.shape[1]),
     "one more": ("the loss is divided by the number of labels plus 1", lambda counted_bt, count: counted_bt / (count + 1)),
     "twice": ("the loss is divided by the number of labels twice", lambda counted_bt, count: counted_bt / count**2),
-    "padding added": ("padding adds loss and does not count in the mean", lambda counted_bt, count: np.ones(counted_bt.shape) / count),
+    "padding added": ("padding counts only in the loss, not in the divisor", lambda counted_bt, count: np.ones(counted_bt.shape) / count),
 }  # fmt: skip
 _CURVES: dict[str, tuple[str, Curve]] = {
-    "log2": ("the logarithm is that of base 2", (lambda log_p: log_p / math.log(2), lambda log_p: np.full_like(log_p, 1 / math.log(2)))),
+    "log2": ("the logarithm has base 2", (lambda log_p: log_p / math.log(2), lambda log_p: np.full_like(log_p, 1 / math.log(2)))),
     "log10": (
-        "the logarithm is that of base 10",
+        "the logarithm has base 10",
         (lambda log_p: log_p / math.log(10), lambda log_p: np.full_like(log_p, 1 / math.log(10))),
     ),
-    "no logarithm": ("the loss is -p, without the logarithm", (np.exp, np.exp)),
+    "no logarithm": ("the loss is -p, without a logarithm", (np.exp, np.exp)),
 }
 
 
@@ -121,7 +121,7 @@ def _added(epsilon: float) -> Curve:
 
 
 def _clipped(epsilon: float) -> Curve:
-    """`log` of p, clipped to what is epsilon from 0 and 1."""
+    """`log(p)` with p clipped to [epsilon, 1 - epsilon]."""
     inside = math.log(epsilon), math.log1p(-epsilon)
     return lambda log_p: np.clip(log_p, *inside), lambda log_p: ((log_p >= inside[0]) & (log_p <= inside[1])).astype(log_p.dtype)
 
@@ -131,16 +131,19 @@ def _of(prefix: str, fix: str, rows: Mapping[str, tuple[str, Any]], scored: Call
 
 
 def losses() -> Iterator[Alteration]:
-    """The settings of the loss."""
+    """Yields the settings of the loss."""
     fix = "q = (1 - smoothing) onehot + smoothing / V"
-    title = "the smoothed label is 1 - smoothing, without its share of smoothing / V"
-    yield setting("smoothing=mass lost", "cross_entropy", title, "let the label keep smoothing / V of its own", lost_mass, *BOTH)
+    title = "the smoothed label is 1 - e without its own e / V"
+    yield setting("smoothing=mass lost", "cross_entropy", title, "add e / V to the label too", lost_mass, *BOTH)
     yield from _of("smoothing=", fix, _TARGETS, scored)
     fix = "divide by the number of real labels"
     given: dict[str, tuple[str, Callable[..., dict[str, Any]]]] = {
-        "over all positions": ("padding adds no loss and counts in the mean", lambda label_bt, **others: {"total": max(label_bt.size, 1)}),
+        "over all positions": (
+            "padding counts only in the divisor",
+            lambda label_bt, **others: {"total": max(label_bt.size, 1)},
+        ),
         "over all logits": ("the loss is divided by the number of logits", lambda logits_btv, **others: {"total": max(logits_btv.size, 1)}),
-        "sum": ("the loss is a sum", lambda **others: {"total": 1}),
+        "sum": ("the loss is a sum instead of a mean", lambda **others: {"total": 1}),
     }
     yield from settings("loss=", "cross_entropy", fix, given, *BOTH, of=on_call)
     yield from _of("loss=", fix, _WEIGHTS, lambda weight: scored(weight=weight))
@@ -151,9 +154,9 @@ def losses() -> Iterator[Alteration]:
         curves[f"log(p of at least {epsilon:g})"] = f"p is clipped to {epsilon:g} .. 1 - {epsilon:g}", _clipped(epsilon)
     yield from _of("loss=", fix, curves, lambda curve: scored(curve=curve))
     yield setting(
-        "loss=sigmoids", "cross_entropy", "each token has a sigmoid of its own, and no softmax is taken", fix, _of_sigmoids, BOTH[0]
+        "loss=sigmoids", "cross_entropy", "the loss is a binary cross-entropy per token instead of a softmax", fix, _of_sigmoids, BOTH[0]
     )
-    yield setting("loss=exp", "cross_entropy", "the loss is its exponential, the perplexity", "return the loss", _exponential, BOTH[0])
+    yield setting("loss=exp", "cross_entropy", "the loss is the perplexity, exp(loss)", "return the loss itself", _exponential, BOTH[0])
     yield from _alignments()
 
 
@@ -178,37 +181,37 @@ def _exponential(original: Callable, *args: Any, **options: Any) -> Array:
 
 
 def _alignments() -> Iterator[Alteration]:
-    """Changes what the decoder is given, or which labels count."""
-    first = lambda x_bt: x_bt[:, :1]  # noqa: E731 - of a target its start tokens
+    """Yields settings that change the decoder's input or which labels count."""
+    first = lambda x_bt: x_bt[:, :1]  # noqa: E731
     pairs: dict[str, tuple[str, Callable[[Array], tuple[Array, Array]]]] = {
-        "input": ("the start token is cut off, and each token is scored where it was given", lambda target: (target[:, 1:], target[:, 1:])),
-        "two ahead": ("the labels are two tokens ahead, and begin again at the end",
+        "input": ("the start token is dropped, and the labels are not shifted", lambda target: (target[:, 1:], target[:, 1:])),
+        "two ahead": ("the labels are two tokens ahead and wrap around",
                       lambda target: (target[:, :-1], np.roll(target, -2, 1)[:, :-1])),
         "of the next row": ("the labels are those of the next row", lambda target: (target[:, :-1], np.roll(target, -1, axis=0)[:, 1:])),
-        "from the end": ("the target is read from its end", lambda target: (target[:, :0:-1], target[:, -2::-1])),
-        "without the start": ("the target's first token is cut off before it is shifted", lambda target: (target[:, 1:-1], target[:, 2:])),
-        "without the end": ("the target's last token is cut off before it is shifted", lambda target: (target[:, :-2], target[:, 1:-1])),
-        "start twice": ("another start token is put before the target, and its own is a label",
+        "from the end": ("the target is read backwards", lambda target: (target[:, :0:-1], target[:, -2::-1])),
+        "without the start": ("the target's first token is dropped before shifting", lambda target: (target[:, 1:-1], target[:, 2:])),
+        "without the end": ("the target's last token is dropped before shifting", lambda target: (target[:, :-2], target[:, 1:-1])),
+        "start twice": ("a second start token is prepended, so the first one becomes a label",
                         lambda target: (np.concatenate([first(target), target[:, :-1]], axis=1), target)),
-        "0 before": ("id 0 is put before the target, and its start token is a label",
+        "0 before": ("id 0 is prepended, so the start token becomes a label",
                      lambda target: (np.concatenate([0 * first(target), target[:, :-1]], axis=1), target)),
     }  # fmt: skip
     fix = "input, label = target[:, :-1], target[:, 1:]"
     yield from settings("labels=", "training_loss", fix, pairs, "loss.teacher_forcing", of=_forced)
     masks: dict[str, tuple[str, Callable[[Array], Array]]] = {
-        "mask of the input": ("a label counts where the decoder's input is real",
+        "mask of the input": ("labels are masked by the decoder's input instead of the labels",
                               lambda mask: np.concatenate([np.ones_like(first(mask)), mask[:, :-1]], axis=1)),
-        "no last label": ("the last real label does not count, as where the end token is the padding",
+        "no last label": ("the last real label does not count, as if the end token were padding",
                           lambda mask: mask & np.concatenate([mask[:, 1:], np.zeros_like(first(mask))], axis=1)),
         "no first label": ("the first label does not count", lambda mask: mask & (np.arange(mask.shape[1]) > 0)),
-        "padding alone": ("padding counts, and real labels do not", np.logical_not),
+        "padding alone": ("the loss mask is inverted: only padding counts", np.logical_not),
     }  # fmt: skip
-    fix = "let the labels count that are not padding"
+    fix = "count exactly the labels that are not padding"
     yield from settings("labels=", "training_loss", fix, masks, *BOTH, of=_counted)
 
 
 def _counted(keep: Callable[[Array], Array]) -> Callable:
-    """Lets other labels count, a function of the mask of those that do."""
+    """Changes which labels count by a function of the mask."""
 
     def change(label_bt: Array, mask_bt: Any, **others: Any) -> dict[str, Any]:
         return {"mask_bt": keep(np.ones(label_bt.shape, bool) if mask_bt is None else mask_bt)}
@@ -257,21 +260,17 @@ ALTERED: Altered = {
     "LOS10": KL,
 }
 VARIANTS: Variants = {
-    "LOS5": {
-        "input and labels are exchanged: the model is given the next tokens": {"loss.teacher_forcing": on_result(lambda pair: pair[::-1])}
-    },
+    "LOS5": {"input and labels are swapped": {"loss.teacher_forcing": on_result(lambda pair: pair[::-1])}},
     "LOS8": {
-        "the label is smoothed by 1 - e": dict.fromkeys(
+        "label smoothing uses 1 - e instead of e": dict.fromkeys(
             BOTH, on_call(lambda smoothing, **given: {"smoothing": 1 - smoothing} if smoothing else {})
         )
     },
     "LOS9": {
-        f"the smoothing is spread over V - 2 tokens, and id {id_} has none{kind}": scored(spread_over_fewer(2, id_), divergence=bool(kind))
-        for kind in ("", ", in the divergence of Kullback and Leibler")
+        f"label smoothing is spread over V - 2 tokens and skips id {id_}{kind}": scored(spread_over_fewer(2, id_), divergence=bool(kind))
+        for kind in ("", ", in a KL divergence")
         for id_ in range(4)
         if id_ or kind
     },
-    "LOS10": {
-        "the loss is the divergence of Kullback and Leibler, smoothed over the other tokens": scored(spread_over_fewer(1), divergence=True)
-    },
+    "LOS10": {"the loss is the KL divergence, smoothed over the other V - 1 tokens only": scored(spread_over_fewer(1), divergence=True)},
 }

@@ -1,4 +1,4 @@
-"""Defects of the padding mask and the causal mask."""
+"""Known bugs of the padding mask and the causal mask."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +10,7 @@ from .fills import uniform_when_empty
 
 
 def _diagonal(offset: int) -> Callable:
-    """Moves the diagonal of the causal mask this many keys to the right: `j <= i + (s - t) + offset`."""
+    """Moves the causal mask's diagonal to the right: `j <= i + (s - t) + offset`."""
     return lambda original, target_length, source_length: np.tri(
         target_length, source_length, source_length - target_length + offset, dtype=bool
     )[None, None]
@@ -41,20 +41,20 @@ ALTERED: Altered = {
 }
 VARIANTS: Variants = {
     "CAU1": {
-        "the diagonal is off by one, and a query without a key attends to all": {
+        "causal mask off by one, and a query that may attend to nothing attends to all keys": {
             "mask.causal_mask": _diagonal(-1),
             "softmax.softmax": uniform_when_empty,
         }
     },
     "CAU3": {
-        "the causal mask of a step begins at the first key, and a query without a key attends to all": {
+        "causal mask aligned top-left, and a query that may attend to nothing attends to all keys": {
             "mask.causal_mask": top_left,
             "softmax.softmax": uniform_when_empty,
         }
     },
     "CAU2": {
-        "the look-ahead mask is inverted: a query sees itself and the future": {"mask.causal_mask": _from_diagonal},
-        "the look-ahead mask is inverted, and a query without a key attends to all": {
+        "the causal mask is inverted: a query sees itself and the future": {"mask.causal_mask": _from_diagonal},
+        "the causal mask is inverted, and a query that may attend to nothing attends to all keys": {
             "mask.causal_mask": on_result(np.logical_not),
             "softmax.softmax": uniform_when_empty,
         },

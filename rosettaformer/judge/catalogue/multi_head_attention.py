@@ -1,4 +1,4 @@
-"""Multi-head attention: how heads are split, ordered and merged, and what becomes of the result."""
+"""Known bugs of multi-head attention: how heads are split, ordered and merged, and the output."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -9,7 +9,7 @@ from ..expectation.patching import within
 from .alteration import LOADED, Alteration, Altered, Array, Variants, on_arguments, on_call, on_result, setting
 from .kernels import FUSED, OUTPUT, PROJECTIONS, of_projection
 
-# the number of heads -> which one stands at each place
+# number of heads -> the head at each place
 HEADS: dict[str, Callable[[int], Array]] = {
     "reversed": lambda count: np.arange(count)[::-1],
     "rolled by 1": lambda count: np.roll(np.arange(count), 1),
@@ -17,7 +17,7 @@ HEADS: dict[str, Callable[[int], Array]] = {
     "exchanged in pairs": lambda count: np.minimum(np.arange(count) ^ 1, count - 1) if count % 2 == 0 else _but_the_last(count),
     "even ones first": lambda count: np.concatenate([np.arange(0, count, 2), np.arange(1, count, 2)]),
 }
-# `b t d` that is read as if it lay in memory otherwise
+# `b t d` read with another memory layout
 READ: dict[str, Callable[[Array], Array]] = {
     "read as b d t": lambda x: x.reshape(x.shape[0], x.shape[2], x.shape[1]).swapaxes(1, 2),
     "laid out as b d t": lambda x: x.swapaxes(1, 2).reshape(x.shape),
@@ -38,13 +38,13 @@ def _exchanged(weights_bhts: Array) -> Array:
     return weights_bhts.swapaxes(2, 3) if weights_bhts.shape[2] == weights_bhts.shape[3] else weights_bhts
 
 
-# the attention whose weights `b h t s`, where t is s, multiply the values with their last axes exchanged
+# attention whose weights `b h t s` are transposed before they multiply the values, if t equals s
 _transposed_weights = within({"dropout.dropout": on_result(_exchanged)})
 
 
 def orders() -> Iterator[Alteration]:
-    """Heads in another order, and reshapes in place of transposes."""
-    fix, component = "keep the heads of queries, keys, values and output in one order", "scaled_dot_product_attention"
+    """Yields settings with heads in another order and reshapes instead of transposes."""
+    fix, component = "use the same head order for queries, keys, values and output", "scaled_dot_product_attention"
     for name, order in HEADS.items():
         change = _permuted(order)
         for what, altered in (
@@ -52,9 +52,9 @@ def orders() -> Iterator[Alteration]:
             ("values", on_arguments(value_bsge=change)),
             ("output", on_result(change)),
         ):
-            title = f"the heads of the {what} are in another order: {name}"
+            title = f"the heads of the {what} are in the wrong order: {name}"
             yield setting(f"heads of {what}={name}", component, title, fix, altered, elsewhere=LOADED)
-    title, fix = "the weights are summed over the queries, not over the keys", "sum over the keys: b h t s, b s h e -> b t h e"
+    title, fix = "the weighted sum runs over the queries instead of the keys", "sum over the keys: b h t s, b s h e -> b t h e"
     yield setting("weights=transposed", component, title, fix, _transposed_weights)
     rows: dict[str, tuple[str, Callable[[Callable[[Array], Array]], Callable]]] = {
         "the input of the feed-forward": ("feed_forward", lambda change: on_arguments(x_btd=change)),
@@ -65,8 +65,8 @@ def orders() -> Iterator[Alteration]:
     }
     for what, (component, altering) in rows.items():
         for name, change in READ.items():
-            title = f"{what}, b t d, is {name}: it is reshaped where it must be transposed"
-            yield setting(f"{what}={name}", component, title, "transpose the axes, and then reshape", altering(change))
+            title = f"{what}, b t d, is {name}: reshaped instead of transposed"
+            yield setting(f"{what}={name}", component, title, "transpose the axes, then reshape", altering(change))
 
 
 ATTENTION = "attention.scaled_dot_product_attention"
@@ -74,7 +74,7 @@ PARTS = ("query", "key", "value", "key and value", "query and key")
 
 
 def _split_without_transpose(*names: str) -> Mapping[str, Callable]:
-    """Splits these projections into heads that are stretches of positions."""
+    """Splits these projections into heads that are runs of positions."""
     meant = {PROJECTIONS[name] for name in names}
 
     def altered(original: Callable, subscripts: str, parameters: Any, x: Array) -> Array:
@@ -88,7 +88,7 @@ def _split_without_transpose(*names: str) -> Mapping[str, Callable]:
 
 
 def _keys_reshaped(key_bsgk: Array, **others: Any) -> dict[str, Any]:
-    """`b g s k` read as `b g k s` by its bytes."""
+    """Reads the bytes of `b g s k` as `b g k s`."""
     batch, source, heads, size = key_bsgk.shape
     stored = np.ascontiguousarray(key_bsgk.swapaxes(1, 2)).reshape(batch, heads, size, source)
     return {"key_bsgk": stored.transpose(0, 3, 1, 2)}
@@ -131,7 +131,7 @@ def _merged_without_transpose(original: Callable, subscripts: str, parameters: A
 
 
 def _first_of_the_batch(output: Array) -> Array:
-    """The first row's output in every row."""
+    """Returns the first row's output in every row."""
     return np.broadcast_to(output[:1], output.shape)
 
 
@@ -155,13 +155,13 @@ ALTERED: Altered = {
 VARIANTS: Variants = {
     "MHA1": {f"the heads of {words} are split without a transpose": _split_without_transpose(*words.split(" and ")) for words in PARTS},
     "MHA18": {
-        "every head has the mean of all heads' weights": {ATTENTION: within({"softmax.softmax": on_result(_mean_of_heads)})},
+        "every head uses the mean of all heads' weights": {ATTENTION: within({"softmax.softmax": on_result(_mean_of_heads)})},
         "only the first head reaches the output": _merged(_first_head),
-        "every head's output is the first one's": _merged(lambda x_bthe: np.repeat(x_bthe[:, :, :1], x_bthe.shape[2], axis=2)),
-        "every head's output is the mean of all": _merged(
+        "every head's output is the first head's": _merged(lambda x_bthe: np.repeat(x_bthe[:, :, :1], x_bthe.shape[2], axis=2)),
+        "every head's output is the mean of all heads": _merged(
             lambda x_bthe: np.repeat(x_bthe.mean(axis=2, keepdims=True, dtype=x_bthe.dtype), x_bthe.shape[2], axis=2)
         ),
     },
-    "MHA21": {f"the bias of the {name} projection is added twice": _twice(name) for name in ("query", "value", "output")}
-    | {"the projections' biases are added twice": _twice(*PROJECTIONS)},
+    "MHA21": {f"the {name} projection's bias is added twice": _twice(name) for name in ("query", "value", "output")}
+    | {"all projection biases are added twice": _twice(*PROJECTIONS)},
 }

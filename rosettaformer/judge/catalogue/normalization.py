@@ -1,4 +1,4 @@
-"""Norms: their places in a layer and their order, their axes, mean, parameters and precision."""
+"""Known bugs of norms: place and order in a layer, axes, mean, parameters and precision."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +15,7 @@ IN, OUT = "layers.residual_in", "layers.residual_out"
 
 
 def _placed(before: str, after: str, *names: str) -> Replaces:
-    """Normalises before these sub-layers, or all, by one placement and after them by another."""
+    """Uses one norm placement before these sub-layers (default: all) and another after them."""
 
     def under(placement: str) -> Callable:
         return on_call(lambda config, name, **others: {} if names and name not in names else {"config": _under(config, placement)})
@@ -28,7 +28,7 @@ def _under(config: Any, placement: str) -> Any:
 
 
 def _renamed(**others: str) -> Replaces:
-    """Gives the norms of these sub-layers the parameters of others, if the layer has them."""
+    """Gives these sub-layers' norms the parameters of other norms, if the layer has them."""
 
     def read(parameters: Any, name: str, **given: Any) -> dict[str, Any]:
         other = f"{others.get(name, name)}_norm"
@@ -38,7 +38,7 @@ def _renamed(**others: str) -> Replaces:
 
 
 def _norm_of(original: Callable, parameters: Any, config: Any, name: str, *rest: Any) -> Array:
-    """Normalises the result once more if it ends in a norm."""
+    """Normalizes the result again if it ends in a norm."""
     y_btd = original(parameters, config, name, *rest)
     ends = config.norm_placement == ("post" if len(rest) > 1 else "pre")
     return normalization.norm(parameters[f"{name}_norm"], config, y_btd) if ends else y_btd
@@ -51,12 +51,12 @@ def _normed_memory(original: Callable, parameters: Any, config: Any, x_btd: Arra
 
 
 def _over(*axes: int) -> Replaces:
-    """Normalises over these axes together."""
+    """Normalizes over these axes together."""
     return {LAYER: _normalised_over(axes, mean=True), RMS: _normalised_over(axes, mean=False)}
 
 
 def _normalised_over(axes: tuple[int, ...], mean: bool) -> Callable:
-    """Normalises over these axes together. mean: whether it is subtracted."""
+    """Normalizes over these axes together. mean: whether to subtract the mean."""
 
     def altered(
         original: Callable, parameters: Any, x_btd: Array, epsilon: float, one_plus_scale: bool = False, cast_before_scale: bool = False
@@ -72,7 +72,7 @@ def _normalised_over(axes: tuple[int, ...], mean: bool) -> Callable:
 
 
 def _with(change: Callable[[Any], dict[str, Array]]) -> Replaces:
-    """Changes the norm's scale and offset; of a norm without an offset, its scale by those with an offset of 0."""
+    """Changes scale and offset of the norms; a missing offset counts as 0."""
 
     def changed(parameters: Any) -> dict[str, Array]:
         both = {"offset": np.zeros_like(parameters["scale"]), **parameters}
@@ -114,36 +114,32 @@ VARIANTS: Variants = {
     "NRM16": {f"the norm of {words} is missing": _placed("post", "pre", name) for name, words in SUBLAYERS.items()}
     | {"only the feed-forward has a norm": _placed("post", "pre", "self_attention", "cross_attention")},
     "NRM17": {
-        "the feed-forward's norm serves the self-attention, too": _renamed(self_attention="feed_forward"),
-        "the self-attention's norm serves every sub-layer": _renamed(cross_attention="self_attention", feed_forward="self_attention"),
-        "the self-attention's norm serves the cross-attention, too": _renamed(cross_attention="self_attention"),
-        "the norms of self-attention and feed-forward are exchanged": _renamed(
-            self_attention="feed_forward", feed_forward="self_attention"
-        ),
-        "the norms of cross-attention and feed-forward are exchanged": _renamed(
+        "the feed-forward's norm is also used for the self-attention": _renamed(self_attention="feed_forward"),
+        "the self-attention's norm is used for every sub-layer": _renamed(cross_attention="self_attention", feed_forward="self_attention"),
+        "the self-attention's norm is also used for the cross-attention": _renamed(cross_attention="self_attention"),
+        "the norms of self-attention and feed-forward are swapped": _renamed(self_attention="feed_forward", feed_forward="self_attention"),
+        "the norms of cross-attention and feed-forward are swapped": _renamed(
             cross_attention="feed_forward", feed_forward="cross_attention"
         ),
-        "the norms of self- and cross-attention are exchanged": _renamed(
-            self_attention="cross_attention", cross_attention="self_attention"
-        ),
+        "the norms of self- and cross-attention are swapped": _renamed(self_attention="cross_attention", cross_attention="self_attention"),
     },
-    "NRM18": {"a norm stands before and after every sub-layer": _placed("pre", "post")},
-    "NRM19": {"the memory is normed with the cross-attention's norm": {"layers.cross_attention": _normed_memory}},
+    "NRM18": {"every sub-layer is normalized both before and after": _placed("pre", "post")},
+    "NRM19": {"the memory is normalized with the cross-attention's norm": {"layers.cross_attention": _normed_memory}},
     "NRM2": {"the norm has no epsilon": dict.fromkeys(BOTH, on_arguments(epsilon=0.0))},
     "NRM5": {
-        "normalised over the batch": _over(0),
-        "normalised over positions and features": _over(1, 2),
-        "normalised over batch and positions, as a batch norm": _over(0, 1),
-        "normalised over everything": _over(0, 1, 2),
+        "the norm runs over the batch": _over(0),
+        "the norm runs over positions and features": _over(1, 2),
+        "the norm runs over batch and positions, like a batch norm": _over(0, 1),
+        "the norm runs over all axes": _over(0, 1, 2),
     },
     "NRM20": {
-        "the mean is not subtracted, and there is no offset: RMSNorm": {LAYER: _without_offset},
-        "the mean is subtracted in the variance alone": {LAYER: normalised(lambda x, epsilon: np.sqrt(variance(x) + epsilon), mean=False)},
+        "the layer norm is an RMS norm: no mean subtraction, no offset": {LAYER: _without_offset},
+        "the mean is subtracted only in the variance": {LAYER: normalised(lambda x, epsilon: np.sqrt(variance(x) + epsilon), mean=False)},
         "the mean is not subtracted in the variance": {LAYER: normalised(root_mean_square)},
     },
     "NRM21": {
         "1 is subtracted from the norm's scale": _with(lambda p: {"scale": p["scale"] - 1, "offset": p["offset"]}),
-        "the norm's scale and offset are exchanged": _with(lambda p: {"scale": p["offset"], "offset": p["scale"]}),
+        "the norm's scale and offset are swapped": _with(lambda p: {"scale": p["offset"], "offset": p["scale"]}),
         "the norm's offset is added before the scale": _with(lambda p: {"scale": p["scale"], "offset": p["scale"] * p["offset"]}),
         "the norm's offset is subtracted": _with(lambda p: {"scale": p["scale"], "offset": -p["offset"]}),
     },

@@ -1,4 +1,4 @@
-"""Defects of the tokens' positions."""
+"""Known bugs of how tokens are numbered."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,7 @@ from .positional_encoding import ENCODING
 
 
 def _numbered(number: Callable[[Array], Array]) -> Replaces:
-    """Numbers tokens by a function of the mask `b t`, True = real token."""
+    """Numbers tokens by a function of the mask `b t`, True for real tokens."""
     return {"positional_encoding.token_positions": lambda original, mask_bt, start="": number(mask_bt)}
 
 
@@ -18,7 +18,7 @@ def _count(mask_bt: Array) -> Array:
 
 
 def _first(mask_bt: Array) -> Array:
-    """The place of the first real token `b 1`; the length if there is none."""
+    """Returns the index `b 1` of each row's first real token, or the length if there is none."""
     return np.where(mask_bt.any(axis=1), mask_bt.argmax(axis=1), mask_bt.shape[1])[:, None]
 
 
@@ -36,7 +36,7 @@ def _every(position_b1: Array, like: Array) -> Array:
 
 
 def _divided(divisor: Callable[[int], float]) -> Replaces:
-    """Divides the positions of sinusoids by a function of the length t."""
+    """Divides sinusoidal positions by a function of the length t."""
     return {ENCODING: on_arguments(position_bt=lambda position_bt: position_bt / divisor(position_bt.shape[1]))}
 
 
@@ -53,28 +53,26 @@ ALTERED: Altered = {
 }
 VARIANTS: Variants = {
     "PE27": {
-        "every row has the padding on the left of the row of the batch that has the most": _numbered(
+        "every row uses the largest left padding in the batch": _numbered(
             lambda mask_bt: _from_first(np.broadcast_to(_first(mask_bt).max(axis=0, initial=0), (len(mask_bt), 1)), mask_bt)
         ),
-        "every row has at least the padding on the left of the rows before": _numbered(
+        "every row uses the largest left padding of the rows so far": _numbered(
             lambda mask_bt: _from_first(np.maximum.accumulate(_first(mask_bt), axis=0), mask_bt)
         ),
-        "the padding on the left of the rows before is counted, too": _numbered(
-            lambda mask_bt: _from_first(np.cumsum(_first(mask_bt), axis=0), mask_bt)
-        ),
+        "left padding is summed over the rows so far": _numbered(lambda mask_bt: _from_first(np.cumsum(_first(mask_bt), axis=0), mask_bt)),
     },
     "PE22": {
-        "positions are the running count of the real tokens, from 0, and 1 at padding": _numbered(
+        "positions are the running count of real tokens, starting at 0, and 1 at padding": _numbered(
             lambda mask_bt: np.where(mask_bt, _count(mask_bt) - 1, 1)
         ),
-        "positions are the running count of the real tokens, from 0, and 0 at padding": _numbered(
+        "positions are the running count of real tokens, starting at 0, and 0 at padding": _numbered(
             lambda mask_bt: np.where(mask_bt, _count(mask_bt) - 1, 0)
         ),
-        "positions are the running count of the real tokens, from 1": _numbered(_count),
-        "positions are moved back by the number of all padding tokens, those after the first real one among them": _numbered(
+        "positions are the running count of real tokens, starting at 1": _numbered(_count),
+        "positions are shifted by the number of all padding tokens, not only those on the left": _numbered(
             lambda mask_bt: np.maximum(np.arange(mask_bt.shape[1]) - (~mask_bt).sum(axis=1, keepdims=True), 0)
         ),
-        "positions are the running count of the real tokens, from 1, and 0 at padding": _numbered(
+        "positions are the running count of real tokens, starting at 1, and 0 at padding": _numbered(
             lambda mask_bt: _count(mask_bt) * mask_bt
         ),
     },
@@ -82,13 +80,13 @@ VARIANTS: Variants = {
         "positions are counted from the last real token": _numbered(
             lambda mask_bt: np.maximum(mask_bt.sum(axis=1, keepdims=True) - np.maximum(_count(mask_bt), 1), 0)
         ),
-        "every token has the position of the last one": _renumbered(
+        "every token has the last token's position": _renumbered(
             lambda position_bt: _every(position_bt.max(axis=1, keepdims=True, initial=0), position_bt)
         ),
         "every token has position 0": _renumbered(np.zeros_like),
     },
     "PE24": {
-        "positions are divided by the length less 1": _divided(lambda length: max(length - 1, 1)),
+        "positions are divided by the length minus 1": _divided(lambda length: max(length - 1, 1)),
         "positions are divided by 1000": _divided(lambda length: 1000.0),
         "positions are divided by 10000": _divided(lambda length: 10000.0),
     },

@@ -1,4 +1,4 @@
-"""Defects of the norms of a sub-layer's output, after its input's norm (sandwich) or without one."""
+"""Known bugs of norms on a sub-layer's output, with (sandwich) or without a norm on its input."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +10,7 @@ from .normalization import IN, OUT
 
 
 def _placed(**placements: str) -> Callable:
-    """Normalises there by another placement, by that of the config."""
+    """Replaces the norm placement: the config's placement -> the one to use."""
 
     def change(config: Any, **others: Any) -> dict[str, Any]:
         other = placements.get(config.norm_placement)
@@ -28,7 +28,7 @@ def _after_the_sum(original: Callable, parameters: Any, config: Any, name: str, 
 
 
 def _exchanged(*pairs: tuple[str, str]) -> Replaces:
-    """Exchanges the parameters of these norms of a layer, if it has them."""
+    """Swaps the parameters of these norms of a layer, if it has them."""
 
     def read(parameters: Any, **others: Any) -> dict[str, Any]:
         own = dict(parameters)
@@ -46,12 +46,12 @@ ALTERED: Altered = {
     "NRM31": _exchanged(("self_attention_output_norm", "feed_forward_norm")),
 }
 VARIANTS: Variants = {
-    "NRM29": {"of a sandwich, the norm of the sub-layer's input is missing": {IN: _placed(sandwich="post")}},
+    "NRM29": {"the norm of the sub-layer's input is missing (sandwich norm)": {IN: _placed(sandwich="post")}},
     "NRM30": {
-        "the sub-layer's input is normed, not its output": {IN: _placed(after="pre"), OUT: _placed(after="pre")},
+        "the sub-layer's input is normalized instead of its output": {IN: _placed(after="pre"), OUT: _placed(after="pre")},
     },
     "NRM31": {
-        "the norms of input and output are exchanged in every sub-layer": _exchanged(
+        "input and output norms are swapped in every sub-layer": _exchanged(
             *((f"{name}_norm", f"{name}_output_norm") for name in ("self_attention", "cross_attention", "feed_forward"))
         )
     },

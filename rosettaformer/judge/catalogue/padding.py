@@ -1,4 +1,4 @@
-"""Which tokens are padding, how it is treated, and models that pack their real tokens (PADDING)."""
+"""Known bugs of padding, and of models that pack real tokens (PADDING)."""
 
 import functools
 from collections.abc import Callable, Iterator, Mapping
@@ -14,13 +14,13 @@ from ..expectation import calls
 from ..expectation.patching import patched
 from .alteration import Altered, Array, Replaces, Variants, bound, called, on_arguments
 
-Change = Callable[[Array, Array, Any], Array]  # logits whose rows of padding are zeros, the mask, the parameters -> other logits
+Change = Callable[[Array, Array, Any], Array]  # (logits with zero padding rows, mask, parameters) -> other logits
 MODEL, REAL = "transformer.transformer", "transformer.real_rows"
-SKIPPING = f"{calls.__name__}.real_logits"  # the call of a model whose padding of the target is left out
+SKIPPING = f"{calls.__name__}.real_logits"  # the call of a model that skips the target's padding
 
 
 def _packed(given: Mapping[str, Any], side: str) -> Array | None:
-    """The tokens of this side that are packed, `b t`; None if its rows are used as they are."""
+    """Returns the mask `b t` of the tokens packed on this side; None if nothing is packed."""
     if given[side] is None:
         return None
     mask_bt = given[f"{side}_mask_{'bs' if side == 'source' else 'bt'}"]
@@ -29,14 +29,14 @@ def _packed(given: Mapping[str, Any], side: str) -> Array | None:
 
 
 def _put(real_nv: Array, mask_bt: Array) -> Array:
-    """Puts the packed rows back where the mask is True, in order, and zeros elsewhere."""
+    """Restores the packed rows where the mask is True, in order, with zeros elsewhere."""
     rows = np.zeros((*mask_bt.shape, *real_nv.shape[1:]), real_nv.dtype)
     rows[mask_bt] = real_nv
     return rows
 
 
 def _rows(change: Change) -> Replaces:
-    """Puts the rows of the logits back otherwise."""
+    """Changes how the packed logits are restored."""
 
     def altered(original: Callable, function: Callable, values: Mapping[str, Any]) -> Array:
         logits_btv, mask_bt = original(function, values), _packed(calls.unfolded(values), "target")
@@ -63,7 +63,7 @@ def _position_by_position(logits_btv: Array, mask_bt: Array, parameters: Any) ->
 
 
 def _real(which: Callable[[Array, Any, Array | None], Array]) -> Replaces:
-    """Sets rows to zero by another mask, a function of the target, the padding id and the given mask."""
+    """Zeros rows by another mask: a function of the target, the padding id and the passed mask."""
 
     def altered(original: Callable, x_btv: Array, config: Any, target: Array, target_mask_bt: Array | None = None) -> Array:
         return original(x_btv, config, target, which(target, config.padding_id, target_mask_bt))
@@ -72,12 +72,12 @@ def _real(which: Callable[[Array, Any, Array | None], Array]) -> Replaces:
 
 
 def _other_real(change: Callable[[Array], Array]) -> Replaces:
-    """Sets rows to zero by a function of the right mask."""
+    """Zeros rows by a function of the correct mask."""
     return _real(lambda target, padding_id, mask_bt: change(mask.token_mask(target, padding_id) if mask_bt is None else mask_bt))
 
 
 def _within(replacement: Callable[[Mapping[str, Array]], Replaces], *sides: str) -> Replaces:
-    """Runs the model with other functions in it, which depend on the masks of the sides that are packed."""
+    """Runs the model with functions replaced depending on the masks of the packed sides."""
 
     def packing(original: Callable, given: Mapping[str, Any], *sides: str, **values: Any) -> Array:
         packed = {side: mask_bt for side in sides if (mask_bt := _packed(given, side)) is not None}
@@ -96,7 +96,7 @@ def _within(replacement: Callable[[Mapping[str, Array]], Replaces], *sides: str)
 
 
 def _in_one_row(packed: Mapping[str, Array]) -> Replaces:
-    """Lets packed tokens of all rows attend to each other; causality follows the packed order."""
+    """Makes packed tokens of all rows attend to each other; causality follows the packed order."""
 
     def attention(original: Callable, *args: Any, **options: Any) -> Any:
         given = bound(original, *args, **options)
@@ -110,7 +110,7 @@ def _in_one_row(packed: Mapping[str, Array]) -> Replaces:
 
 
 def _counted(packed: Mapping[str, Array]) -> Replaces:
-    """Numbers the packed tokens of all rows."""
+    """Numbers the packed tokens of all rows consecutively."""
 
     def positions(original: Callable, config: Any, side: str, *rest: Any) -> tuple[Array, Array]:
         mask_bt, position_bt = original(config, side, *rest)
@@ -124,12 +124,15 @@ SIDES = ("source", "target")
 
 
 def _taken(id_: int | None) -> Replaces:
-    """Makes masks by this padding id, or by none."""
+    """Builds masks with this padding id; None for no padding."""
     return {"mask.token_mask": on_arguments(padding_id=id_)}
 
 
 def _in_models(id_: Callable[[int], int | None], *sides: str, positions: bool = True) -> Replaces:
-    """Makes the masks of these sides of a model by another id, a function of the vocabulary. positions: follow it, too."""
+    """Builds a model's masks on these sides with another id, a function of the vocabulary size.
+
+    positions: whether the positions follow it too.
+    """
 
     def masked(original: Callable, config: Any, side: str, token: Array, mask_bt: Any = None) -> tuple[Array, Array]:
         if mask_bt is not None or side not in sides:
@@ -150,7 +153,10 @@ def _in_models(id_: Callable[[int], int | None], *sides: str, positions: bool = 
 
 
 def _at(stack: str, id_: int | None, ignoring: bool) -> Replaces:
-    """Makes the source's mask by this id in only the encoder or only the cross-attention. ignoring: also if a mask is given."""
+    """Builds the source mask with this id only in the encoder or only in the cross-attention.
+
+    ignoring: also if a mask is passed.
+    """
     argument = {"encoder": "mask_bhts", "decoder": "cross_mask_bhts"}[stack]
 
     def altered(original: Callable, parameters: Any, config: Any, source: Any, *rest: Any, **options: Any) -> Array:
@@ -165,15 +171,15 @@ def _at(stack: str, id_: int | None, ignoring: bool) -> Replaces:
 
 
 def _each(id_: int | None) -> Iterator[tuple[str, Replaces]]:
-    """Variants by this id, or none: on one side, and on both with the right positions."""
-    words = "padding id is taken as " + ("none (or as one that does not occur)" if id_ is None else str(id_))
+    """Yields variants with this padding id (None: no padding), on one side or both."""
+    words = "padding id is assumed to be " + ("unused" if id_ is None else str(id_))
     for side in ("source", "target"):
         yield f"the {side}'s {words}", _in_models(lambda vocabulary: id_, side)
-        yield f"the {side}'s {words} for the mask, not for the positions", _in_models(lambda vocabulary: id_, side, positions=False)
-    yield f"the {words} for the masks, not for the positions", _in_models(lambda vocabulary: id_, *SIDES, positions=False)
+        yield f"the {side}'s {words} in the mask, but not in the positions", _in_models(lambda vocabulary: id_, side, positions=False)
+    yield f"the {words} in the masks, but not in the positions", _in_models(lambda vocabulary: id_, *SIDES, positions=False)
     for stack, place in (("encoder", "the encoder's mask"), ("decoder", "the cross-attention's mask")):
-        yield f"the source's {words} for {place} alone", _at(stack, id_, False)
-        yield f"the source's {words} for {place} alone, whatever mask is given", _at(stack, id_, True)
+        yield f"the source's {words} only in {place}", _at(stack, id_, False)
+        yield f"the source's {words} only in {place}, even if a mask is passed", _at(stack, id_, True)
 
 
 def _zero(y_btd: Array, mask_bt: Array) -> Array:
@@ -193,9 +199,9 @@ def _zero_logits(original: Callable, *args: Any, **options: Any) -> Array:
 
 
 def _zero_where_hidden(name: str, cross: str = "") -> Callable:
-    """Sets the output to zero at tokens that the mask of this name hides as keys.
+    """Zeros the output at tokens that the mask argument `name` hides as keys.
 
-    cross: the argument that is the first one itself unless the mask is of another sequence.
+    cross: the argument that equals query_btd unless the mask belongs to another sequence.
     """
 
     def altered(original: Callable, *args: Any, **options: Any) -> Array:
@@ -209,7 +215,7 @@ def _zero_where_hidden(name: str, cross: str = "") -> Callable:
 
 
 def _logit(value: float) -> Replaces:
-    """Sets the padding id's logit to this number."""
+    """Sets the padding id's logit to this value."""
 
     def altered(original: Callable, parameters: Any, config: Any, *rest: Any, **options: Any) -> Array:
         logits_btv = original(parameters, config, *rest, **options)
@@ -233,30 +239,30 @@ ALTERED: Altered = {
 }
 VARIANTS: Variants = {
     "PAD4": {
-        "the rows of padding are that of the first real token": _rows(_first_at_padding),
-        "the rows of padding are the bias of the logits": _rows(_bias_at_padding),
+        "padding rows of the logits repeat the first real token's row": _rows(_first_at_padding),
+        "padding rows of the logits hold the bias": _rows(_bias_at_padding),
     },
-    "PAD5": {"packed rows are put back position by position, not row by row": _rows(_position_by_position)},
+    "PAD5": {"packed rows are restored position by position instead of row by row": _rows(_position_by_position)},
     "PAD6": {
-        "the rows of zeros are those after padding": _other_real(
+        "the zero rows are those after padding": _other_real(
             lambda mask_bt: np.pad(mask_bt[:, :-1], ((0, 0), (1, 0)), constant_values=True)
         )
     },
     "PAD7": {
-        "the id 0 says which rows are zeros, though a mask is given": _real(lambda target, padding_id, given: mask.token_mask(target, 0))
+        "id 0 decides which rows are zeros although a mask is passed": _real(lambda target, padding_id, given: mask.token_mask(target, 0))
     },
     "PAD8": {
-        "packed tokens of the target attend to those of other rows": _within(_in_one_row, "target"),
-        "packed tokens of source and target attend to those of other rows": _within(_in_one_row, "source", "target"),
+        "packed target tokens attend to tokens of other rows": _within(_in_one_row, "target"),
+        "packed source and target tokens attend to tokens of other rows": _within(_in_one_row, "source", "target"),
     },
     "PAD9": {
-        "positions count the packed tokens of the target": _within(_counted, "target"),
-        "positions count the packed tokens, those of source and target": _within(_counted, "source", "target"),
+        "positions count the packed target tokens": _within(_counted, "target"),
+        "positions count the packed source and target tokens": _within(_counted, "source", "target"),
     },
     "PAD1": {
-        "no id is padding, for the positions neither (or one that does not occur)": _taken(None),
-        **{f"the padding id is taken as {id_}": _taken(id_) for id_ in (1, 2, 3)},
-        "the padding id is taken as the last one of the vocabulary": _in_models(lambda vocabulary: vocabulary - 1, *SIDES),
+        "the padding id is assumed to be unused": _taken(None),
+        **{f"the padding id is assumed to be {id_}": _taken(id_) for id_ in (1, 2, 3)},
+        "the padding id is assumed to be the last id of the vocabulary": _in_models(lambda vocabulary: vocabulary - 1, *SIDES),
         **dict(_each(0)),
         **dict(_each(None)),
         **dict(_each(1)),

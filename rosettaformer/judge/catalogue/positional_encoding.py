@@ -1,4 +1,4 @@
-"""Positions: their frequencies and columns, where they are added, and their start in the decoder."""
+"""Known bugs of sinusoidal positions: frequencies, columns, and where they are added."""
 
 import math
 from collections.abc import Callable
@@ -16,7 +16,7 @@ LEARNED, ENCODING = "positional_encoding.position_embedding", "positional_encodi
 
 
 def _before_every_layer(side: str, stack: str) -> Callable:
-    """Adds the positions before every layer of the encoder or decoder, not only the first."""
+    """Adds the positions before every layer of the encoder or decoder instead of only the first."""
 
     def altered(original: Callable, parameters: Any, config: Any, token: Array, *rest: Any, **options: Any) -> Array:
         added: list[Array] = []
@@ -36,8 +36,11 @@ def _before_every_layer(side: str, stack: str) -> Callable:
 
 
 def _of_the_index(stack: str) -> Callable:
-    """The encoder or decoder whose every layer, the first one, too, adds the sinusoids of the index in the row; a table of positions is
-    read as before."""
+    """Adds the sinusoids of the index in the row before every layer of a stack, including the
+    first.
+
+    Learned positions are unaffected.
+    """
 
     def altered(original: Callable, *args: Any, **options: Any) -> Array:
         encoding = positional_encoding.positional_encoding
@@ -62,18 +65,18 @@ def _after_the_source(original: Callable, parameters: Any, config: Any, source: 
         return original(parameters, config, source, *rest, **options)
 
 
-Exponent = Callable[[np.ndarray, int], np.ndarray]  # of base 10000, a formula of the pairs 0 .. n-1 and of d
+Exponent = Callable[[np.ndarray, int], np.ndarray]  # (pairs 0 .. n-1, d) -> exponents of base 10000
 
 
 def arranged(interleaved_btd: np.ndarray, layout: str) -> np.ndarray:
-    """Gives interleaved sines and cosines the layout."""
+    """Rearranges interleaved sines and cosines into the layout."""
     if layout == "interleaved":
         return interleaved_btd
     return np.concatenate([interleaved_btd[..., 0::2], interleaved_btd[..., 1::2]], axis=-1)
 
 
 def _frequencies(formula: Callable[[np.ndarray, int], np.ndarray], cosines_first: bool = False) -> Replaces:
-    """Sines and cosines whose frequencies are a formula of the interleaved columns 0 .. d-1 and of d."""
+    """Replaces the frequencies by a formula of the interleaved columns 0 .. d-1 and d."""
 
     def altered(
         original: Callable, position_bt: np.ndarray, width: int, dtype: Any = np.float64, layout: str = "interleaved"
@@ -86,12 +89,12 @@ def _frequencies(formula: Callable[[np.ndarray, int], np.ndarray], cosines_first
 
 
 def of_base(base: float, cosines_first: bool = False) -> Replaces:
-    """The paper's columns, of another base than 10000."""
+    """Uses another base than 10000, with the paper's columns."""
     return _frequencies(lambda column, width: arithmetic.power(base, -2.0 * (column // 2) / width), cosines_first)
 
 
 def _halves(exponent: Exponent, cosines_first: bool = False) -> Replaces:
-    """Sines in one half and cosines in the other, with exponents that are a formula of the pairs 0 .. n-1 and of d."""
+    """Puts sines and cosines in two halves. exponent: (pairs 0 .. n-1, d) -> exponents."""
 
     def altered(
         original: Callable, position_bt: np.ndarray, width: int, dtype: Any = np.float64, layout: str = "interleaved"
@@ -109,12 +112,12 @@ def _ratio(factor: float) -> Exponent:
 
 
 def _timescales(count: Callable[[int], float] = lambda width: (width + 1) // 2) -> Exponent:
-    """`i / (n - 1)`, n = d/2: the last of n timescales is 10000. Of an odd width n is rounded up, or another function of the width."""
+    """`i / (n - 1)`: the last of n timescales is 10000. count: width -> n."""
     return lambda pair, width: pair / max(count(width) - 1, 1)
 
 
 def _interleaved(exponent: Exponent) -> Replaces:
-    """The paper's columns, with exponents that are a formula of the pairs and of d."""
+    """Uses the paper's columns with exponents that are a formula of the pairs and d."""
     return _frequencies(lambda column, width: arithmetic.power(10000.0, -exponent(column // 2, width)))
 
 
@@ -154,29 +157,29 @@ ALTERED: Altered = {
 }
 VARIANTS: Variants = {
     "PE25": {
-        "the sinusoids of the index in the row are added before every layer, whatever is padding": {
+        "sinusoids of the index in the row are added before every layer, regardless of padding": {
             "transformer.encode": _of_the_index("encoder"),
             "transformer.decode": _of_the_index("decoder"),
         }
     },
     "PE1": {
-        "the exponent is i/d: every pair turns too fast": _interleaved(_ratio(1.0)),
-        "the exponent's sign is lost: 10000^(2i/d) is multiplied": _interleaved(_ratio(-2.0)),
+        "the exponent is i/d: every pair has too high a frequency": _interleaved(_ratio(1.0)),
+        "the exponent's sign is lost: positions are multiplied by 10000^(2i/d)": _interleaved(_ratio(-2.0)),
     },
     "PE2": {
         "every column has its own exponent j/d": _frequencies(lambda column, width: arithmetic.power(10000.0, -1.0 * column / width)),
     },
     "PE4": {
-        "sines and cosines in two halves, with the paper's exponents 2i/d": _halves(_ratio(2.0)),
-        "cosines and sines in two halves, with n-1 timescales": _halves(_timescales(), cosines_first=True),
-        "cosines and sines in two halves, with the paper's exponents 2i/d": _halves(_ratio(2.0), cosines_first=True),
-        "sines and cosines in two halves, with exponents i/d": _halves(_ratio(1.0)),
-        "sines and cosines in two halves, with exponents 4i/d": _halves(_ratio(4.0)),
-        "interleaved, with n-1 timescales": _interleaved(_timescales()),
-        "interleaved, with n-1 timescales, n = d/2 rounded down": _interleaved(_timescales(lambda width: width // 2)),
-        "interleaved, with n-1 timescales, n = d/2 unrounded": _interleaved(_timescales(lambda width: width / 2)),
-        "sines and cosines in two halves, with n-1 timescales, n = d/2 rounded down": _halves(_timescales(lambda width: width // 2)),
-        "sines and cosines in two halves, with n-1 timescales, n = d/2 unrounded": _halves(_timescales(lambda width: width / 2)),
+        "sines and cosines are in two halves, with the paper's exponents 2i/d": _halves(_ratio(2.0)),
+        "cosines and sines are in two halves, with n - 1 timescales": _halves(_timescales(), cosines_first=True),
+        "cosines and sines are in two halves, with the paper's exponents 2i/d": _halves(_ratio(2.0), cosines_first=True),
+        "sines and cosines are in two halves, with exponents i/d": _halves(_ratio(1.0)),
+        "sines and cosines are in two halves, with exponents 4i/d": _halves(_ratio(4.0)),
+        "sinusoids have n - 1 timescales (interleaved columns)": _interleaved(_timescales()),
+        "sinusoids have n - 1 timescales, n = d/2 rounded down (interleaved columns)": _interleaved(_timescales(lambda width: width // 2)),
+        "sinusoids have n - 1 timescales, n = d/2 unrounded (interleaved columns)": _interleaved(_timescales(lambda width: width / 2)),
+        "sines and cosines are in two halves, with n - 1 timescales, n = d/2 rounded down": _halves(_timescales(lambda width: width // 2)),
+        "sines and cosines are in two halves, with n - 1 timescales, n = d/2 unrounded": _halves(_timescales(lambda width: width / 2)),
     },
-    "PE7": {f"base {base:.0f} instead of 10000": of_base(base) for base in (100.0, 1e5, 5e5, 1e6)},
+    "PE7": {f"the sinusoidal base is {base:.0f} instead of 10000": of_base(base) for base in (100.0, 1e5, 5e5, 1e6)},
 }

@@ -1,4 +1,4 @@
-"""Models that compute, or store, in a narrower dtype than their own: the known bugs, and the settings."""
+"""Known bugs and settings of models that compute or store in a narrower dtype than their own."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -16,7 +16,7 @@ from .deviation import BOTH
 from .positional_encoding import arranged
 
 Tree = Mapping[str, Any]
-# what reads parameters: contractions, norms, and lookups in tables
+# the functions that read parameters: contractions, norms and table lookups
 READERS = (
     "arithmetic.affine", "normalization.layer_norm", "embedding.embedding", "embedding.segment_embedding",
     "positional_encoding.position_embedding",
@@ -24,7 +24,7 @@ READERS = (
 
 
 def precisions() -> Iterator[Alteration]:
-    """Numbers that are rounded to float32 in a float64 model."""
+    """Yields settings in which a float64 model rounds numbers to float32."""
 
     def scaled(query_bthk: np.ndarray) -> np.ndarray:
         scale = query_bthk.shape[-1] ** -0.5
@@ -34,10 +34,10 @@ def precisions() -> Iterator[Alteration]:
         x_btd, root = original(parameters, token, False), parameters["table"].shape[1] ** 0.5
         return x_btd * x_btd.dtype.type(_rounded(root)) if scale else x_btd
 
-    title, fix = "the scale is rounded to float32", "compute the scale in the dtype of the query"
+    title, fix = "the attention scale is rounded to float32", "compute the scale in the query's dtype"
     yield setting("scale=float32", "scaled_dot_product_attention", title, fix, on_arguments(query_bthk=scaled))
     for id_, (what, power) in TIMESCALES.items():
-        title, fix = f"{what} rounded to float32", "compute the timescales of Python floats, or in float64"
+        title, fix = f"{what} rounded to float32", "compute the timescales from Python floats, or in float64"
         yield setting(f"{id_}=float32", "positional_encoding", title, fix, _with_power(power))
     title, fix = "sqrt(d) of the embedding is rounded to float32", "multiply by a Python float"
     yield setting("embedding scale=float32", "embedding", title, fix, embedded)
@@ -46,12 +46,12 @@ def precisions() -> Iterator[Alteration]:
     title, fix = "the constants of GELU are rounded to float32", "multiply by Python floats"
     yield setting("gelu constants=float32", "activation", title, fix, _gelu_of_rounded_constants)
     for dtype in ("float32", "bfloat16", "float16"):
-        title, fix = f"the parameters are rounded to {dtype}", "load the parameters in the dtype of the model, and create it in that dtype"
+        title, fix = f"the parameters are rounded to {dtype}", "create the model and load the parameters in its own dtype"
         altered, places = on_arguments(parameters=_stored_in(numpy_dtype(dtype))), READERS
         yield setting(f"parameters={dtype}", "transformer", title, fix, altered, *places)
     title, fix, altered = (
         "the embeddings are rounded to float32",
-        "look the tokens up in a table of the model's dtype",
+        "look tokens up in a table of the model's dtype",
         on_result(_through_float32),
     )
     yield setting("embedding=float32", "embedding", title, fix, altered)
@@ -62,16 +62,16 @@ def _rounded(number: float) -> float:
 
 
 def _with_power(power: Callable[[float, np.ndarray], np.ndarray]) -> Callable:
-    """The sinusoids whose frequencies are another function of the base and of the exponents."""
+    """Computes the sinusoids' frequencies by another function of the base and the exponents."""
     return within({"arithmetic.power": lambda original, base, exponent: power(base, exponent)})
 
 
 TIMESCALES: dict[str, tuple[str, Callable[[float, np.ndarray], np.ndarray]]] = {
-    "frequencies": ("the frequencies of the sinusoids are", lambda base, exponent: _through_float32(np.power(base, exponent))),
-    "wavelengths": ("the wavelengths of the sinusoids are", lambda base, exponent: 1 / _through_float32(np.power(base, -exponent))),
-    "1/base": ("1/10000 in the sinusoids is", lambda base, exponent: np.power(_rounded(1 / base), -exponent)),
-    "log(base)": ("log(10000) in the sinusoids is", lambda base, exponent: np.exp(_rounded(math.log(base)) * exponent)),
-    "exponents": ("the exponents of the sinusoids' base are", lambda base, exponent: np.power(base, _through_float32(exponent))),
+    "frequencies": ("the sinusoids' frequencies are", lambda base, exponent: _through_float32(np.power(base, exponent))),
+    "wavelengths": ("the sinusoids' wavelengths are", lambda base, exponent: 1 / _through_float32(np.power(base, -exponent))),
+    "1/base": ("the sinusoids' 1/10000 is", lambda base, exponent: np.power(_rounded(1 / base), -exponent)),
+    "log(base)": ("the sinusoids' log(10000) is", lambda base, exponent: np.exp(_rounded(math.log(base)) * exponent)),
+    "exponents": ("the sinusoids' exponents are", lambda base, exponent: np.power(base, _through_float32(exponent))),
 }
 
 
@@ -80,7 +80,7 @@ def _through_float32(x: np.ndarray) -> np.ndarray:
 
 
 def _stored_in(dtype: np.dtype) -> Callable[[Tree], Tree]:
-    """The parameters rounded to a dtype and back, where theirs is wider."""
+    """Rounds parameters of a wider dtype to this dtype and back."""
     return lambda parameters: {
         name: value.astype(dtype).astype(value.dtype) if value.dtype.itemsize > dtype.itemsize else value
         for name, value in parameters.items()
@@ -127,7 +127,7 @@ def _single_positions(original: Callable, position_bt: Array, width: int, dtype:
     if arithmetic.is_half(np.dtype(dtype)):
         return original(position_bt, width, dtype, layout)
     column, base = np.arange(width), cast(float, np.float32(10000.0))
-    # In functions of the arithmetic, so that other orders show how much is a matter of rounding.
+    # Through `arithmetic`, so that other summation orders measure its rounding error.
     wavelength = arithmetic.power(base, (2.0 * (column // 2) / width).astype(np.float32))
     angle = arithmetic.divide(position_bt[..., None].astype(np.float32), wavelength)
     return arranged(np.where(column % 2 == 0, np.sin(angle), np.cos(angle)), layout).astype(dtype)

@@ -1,4 +1,4 @@
-"""Defects of the four projections, and of how many heads there are and where they go."""
+"""Known bugs of the four projections, the number of heads and how heads are split and merged."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -15,7 +15,7 @@ PROJECTION, ATTENTION = "attention.projection", "attention.scaled_dot_product_at
 
 
 def _shared(**others: str) -> Replaces:
-    """Gives these projections the parameters of another one, if the shapes are equal."""
+    """Gives these projections another projection's parameters, if the shapes are equal."""
 
     def read(parameters: Mapping[str, Any]) -> Mapping[str, Any]:
         same = {
@@ -29,7 +29,10 @@ def _shared(**others: str) -> Replaces:
 
 
 def _left_out(*names: str) -> Replaces:
-    """Only splits or merges the heads in these projections, if the widths allow it; merged heads may have another width than the model."""
+    """Skips these projections: only splits or merges heads, if the widths allow it.
+
+    Merged heads may have another width than the model.
+    """
     left_out = {PROJECTIONS[name] for name in names}
 
     def altered(original: Callable, subscripts: str, parameters: Any, x: Array) -> Array:
@@ -55,7 +58,7 @@ def _active(*names: str) -> Replaces:
 
 
 def _one_head(wide: bool) -> Replaces:
-    """Takes the heads as one of width h k, scaled by its root (wide) or by sqrt(k), if no mask or key differs by head."""
+    """Attends with one head of width h k if masks and keys allow. wide: scales by sqrt(h k)."""
 
     def altered(original: Callable, *args: Any, **options: Any) -> Array:
         given = bound(original, *args, **options)
@@ -78,7 +81,7 @@ def _one_head(wide: bool) -> Replaces:
 
 
 def _over_heads(original: Callable, heads: Heads, mask_bhts: Any = None, scores: Any = None, drop: Drop = Drop()) -> Array:
-    """Lets the heads of each position attend to each other: `b t` is the batch, `h` the positions."""
+    """Makes the heads of a position attend to each other: `b t` as batch, `h` as positions."""
     if heads.query_bthk.shape[:3] != heads.key_bsgk.shape[:3] or drop.keep_bhts is not None:
         return original(heads, mask_bhts, scores, drop)
     one = Heads(*(x.reshape(-1, *x.shape[2:])[:, :, None] for x in heads))
@@ -99,15 +102,15 @@ ALTERED: Altered = {
 }
 VARIANTS: Variants = {
     "MHA13": {
-        "the key is projected by the query's kernel": _shared(key="query"),
-        "the value is projected by the key's kernel": _shared(value="key"),
-        "the key is projected by the value's kernel": _shared(key="value"),
-        "one kernel, the query's, projects all three": _shared(key="query", value="query"),
+        "the key is projected with the query's kernel": _shared(key="query"),
+        "the value is projected with the key's kernel": _shared(value="key"),
+        "the key is projected with the value's kernel": _shared(key="value"),
+        "query, key and value are all projected with the query's kernel": _shared(key="query", value="query"),
     },
     "MHA14": {f"the {name} projection is missing": _left_out(name) for name in ("query", "key", "value")},
     "MHA15": {
         "all four projections pass through ReLU": _active(*PROJECTIONS),
         "the output projection passes through ReLU": _active("output"),
     },
-    "MHA16": {"the heads are one head of width h k, scaled by sqrt(k)": _one_head(wide=False)},
+    "MHA16": {"attention runs as a single head of width h k, scaled by sqrt(k)": _one_head(wide=False)},
 }

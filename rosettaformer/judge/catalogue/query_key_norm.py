@@ -1,4 +1,4 @@
-"""Defects of the norms of queries and keys: their place, their axes, their parameters."""
+"""Known bugs of the query and key norms: place, axes, parameters."""
 
 from collections.abc import Callable
 from typing import Any
@@ -24,7 +24,7 @@ def _after_rotation(parameters: Any, config: Any, query_btd: Array, memory_bsd: 
 
 
 def _normed(change: Callable[..., Array]) -> Replaces:
-    """Norms queries or keys otherwise, where they are normed: a function of the right norm and of its arguments."""
+    """Replaces the query and key norms by a function of the correct norm and its arguments."""
 
     def altered(original: Callable, parameters: Any, config: Any, name: str, x_bthk: Array) -> Array:
         if config.query_key_norm == "none":
@@ -51,14 +51,14 @@ def _over_all_heads(original: Callable, parameters: Any, config: Any, name: str,
 
 
 def _missing(*names: str) -> Replaces:
-    """Leaves these out."""
+    """Skips these norms."""
     return _normed(
         lambda original, parameters, config, name, x_bthk: x_bthk if name in names else original(parameters, config, name, x_bthk)
     )
 
 
 def _read(**others: str) -> Replaces:
-    """Gives these norms the parameters of others, if the shapes are equal."""
+    """Gives these norms the parameters of other norms, if the shapes are equal."""
 
     def read(original: Callable, parameters: Any, config: Any, name: str, x_bthk: Array) -> Array:
         own, other = (parameters[f"{each}_norm"] for each in (name, others.get(name, name)))
@@ -77,5 +77,5 @@ ALTERED: Altered = {
 }
 VARIANTS: Variants = {
     "QKN3": {f"the norm of {words} is missing": _missing(name) for name, words in (("query", "queries"), ("key", "keys"))},
-    "QKN4": {"the query's norm serves the keys, too": _read(key="query"), "the key's norm serves the queries, too": _read(query="key")},
+    "QKN4": {"the query norm also serves the keys": _read(key="query"), "the key norm also serves the queries": _read(query="key")},
 }

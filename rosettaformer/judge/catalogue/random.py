@@ -1,4 +1,4 @@
-"""Defects of what is drawn at random, which statistics show."""
+"""Known bugs of random initialization and dropout, found by statistics."""
 
 import math
 from collections.abc import Callable
@@ -16,7 +16,7 @@ def _one_mask_for_all_heads(original: Callable, shape: tuple[int, ...], seed: in
 
 
 def _scaled_kernels(ratio: Callable[[tuple[int, ...], list[str]], float]) -> Callable:
-    """Multiplies initial kernels by a function of their shape and axes."""
+    """Multiplies initial kernels by a function of shape and axes."""
 
     def altered(original: Callable, rng: Any, kind: str, letters: list[str], shape: tuple[int, ...], *rest: Any) -> np.ndarray:
         value = original(rng, kind, letters, shape, *rest)

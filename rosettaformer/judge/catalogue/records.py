@@ -1,6 +1,8 @@
-"""The TOML files of the catalogue: texts and properties of each family of known bugs, `[component.ID]`.
+"""Reads the catalogue's TOML files: texts and properties of each family of known bugs, in tables
+`[component.ID]`.
 
-The Python file of the same name has the alterations of the reference; its `ALTERED` has the same ids.
+The Python file of the same name holds the alterations of the reference; its `ALTERED` has the same
+ids.
 """
 
 import functools
@@ -13,7 +15,7 @@ from .alteration import CONFIGURED, FRAMEWORKS, LOADED
 
 REQUIRED = ("title", "component", "what", "shows")
 OPTIONAL = ("evidence", "elsewhere", "dtypes", "rounding", "random", "undetermined", "family", "unobservable")
-# by framework, `others` for those not named, or one for all; or the id of the same family whose fix it has
+# one fix for all, or one per framework with `others` for the rest; `fix_of`: the id in this family to copy it from
 FIXES = ("fix", "fix_of")
 ELSEWHERE = {"CONFIGURED": CONFIGURED, "LOADED": LOADED}
 
@@ -22,7 +24,7 @@ Family = Mapping[str, Mapping[str, Any]]
 
 @functools.cache
 def families() -> Mapping[str, Family]:
-    """The tables by the family's name and the defect's id. Raises ValueError if an id has two tables."""
+    """Returns the tables by family name and id. Raises ValueError if an id has two tables."""
     found: dict[str, dict[str, Mapping[str, Any]]] = {}
     owner: dict[str, str] = {}
     for file in sorted(resources.files(__package__).iterdir(), key=lambda file: file.name):
@@ -35,13 +37,13 @@ def families() -> Mapping[str, Family]:
                 if not isinstance(own, dict):
                     raise ValueError(f"{name}.toml: a table must be [component.ID]; got [{component}]")
                 if id_ in owner:
-                    raise ValueError(f"{name}.toml: {id_} is in {owner[id_]}.toml, too")
+                    raise ValueError(f"{name}.toml: {id_} is already in {owner[id_]}.toml")
                 owner[id_], family[id_] = name, {"component": component, **own}
     return found
 
 
 def properties(name: str, family: Family, id_: str) -> dict[str, Any]:
-    """The fields of a defect that its table has. Raises ValueError if one is unknown or missing."""
+    """Returns a known bug's fields. Raises ValueError if one is unknown or missing."""
     where, own = f"{name}.toml: {id_}", dict(family[id_])
     if unknown := own.keys() - {*REQUIRED, *OPTIONAL, *FIXES}:
         raise ValueError(f"{where} has unknown keys: {', '.join(sorted(unknown))}")

@@ -1,4 +1,4 @@
-"""Defects of the residual connections: missing, doubled, or from another place."""
+"""Known bugs of the residual connections: missing, doubled, or from the wrong place."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +17,10 @@ LAYERS = ("layers.encoder_layer", "layers.decoder_layer")
 
 
 def _around(change: Callable[..., tuple[Array, Array]], *names: str) -> Replaces:
-    """Changes the terms of the residual sum around these sub-layers, or all, by a function of x, y and the pre-norm's output."""
+    """Changes the residual sum's terms around these sub-layers (default: all).
+
+    change: a function of x, y and a function that returns the pre-norm's output.
+    """
 
     def altered(original: Callable, parameters: Any, config: Any, name: str, x_btd: Array, y_btd: Array, keep: Any) -> Array:
         if not names or name in names:
@@ -28,8 +31,8 @@ def _around(change: Callable[..., tuple[Array, Array]], *names: str) -> Replaces
 
 
 def _each(words: str, change: Callable[..., tuple[Array, Array]]) -> dict[str, Replaces]:
-    """The alteration around each sub-layer by itself, as variants."""
-    return {f"{words} {place} alone": _around(change, name) for name, place in SUBLAYERS.items()}
+    """Returns one variant per sub-layer, with the alteration only around it."""
+    return {f"{words} {place}": _around(change, name) for name, place in SUBLAYERS.items()}
 
 
 def _missing(x_btd: Array, y_btd: Array, normed: Callable) -> tuple[Array, Array]:
@@ -53,7 +56,7 @@ def _both(x_btd: Array, y_btd: Array, normed: Callable) -> tuple[Array, Array]:
 
 
 def _in_place(change: Callable[[Array, float], Array]) -> Replaces:
-    """Changes the input of layer norms before the sub-layers in place, by a function of it and epsilon."""
+    """Makes pre-norm layer norms change their input in place, by a function of it and epsilon."""
 
     def altered(original: Callable, parameters: Any, config: Any, name: str, x_btd: Array, *rest: Any) -> Array:
         if config.norm_placement == "pre" and config.norm == "layer":
@@ -72,7 +75,7 @@ def _standardised(x_btd: Array, epsilon: float) -> Array:
 
 
 def _weighted(of_x: Callable[[Any], float], of_y: Callable[[Any], float]) -> Replaces:
-    """Weighs the terms of the residual sum by functions of the config."""
+    """Weights the terms of the residual sum by functions of the config."""
 
     def altered(original: Callable, parameters: Any, config: Any, name: str, x_btd: Array, y_btd: Array, keep: Any) -> Array:
         number = x_btd.dtype.type
@@ -90,9 +93,10 @@ def _depth(config: Any) -> int:
 
 
 def from_input(function: str, argument: str, *names: str, within: str = "") -> Callable:
-    """A layer which gives this function, for the sub-layers of these names or for all, the layer's own input as the argument.
+    """Passes the layer's own input as this argument of the function, for these sub-layers (default:
+    all).
 
-    within: the function in which it is called; empty: any.
+    within: only for calls inside this function; empty for any.
     """
 
     def altered(original: Callable, parameters: Any, config: Any, x_btd: Array, *rest: Any, **options: Any) -> Array:
@@ -104,7 +108,7 @@ def from_input(function: str, argument: str, *names: str, within: str = "") -> C
 
 
 def _from_the_layer(*names: str) -> Replaces:
-    """Adds the layer's own input after these sub-layers."""
+    """Adds the layer's own input as the residual of these sub-layers."""
     return dict.fromkeys(LAYERS, from_input("layers.residual_out", "x_btd", *names))
 
 
@@ -116,29 +120,29 @@ ALTERED: Altered = {
     "RES5": _weighted(lambda config: 0.5**0.5, lambda config: 0.5**0.5),
 }
 VARIANTS: Variants = {
-    "RES1": _each("the residual is missing around", _missing)
+    "RES1": _each("the residual is missing only around", _missing)
     | {"a sub-layer's output is added to itself: f(x) + f(x) instead of x + f(x)": _around(_of_itself)},
-    "RES2": _each("the residual is added twice around", _doubled)
-    | {"the sum is in place, so that it is added to itself: 2 (x + f(x))": _around(_both)},
-    "RES3": _each("the residual comes from the normed input around", _normed)
+    "RES2": _each("the residual is added twice only around", _doubled)
+    | {"the residual sum is in place and added to itself: 2 (x + f(x))": _around(_both)},
+    "RES3": _each("the residual is taken after the norm only around", _normed)
     | {
-        "the norm centres its input in place: the residual adds x - mean": _in_place(_centred),
-        "the norm standardises its input in place, without scale and offset: the residual adds that": _in_place(_standardised),
+        "the norm centers its input in place, so the residual adds x - mean": _in_place(_centred),
+        "the norm standardizes its input in place, so the residual adds (x - mean) / std": _in_place(_standardised),
     },
     "RES4": {
         "the residual of every sub-layer is the layer's input": _from_the_layer("cross_attention", "feed_forward"),
         "the cross-attention's residual is the layer's input": _from_the_layer("cross_attention"),
     },
     "RES5": {
-        "the residual's sum is halved: the mean of x and f(x)": _weighted(lambda config: 0.5, lambda config: 0.5),
+        "the residual sum is halved: (x + f(x)) / 2": _weighted(lambda config: 0.5, lambda config: 0.5),
         "the residual is halved: x / 2 + f(x)": _weighted(lambda config: 0.5, _one),
         "the sub-layers' outputs are halved: x + f(x) / 2": _weighted(_one, lambda config: 0.5),
         "the sub-layers' outputs are doubled: x + 2 f(x)": _weighted(_one, lambda config: 2.0),
         "the sub-layers' outputs are subtracted: x - f(x)": _weighted(_one, lambda config: -1.0),
         "the residual is multiplied by sqrt(2)": _weighted(lambda config: 2**0.5, _one),
-        "the residual is multiplied by (2 n)^(1/4) of n layers, as in DeepNorm": _weighted(
+        "the residual is multiplied by (2 n)^(1/4) with n layers, as in DeepNorm": _weighted(
             lambda config: (2 * _depth(config)) ** 0.25, _one
         ),
-        "the sub-layers' outputs are divided by sqrt(2 n) of n layers": _weighted(_one, lambda config: (2 * _depth(config)) ** -0.5),
+        "the sub-layers' outputs are divided by sqrt(2 n) with n layers": _weighted(_one, lambda config: (2 * _depth(config)) ** -0.5),
     },
 }

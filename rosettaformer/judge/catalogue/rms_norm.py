@@ -1,4 +1,4 @@
-"""Defects of root-mean-square norms, and of the choices that came with them: 1 + scale, and the cast before the scale."""
+"""Known bugs of RMS norms, including 1 + scale and the cast before the scale."""
 
 from collections.abc import Callable
 from typing import Any
@@ -45,14 +45,14 @@ ALTERED: Altered = {
 VARIANTS: Variants = {
     "NRM24": {
         "the RMS norm divides by the standard deviation": _divided(_deviation),
-        "the mean is subtracted after the mean square is taken": _divided(root_mean_square, mean=True),
+        "the RMS norm subtracts the mean after computing the mean square": _divided(root_mean_square, mean=True),
     },
-    "NRM25": {"1 is missing in the norms of queries and keys alone": {"attention.query_key_norm": on_arguments(config=_from_zero)}},
+    "NRM25": {"only the query and key norms lack 1 + scale": {"attention.query_key_norm": on_arguments(config=_from_zero)}},
     "NRM28": {
-        "the RMS norm divides by the mean square, without a root": _divided(lambda x, epsilon: arithmetic.mean(x * x, -1) + epsilon),
-        "the RMS norm divides by the root of the sum of squares, not of their mean": _divided(
+        "the RMS norm divides by the mean square, without the root": _divided(lambda x, epsilon: arithmetic.mean(x * x, -1) + epsilon),
+        "the RMS norm divides by the root of the sum of squares instead of their mean": _divided(
             lambda x, epsilon: np.sqrt(arithmetic.sum(x * x, -1) + epsilon)
         ),
-        "the root mean square is at least epsilon": _divided(lambda x, epsilon: np.maximum(np.sqrt(arithmetic.mean(x * x, -1)), epsilon)),
+        "the RMS is clamped to at least epsilon": _divided(lambda x, epsilon: np.maximum(np.sqrt(arithmetic.mean(x * x, -1)), epsilon)),
     },
 }

@@ -1,4 +1,4 @@
-"""Defects of rotary positions: the pairs that rotate, their angles, and what is rotated at all."""
+"""Known bugs of RoPE: the pairs that rotate, their angles, and which tensors are rotated."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,8 +17,11 @@ LAYOUTS = {"halves": "interleaved", "interleaved": "halves"}
 
 
 def of_self_attention(parts: Callable[..., Parts]) -> Replaces:
-    """Gives self-attention that rotates other queries, keys and values: a function of the parameters, the config, the input of the queries
-    and that of the keys, and the rotation."""
+    """Replaces the queries, keys and values of self-attention with RoPE.
+
+    parts: a function of the parameters, the config, the inputs of queries and keys, and the
+    rotation.
+    """
 
     def project(original: Callable, parameters: Any, config: Any, query_btd: Array, memory_bsd: Array, rotation: Any = None) -> Heads:
         if rotation is None:
@@ -29,7 +32,11 @@ def of_self_attention(parts: Callable[..., Parts]) -> Replaces:
 
 
 def turned_parts(turn: Callable[[Any, Parts], Parts]) -> Replaces:
-    """Rotates otherwise: a function of how an array is rotated, which takes it and changes of the rotation, and of the three parts."""
+    """Changes which parts are rotated, and how.
+
+    turn: a function of (a function that rotates an array, with optional sign and factor) and of the
+    three parts.
+    """
 
     def parts(parameters: Any, config: Any, query_btd: Array, memory_bsd: Array, rotation: rotary.Rotation) -> Parts:
         def rotated(x_bthk: Array, sign: float = 1.0, factor: float = 1.0) -> Array:
@@ -44,7 +51,7 @@ def turned_parts(turn: Callable[[Any, Parts], Parts]) -> Replaces:
 
 
 def _permuted(names: tuple[str, ...], inverse: bool = False, heads: bool = True) -> Replaces:
-    """Stores these kernels for the other layout, or with inverse for a third one. heads: each head by itself, otherwise all as one."""
+    """Permutes kernels for the other layout. inverse: the wrong way. heads: per head."""
 
     def altered(original: Callable, parameters: Any, config: Any, name: str, x_bthk: Array) -> Array:
         if config.positions != "rotary" or name not in names:
@@ -52,7 +59,7 @@ def _permuted(names: tuple[str, ...], inverse: bool = False, heads: bool = True)
         whole = not heads and config.rotary_size == config.key_size
         flat = x_bthk.reshape(*x_bthk.shape[:2], 1, -1) if whole else x_bthk
         size = flat.shape[3] if whole else config.rotary_size
-        order = np.arange(size).reshape(-1, 2).T.ravel()  # the features of interleaved pairs, in halves
+        order = np.arange(size).reshape(-1, 2).T.ravel()  # interleaved pairs, reordered to halves
         if (config.rotary_layout == "interleaved") != inverse:
             order = np.argsort(order)
         read = np.concatenate([flat[..., :size][..., order], flat[..., size:]], axis=-1).reshape(x_bthk.shape)
@@ -62,7 +69,7 @@ def _permuted(names: tuple[str, ...], inverse: bool = False, heads: bool = True)
 
 
 def _regrouped(name: str, heads: Callable[[Any], int]) -> Replaces:
-    """Stores a kernel for the other layout as if it had as many heads as a function of the config says, and rotates by that layout."""
+    """Permutes a kernel for the other layout with a wrong number of heads."""
 
     def altered(original: Callable, parameters: Any, config: Any, own: str, x_bthk: Array) -> Array:
         count = heads(config) if own == name else 0
@@ -100,17 +107,17 @@ def _last_features(original: Callable, x_bthk: Array, turned: Any, layout: str) 
 
 
 def of_kind(change: Callable[[Any, Any], Any]) -> Replaces:
-    """Rotates as another kind of layer, a function of the config and the kind."""
+    """Rotates like another kind of layer: a function of the config and the kind."""
     return {ROTATION: on_call(lambda config, kind, **others: {"kind": change(config, kind)})}
 
 
 def exchanged(one: Any, other: Any, value: Any) -> Any:
-    """The other one of the two."""
+    """Returns `other` for `one`, `one` for `other`, and any third value unchanged."""
     return other if value == one else one if value == other else value
 
 
 def _turned(change: Callable[[Array, Array], tuple[Array, Array]]) -> Replaces:
-    """Multiplies by other cosines and sines, a function of the right ones."""
+    """Multiplies by other cosines and sines: a function of the correct ones."""
     return {ROTATED: on_arguments(turned=lambda turned: rotary.Rotation(*change(*turned)))}
 
 
@@ -138,7 +145,7 @@ def _narrow_frequencies(original: Callable, config: Any, kind: Any, position_bt:
 
 
 def _pattern(change: Callable[[tuple[bool, ...]], tuple[bool, ...]]) -> Replaces:
-    """Gives layers that rotate, and others that do not, another pattern."""
+    """Changes the pattern of layers with and without RoPE."""
 
     def other(config: Any) -> Any:
         differ = len(set(config.rotary_pattern)) > 1
@@ -161,39 +168,35 @@ ALTERED: Altered = {
 }
 VARIANTS: Variants = {
     "ROT1": {
-        "the kernels of query and key are permuted for the other layout twice, or the wrong way": _permuted(("query", "key"), True),
-        "the key's kernel alone is permuted for the other layout": _permuted(("key",)),
-        "the query's kernel alone is permuted for the other layout": _permuted(("query",)),
-        "the key's kernel is permuted as that of one head": _permuted(("key",), heads=False),
-        "the key's kernel is permuted for the other layout as if it had as many heads as a group": _regrouped(
+        "query and key kernels are permuted for the other RoPE layout twice, or the wrong way": _permuted(("query", "key"), True),
+        "only the key kernel is permuted for the other RoPE layout": _permuted(("key",)),
+        "only the query kernel is permuted for the other RoPE layout": _permuted(("query",)),
+        "the key kernel is permuted for the other RoPE layout as a single head": _permuted(("key",), heads=False),
+        "the key kernel is permuted for the other RoPE layout with the head count of a group": _regrouped(
             "key", lambda config: config.heads // config.key_value_heads
         ),
-        "the key's kernel is permuted for the other layout as if it had as many heads as the queries": _regrouped(
-            "key", lambda config: config.heads
-        ),
-        "the key's kernel is permuted for the other layout as if it had one head": _regrouped("key", lambda config: 1),
+        "the key kernel is permuted for the other RoPE layout with the query's head count": _regrouped("key", lambda config: config.heads),
+        "the key kernel is permuted for the other RoPE layout with a head count of 1": _regrouped("key", lambda config: 1),
     },
     "ROT2": {
-        "the frequencies are those of the whole head, base^(-2j/k)": {ROTATION: _frequencies_of_a_head},
-        "the last features of a head rotate, not the first": {ROTATED: _last_features},
+        "the RoPE frequencies are those of the whole head, base^(-2j/k)": {ROTATION: _frequencies_of_a_head},
+        "RoPE rotates the last features of a head instead of the first": {ROTATED: _last_features},
     },
-    "ROT3": {"the exponents of the base are -j/n, not -2j/n": {FREQUENCIES: on_arguments(base=lambda base: base**0.5)}},
+    "ROT3": {"the RoPE exponents are -j/n instead of -2j/n": {FREQUENCIES: on_arguments(base=lambda base: base**0.5)}},
     "ROT4": {
-        "the base of local layers is that of all": of_kind(lambda config, kind: kind._replace(base=config.local_rotary_base)),
-        "the bases of local and global layers are exchanged": of_kind(
+        "global layers use the RoPE base of the local layers": of_kind(lambda config, kind: kind._replace(base=config.local_rotary_base)),
+        "the RoPE bases of local and global layers are swapped": of_kind(
             lambda config, kind: kind._replace(base=exchanged(config.rotary_base, config.local_rotary_base, kind.base))
         ),
     },
     "ROT5": {
-        "rotate_half lacks its minus": {ROTATED: _without_minus},
-        "sine and cosine are exchanged": _turned(lambda cosine_btj, sine_btj: (sine_btj, cosine_btj)),
-        "the keys rotate the other way": turned_parts(lambda rotated, parts: (rotated(parts[0]), rotated(parts[1], -1.0), parts[2])),
+        "rotate_half lacks its minus sign": {ROTATED: _without_minus},
+        "the RoPE sine and cosine are swapped": _turned(lambda cosine_btj, sine_btj: (sine_btj, cosine_btj)),
+        "the keys rotate in the opposite way": turned_parts(lambda rotated, parts: (rotated(parts[0]), rotated(parts[1], -1.0), parts[2])),
     },
     "ROT7": {
         "the queries are not rotated": turned_parts(lambda rotated, parts: (parts[0], rotated(parts[1]), parts[2])),
         "neither queries nor keys are rotated": turned_parts(lambda rotated, parts: parts),
     },
-    "ROT10": {
-        "the layers that rotate and those that do not are exchanged": _pattern(lambda pattern: tuple(not rotates for rotates in pattern))
-    },
+    "ROT10": {"the layers with and without RoPE are swapped": _pattern(lambda pattern: tuple(not rotates for rotates in pattern))},
 }

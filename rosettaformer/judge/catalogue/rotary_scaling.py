@@ -1,4 +1,4 @@
-"""Defects of the scaling of rotary frequencies: whether it is there, of which layers, with which numbers."""
+"""Known bugs of RoPE scaling: missing, in the wrong layers, with the wrong parameters."""
 
 import dataclasses
 import math
@@ -17,17 +17,17 @@ NONE, KEPT, STEP = RotaryScaling(), "rotary.kept", "cache.decode_step"
 
 
 def _scaling(change: Callable[[Any], Any], *kinds: str) -> Replaces:
-    """Scales frequencies otherwise, by a function of the scaling, if it is of one of these kinds."""
+    """Replaces the scaling by a function of it, if it is one of these kinds."""
     return {FREQUENCIES: on_arguments(scaling=lambda scaling: change(scaling) if scaling.kind in kinds else scaling)}
 
 
 def _replaced(**changes: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Replaces these parameters of a scaling, each by a function of the scaling."""
+    """Replaces these parameters of a scaling, each by a function of that scaling."""
     return lambda scaling: dataclasses.replace(scaling, **{name: change(scaling) for name, change in changes.items()})
 
 
 def _factor(change: Callable[[Any], float]) -> Replaces:
-    """Multiplies cosine and sine by another number, a function of the scaling, where they are multiplied."""
+    """Replaces the attention factor, if there is one, by a function of the scaling."""
 
     def own(config: Any, kind: Any) -> Any:
         scaling = kind.scaling
@@ -37,7 +37,7 @@ def _factor(change: Callable[[Any], float]) -> Replaces:
 
 
 def _unscaled_steps(unscaled: Callable[[int], bool]) -> Replaces:
-    """Leaves the scaling out in those steps of decoding of which a function of the number of tokens before says so."""
+    """Skips the scaling in some decoding steps: number of earlier tokens -> whether to skip."""
 
     def change(config: Any, cache: Any, **others: Any) -> dict[str, Any]:
         left_out = unscaled(cache.target_mask_bt.shape[1])
@@ -61,12 +61,12 @@ def _largest_base(size: int, base: float, scaling: Any, **others: Any) -> dict[s
 
 
 def _of_yarn(scaling: Any) -> float:
-    """The attention factor that YaRN has by default; of another scaling its own."""
+    """YaRN's default attention factor; for other scalings, their own."""
     return 0.1 * math.log(scaling.factor) + 1 if scaling.kind == "yarn" else scaling.attention_factor
 
 
 def _of_queries(original: Callable, config: Any, kind: Any, position_bt: Array, dtype: Any) -> Any:
-    """The rotation by the root of the attention factor, so that the logits have it once."""
+    """Multiplies the rotation by the root of the attention factor."""
     factor = kind.scaling.attention_factor
     own = kind if factor is None else kind._replace(scaling=dataclasses.replace(kind.scaling, attention_factor=factor**0.5))
     return original(config, own, position_bt, dtype)
@@ -85,37 +85,37 @@ ALTERED: Altered = {
 }
 VARIANTS: Variants = {
     "RSC1": {
-        "the prompt's keys are not scaled, those of the steps after it are": _unscaled_steps(lambda past: past == 0),
-        "the prompt's keys are scaled, those of the steps after it are not": _unscaled_steps(lambda past: past > 0),
-        "texts that are not longer than the original length are not scaled": {FREQUENCIES: on_call(_within_original)},
+        "RoPE scaling is missing for the prompt, but applied in later steps": _unscaled_steps(lambda past: past == 0),
+        "RoPE scaling is applied to the prompt, but missing in later steps": _unscaled_steps(lambda past: past > 0),
+        "RoPE scaling is skipped for texts up to the original length": {FREQUENCIES: on_call(_within_original)},
     },
     "RSC2": {
-        "local layers alone have the scaling of the global ones": of_kind(
+        "the RoPE scalings of local and global layers are swapped": of_kind(
             lambda config, kind: kind._replace(scaling=exchanged(config.rotary_scaling, config.local_rotary_scaling, kind.scaling))
         )
     },
     "RSC4": {
-        "what is kept is scaled, and the reverse": {KEPT: on_result(lambda kept_j: kept_j.dtype.type(1) - kept_j)},
-        "there is no ramp: what is not wholly kept is wholly scaled": {KEPT: on_result(np.floor)},
-        "2 pi is missing in the waves of llama3": {
+        "the RoPE ramp swaps kept and scaled frequencies": {KEPT: on_result(lambda kept_j: kept_j.dtype.type(1) - kept_j)},
+        "RoPE scaling has no ramp: every frequency not fully kept is fully scaled": {KEPT: on_result(np.floor)},
+        "2 pi is missing in Llama 3's wavelengths": {
             KEPT: on_arguments(frequency_j=lambda frequency_j: frequency_j * frequency_j.dtype.type(2 * math.pi))
         },
     },
     "RSC5": {
-        "the attention factor multiplies the logits once: queries alone": {ROTATION: _of_queries},
+        "the attention factor multiplies only the queries": {ROTATION: _of_queries},
         "the attention factor is applied twice": _factor(lambda scaling: scaling.attention_factor**2),
-        "the attention factor is 0.1 ln(factor) + 1, whatever the config says": _factor(_of_yarn),
+        "the attention factor is 0.1 ln(factor) + 1 regardless of the config": _factor(_of_yarn),
     },
     "RSC6": {
-        "the bounds are those of 32 turns and of 1, whatever the config says": _scaling(
+        "YaRN's ramp uses beta_fast = 32 and beta_slow = 1 regardless of the config": _scaling(
             _replaced(beta_fast=lambda scaling: 32.0, beta_slow=lambda scaling: 1.0), "yarn"
         )
     },
     "RSC7": {
-        "the length is the number of tokens that are read, not the largest position and 1": {ROTATION: _by_tokens},
+        "LongRoPE's length is the call's token count instead of the largest position plus 1": {ROTATION: _by_tokens},
     },
     "RSC8": {
-        "a text of exactly the original length has the long factors": {
+        "LongRoPE uses the long factors at exactly the original length": {
             FREQUENCIES: on_call(lambda length, scaling, **others: {"length": length + (scaling.kind == "longrope")})
         },
     },

@@ -1,4 +1,4 @@
-"""Defects of the attention's logits: their scale, and functions of them."""
+"""Known bugs of the attention logits: their scale, and functions applied to them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -24,7 +24,10 @@ def _all_queries_times(factor: Callable[[int, int, int], float]) -> Replaces:
 
 
 def _scaled(factor: Callable[[int, int, int], float], always: bool = False) -> Replaces:
-    """Scales the logits, besides 1 / sqrt(k), by a function of h, k and e, where no scale is given. always: leaves a given one out."""
+    """Scales the logits by another factor, a function of h, k and e, if the config sets no scale.
+
+    always: also drops the config's scale.
+    """
 
     def change(query_bthk: Array, value_bsge: Array, scale: float | None, **others: Any) -> dict[str, Any]:
         if scale is not None:
@@ -36,7 +39,7 @@ def _scaled(factor: Callable[[int, int, int], float], always: bool = False) -> R
 
 
 def _scaled_by_length(length: Callable[[Array, Array], int]) -> Replaces:
-    """Divides the logits by the root of a length, a function of queries and keys, instead of by sqrt(k), where no scale is given."""
+    """Divides the logits by sqrt(length) instead of sqrt(k), unless the config sets a scale."""
 
     def change(query_bthk: Array, key_bsgk: Array, scale: float | None, **others: Any) -> dict[str, Any]:
         if scale is not None:
@@ -68,7 +71,7 @@ def _clipped(most: float) -> Replaces:
 
 
 def _with_distances(top_left: bool) -> Replaces:
-    """ALiBi: -|i - j| 2^(-8 n / h) is added to the logits of head n = 1 .. h, the first query at the first key or the last at the last."""
+    """Adds ALiBi biases, -|i - j| 2^(-8 n / h) for head n = 1 .. h. top_left: the alignment."""
 
     def change(query_bthk: Array, key_bsgk: Array, bias_bhts: Any, **others: Any) -> dict[str, Any]:
         target, heads, source = query_bthk.shape[1], query_bthk.shape[2], key_bsgk.shape[1]
@@ -81,7 +84,7 @@ def _with_distances(top_left: bool) -> Replaces:
 
 
 def _rotated(halves: bool) -> Replaces:
-    """Rotates query and key by their positions: entries 2i and 2i+1, or i and i + k/2, by p / 10000^(2i/k), if k is even."""
+    """Applies RoPE if k is even. halves: pairs (i, i + k/2), otherwise (2i, 2i + 1)."""
 
     def turned(x: Array) -> Array:
         size = x.shape[3]
@@ -108,32 +111,32 @@ ALTERED: Altered = {
 }
 VARIANTS: Variants = {
     "ATT1": {
-        "scaled by sqrt(d) of the model": _all_queries_times(lambda d, h, k: (k / d) ** 0.5),
-        "scaled by d of the model, without a root": _all_queries_times(lambda d, h, k: k**0.5 / d),
-        "scaled by h k, without a root": _scaled(lambda h, k, e: k**-0.5 / h),
-        "scaled by sqrt(h) of the heads": _scaled(lambda h, k, e: (k / h) ** 0.5),
-        "scaled by sqrt(d // h), where a head's size is another one": _all_queries_times(lambda d, h, k: (k / max(d // h, 1)) ** 0.5),
+        "attention is scaled by the model width, sqrt(d)": _all_queries_times(lambda d, h, k: (k / d) ** 0.5),
+        "attention is scaled by the model width d, without the root": _all_queries_times(lambda d, h, k: k**0.5 / d),
+        "attention is scaled by the width of all heads, h k, without the root": _scaled(lambda h, k, e: k**-0.5 / h),
+        "attention is scaled by the number of heads, sqrt(h)": _scaled(lambda h, k, e: (k / h) ** 0.5),
+        "attention is scaled by sqrt(d // h), not the head size": _all_queries_times(lambda d, h, k: (k / max(d // h, 1)) ** 0.5),
     },
-    "ATT2": {"scaled by e of the value head, without a root": _scaled(lambda h, k, e: k**0.5 / e)},
+    "ATT2": {"attention is scaled by the value head's size e, without the root": _scaled(lambda h, k, e: k**0.5 / e)},
     "ATT3": {
-        "scaled by k, without a root (or by sqrt(k) twice)": _scaled(lambda h, k, e: k**-0.5),
-        "the logits are multiplied by sqrt(k)": _scaled(lambda h, k, e: float(k)),
-        "scaled by the fourth root of k": _scaled(lambda h, k, e: k**0.25),
-        "scaled by 8, the paper's sqrt(64), whatever k is": _scaled(lambda h, k, e: k**0.5 / 8),
+        "attention is scaled by k instead of sqrt(k), or by sqrt(k) twice": _scaled(lambda h, k, e: k**-0.5),
+        "the attention logits are multiplied by sqrt(k) instead of divided": _scaled(lambda h, k, e: float(k)),
+        "attention is scaled by the fourth root of k": _scaled(lambda h, k, e: k**0.25),
+        "attention is scaled by 8, the paper's sqrt(64), regardless of k": _scaled(lambda h, k, e: k**0.5 / 8),
     },
-    "ATT31": {"scaled by sqrt(t) of the queries' number": _scaled_by_length(lambda query_bthk, key_bsgk: query_bthk.shape[1])},
+    "ATT31": {"attention is scaled by the number of queries, sqrt(t)": _scaled_by_length(lambda query_bthk, key_bsgk: query_bthk.shape[1])},
     "ATT33": {
-        "the logits of the attention are clipped to -10 .. 10": _clipped(10.0),
-        "the logits of the attention are clipped to -50 .. 50": _clipped(50.0),
-        "the logits of the attention are 50 tanh(x / 50), as in Gemma 2": _capped(50.0),
-        "the logits of the attention are 30 tanh(x / 30), as in Grok": _capped(30.0),
-        "the logits of the attention are 10 tanh(x / 10)": _capped(10.0),
+        "the attention logits are clipped to [-10, 10]": _clipped(10.0),
+        "the attention logits are clipped to [-50, 50]": _clipped(50.0),
+        "the attention logits are 50 tanh(x / 50), as in Gemma 2": _capped(50.0),
+        "the attention logits are 30 tanh(x / 30), as in Grok": _capped(30.0),
+        "the attention logits are 10 tanh(x / 10)": _capped(10.0),
         "the softmax has base 2": _softmax_of(lambda x: x * x.dtype.type(np.log(2))),
-        "the logits of the attention are those above 0: ReLU before the softmax": _softmax_of(lambda x: np.maximum(x, 0)),
+        "a ReLU is applied to the attention logits": _softmax_of(lambda x: np.maximum(x, 0)),
     },
     "ATT34": {
-        "the distance of query and key is subtracted from the logits, the first query at the first key": _with_distances(True),
-        "rotary positions turn query and key, entries 2i and 2i + 1": _rotated(False),
-        "rotary positions turn query and key, entries i and i + k/2": _rotated(True),
+        "an ALiBi distance penalty is subtracted from the logits (aligned top-left)": _with_distances(True),
+        "RoPE is applied to queries and keys (pairs 2i, 2i + 1)": _rotated(False),
+        "RoPE is applied to queries and keys (pairs i, i + k/2)": _rotated(True),
     },
 }

@@ -1,4 +1,4 @@
-"""Settings of the searches: other options, penalties of other tokens, other numbers, answers and ends."""
+"""Settings of the searches: options, penalties, random numbers, results and end tokens."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,12 +15,12 @@ ONE_BY_ONE = ("decoding.greedy_search", "decoding.sample")
 
 
 def _behind(token_bn: Array, end_id: int) -> Array:
-    """The places behind the end token."""
+    """Mask of the places after the end token."""
     return (np.cumsum(token_bn == end_id, axis=1) > 0) & (token_bn != end_id)
 
 
 def _answered(change: Callable[[Array, Array, int], tuple[Array, Array]]) -> Callable:
-    """Answers with other tokens and log p, by a function of both and the end token."""
+    """Returns other tokens and log p: a function of both and the end token."""
 
     def altered(original: Callable, *args: Any, **options: Any) -> Any:
         result, end_id = original(*args, **options), bound(original, *args, **options)["strategy"]["end_id"]
@@ -31,7 +31,7 @@ def _answered(change: Callable[[Array, Array, int], tuple[Array, Array]]) -> Cal
 
 
 def _padded_end(keep: bool) -> Callable:
-    """Answers with padding in place of the end token and 0 in place of its log p. keep: leaves that log p."""
+    """Replaces the end token by padding and its log p by 0. keep: keeps that log p."""
 
     def altered(original: Callable, *args: Any, **options: Any) -> Any:
         result, given = original(*args, **options), bound(original, *args, **options)
@@ -44,7 +44,7 @@ def _padded_end(keep: bool) -> Callable:
 
 
 def looped(ends: Callable[[Array], Array] = np.array, log_p: Callable[[Any], Array] = lambda model: model.log_p) -> Callable:
-    """Runs the loop of a search without beams with other rules for which rows are done and what log p is."""
+    """Runs the loop of a search without beams with other rules for finished rows and log p."""
 
     def altered(original: Callable, model: Any, choose: Callable) -> dict[str, Array]:
         done_b = np.zeros(len(model.logits_bv), bool)
@@ -66,38 +66,38 @@ def looped(ends: Callable[[Array], Array] = np.array, log_p: Callable[[Any], Arr
 
 
 def answers() -> Iterator[Alteration]:
-    """The settings of the answers and the end of a search without beams."""
-    fix = "log p of each token given all before it; padding and 0 after the end"
+    """Yields the settings of the results and the end of a search without beams."""
+    fix = "return log p of each token given the earlier ones; padding and 0 after the end"
     rows: dict[str, tuple[str, Callable[[Array, Array, int], tuple[Array, Array]]]] = {
-        "summed": ("log p is summed up over the tokens", lambda token, log_p, end: (token, np.cumsum(log_p, axis=1))),
-        "one later": ("log p is that of the token before",
+        "summed": ("log p is cumulative over the tokens", lambda token, log_p, end: (token, np.cumsum(log_p, axis=1))),
+        "one later": ("log p is that of the previous token",
                       lambda token, log_p, end: (token, np.concatenate([0 * log_p[:, :1], log_p[:, :-1]], 1))),
         "one earlier": ("log p is that of the next token",
                         lambda token, log_p, end: (token, np.concatenate([log_p[:, 1:], 0 * log_p[:, :1]], 1))),
-        "probabilities": ("the probabilities are given, not their logarithms", lambda token, log_p, end: (
+        "probabilities": ("probabilities are returned instead of log p", lambda token, log_p, end: (
             token, np.where(_behind(token, end), 0, np.exp(log_p)))),
-        "probabilities, 1 after the end": ("exp(log p) is given", lambda token, log_p, end: (token, np.exp(log_p))),
-        "negative": ("-log p is given", lambda token, log_p, end: (token, -log_p)),
-        "base 2": ("log p is that of base 2", lambda token, log_p, end: (token, log_p / np.log(2))),
+        "probabilities, 1 after the end": ("exp(log p) is returned, 1 after the end", lambda token, log_p, end: (token, np.exp(log_p))),
+        "negative": ("-log p is returned", lambda token, log_p, end: (token, -log_p)),
+        "base 2": ("log p has base 2", lambda token, log_p, end: (token, log_p / np.log(2))),
         "0 at the end": ("log p of the end token is 0", lambda token, log_p, end: (token, np.where(token == end, 0, log_p))),
-        "without the end": ("the end token is cut off, and id 0 is in its place", lambda token, log_p, end: (
+        "without the end": ("the end token is replaced by id 0", lambda token, log_p, end: (
             np.where(token == end, 0, token), np.where(token == end, 0, log_p))),
-        "0 behind": ("what is behind the end is id 0", lambda token, log_p, end: (
+        "0 behind": ("tokens after the end are id 0", lambda token, log_p, end: (
             np.where(_behind(token, end), 0, token), log_p)),
-        "end behind": ("what is behind the end is the end token", lambda token, log_p, end: (
+        "end behind": ("tokens after the end are the end token", lambda token, log_p, end: (
             np.where(_behind(token, end), end, token), log_p)),
-        "-1 behind": ("what is behind the end is -1", lambda token, log_p, end: (
+        "-1 behind": ("tokens after the end are -1", lambda token, log_p, end: (
             np.where(_behind(token, end), -1, token), log_p)),
     }  # fmt: skip
     yield from settings("answer=", "greedy_search", fix, rows, *ONE_BY_ONE, of=_answered)
-    title, own = "the end token is replaced by padding", "write the end token with its own log p, and padding from then on"
+    title, own = "the end token is replaced by padding", "return the end token with its own log p, then padding"
     yield setting("answer=padded end", "greedy_search", f"{title}, and its log p by 0", own, _padded_end(False), *ONE_BY_ONE)
     yield setting("answer=padded end, log p kept", "greedy_search", f"{title}; its log p is kept", own, _padded_end(True), *ONE_BY_ONE)
     fix, loops = (
         "end every row at its own end token",
         {
-            "never": ("a row goes on after its end token", np.zeros_like),
-            "together": ("all rows end with the first that ends", lambda done_b: np.full_like(done_b, done_b.any())),
+            "never": ("a row continues after its end token", np.zeros_like),
+            "together": ("all rows end when the first one ends", lambda done_b: np.full_like(done_b, done_b.any())),
         },
     )
     yield from settings("end=", "greedy_search", fix, loops, "decoding.one_by_one", of=looped)
@@ -107,7 +107,7 @@ PLACES = tuple(f"decoding.{search}" for search in SEARCHES)
 
 
 def _option(change: Callable[[dict[str, Any]], dict[str, Any]]) -> Callable:
-    """Changes the options of a search by a function of those that are given."""
+    """Changes the options of a search by a function of the passed options."""
 
     def altered(original: Callable, *args: Any, **options: Any) -> Any:
         given = bound(original, *args, **options)
@@ -124,29 +124,29 @@ def _of(name: str, change: Callable[[Any], Any], default: Any) -> Callable:
 
 def _options() -> Iterator[Alteration]:
     rows: dict[str, tuple[str, Callable]] = {
-        "min_new_tokens + 1": ("one token more comes before the end", _of("min_new_tokens", lambda n: n + 1 if n else 0, 0)),
-        "min_new_tokens - 1": ("the end may come one token early", _of("min_new_tokens", lambda n: max(n - 1, 0), 0)),
+        "min_new_tokens + 1": ("min_new_tokens is too large by 1", _of("min_new_tokens", lambda n: n + 1 if n else 0, 0)),
+        "min_new_tokens - 1": ("min_new_tokens is too small by 1", _of("min_new_tokens", lambda n: max(n - 1, 0), 0)),
         "min_new_tokens ignored": ("min_new_tokens is ignored", _of("min_new_tokens", lambda n: 0, 0)),
         "repetition_penalty ignored": ("repetition_penalty is ignored", _of("repetition_penalty", lambda x: 1.0, 1.0)),
         "no_repeat_ngram ignored": ("no_repeat_ngram is ignored", _of("no_repeat_ngram", lambda n: 0, 0)),
         "alpha ignored": ("alpha is ignored: log p is not divided", _of("alpha", lambda alpha: 0.0, 0.6)),
         "alpha = 1": ("alpha is 1", _of("alpha", lambda alpha: 1.0, 0.6)),
         "alpha = 0.6": ("alpha is 0.6", _of("alpha", lambda alpha: 0.6, 0.6)),
-        "early_stop": ("a row stops as soon as beam_size answers are finished", _of("early_stop", lambda stop: True, False)),
+        "early_stop": ("early_stop is on: a row stops once beam_size beams are finished", _of("early_stop", lambda stop: True, False)),
         "early_stop ignored": ("early_stop is ignored", _of("early_stop", lambda stop: False, False)),
-        "one beam": ("there is one beam", _option(lambda given: {"beam_size": 1, "n_best": 1})),
-        "beam_size = n_best": ("there are n_best beams", _option(lambda given: {"beam_size": given.get("n_best", 1)})),
-        "beam_size + 1": ("there is one beam more", _of("beam_size", lambda n: n + 1, 1)),
-        "beam_size - 1": ("there is one beam less", _of("beam_size", lambda n: max(n - 1, 1), 1)),
-        "2 beam_size": ("there are twice as many beams", _of("beam_size", lambda n: 2 * n, 1)),
+        "one beam": ("beam search uses one beam", _option(lambda given: {"beam_size": 1, "n_best": 1})),
+        "beam_size = n_best": ("beam search uses n_best beams", _option(lambda given: {"beam_size": given.get("n_best", 1)})),
+        "beam_size + 1": ("beam search uses one beam too many", _of("beam_size", lambda n: n + 1, 1)),
+        "beam_size - 1": ("beam search uses one beam too few", _of("beam_size", lambda n: max(n - 1, 1), 1)),
+        "2 beam_size": ("beam search uses twice as many beams", _of("beam_size", lambda n: 2 * n, 1)),
     }  # fmt: skip
     for name, (title, altered) in rows.items():
         beams = name.startswith(("alpha", "early", "beam", "one", "2"))
-        yield setting(name, "beam_search" if beams else "greedy_search", title, "use the option as it is given", altered, *PLACES)
+        yield setting(name, "beam_search" if beams else "greedy_search", title, "use the option as passed", altered, *PLACES)
 
 
 def _penalised(choose: Callable[[Any], dict[str, Any]]) -> Callable:
-    """Gives the penalties other attributes of the model."""
+    """Computes the penalties with other attributes of the model."""
 
     def altered(original: Callable, self: Any, scores_bv: Array) -> Array:
         own = dict(vars(self))
@@ -159,7 +159,7 @@ def _penalised(choose: Callable[[Any], dict[str, Any]]) -> Callable:
 
 
 def _part(part: Callable[[Array, int], Array]) -> Callable[[Any], dict[str, Any]]:
-    """A part of the target, and the same part of its mask; a function of the prefix's length."""
+    """Selects a part of target and mask by a function of the array and the prefix length."""
 
     def choose(self: Any) -> dict[str, Any]:
         target_bt, mask_bt = (part(array, self._prefix_length) for array in (self.target_bt, self.target_mask_bt))
@@ -178,17 +178,17 @@ def _normalised(x_bv: Array) -> Array:
 
 
 def _log_p_penalised(original: Callable, self: Any, scores_bv: Array) -> Array:
-    """Penalises log p, not the logits, in a search without beams."""
+    """Penalizes log p instead of the logits in a search without beams."""
     return original(self, self.log_p if scores_bv is self.logits_bv else scores_bv)
 
 
 def _logits_penalised(original: Callable, self: Any, scores_bv: Array) -> Array:
-    """Penalises the logits in beam search, before log p is taken."""
+    """Penalizes the logits instead of log p in beam search."""
     return original(self, scores_bv) if scores_bv is self.logits_bv else _normalised(original(self, self.logits_bv))
 
 
 def _over_all_tokens(original: Callable, self: Any, parameters: Any, config: Any, strategy: Any, *rest: Any) -> None:
-    """Takes log p over all tokens; those that no answer may hold are left out when one is chosen."""
+    """Computes log p over all tokens and excludes forbidden tokens only when choosing one."""
 
     class Lax(type(strategy)):  # type: ignore[misc]
         def forbidden_ids(self, config: Any) -> list[int]:
@@ -206,43 +206,43 @@ def _over_all_tokens(original: Callable, self: Any, parameters: Any, config: Any
 
 
 def _models() -> Iterator[Alteration]:
-    fix = "penalise, of every token that the target holds, prefix and answer, what is chosen from: logits, or log p of beams"
+    fix = "penalize every token of the target (prefix and new tokens) in the logits, or in log p for beam search"
     rows: dict[str, tuple[str, Callable]] = {
-        "answer": ("the penalties do not see the prefix", _penalised(_part(lambda target, length: target[:, length:]))),
-        "prefix": ("the penalties see the prefix alone", _penalised(_part(lambda target, length: target[:, :length]))),
-        "without the last": ("the penalties do not see the last token", _penalised(_part(lambda target, length: target[:, :-1]))),
-        "prefix counted": ("the tokens of the prefix count in min_new_tokens", _penalised(lambda self: {"_prefix_length": 0})),
-        "log p": ("log p is penalised, not the logits", _log_p_penalised),
-        "logits": ("the logits of the beams are penalised, before log p is taken", _logits_penalised),
+        "answer": ("the penalties ignore the prefix", _penalised(_part(lambda target, length: target[:, length:]))),
+        "prefix": ("the penalties cover only the prefix", _penalised(_part(lambda target, length: target[:, :length]))),
+        "without the last": ("the penalties ignore the last token", _penalised(_part(lambda target, length: target[:, :-1]))),
+        "prefix counted": ("the prefix counts towards min_new_tokens", _penalised(lambda self: {"_prefix_length": 0})),
+        "log p": ("log p is penalized instead of the logits", _log_p_penalised),
+        "logits": ("beam search penalizes the logits instead of log p", _logits_penalised),
     }  # fmt: skip
     for name, (title, altered) in rows.items():
         component = "beam_search" if name == "logits" else "greedy_search"
         yield setting(f"penalties of={name}", component, title, fix, altered, "decoding.Model.penalised")
-    title, fix = "log p is taken over all tokens, padding and start among them", "log p of the tokens that an answer may hold"
+    title, fix = "log p is computed over all tokens, including padding and start", "compute log p over the tokens that may be generated"
     yield setting("log p=of all tokens", "greedy_search", title, fix, _over_all_tokens, "decoding.Model.__init__")
-    title, fix = "log p is taken after the penalties", "log p of the model, before any penalty"
+    title, fix = "log p is computed after the penalties", "compute log p before any penalty"
     altered = looped(log_p=lambda model: _normalised(model.penalised(model.logits_bv)))
     yield setting("log p=after penalties", "greedy_search", title, fix, altered, "decoding.one_by_one")
 
 
 def _numbers() -> Iterator[Alteration]:
-    fix = "draw token n of row b with the number uniform_bn[b, n]"
+    fix = "draw token n of row b with uniform_bn[b, n]"
     rows: dict[str, tuple[str, Callable[[Array], Array]]] = {
-        "one on": ("each token is drawn with the number of the next one", lambda u_bn: np.roll(u_bn, -1, axis=1)),
-        "one back": ("each token is drawn with the number of the one before", lambda u_bn: np.roll(u_bn, 1, axis=1)),
-        "first": ("every token of a row is drawn with the row's first number", lambda u_bn: np.repeat(u_bn[:, :1], u_bn.shape[1], axis=1)),
-        "first row": ("every row is drawn with the numbers of the first", lambda u_bn: np.repeat(u_bn[:1], len(u_bn), axis=0)),
-        "by step": ("the numbers are read step by step, not row by row", lambda u_bn: u_bn.reshape(u_bn.shape[::-1]).T),
-        "from the end": ("the numbers are read from the last one on", lambda u_bn: u_bn[:, ::-1]),
-        "1 - u": ("1 less the number is used", lambda u_bn: 1 - u_bn),
-        "rows reversed": ("the rows' numbers are in reverse order", lambda u_bn: u_bn[::-1]),
+        "one on": ("each token is drawn with the next token's random number", lambda u_bn: np.roll(u_bn, -1, axis=1)),
+        "one back": ("each token is drawn with the previous token's random number", lambda u_bn: np.roll(u_bn, 1, axis=1)),
+        "first": ("all tokens of a row are drawn with its first random number", lambda u_bn: np.repeat(u_bn[:, :1], u_bn.shape[1], axis=1)),
+        "first row": ("all rows are drawn with the first row's random numbers", lambda u_bn: np.repeat(u_bn[:1], len(u_bn), axis=0)),
+        "by step": ("the random numbers are read step by step instead of row by row", lambda u_bn: u_bn.reshape(u_bn.shape[::-1]).T),
+        "from the end": ("the random numbers are read in reverse", lambda u_bn: u_bn[:, ::-1]),
+        "1 - u": ("tokens are drawn with 1 - u instead of u", lambda u_bn: 1 - u_bn),
+        "rows reversed": ("the random numbers of the rows are in reverse order", lambda u_bn: u_bn[::-1]),
     }  # fmt: skip
-    of = lambda change: on_arguments(uniform_bn=change)  # noqa: E731 - of the numbers to draw with
+    of = lambda change: on_arguments(uniform_bn=change)  # noqa: E731
     yield from settings("numbers=", "sample", fix, rows, PLACES[1], of=of)
 
 
 def searches() -> Iterator[Alteration]:
-    """The settings of the searches except those of the beams."""
+    """Yields the settings of the searches except those of beams."""
     yield from _options()
     yield from _models()
     yield from answers()

@@ -1,6 +1,6 @@
-"""Settings on which ports differ without being wrong, although their config says otherwise.
+"""Settings: legitimate choices in which a port differs from its config.
 
-Each is an alteration of the reference like those of the catalogue. Diagnosis tries them where no defect explains an output.
+Each is an alteration of the reference. Diagnosis tries them if no known bug explains an output.
 """
 
 import itertools
@@ -32,38 +32,38 @@ Tree = Mapping[str, Any]
 RMS = "normalization.rms_norm"
 RMS_EPSILONS = (1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-12)
 FRACTIONS = (0.25, 0.5, 0.75)
-# a window as a function of the config's
+# other windows as functions of the config's window
 WINDOWS: dict[str, Callable[[int], int]] = {"half as long": lambda window: max(window // 2, 1), "twice as long": lambda window: 2 * window}
 
 
 def readings() -> Iterator[Alteration]:
-    """Yields the settings."""
+    """Yields settings of norms, rotary fraction, scale, window and fused kernels."""
     fix = "give the norm the config's epsilon (rms_norm_eps)"
     for value in RMS_EPSILONS:
         title, altered = f"epsilon of the RMS norm is {value:g}", on_arguments(epsilon=value)
         yield setting(f"rms_norm.epsilon={value:g}", "rms_norm", title, fix, altered, RMS, elsewhere=CONFIGURED)
     title, altered = "the RMS norm's scale is not applied", on_arguments(parameters=_neutral)
     yield setting("rms_norm.scale=none", "rms_norm", title, "multiply by the norm's scale", altered, RMS, elsewhere=LOADED)
-    title, fix = "1 is added twice to the norm's scale: in the loaded weights and in the norm", "add 1 once"
+    title, fix = "1 is added to the norm's scale twice, in the loaded weights and in the norm", "add 1 once"
     yield setting("norm.scale=2+", "rms_norm", title, fix, on_call(_twice_one), RMS, elsewhere=LOADED)
     for fraction in FRACTIONS:
-        title, fix = f"a part of {fraction:g} of each head rotates", "rotate the config's partial_rotary_factor of each head"
+        title, fix = f"RoPE rotates a fraction of {fraction:g} of each head", "use the config's partial_rotary_factor"
         altered = on_arguments(config=lambda config, fraction=fraction: _with_fraction(config, fraction))
         yield setting(f"rotary_fraction={fraction:g}", "rotary_embedding", title, fix, altered, "rotary.rotation", elsewhere=CONFIGURED)
     title, fix = (
-        "the attention is scaled by 1 / sqrt(width / heads)",
-        "scale by the size of a head, or by the config's query_pre_attn_scalar",
+        "attention is scaled by 1 / sqrt(width / heads)",
+        "scale by the head size, or by the config's query_pre_attn_scalar",
     )
     place = "config.TransformerConfig.scores"
     yield setting("score_scale=width / heads", "multi_head_attention", title, fix, _scaled_by_width, place, elsewhere=CONFIGURED)
     for name, change in WINDOWS.items():
-        title, fix = f"the window is {name}", "use the config's sliding_window"
+        title, fix = f"the sliding window is {name}", "use the config's sliding_window"
         yield setting(f"window={name}", "window_mask", title, fix, on_arguments(window=change), elsewhere=CONFIGURED)
     fix = "split the fused kernel in the order query, key, value"
     for order in itertools.permutations(FUSED):
         if order != FUSED:
             words = ", ".join(order)
-            title, altered = f"a fused kernel of query, key and value is split as {words}", on_arguments(parameters=_split(order))
+            title, altered = f"the fused query/key/value kernel is split as {words}", on_arguments(parameters=_split(order))
             yield setting(
                 f"fused={' '.join(order)}", "multi_head_attention", title, fix, altered, *SITES, elsewhere=LOADED,
             )  # fmt: skip
@@ -89,11 +89,14 @@ def _with_fraction(config: Any, fraction: float) -> Any:
 
 
 def _split(order: tuple[str, ...]) -> Callable[[Tree], Tree]:
-    """Reads the columns query | key | value in another order, each as wide as it is, where groups have heads of one size."""
+    """Splits the columns query | key | value in another order, each at its own width.
+
+    Equal shapes are left to the settings `projections=`.
+    """
 
     def read(parameters: Tree) -> Tree:
         if len({parameters[name]["kernel"].shape[1:] for name in FUSED}) == 1:
-            return parameters  # `projections=` is about these
+            return parameters
         found: dict[str, dict[str, np.ndarray]] = {name: {} for name in FUSED}
         for leaf in parameters["query"]:
             shapes = {name: parameters[name][leaf].shape for name in FUSED}
@@ -127,7 +130,7 @@ ORDERS = ("key query value", "value key query", "key value query", "value query 
 
 
 def all_settings() -> dict[str, Alteration]:
-    """The settings by id. A setting that the config already has alters nothing."""
+    """Returns the settings by id. A setting that equals the config changes nothing."""
     groups = (
         _norms,
         _activations,
@@ -153,7 +156,10 @@ def _norms() -> Iterator[Alteration]:
     for value in EPSILONS:
         fix = "give the norm the config's epsilon"
         yield setting(f"epsilon={value:g}", "layer_norm", f"epsilon is {value:g}", fix, on_arguments(epsilon=value), elsewhere=CONFIGURED)
-    title, altered = "epsilon is added to the deviation, not to the variance", normalised(lambda x, epsilon: np.sqrt(variance(x)) + epsilon)
+    title, altered = (
+        "epsilon is outside the square root",
+        normalised(lambda x, epsilon: np.sqrt(variance(x)) + epsilon),
+    )
     yield setting("epsilon=outside the root", "layer_norm", title, "sqrt(variance + epsilon)", altered)
     title, altered = "the variance is divided by d - 1", normalised(lambda x, epsilon: np.sqrt(variance(x, lost=1) + epsilon))
     yield setting("variance=unbiased", "layer_norm", title, "divide the variance by d", altered)
@@ -161,12 +167,12 @@ def _norms() -> Iterator[Alteration]:
         title, altered = f"the norm's {name} is not applied", on_arguments(parameters=_filled(name, neutral))
         yield setting(f"norm.{name}=none", "layer_norm", title, f"apply the norm's {name}", altered, elsewhere=LOADED)
     for stack in ("encoder", "decoder"):
-        title = f"the {stack} alone has a final norm where the config has none, or lacks it"
-        yield setting(f"{stack}.final_norm", stack, title, "set final_norm as the config", other_final_norm, elsewhere=CONFIGURED)
+        title = f"only the {stack} has an extra final norm, or lacks it"
+        yield setting(f"{stack}.final_norm", stack, title, "use the config's final_norm", other_final_norm, elsewhere=CONFIGURED)
 
 
 def _filled(name: str, value: float) -> Callable[[Tree], Tree]:
-    """The parameters with this number in every entry of one of them."""
+    """Fills one of the parameters with this number."""
     return lambda parameters: dict(parameters) | {name: np.full_like(parameters[name], value)}
 
 
@@ -178,7 +184,7 @@ def _activations() -> Iterator[Alteration]:
     for name, altered in named.items():
         id_ = f"activation={name.lower() if name == 'SiLU' else name}"
         yield setting(id_, "activation", f"the activation is {name}", "use the config's activation", altered, elsewhere=CONFIGURED)
-    fix, altered = "use the config's activation of the pooler", on_arguments(activation_name="tanh")
+    fix, altered = "use the config's pooler activation", on_arguments(activation_name="tanh")
     yield setting("pooler.activation=tanh", "pooler", "the pooler's activation is tanh", fix, altered, elsewhere=CONFIGURED)
 
 
@@ -188,9 +194,9 @@ def _attention() -> Iterator[Alteration]:
         empty = ~(present & ~np.isneginf(logits)).any(axis=-1, keepdims=True)
         return np.where(empty, logits.dtype.type(np.nan), original(logits, mask))
 
-    title, fix = "the target's padding is not masked", "give the decoder's self-attention the target's padding mask"
+    title, fix = "the target's padding is not masked", "pass the target's padding mask to the decoder's self-attention"
     yield setting("target_mask=none", "decoder_layer", title, fix, on_arguments(self_mask_bhts=None))
-    title, fix = "a query that may attend to nothing gives NaN", "replace the weights of such a row by zeros"
+    title, fix = "a query that may attend to nothing gives NaN", "set the weights of fully masked rows to zero"
     yield setting("empty rows=NaN", "softmax", title, fix, not_a_number)
 
 
@@ -200,13 +206,13 @@ def _of_layer(name: str, change: Callable[[Tree], Tree]) -> Callable:
 
 
 def _biases() -> Iterator[Alteration]:
-    for name in ("query", "value", "output"):  # a bias of the keys moves all logits of a query alike, and no output
+    for name in ("query", "value", "output"):  # a key bias shifts all logits of a query equally and changes no output
         title, altered = f"the {name} projection has no bias", of_projection(without_bias, name)
         fix, place = f"add the {name} bias", "attention.projection"
         yield setting(f"{name}.bias=none", "multi_head_attention", title, fix, altered, place, elsewhere=LOADED)
-    fix = "add the biases with the axes h k, the head first"
+    fix = "add the biases with axes h k, head first"
     for order, change in (("read size by size, as k h", interleaved), ("flattened size by size, and read as h k", spread)):
-        title, altered = f"the biases of query, key and value are {order}", of_projection(of_bias(change))
+        title, altered = f"the query, key and value biases are {order}", of_projection(of_bias(change))
         yield setting(f"projections.bias={order}", "multi_head_attention", title, fix, altered, place, elsewhere=LOADED)
         for name in ("query", "value"):
             title, altered = f"the {name} projection's bias is {order}", of_projection(of_bias(change), name)
@@ -223,31 +229,31 @@ def _biases() -> Iterator[Alteration]:
 
 
 def _layouts() -> Iterator[Alteration]:
-    applied = "y = x W, with the axes (in, out) of W; a Linear of torch holds (out, in)"
+    applied = "y = x W, with W of axes (in, out); torch's Linear stores (out, in)"
     for name in PROJECTIONS:
-        heads = "merge the heads as h e, the head first" if name == "output" else f"split the {name} into heads as h k, the head first"
+        heads = "merge the heads as h e, head first" if name == "output" else f"split the {name} into heads as h k, head first"
         for layout, change in (("transposed", transposed), ("heads interleaved", interleaved), ("heads spread", spread)):
             title, altered = f"the {name} kernel is read {layout}", of_projection(change, name)
             fix, place = applied if layout == "transposed" else heads, "attention.projection"
             yield setting(f"{name}.kernel={layout}", "multi_head_attention", title, fix, altered, place, elsewhere=LOADED)
     for order in ORDERS:
-        title, fix = f"the fused projection is read in the order {order}", "split the fused kernel in the order query, key, value"
+        title, fix = f"the fused projection is split in the order {order}", "split the fused kernel in the order query, key, value"
         altered = exchanged(FUSED, order.split())
         yield setting(f"projections={order}", "multi_head_attention", title, fix, altered, *SITES, elsewhere=LOADED)
     for name in ("hidden", "output"):
-        title, altered = f"the feed-forward's {name} kernel is read transposed", _of_layer(name, transposed)
+        title, altered = f"the feed-forward's {name} kernel is applied transposed", _of_layer(name, transposed)
         yield setting(f"feed_forward.{name}.kernel=transposed", "feed_forward", title, applied, altered, elsewhere=LOADED)
     for component, name, altered in (
         ("pooler", "pooler", on_arguments(parameters=transposed)),
         ("classifier", "classifier", on_arguments(parameters=transposed)),
         ("masked_language_head", "masked_language_head.hidden", _of_layer("hidden", transposed)),
     ):
-        title = f"the kernel of {name} is read transposed"
+        title = f"the kernel of {name} is applied transposed"
         yield setting(f"{name}.kernel=transposed", component, title, applied, altered, elsewhere=LOADED)
 
 
 def _without_positions(side: str) -> Callable:
-    """Gives one of two stacks no positions."""
+    """Leaves the positions out on one side of a model with two stacks."""
 
     def altered(original: Callable, parameters: Any, config: Any, own: str, *rest: Any) -> np.ndarray:
         if own != side or not (config.encoder_layers and config.decoder_layers):
@@ -259,7 +265,7 @@ def _without_positions(side: str) -> Callable:
 
 
 def _default_segment(number: int) -> Callable:
-    """Takes every token as of this segment if no segments are given and the segment exists."""
+    """Puts every token in this segment if no segments are passed and the segment exists."""
 
     def altered(original: Callable, config: Any, token: np.ndarray, segment_bt: np.ndarray | None) -> np.ndarray:
         return original(config, token, segment_bt) + number * (segment_bt is None and number < config.segments)
@@ -268,7 +274,7 @@ def _default_segment(number: int) -> Callable:
 
 
 def inputs() -> Iterator[Alteration]:
-    """The settings of what the first layer is given, and of the tables."""
+    """Yields the settings of embeddings, positions and segments."""
 
     def shared(config: Any) -> Any:
         return config.replace(share_embeddings=True) if config.source_vocabulary == config.target_vocabulary else config
@@ -280,10 +286,10 @@ def inputs() -> Iterator[Alteration]:
 
     yield choice("scale_embedding", "embedding", "embeddings are multiplied by sqrt(d)", on_arguments(scale=True))
     tied = on_arguments(config=lambda config: config.replace(tie_logits=True))
-    yield choice("tie_logits", "transformer", "the logits use the target table", tied, "transformer.decode")
+    yield choice("tie_logits", "transformer", "the logits are tied to the target embedding", tied, "transformer.decode")
     sharing = on_arguments(config=shared)
-    yield choice("share_embeddings", "transformer", "the target embedding is the source table", sharing, "transformer.decode")
-    title, fix = "positions are not added", "add the position of every token"
+    yield choice("share_embeddings", "transformer", "source and target share one embedding table", sharing, "transformer.decode")
+    title, fix = "positions are not added", "add each token's position"
     yield setting("positions=none", "transformer", title, fix, on_result(np.zeros_like), *POSITIONS)
     for side in ("source", "target"):
         altered = _without_positions(side)
@@ -292,7 +298,7 @@ def inputs() -> Iterator[Alteration]:
         )
     title, fix = "positions are counted from 1", "count positions from 0"
     yield setting("positions=1..", "token_positions", title, fix, on_result(lambda position_bt: position_bt + 1))
-    title, fix = "no segment is added", "add the segment embedding, of segment 0 where no segments are given"
+    title, fix = "segment embeddings are not added", "add the segment embedding, segment 0 by default"
     yield setting("segments=none", "segment_embedding", title, fix, on_result(np.zeros_like))
-    title, fix = "without segments every token is of segment 1", "take segment 0 for every token where no segments are given"
+    title, fix = "the default segment is 1 instead of 0", "use segment 0 for every token if no segments are passed"
     yield setting("segments=1 by default", "segment_embedding", title, fix, _default_segment(1), "inputs.segments")

@@ -1,4 +1,4 @@
-"""Defects of sequences that are shifted, turned around or exchanged."""
+"""Known bugs in which sequences are shifted, reversed or swapped."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,12 +9,12 @@ from reference_numpy import mask
 
 from .alteration import Altered, Array, Replaces, Variants, on_call, on_result
 
-First = Callable[[Array, Any], Array]  # of a target and the config: the token `b 1` that comes in at its end
+First = Callable[[Array, Any], Array]  # (target, config) -> the token `b 1` that fills the gap
 DECODE = "transformer.decode"
 
 
 def _id(number: Callable[[Any], int | None]) -> First:
-    """This id, a function of the config, or its soft row; without such an id the first token."""
+    """Fills with an id (a function of the config) or its soft row; if None, the first token."""
 
     def token(target: Array, config: Any) -> Array:
         id_ = number(config)
@@ -26,12 +26,12 @@ def _id(number: Callable[[Any], int | None]) -> First:
 
 
 def _right(first: First, old_mask: bool = False) -> Replaces:
-    """Gives the decoder this token and the target without its last one. old_mask: with the mask of the unshifted target."""
+    """Shifts the target right, starting with this token. old_mask: keeps the mask unshifted."""
     return _shifted(lambda target, config: np.concatenate([first(target, config), target[:, :-1]], axis=1), old_mask)
 
 
 def _left(last: First, old_mask: bool = False) -> Replaces:
-    """Gives the decoder the target without its first token, and this one."""
+    """Shifts the target left, ending with this token. old_mask: keeps the mask unshifted."""
     return _shifted(lambda target, config: np.concatenate([target[:, 1:], last(target, config)], axis=1), old_mask)
 
 
@@ -47,13 +47,13 @@ _FILLS: dict[str, First] = {
     "a 0": _id(lambda config: 0),
     "a 1": _id(lambda config: 1),
     "the padding id": _id(lambda config: config.padding_id),
-    "the first token again": lambda target, config: target[:, :1],
-    "the last token": lambda target, config: target[:, -1:],
+    "a copy of the first token": lambda target, config: target[:, :1],
+    "a copy of the last token": lambda target, config: target[:, -1:],
 }
 
 
 def _reversed(*names: str) -> Replaces:
-    """Reverses these arguments of the model along their positions."""
+    """Reverses these arguments of the model along the positions."""
     return {
         "transformer.transformer": on_call(
             lambda **given: {name: given[name][:, ::-1] for name in names if given[name] is not None},
@@ -77,28 +77,28 @@ def _earlier(logits_btv: Array) -> Array:
     return np.concatenate([logits_btv[:, 1:], np.zeros_like(logits_btv[:, :1])], axis=1)
 
 
-_OF = "the decoder's input is shifted right once more"
+_OF = "the decoder's input is shifted right twice"
 ALTERED: Altered = {
     "SEQ1": _right(_FILLS["a 0"]),
     "SEQ2": _reversed("source", "source_mask_bs"),
     "SEQ3": {DECODE: on_result(_later)},
 }
 VARIANTS: Variants = {
-    "SEQ1": {f"{_OF}: {words} comes first": _right(fill) for words, fill in _FILLS.items() if words != "a 0"}
-    | {f"{_OF}: {words} comes first, and the mask is not shifted": _right(fill, True) for words, fill in _FILLS.items()}
-    | {f"the decoder's input is shifted left: {words} comes last": _left(fill) for words, fill in _FILLS.items()}
+    "SEQ1": {f"{_OF} and starts with {words}": _right(fill) for words, fill in _FILLS.items() if words != "a 0"}
+    | {f"{_OF} and starts with {words}, with an unshifted mask": _right(fill, True) for words, fill in _FILLS.items()}
+    | {f"the decoder's input is shifted left and ends with {words}": _left(fill) for words, fill in _FILLS.items()}
     | {
-        f"the decoder's input is shifted left: {words} comes last, and the mask is not shifted": _left(fill, True)
+        f"the decoder's input is shifted left and ends with {words}, with an unshifted mask": _left(fill, True)
         for words, fill in _FILLS.items()
     },
     "SEQ2": {
         "the target is reversed": _reversed("target", "target_mask_bt"),
-        "source and target are exchanged": {"transformer.transformer": on_call(_exchanged)},
+        "source and target are swapped": {"transformer.transformer": on_call(_exchanged)},
     },
     "SEQ3": {
-        "the logits are shifted by one position, in a circle": {DECODE: on_result(lambda logits_btv: np.roll(logits_btv, 1, axis=1))},
-        "the logits are shifted the other way": {DECODE: on_result(_earlier)},
-        "the logits are shifted the other way, in a circle": {DECODE: on_result(lambda logits_btv: np.roll(logits_btv, -1, axis=1))},
+        "the logits are rotated by one position": {DECODE: on_result(lambda logits_btv: np.roll(logits_btv, 1, axis=1))},
+        "the logits are shifted by one position to the left": {DECODE: on_result(_earlier)},
+        "the logits are rotated by one position to the left": {DECODE: on_result(lambda logits_btv: np.roll(logits_btv, -1, axis=1))},
         "the logits are reversed along the positions": {DECODE: on_result(lambda logits_btv: logits_btv[:, ::-1])},
     },
 }

@@ -1,4 +1,4 @@
-"""Defects of the softmax: its axis, its dtype, what its mask means."""
+"""Known bugs of the softmax: axis, dtype, meaning of the mask."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +12,7 @@ from .alteration import Altered, Variants, on_arguments
 
 
 def _over(*axes: int) -> Callable:
-    """Takes the softmax over these axes together, if the logits have them."""
+    """Runs the softmax over these axes together, if the logits have them."""
 
     def altered(original: Callable, logits: np.ndarray, mask: Any = None) -> np.ndarray:
         if logits.ndim < -min(axes) or not logits.size:
@@ -26,7 +26,7 @@ def _over(*axes: int) -> Callable:
 
 
 def inverted(mask: Any) -> Any:
-    """Reads the mask, if there is one, as True = may not attend."""
+    """Inverts the mask, if there is one."""
     return None if mask is None else ~mask
 
 
@@ -42,7 +42,7 @@ def _not_upcast(original: Callable, logits: np.ndarray, mask: Any = None) -> np.
 
 
 def _half_logits(original: Callable, query_bthk: np.ndarray, *rest: Any, **options: Any) -> np.ndarray:
-    """Casts the attention's logits to the query's dtype before the softmax."""
+    """Casts the attention logits to the query's dtype before the softmax."""
 
     def narrow(inner: Callable, logits: np.ndarray, mask: Any = None) -> np.ndarray:
         return inner(logits.astype(query_bthk.dtype, copy=False), mask)

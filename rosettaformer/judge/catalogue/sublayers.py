@@ -1,4 +1,4 @@
-"""Defects of a layer's sub-layers: their order, one too few, one too many; and of the order of the layers."""
+"""Known bugs of sub-layers (wrong order, missing, repeated) and of the order of layers."""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +20,7 @@ PATTERNS = ("layer_pattern", "rotary_pattern")
 
 
 def _in_order(order: Callable[[list[str]], Sequence[str]], parallel: bool = False) -> Replaces:
-    """Runs the sub-layers in another order, a function of the right one. parallel: each on the layer's input."""
+    """Changes the order of the sub-layers. parallel: all run on the layer's input."""
 
     def layer(parameters: Any, config: Any, x_btd: Array, keep: Any, attentions: Mapping[str, Callable[[Array], Array]]) -> Array:
         first_btd, keep = x_btd, keep or {}
@@ -62,7 +62,7 @@ def _twice(twice: str) -> Replaces:
 
 
 def _idle(idle: str) -> Replaces:
-    """Lets this sub-layer add nothing; its residual and its norm stay."""
+    """Zeroes this sub-layer's output; its residual and its norm stay."""
 
     def altered(original: Callable, parameters: Any, config: Any, name: str, x_btd: Array, y_btd: Array, keep: Any) -> Array:
         return original(parameters, config, name, x_btd, np.zeros_like(y_btd) if name == idle else y_btd, keep)
@@ -71,13 +71,13 @@ def _idle(idle: str) -> Replaces:
 
 
 def _layers(order: Callable[[list[str]], Sequence[str]]) -> Replaces:
-    """Runs other layers of the stacks, a function of the right ones."""
+    """Runs other layers of the stacks: a function of the correct ones."""
 
     def reordered(parameters: Any, config: Any, keep: Any = None, **others: Any) -> dict[str, Any]:
         chosen = order(sorted(parameters["layers"], key=int))
         counts = {name: len(chosen) for name in ("encoder_layers", "decoder_layers") if getattr(config, name)}
         own = {str(index): parameters["layers"][name] for index, name in enumerate(chosen)}
-        # Each keeps its masks of dropout, its window and its rotation.
+        # Each layer keeps its dropout masks, window and rotation.
         masks = (keep or {}).get("layers", {})
         kept = {str(index): masks[name] for index, name in enumerate(chosen) if name in masks}
         patterns = {name: [turn[int(layer) % len(turn)] for layer in chosen] for name in PATTERNS if (turn := getattr(config, name))}
@@ -91,7 +91,7 @@ def _layers(order: Callable[[list[str]], Sequence[str]]) -> Replaces:
 
 
 def _of_stack_input(original: Callable, *args: Any, **options: Any) -> Array:
-    """Gives the self-attention of every layer the input of the first one."""
+    """Gives every layer's self-attention the first layer's input."""
     given = bound(original, *args, **options)
     x_btd = given["x_bsd" if "x_bsd" in given else "x_btd"]
 
@@ -118,17 +118,15 @@ VARIANTS: Variants = {
         "the feed-forward comes before the cross-attention": _in_order(
             lambda names: [*(name for name in names if name != CROSS), *(name for name in names if name == CROSS)]
         ),
-        "the sub-layers are parallel: all are given the layer's input": _in_order(list, parallel=True),
+        "the sub-layers run in parallel on the layer's input": _in_order(list, parallel=True),
     },
-    "STR5": {f"{words} is left out": _without(name) for name, words in SUBLAYERS.items() if name != CROSS}
-    | {f"{words} adds nothing, and its norm is there": _idle(name) for name, words in SUBLAYERS.items()},
+    "STR5": {f"{words} is skipped": _without(name) for name, words in SUBLAYERS.items() if name != CROSS}
+    | {f"{words} adds nothing, but its norm is applied": _idle(name) for name, words in SUBLAYERS.items()},
     "STR6": {f"{words} is applied twice": _twice(name) for name, words in SUBLAYERS.items() if name != FEED_FORWARD},
     "STR8": {
-        "only the last layer runs, or each is given the stack's input (of two layers: the first one is left out)": _layers(
-            lambda names: names[-1:]
-        ),
-        "the last layer is left out": _layers(lambda names: names[:-1]),
-        "the first layer is left out": _layers(lambda names: names[1:]),
+        "only the last layer runs (with two layers: the first one is skipped)": _layers(lambda names: names[-1:]),
+        "the last layer is skipped": _layers(lambda names: names[:-1]),
+        "the first layer is skipped": _layers(lambda names: names[1:]),
         "the layers run twice": _layers(lambda names: names * 2),
     },
 }

@@ -1,4 +1,4 @@
-"""The tables that are read: their rows and scale, how positions join them, and the logits."""
+"""Known bugs of embedding tables (rows, scale), of how positions are added, and of the logits."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +15,7 @@ SUM, HEAD = "inputs.summed", "transformer.head"
 
 
 def _of_id(change: Callable[[Array, int], Array]) -> Replaces:
-    """Reads the rows of other ids, a function of the ids and of their number v; soft rows hold no id."""
+    """Reads the rows of other ids: (ids, table size v) -> ids. Ignores soft tokens."""
 
     def read(parameters: Any, token: Array, **others: Any) -> dict[str, Any]:
         return {"token": change(token, len(parameters["table"]))} if token.ndim == 2 else {}
@@ -24,7 +24,7 @@ def _of_id(change: Callable[[Array, int], Array]) -> Replaces:
 
 
 def _rows(change: Callable[[Array], Array]) -> Replaces:
-    """Changes the table `v d` for the embedding, not for tied logits."""
+    """Changes the table `v d` for the embedding but not for tied logits."""
     return {
         "embedding.embedding": on_arguments(
             parameters=lambda parameters: {
@@ -39,18 +39,18 @@ def _length(table_vd: Array) -> Array:
 
 
 def _as_torch(table_vd: Array) -> Array:
-    """The rows that are longer than 1 divided by their length plus 1e-7."""
+    """Divides rows longer than 1 by their length plus 1e-7."""
     length_v1 = _length(table_vd)
     return np.where(length_v1 > 1, arithmetic.divide(table_vd, length_v1 + table_vd.dtype.type(1e-7)), table_vd)
 
 
 def _looked_up(parameters: Any, token: Array, **others: Any) -> dict[str, Any]:
-    """Rows that an id looks up are shortened; those that soft ids weigh are not."""
+    """Shortens rows that are looked up by id, but not for soft tokens."""
     return {} if token.dtype.kind == "f" else {"parameters": {"table": _as_torch(parameters["table"])}}
 
 
 def _in_place(parameters: Any, config: Any, source: Any = None, target: Any = None, **others: Any) -> dict[str, Any]:
-    """The rows that source and target look up are shortened in the table itself."""
+    """Shortens the rows that source and target look up, in the table itself."""
     tables = dict(parameters)
     for side, token in (("source", source), ("target", target)):
         name = inputs.table(config, side)
@@ -61,12 +61,12 @@ def _in_place(parameters: Any, config: Any, source: Any = None, target: Any = No
 
 
 def _shared(config: Any) -> bool:
-    """Whether the encoder reads the decoder's table, before it."""
+    """Returns whether encoder and decoder share a table."""
     return inputs.table(config, "target") == inputs.table(config, "source")
 
 
 def _scaled_again(parameters: Any, config: Any, side: str, **others: Any) -> dict[str, Any]:
-    """The target's table has been multiplied when the source was embedded."""
+    """Scales the target's table again if embedding the source has already scaled it."""
     if side != "target" or not config.scale_embedding or not _shared(config):
         return {}
     name = inputs.table(config, side)
@@ -86,7 +86,7 @@ POSITIONS = ("positional_encoding.positional_encoding", "positional_encoding.pos
 
 
 def _tables(**others: str) -> Replaces:
-    """Looks the tokens of one side up in the table of another, if it has all their ids."""
+    """Looks up one side's tokens in another side's table, if it has all their ids."""
 
     def change(parameters: Any, config: Any, side: str, token: Array, **given: Any) -> dict[str, Any]:
         name, read = inputs.table(config, side), f"{others.get(side, side)}_embedding"
@@ -103,7 +103,7 @@ def _source_head(original: Callable, parameters: Any, config: Any) -> dict[str, 
 
 
 def _times(factor: Callable[[int, int], float]) -> Replaces:
-    """Multiplies a scaled embedding further by a function of v and d."""
+    """Multiplies a scaled embedding by another function of v and d."""
 
     def altered(original: Callable, parameters: Any, token: Array, scale: bool, round_scale: bool = False) -> Array:
         x_btd = original(parameters, token, scale, round_scale)
@@ -131,7 +131,7 @@ def _none_for_padding(original: Callable, parameters: Any, config: Any, side: st
 
 
 def _output(change: Callable[[Array], Array]) -> Replaces:
-    """Applies a function to the logits of tokens and classes, in float32 if they are half precision."""
+    """Applies a function to the output and class logits, in float32 if they are half precision."""
     wide = on_result(lambda logits: change(arithmetic.upcast_half(logits)).astype(logits.dtype, copy=False))
     return dict.fromkeys(("embedding.logits", "heads.classifier"), wide)
 
@@ -154,42 +154,42 @@ ALTERED: Altered = {
 }
 VARIANTS: Variants = {
     "EMB13": {
-        "every token reads the row of the id after its own, the last one the first": _of_id(lambda token, v: (token + 1) % max(v, 1)),
-        "every token reads the row of the id before its own, 0 the last row": _of_id(lambda token, v: (token - 1) % max(v, 1)),
-        "every token reads the row of the id before its own, 0 the row 0": _of_id(lambda token, v: np.maximum(token - 1, 0)),
-        "every token reads the row counted from the table's end": _of_id(lambda token, v: v - 1 - token),
+        "every token reads the embedding row of the next id, wrapping around": _of_id(lambda token, v: (token + 1) % max(v, 1)),
+        "every token reads the embedding row of the previous id, wrapping around": _of_id(lambda token, v: (token - 1) % max(v, 1)),
+        "every token reads the embedding row of the previous id, row 0 for id 0": _of_id(lambda token, v: np.maximum(token - 1, 0)),
+        "embedding rows are counted from the end of the table": _of_id(lambda token, v: v - 1 - token),
     },
     "EMB14": {
-        "the rows of the table are divided by their lengths, the shorter ones, too": _rows(
+        "all embedding rows are normalized to length 1, shorter ones too": _rows(
             lambda table_vd: arithmetic.divide(table_vd, _length(table_vd))
         ),
-        "the rows that are longer than 1 are divided by their length plus 1e-7, as torch's max_norm does": {
+        "embedding rows longer than 1 are divided by their length plus 1e-7, as torch's max_norm does": {
             "embedding.embedding": on_call(_looked_up)
         },
-        "the rows that are longer than 1 are shortened in place, as torch's max_norm does: a tied head reads them": dict.fromkeys(
+        "embedding rows longer than 1 are shortened in place, as torch's max_norm does, also for a tied head": dict.fromkeys(
             ("transformer.transformer", "encoder_only.masked_language_logits"), on_call(_in_place)
         ),
     },
     "EMB11": {
-        "the source is embedded by the target's table": _tables(source="target"),
-        "the tables of source and target are exchanged": _tables(source="target", target="source"),
+        "the source is embedded with the target's table": _tables(source="target"),
+        "the source and target tables are swapped": _tables(source="target", target="source"),
     },
     "EMB12": {
-        "the embedding is divided by sqrt(d)": _times(lambda v, d: 1 / d),
-        "the embedding is multiplied by sqrt(v) of the vocabulary": _times(lambda v, d: (v / d) ** 0.5),
+        "the embedding is divided by sqrt(d) instead of multiplied": _times(lambda v, d: 1 / d),
+        "the embedding is multiplied by sqrt(v), v the vocabulary size": _times(lambda v, d: (v / d) ** 0.5),
     },
     "PE18": {
-        "the positions are multiplied by sqrt(d), too": dict.fromkeys(POSITIONS, on_result(lambda x: x * x.dtype.type(x.shape[-1] ** 0.5))),
+        "the positions are multiplied by sqrt(d) too": dict.fromkeys(POSITIONS, on_result(lambda x: x * x.dtype.type(x.shape[-1] ** 0.5))),
         "the positions are divided by sqrt(d)": dict.fromkeys(POSITIONS, on_result(lambda x: x * x.dtype.type(x.shape[-1] ** -0.5))),
-        "the embedding is multiplied by the position, not added": {SUM: _multiplied},
-        "the position is subtracted": dict.fromkeys(POSITIONS, on_result(np.negative)),
+        "the embedding is multiplied by the position instead of added": {SUM: _multiplied},
+        "the position is subtracted instead of added": dict.fromkeys(POSITIONS, on_result(np.negative)),
         "the position is added twice": dict.fromkeys(POSITIONS, on_result(lambda x: x + x)),
     },
     "OUT1": {
-        "the output is a log-softmax of the logits": _output(_log_softmax),
-        "the output is a sigmoid of the logits": _output(sigmoid),
-        "the output is a tanh of the logits": _output(arithmetic.tanh),
-        "the output is the logits above 0: ReLU": _output(lambda logits: np.maximum(logits, 0)),
-        "the output is a GELU of the logits": _output(lambda logits: feed_forward.activation(logits, "gelu_erf")),
+        "the model returns a log-softmax instead of logits": _output(_log_softmax),
+        "the model returns a sigmoid of the logits": _output(sigmoid),
+        "the model returns a tanh of the logits": _output(arithmetic.tanh),
+        "the model returns a ReLU of the logits": _output(lambda logits: np.maximum(logits, 0)),
+        "the model returns a GELU of the logits": _output(lambda logits: feed_forward.activation(logits, "gelu_erf")),
     },
 }

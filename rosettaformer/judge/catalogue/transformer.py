@@ -1,4 +1,4 @@
-"""Defects of the stacks."""
+"""Known bugs of the layer stacks."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,19 +16,19 @@ MODEL = "transformer.transformer"
 
 
 def fresh_norm(x: np.ndarray, epsilon: float) -> np.ndarray:
-    """A norm as it is before any training: scale 1, offset 0."""
+    """Applies an untrained layer norm: scale 1, offset 0."""
     width = x.shape[-1]
     return normalization.layer_norm({"scale": np.ones(width, x.dtype), "offset": np.zeros(width, x.dtype)}, x, epsilon)
 
 
 def other_final_norm(original: Callable, parameters: Any, config: Any, *rest: Any, **options: Any) -> np.ndarray:
-    """Leaves the final norm of a stack out, or adds a fresh one if it has none."""
+    """Drops a stack's final norm, or adds an untrained one if it has none."""
     y = original(parameters, config.replace(final_norm=False), *rest, **options)
     return y if config.final_norm else fresh_norm(y, config.epsilon)
 
 
 def _one_layer_repeated(index: int) -> Callable:
-    """Gives all layers of a stack the parameters of one."""
+    """Gives all layers of a stack the parameters of one layer."""
 
     def repeated(parameters: Any) -> Any:
         names = sorted(parameters["layers"], key=int)
@@ -38,7 +38,7 @@ def _one_layer_repeated(index: int) -> Callable:
 
 
 def _parts_of_the_first(*names: str) -> Callable:
-    """Gives all layers of a stack these parts, or all norms, of the first one."""
+    """Gives all layers of a stack these parts (default: all norms) of the first layer."""
 
     def shared(parameters: Any) -> Any:
         first = parameters["layers"]["0"]
@@ -49,7 +49,10 @@ def _parts_of_the_first(*names: str) -> Callable:
 
 
 def _final_norm(where: Callable[[int, int], tuple[bool, bool]]) -> dict[str, Callable]:
-    """Applies the final norm before and after layers, by a function of the layer and their number, instead of at the end."""
+    """Applies the final norm before and after layers instead of at the end.
+
+    where: (index, number of layers) -> whether to normalize before and after that layer.
+    """
 
     def altered(original: Callable, parameters: Any, config: Any, *rest: Any, **options: Any) -> np.ndarray:
         norm, own = stacks.final_norm, parameters["layers"]
@@ -72,7 +75,7 @@ def _with_its_input(original: Callable, *args: Any, **options: Any) -> np.ndarra
 
 
 def _layers_of(to: str, other: str, *names: str) -> Callable:
-    """Gives the layers of one stack these parts of the other's layers at the same depth."""
+    """Gives one stack's layers these parts of the other stack's layers at the same depth."""
 
     def shared(parameters: Any) -> Any:
         if not {to, other} <= parameters.keys():
@@ -96,19 +99,19 @@ ALTERED: Altered = {
 }
 VARIANTS: Variants = {
     "STR1": {
-        "every layer is the last one": dict.fromkeys(STACKS, _one_layer_repeated(-1)),
-        "every layer has the norms of the first one": dict.fromkeys(STACKS, _parts_of_the_first()),
+        "every layer is the last layer": dict.fromkeys(STACKS, _one_layer_repeated(-1)),
+        "every layer uses the first layer's norms": dict.fromkeys(STACKS, _parts_of_the_first()),
     }
-    | {f"every layer has {words} of the first one": dict.fromkeys(STACKS, _parts_of_the_first(name)) for name, words in SUBLAYERS.items()},
+    | {f"every layer uses {words} of layer 0": dict.fromkeys(STACKS, _parts_of_the_first(name)) for name, words in SUBLAYERS.items()},
     "NRM22": {
-        "the final norm stands before the first layer": _final_norm(lambda index, count: (index == 0, False)),
-        "the final norm stands before every layer": _final_norm(lambda index, count: (True, False)),
-        "the final norm stands after every layer": _final_norm(lambda index, count: (False, True)),
+        "the final norm is applied before the first layer": _final_norm(lambda index, count: (index == 0, False)),
+        "the final norm is applied before every layer": _final_norm(lambda index, count: (True, False)),
+        "the final norm is applied after every layer": _final_norm(lambda index, count: (False, True)),
     },
     "STR13": {
-        "the decoder's self-attention is the encoder's": {MODEL: _layers_of("decoder", "encoder", "self_attention")},
-        "the decoder's feed-forward is the encoder's": {MODEL: _layers_of("decoder", "encoder", "feed_forward")},
-        "the encoder's self-attention and feed-forward are the decoder's": {
+        "the decoder shares its self-attention with the encoder": {MODEL: _layers_of("decoder", "encoder", "self_attention")},
+        "the decoder shares its feed-forward with the encoder": {MODEL: _layers_of("decoder", "encoder", "feed_forward")},
+        "the encoder uses the decoder's self-attention and feed-forward": {
             MODEL: _layers_of("encoder", "decoder", "self_attention", "feed_forward")
         },
     },

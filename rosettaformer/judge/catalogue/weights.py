@@ -1,4 +1,4 @@
-"""The attention weights: other functions than the softmax, masks elsewhere; the window of local layers."""
+"""Known bugs of attention weights (softmax, masks) and of the sliding window."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +15,7 @@ SOFTMAX, ATTENTION = "softmax.softmax", "attention.scaled_dot_product_attention"
 
 
 def _elementwise(function: Callable[[Array], Array]) -> Replaces:
-    """Makes the weights by a function of each logit, and 0 where masked."""
+    """Computes each weight as a function of its logit, and 0 where masked."""
 
     def altered(original: Callable, logits: Array, mask: Any = None) -> Array:
         weights = function(arithmetic.upcast_half(logits))
@@ -32,7 +32,7 @@ def sigmoid(x: Array) -> Array:
 
 
 def _twice(again: bool) -> Replaces:
-    """Takes the softmax of the weights once more. again: under the mask."""
+    """Applies the softmax twice. again: with the mask the second time."""
 
     def altered(original: Callable, logits: Array, mask: Any = None) -> Array:
         weights = original(logits, mask)
@@ -47,7 +47,7 @@ def _log(original: Callable, logits: Array, mask: Any = None) -> Array:
 
 
 def _one_more(original: Callable, logits: Array, mask: Any = None) -> Array:
-    """exp(x) / (1 + sum exp(x)): an entry of logit 0 more, which weighs nothing in."""
+    """exp(x) / (1 + sum exp(x)): softmax with an extra zero logit (off-by-one softmax)."""
     zero = np.zeros((*logits.shape[:-1], 1), logits.dtype)
     shape = (*logits.shape[:-1], 1)
     more = None if mask is None else np.concatenate([np.broadcast_to(mask, logits.shape), np.ones(shape, bool)], axis=-1)
@@ -68,7 +68,7 @@ def _one_maximum(original: Callable, logits: Array, mask: Any = None) -> Array:
 
 
 def _added(number: float, hidden: bool = False) -> Replaces:
-    """Adds this number to the logits that are present, or to those that are hidden, without any other mask."""
+    """Adds this number to the visible logits (or to the hidden ones) instead of masking."""
 
     def altered(original: Callable, logits: Array, mask: Any = None) -> Array:
         return original(logits if mask is None else logits + logits.dtype.type(number) * (mask != hidden).astype(logits.dtype))
@@ -83,7 +83,7 @@ def _in_values(query_bthk: Array, value_bsge: Array, mask_bhts: Any, **others: A
 
 
 def _of_queries(and_keys: bool) -> Replaces:
-    """Lets a mask of keys hide queries, if there are as many. and_keys: and the keys, too."""
+    """Makes a key mask hide queries if there are as many queries as keys. and_keys: also keys."""
 
     def change(query_bthk: Array, mask_bhts: Any, **others: Any) -> dict[str, Any]:
         if mask_bhts is None or mask_bhts.shape[2] != 1 or mask_bhts.shape[3] != query_bthk.shape[1]:
@@ -102,14 +102,14 @@ def _crossing_queries(self_mask_bhts: Any, cross_mask_bhts: Any, **others: Any) 
 
 
 def _own_queries(x_btd: Array, self_mask_bhts: Any, **others: Any) -> dict[str, Any]:
-    """Lets the target's mask of keys hide queries, if there are as many, only in the decoder."""
+    """Makes the target's key mask hide queries, only in the decoder."""
     if self_mask_bhts is None or self_mask_bhts.shape[2] != 1 or self_mask_bhts.shape[3] != x_btd.shape[1]:
         return {}
     return {"self_mask_bhts": self_mask_bhts.swapaxes(2, 3)}
 
 
 def _own_queries_that_attend(original: Callable, *args: Any, **options: Any) -> Array:
-    """The same with a finite fill: in the decoder a query without a key attends to all."""
+    """`_own_queries` with a finite fill: fully masked queries attend to all keys."""
     with patched({SOFTMAX: uniform_when_empty}):
         result: Array = on_call(_own_queries)(original, *args, **options)
     return result
@@ -120,7 +120,7 @@ def _scaled_bias(query_bthk: Array, bias_bhts: Any, **others: Any) -> dict[str, 
 
 
 def _minus_1e9_twice(query_bthk: Array, key_bsgk: Array, mask_bhts: Any, causal: bool, **others: Any) -> dict[str, Any]:
-    """Lets a row without a key attend to the keys that only one mask hides: those hidden twice lie 1e9 lower."""
+    """Makes fully masked rows attend to keys hidden once; keys hidden twice are 1e9 lower."""
     if mask_bhts is None or not causal:
         return {}
     future = mask.causal_mask(query_bthk.shape[1], key_bsgk.shape[1])
@@ -134,12 +134,12 @@ OTHER = {"local": "global", "global": "local"}
 
 
 def _of_keys(count: Callable[[int], int]) -> Replaces:
-    """A window of another number of keys, a function of the right one."""
+    """Changes the number of keys in the window by a function of it."""
     return {MASK: on_arguments(window=count)}
 
 
 def _in_steps(count: Callable[[int], int]) -> Replaces:
-    """A window of another number of keys where there are keys before the first query."""
+    """Changes the number of keys in the window only if there are keys before the first query."""
 
     def change(target_length: int, source_length: int, window: int) -> dict[str, Any]:
         return {"window": count(window)} if target_length < source_length else {}
@@ -187,33 +187,33 @@ ALTERED: Altered = {
 }
 VARIANTS: Variants = {
     "ATT23": {
-        "the softmax of the weights is taken once more, with the mask": _twice(True),
-        "the softmax of the weights is taken once more, without the mask": _twice(False),
-        "the weights are logarithms: log-softmax": {SOFTMAX: _log},
-        "the weights are the logits themselves": _elementwise(lambda x: x),
-        "the weights are the logits above 0": _elementwise(lambda x: np.maximum(x, 0)),
-        "the softmax has a 1 in its denominator": {SOFTMAX: _one_more},
-        "the weights are exponentials of the logits, not divided by their sum": _elementwise(arithmetic.exp),
+        "the softmax is applied twice, both times with the mask": _twice(True),
+        "the softmax is applied twice, the second time without the mask": _twice(False),
+        "the attention weights are a log-softmax": {SOFTMAX: _log},
+        "the attention weights are the logits, without a softmax": _elementwise(lambda x: x),
+        "the attention weights are a ReLU of the logits": _elementwise(lambda x: np.maximum(x, 0)),
+        "the softmax has an extra 1 in its denominator": {SOFTMAX: _one_more},
+        "the attention weights are exponentials that are not divided by their sum": _elementwise(arithmetic.exp),
     },
-    "ATT24": {"the softmax subtracts the largest logit of the whole array, not of each row": {SOFTMAX: _one_maximum}},
+    "ATT24": {"the softmax subtracts the largest logit of the whole array instead of each row": {SOFTMAX: _one_maximum}},
     "ATT25": {
-        "a 1 is added to the logits of hidden keys": _added(1.0, hidden=True),
+        "1 is added to the logits of hidden keys": _added(1.0, hidden=True),
         "100 is subtracted from the logits of hidden keys": _added(-100.0, hidden=True),
     },
     "ATT27": {
-        "the padding mask hides queries and keys": _of_queries(True),
-        "the target's padding hides queries of the cross-attention": {"layers.decoder_layer": on_call(_crossing_queries)},
-        "the target's padding hides queries instead of keys": {"layers.decoder_layer": on_call(_own_queries)},
-        "the target's padding hides queries instead of keys, and a query without a key attends to all": {
+        "the padding mask hides both queries and keys": _of_queries(True),
+        "the target's padding mask hides queries of the cross-attention": {"layers.decoder_layer": on_call(_crossing_queries)},
+        "the target's padding mask hides queries instead of keys": {"layers.decoder_layer": on_call(_own_queries)},
+        "the target's padding mask hides queries, and a query that may attend to nothing attends to all": {
             "layers.decoder_layer": _own_queries_that_attend
         },
     },
     "WIN1": {
-        "the window holds a key too few": _of_keys(lambda window: max(window - 1, 1)),
-        "half of the window lies on either side of the query": _of_keys(lambda window: window // 2 + 1),
-        "in steps of decoding alone the window holds a key too many": _in_steps(lambda window: window + 1),
-        "in steps of decoding alone the window holds a key too few": _in_steps(lambda window: max(window - 1, 1)),
+        "the sliding window holds one key too few": _of_keys(lambda window: max(window - 1, 1)),
+        "the sliding window is half as long: w / 2 keys on either side of the query": _of_keys(lambda window: window // 2 + 1),
+        "in incremental decoding only, the sliding window holds one key too many": _in_steps(lambda window: window + 1),
+        "in incremental decoding only, the sliding window holds one key too few": _in_steps(lambda window: max(window - 1, 1)),
     },
-    "WIN3": {"the cross-attention has the window, too": {SCORES: _across}},
-    "WIN4": {"local and global layers are exchanged, their rotations, too": {KIND: _other_kind}},
+    "WIN3": {"the cross-attention has the sliding window too": {SCORES: _across}},
+    "WIN4": {"local and global layers are swapped, windows and RoPE": {KIND: _other_kind}},
 }

@@ -1,4 +1,4 @@
-"""A decoder-only model in plain PyTorch. `rosettaformer check port_decoder.py` judges it.
+"""A textbook decoder-only model in PyTorch. `rosettaformer check port_decoder.py` checks it.
 
 It has RMS norms, rotary positions, shared key heads, windows and caps. config: a TransformerConfig.
 """

@@ -1,4 +1,4 @@
-"""Every component in plain JAX, as a textbook writes it. `rosettaformer check port_flax.py` judges it."""
+"""Textbook versions of every component in JAX. `rosettaformer check port_flax.py` checks them."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Every component in plain Keras, as a textbook writes it. `rosettaformer check port_keras.py` judges it."""
+"""Textbook versions of every component in Keras. `rosettaformer check port_keras.py` checks them."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Every component in plain NumPy, as a textbook writes it. `rosettaformer check port_numpy.py` judges it."""
+"""Textbook versions of every component in NumPy. `rosettaformer check port_numpy.py` checks them."""
 
 import math
 

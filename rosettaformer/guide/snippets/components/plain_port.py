@@ -1,4 +1,4 @@
-"""What makes a port of the plain versions: a function of the case for every component that they have."""
+"""Builds a port from the plain versions: one function of the case per component."""
 
 import dataclasses
 import inspect
@@ -13,14 +13,14 @@ from rosettaformer.judge.expectation.components import COMPONENTS, config_argume
 from rosettaformer.ports import Case, NotCovered
 
 DEFAULTS = {field.name: field.default for field in dataclasses.fields(Strategy)}
-ANSWERED_APART = ("adam", "clip_global_norm", "initialise")  # whose plain versions are of one tensor
-# fields of the config -> the values that layers and models take for granted
+ANSWERED_APART = ("adam", "clip_global_norm", "initialise")  # plain versions that work on a single tensor
+# config fields -> the values that layers and models assume
 LAYER = {"norm": "layer", "gated_feed_forward": False, "query_key_norm": "none", "score_scale": None, "score_cap": None,
          "norm_one_plus_scale": False, "logit_scale": 1, "logit_cap": None}  # fmt: skip
 MODEL = LAYER | {"norm_placement": "post", "activation": "relu", "positions": "sinusoidal", "sinusoid_layout": "interleaved",
                  "scale_embedding": True, "position_start": "first_token", "embedding_norm": False, "segments": 0, "pooler": False,
                  "classes": 0, "masked_language_head": False,}  # fmt: skip
-# what does nothing without a keep mask or a rotation, which are not covered, and what only half precision sees
+# arguments without effect unless there is a keep mask or RoPE (not covered), or half precision
 WITHOUT_EFFECT = ("config", "dropout_rate", "layer", "position_bs", "position_bt", "cast_before_scale", "round_scale")
 BERT = LAYER | {"norm_placement": "post", "positions": "learned", "position_start": "row", "position_offset": 0,
                 "scale_embedding": False, "embedding_norm": True, "pooler_activation": "tanh"}  # fmt: skip
@@ -30,16 +30,16 @@ STACKS = ("encoder_layer", "decoder_layer", "encoder", "decoder")
 
 
 class Port:
-    """Answers cases by the functions of a plain file.
+    """Runs cases with the functions of a plain file.
 
-    native: an array of NumPy as one of the framework; back: the way back.
+    native: converts a NumPy array to the framework; back: converts it back.
     """
 
     def __init__(self, plain: Any, native: Callable[[Any], Any], back: Callable[[Any], np.ndarray] = np.asarray) -> None:
         self.plain, self.native, self.back = plain, native, back
 
     def functions(self) -> dict[str, Callable[[Case], Any]]:
-        """Returns the functions of a port file, by component."""
+        """Returns the functions of a port file by component."""
         every = [component for component in COMPONENTS if component in ANSWERED_APART or self._names(component)]
         return {component: self._answering(component) for component in every}
 
@@ -47,7 +47,7 @@ class Port:
         return getattr(self, f"_{component}", self._answer)
 
     def _names(self, component: str) -> list[str]:
-        """Returns the plain functions among which the case decides."""
+        """Returns the plain functions from which the case selects."""
         names = (component, *VARIANTS.get(component, ()))
         return [name for name in names if hasattr(self.plain, name)]
 
@@ -65,7 +65,7 @@ class Port:
         return result.astype(np.int64) if result.dtype.kind == "i" else result
 
     def _with_masks(self, case: Case, given: dict[str, Any]) -> dict[str, Any]:
-        """Returns what is given, with causality in the mask: the caller of a plain attention combines them."""
+        """Returns the arguments with causality combined into the mask, as callers of a plain attention do."""
         given = dict(given)
         name = {"decoder_layer": "self_mask_bhts", "decoder": "self_mask_bhts"}.get(case.component, "mask_bhts")
         if given.pop("causal", False) or name == "self_mask_bhts":
@@ -83,7 +83,7 @@ class Port:
         return given
 
     def _setting(self, case: Case, name: str) -> Any:
-        """Returns an argument that neither inputs nor parameters give: a part of the model, or a field of the config."""
+        """Returns an argument that is not in inputs or parameters: a part of the model, or a config field."""
         config = case.config
         kind = case.component.partition("_")[0]
         found = {
@@ -128,14 +128,14 @@ class Port:
         return nest(dict(zip(flat, map(self.back, clipped), strict=True)))
 
     def _greedy_search(self, case: Case) -> dict[str, np.ndarray]:
-        """Returns the tokens of the plain search, and what the plain model says of them."""
+        """Returns the tokens of the plain search, and their log p under the plain model."""
         _variant(case)
         given, padding_id, epsilon = _given(case), case.config.padding_id, case.config.epsilon
         strategy = {name: value for name, value in given.pop("strategy").items() if value != DEFAULTS.get(name)}
         start_id, end_id, steps = (strategy.pop(name) for name in ("start_id", "end_id", "max_new_tokens"))
         source, prefix = given.pop("source"), given.pop("prefix", None)
         if padding_id is None or strategy or given.keys() - {"parameters", "config"}:
-            raise NotCovered("the plain version takes no masks and no penalties, and pads by an id")
+            raise NotCovered("the plain version takes no masks or penalties and pads with an id")
         prefix = np.full((len(source), 1), start_id) if prefix is None else prefix
         allowed_v = np.isin(np.arange(case.config.target_vocabulary), [padding_id, *({start_id} - {end_id})], invert=True)
         own, source, target, allowed = map(self._converted, (given["parameters"], source, prefix, allowed_v))
@@ -144,7 +144,7 @@ class Port:
         log_p_btv = logits_btv - np.log(np.exp(logits_btv).sum(-1, keepdims=True, where=allowed_v))
         token_bn, left = self.back(target)[:, prefix.shape[1] :], steps - logits_btv.shape[1]
         log_p_bn = np.where(token_bn == padding_id, 0, np.take_along_axis(log_p_btv, token_bn[:, :, None], 2)[:, :, 0])
-        filled = ((0, 0), (0, left))  # the plain version stops where all have ended
+        filled = ((0, 0), (0, left))  # the plain version stops when all rows have ended
         return {"token_bn": np.pad(token_bn, filled, constant_values=padding_id), "log_p_bn": np.pad(log_p_bn, filled)}
 
     def _initialise(self, case: Case) -> dict[str, np.ndarray]:
@@ -173,7 +173,7 @@ VARIANTS = {
 
 
 def _variant(case: Case) -> str:
-    """Returns the plain function that answers a case; raises NotCovered if there is none."""
+    """Returns the plain function that runs a case; raises NotCovered if there is none."""
     config, component = case.config, case.component
     assumed = LAYER if component in STACKS else MODEL if component in OF_MODEL else BERT if component in OF_BERT else {}
     if component == "multi_head_attention":
@@ -184,31 +184,31 @@ def _variant(case: Case) -> str:
         assumed = {name: LAYER[name] for name in ("norm", "norm_one_plus_scale", "logit_scale", "logit_cap")}
     for field, value in assumed.items():
         if getattr(config, field) != value:
-            raise NotCovered(f"the plain version has {field}={value!r}")
+            raise NotCovered(f"the plain version fixes {field}={value!r}")
     attends = component in ("multi_head_attention", *STACKS)
     if attends and config.positions == "rotary":
-        raise NotCovered("the plain version does not rotate")
+        raise NotCovered("the plain version has no RoPE")
     if any(getattr(value, "size", 1) == 0 for value in case.inputs.values()):
         raise NotCovered("there is nothing to compute")
     whole = config.segments if component in OF_BERT else config.encoder_layers and config.decoder_layers
     if component in (*OF_BERT, *OF_MODEL) and not whole:
-        raise NotCovered("the plain models are the paper's and BERT")
+        raise NotCovered("the plain models are the original Transformer and BERT")
     for name in ("token", "source", "target"):
         if getattr(case.inputs.get(name), "dtype", np.dtype(int)).kind == "f":
-            raise NotCovered("the plain version takes ids")
+            raise NotCovered("the plain version takes only ids")
     without = {"dropout": "keep", "token_mask": "padding_id", "layer_norm": "offset"}.get(component)
     if without and without not in {**case.parameters, **{k: v for k, v in _given(case).items() if v is not None}}:
         raise NotCovered(f"the plain version takes {without}")
     if component == "combine_masks" and any(value is None for value in case.inputs.values()):
         raise NotCovered("the plain version combines two masks")
     if (bias := case.inputs.get("bias_bhts")) is not None and np.isneginf(bias).any():
-        raise NotCovered("the plain version hides keys by its mask alone")
+        raise NotCovered("the plain version hides keys only by its mask")
     if component == "rms_norm" and "offset" in case.parameters:
         raise NotCovered("the plain version has no offset")
     if component == "rotary_embedding":
         kind = config.layer_kind(case.inputs.get("layer", 0))
         if config.rotary_size != config.key_size or kind.scaling.kind != "none" or kind.base != config.rotary_base:
-            raise NotCovered("the plain version rotates all features, by frequencies without scaling")
+            raise NotCovered("the plain version rotates all features, with unscaled frequencies")
         return "rotary_halves" if config.rotary_layout == "halves" else "rotary_neighbours"
     if component in ("encoder_layer", "decoder_layer", "encoder", "decoder") and config.norm_placement not in ("pre", "post"):
         raise NotCovered("the plain version has its norms before or after the sub-layers")
@@ -221,7 +221,7 @@ def _variant(case: Case) -> str:
 
 
 def _given(case: Case) -> dict[str, Any]:
-    """Returns the arguments of the reference's function that the case gives."""
+    """Returns the arguments of the reference's function that the case passes."""
     given = dict(case.inputs) | config_arguments(case.component, case.config, case.dtype)
     given.pop("dtype", None)
     given.pop("activation_name", None)
@@ -229,7 +229,7 @@ def _given(case: Case) -> dict[str, Any]:
         del given["name"]
     accepted = inspect.signature(function_of(case.component)).parameters
     own = nest(case.parameters)
-    if case.component == "masked_language_logits" and case.config.tie_logits:  # here and below a tensor that the model uses twice
+    if case.component == "masked_language_logits" and case.config.tie_logits:  # here and below: a tensor that the model uses twice
         own["masked_language_head"]["logits"]["kernel"] = own["source_embedding"]["table"].T
     if case.component in OF_MODEL:
         own.setdefault("target_embedding", own.get("source_embedding"))

@@ -1,4 +1,4 @@
-"""Every component in plain PyTorch, as a textbook writes it. `rosettaformer check port_pytorch.py` judges it."""
+"""Textbook versions of every component in PyTorch. `rosettaformer check port_pytorch.py` checks them."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The port file of the plain decoder in PyTorch, which computes in float64."""
+"""The port file of the plain decoder in PyTorch, computed in float64."""
 
 import inspect
 
@@ -29,7 +29,7 @@ WITHOUT = ("source", "keep", "keep_bhts", "bias_bhts", "return_weights", "window
 
 
 class Port(plain_port.Port):
-    """Answers cases by a decoder file, whose functions have the reference's names and arguments."""
+    """Runs cases with a decoder file whose functions have the reference's names and arguments."""
 
     def functions(self):
         return dict.fromkeys(COVERED, self._answer)
@@ -50,7 +50,7 @@ class Port(plain_port.Port):
         return self.back(getattr(self.plain, case.component)(**arguments))
 
     def _defaults(self, given):
-        """Returns what the plain decoder must be given."""
+        """Returns the arguments of the plain decoder."""
         found = [given[name] for name in ("query_btd", "query_bthk", "x_btd") if name in given]
         if not found:
             return {"layer": 0}

@@ -1,4 +1,4 @@
-"""The port file of the plain versions in JAX, which computes in float64."""
+"""The port file of the plain versions in JAX, computed in float64."""
 
 import jax
 import plain_flax

@@ -1,4 +1,4 @@
-"""The port file of the plain versions in Keras, which computes in float64."""
+"""The port file of the plain versions in Keras, computed in float64."""
 
 import keras
 import plain_keras

@@ -1,4 +1,4 @@
-"""The port file of the plain versions in PyTorch, which computes in float64."""
+"""The port file of the plain versions in PyTorch, computed in float64."""
 
 import plain_pytorch
 import torch

@@ -15,7 +15,7 @@ from reference_numpy import encoder_only, parameters
 from reference_numpy.values import Text
 from rosettaformer.files import checkpoints
 
-# any folder that save_pretrained wrote; here one of random weights
+# any folder written by save_pretrained; here with random weights
 torch.manual_seed(0)
 sizes = {"vocab_size": 101, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
 library = transformers.BertForMaskedLM(transformers.BertConfig(**sizes)).eval()
@@ -25,7 +25,7 @@ with tempfile.TemporaryDirectory() as folder:
 config, values = checkpoint.config, checkpoint.parameters
 
 ids = np.array([[2, 17, 4, 3, 0, 0], [2, 8, 9, 10, 11, 3]])
-mask = np.array([[1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 1, 1]], bool)  # True = may be attended to
+mask = np.array([[1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 1, 1]], bool)  # True = may attend
 segments = np.array([[0, 0, 1, 1, 0, 0], [0, 0, 0, 1, 1, 1]])
 
 with torch.inference_mode():
@@ -50,4 +50,4 @@ jax_weights.load(model, values, config)
 logits["jax"] = np.asarray(model.masked_language_logits(impl_jax.values.Text(ids, mask, segments)))
 
 for name, array in logits.items():
-    print(f"{name:6} {np.abs(array - expected)[mask].max():.1e}")  # at tokens that are padding nothing is said
+    print(f"{name:6} {np.abs(array - expected)[mask].max():.1e}")  # outputs at padding are undefined

@@ -15,7 +15,7 @@ from reference_numpy import parameters
 from reference_numpy.transformer import transformer
 from rosettaformer.files import checkpoints
 
-# any folder that save_pretrained wrote; here one of random weights
+# any folder written by save_pretrained; here with random weights
 torch.manual_seed(0)
 library = transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=101, n_embd=32, n_layer=2, n_head=4, n_positions=16)).eval()
 with tempfile.TemporaryDirectory() as folder:

@@ -15,7 +15,7 @@ from reference_numpy import parameters
 from reference_numpy.transformer import transformer
 from rosettaformer.files import checkpoints
 
-# any folder that save_pretrained wrote; here one of random weights
+# any folder written by save_pretrained; here with random weights
 torch.manual_seed(0)
 scaling = {"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "original_max_position_embeddings": 8192}
 sizes = {"vocab_size": 101, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}

@@ -19,7 +19,7 @@ from rosettaformer.files import checkpoints
 
 
 class Translator(nn.Module):
-    """torch.nn.Transformer with what stands around it; its own class would differ in the names alone."""
+    """torch.nn.Transformer with embeddings, positions and logits."""
 
     def __init__(self):
         super().__init__()
@@ -34,7 +34,7 @@ class Translator(nn.Module):
             self.embed(self.source_table, source),
             self.embed(self.target_table, target),
             tgt_mask=causal,
-            src_key_padding_mask=source_padding,  # here True = may NOT be attended to
+            src_key_padding_mask=source_padding,  # here True = hidden
             tgt_key_padding_mask=target_padding,
             memory_key_padding_mask=source_padding,
         )
@@ -51,7 +51,7 @@ with tempfile.TemporaryDirectory() as folder:
     torch.save(library.state_dict(), Path(folder, "model.pt"))
     checkpoint = checkpoints.load(
         Path(folder, "model.pt"),
-        preset="nn_transformer",  # the choices that no shape shows: post-norm, ReLU, epsilon 1e-5, biases
+        preset="nn_transformer",  # choices not visible in shapes: post-norm, ReLU, epsilon 1e-5, biases
         settings={"heads": 4},
         source_embedding="source_table",
         target_embedding="target_table",

@@ -26,7 +26,7 @@ class Block(nnx.Module):
 
 # region weights
 def load(block, weights):
-    """Canonical arrays into the module, in the layout that they have."""
+    """Loads canonical arrays into the module; the layouts agree."""
     tree: dict = {}
     for name, array in weights.items():
         part, leaf = name.split(".")
@@ -39,13 +39,13 @@ def load(block, weights):
 
 # region training
 def noam(count):
-    """The schedule is given a count from 0."""
+    """The schedule; count starts at 0."""
     n = count + 1.0
     return 8**-0.5 * jnp.minimum(n**-0.5, n * 10**-1.5)
 
 
 def decays(parameters):
-    """Kernels decay; biases and the scale of the norm do not."""
+    """Weight decay for kernels, not for biases and norm scales."""
     return jax.tree.map(lambda parameter: parameter.ndim == 2, parameters)
 
 
@@ -89,7 +89,7 @@ def restore(folder):
 
 # region export
 def export(block):
-    """For any number of rows, as bytes; the parameters lie in the program."""
+    """Exports for any number of rows, as bytes; the parameters are part of the program."""
     block.eval()
     (batch,) = jax.export.symbolic_shape("b")
     return jax.export.export(jax.jit(block))(jax.ShapeDtypeStruct((batch, 3, 8), jnp.float32)).serialize()

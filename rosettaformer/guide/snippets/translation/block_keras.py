@@ -35,7 +35,7 @@ class Block(keras.layers.Layer):
 
 # region weights
 def load(block, weights):
-    """Canonical arrays into the layer, in the layout that they have."""
+    """Loads canonical arrays into the layer; the layouts agree."""
     block.build((None, None, 8))
     block.norm.gamma.assign(weights["norm.scale"])
     block.norm.beta.assign(weights["norm.offset"])
@@ -49,7 +49,7 @@ def load(block, weights):
 
 # region training
 class Noam(keras.optimizers.schedules.LearningRateSchedule):
-    """The schedule is given a count from 0."""
+    """The schedule; count starts at 0."""
 
     def __call__(self, count):
         n = ops.cast(count, "float32") + 1
@@ -57,7 +57,7 @@ class Noam(keras.optimizers.schedules.LearningRateSchedule):
 
 
 def train(block, batches):
-    # epsilon is added before the correction of the moments: at 1e-9 that does not show
+    # epsilon is added before the bias correction, which is invisible at 1e-9
     optimizer = keras.optimizers.AdamW(Noam(), weight_decay=0.01, beta_1=0.9, beta_2=0.98, epsilon=1e-9, global_clipnorm=1.0)
     optimizer.exclude_from_weight_decay(var_names=["bias", "gamma", "beta"])
     variables = block.trainable_variables
@@ -90,7 +90,7 @@ def restore(file):
 
 # region export
 def export(block, folder):
-    """For any number of rows, as a SavedModel."""
+    """Exports for any number of rows, as a SavedModel."""
     x = keras.Input((None, 8))
     keras.Model(x, block(x)).export(folder, verbose=False)
 

@@ -7,7 +7,7 @@ from reference_numpy import dropout, feed_forward, normalization, optimizer, sch
 
 
 def block(parameters, x_btd, keep_btd=None, rate=0.1):
-    """`x + dropout(FFN(norm(x)))`; drops by a mask that is given."""
+    """`x + dropout(FFN(norm(x)))`; drops by a keep mask."""
     normed_btd = normalization.layer_norm(parameters["norm"], x_btd, epsilon=1e-5)
     update_btd = feed_forward.feed_forward(parameters, normed_btd, "gelu_erf")
     return x_btd + dropout.dropout(update_btd, keep_btd, rate)
@@ -30,7 +30,7 @@ def load(weights):
 
 # region training
 def gradients(parameters, x_btd, y_btd):
-    """The loss, and its gradients backwards through the block, one component after another."""
+    """Returns the loss and its gradients, computed backwards component by component."""
     normed_btd = normalization.layer_norm(parameters["norm"], x_btd, epsilon=1e-5)
     error_btd = x_btd + feed_forward.feed_forward(parameters, normed_btd, "gelu_erf") - y_btd
     cotangent = 2 * error_btd / np.float32(error_btd.size)

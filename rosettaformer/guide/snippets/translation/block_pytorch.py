@@ -25,7 +25,7 @@ class Block(nn.Module):
 
 # region weights
 def load(block, weights):
-    """Canonical arrays into the module; nn.Linear holds outputs before inputs."""
+    """Loads canonical arrays into the module; nn.Linear stores outputs first."""
     names = {"norm.scale": "norm.weight", "norm.offset": "norm.bias"}
     state = {}
     for name, array in weights.items():
@@ -44,7 +44,7 @@ def train(block, batches):
     others = [p for p in block.parameters() if p.ndim != 2]
     groups = [{"params": kernels, "weight_decay": 0.01}, {"params": others, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=1.0, betas=(0.9, 0.98), eps=1e-9)
-    # the schedule counts from 0, and multiplies the rate of 1.0
+    # the schedule counts from 0 and multiplies the rate 1.0
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda count: 8**-0.5 * min((count + 1) ** -0.5, (count + 1) * 10**-1.5))
     block.train()
     losses = []
@@ -78,7 +78,7 @@ def restore(file):
 
 # region export
 def export(block, file):
-    """For any number of rows."""
+    """Exports for any number of rows."""
     example = torch.zeros(2, 3, 8)
     program = torch.export.export(block.eval(), (example,), dynamic_shapes=({0: torch.export.Dim("batch")},))
     torch.export.save(program, file)

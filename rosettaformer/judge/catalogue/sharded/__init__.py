@@ -1,4 +1,4 @@
-"""The catalogue of what goes wrong on several devices: faults of sharded ports, each other operations of a mesh's devices."""
+"""Known bugs of sharded ports, each a change to the operations of a mesh's devices."""
 
 import functools
 import tomllib
@@ -16,12 +16,16 @@ REQUIRED = {"title", "what", "shows", "fix", "evidence"}
 
 @functools.cache
 def all_faults() -> Mapping[str, Fault]:
-    """The faults by id. Raises ValueError if the ids of the file of words are others than those of the operations, or its keys are."""
+    """Returns the known bugs by id.
+
+    Raises ValueError if faults.toml and the Python files have different ids, or a table has the
+    wrong keys.
+    """
     words = tomllib.loads((resources.files(__package__) / "faults.toml").read_text(encoding="utf-8"))
     altered = {**over_model.ALTERED, **over_data.ALTERED}
     variants = {**over_model.VARIANTS, **over_data.VARIANTS}
     if odd := words.keys() ^ altered.keys() | variants.keys() - altered.keys():
-        raise ValueError(f"faults.toml must have the ids of the faults; not in both: {', '.join(sorted(odd))}")
+        raise ValueError(f"faults.toml and the Python files must have the same ids; only in one: {', '.join(sorted(odd))}")
     for id_, table in words.items():
         if table.keys() != REQUIRED or tuple(table["fix"]) != FRAMEWORKS:
             raise ValueError(f"faults.toml: {id_} must have {', '.join(sorted(REQUIRED))}, and a fix for {', '.join(FRAMEWORKS)}")

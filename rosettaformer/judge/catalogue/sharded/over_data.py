@@ -1,4 +1,4 @@
-"""Faults along `data`: what devices with other rows of the batch exchange; and what becomes of their gradients."""
+"""Known bugs along `data`: devices with other rows, and their gradients."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -28,7 +28,7 @@ def _mean(original: Callable, device: Device, *rest: Any) -> Any:
 
 
 def _own_pieces(original: Callable, device: Device, name: str, gradient: Array) -> Array:
-    """Each row's share, in the part of the gradient that the row has."""
+    """Returns each mesh row's own share in its part of the gradient."""
     shares = device.all("data", gradient)
     axis = gradient.ndim - 1 if not gradient.ndim or gradient.shape[0] % device.mesh.data else 0
     own = chunks(gradient.shape[axis], device.mesh.data)
@@ -36,7 +36,7 @@ def _own_pieces(original: Callable, device: Device, name: str, gradient: Array) 
 
 
 def _of_last(original: Callable, device: Device, array: Array, count: int) -> Array:
-    """The last device's rows in every part; not a number where that has fewer."""
+    """Returns the last device's rows in every part, NaN where it has fewer."""
     parts = device.all("data", array)
     most = -(-count // device.mesh.data)
     missing = np.full((most - len(parts[-1]), *array.shape[1:]), np.nan)
@@ -60,7 +60,7 @@ def _first_keep(original: Callable, device: Device, keep_b: Array) -> Array:
 def _clip_by_own(
     counted: tuple[str, ...], original: Callable, device: Device, gradients: Mapping[str, Array], limit: float
 ) -> dict[str, Any]:
-    """Each device's part of the gradients is clipped by the norm of the parts that devices along `counted` have."""
+    """Clips each device's gradients by the norm over the mesh axes `counted`."""
     mesh, found = device.mesh, {name: np.ones_like(gradient) for name, gradient in gradients.items()}
     placed = splits(device.notes["steps"].config, mesh)
     pieces = {
@@ -96,7 +96,7 @@ def _piece(split: tuple[Any, ...], shape: tuple[int, ...], mesh: Mesh, row: int,
     return tuple(found)
 
 
-ON_BOTH = ("SHD11", "SHD23", "SHD24")  # what is made of both axes, or of either
+ON_BOTH = ("SHD11", "SHD23", "SHD24")  # bugs that need either axis or both
 MEANS = {"label_count": _first_means, "loss": _mean, "data_gradient": _mean}
 ALTERED: Altered = {
     "SHD17": {"data_gradient": _own},
@@ -112,14 +112,14 @@ ALTERED: Altered = {
 }
 VARIANTS: Variants = {
     "SHD17": {
-        "each row of the mesh keeps its share in its part of the gradient": {"data_gradient": _own_pieces},
-        "gradients of a loss that is multiplied by data are not averaged over data": {"data_gradient": _own_of_multiplied},
+        "each mesh row keeps its own share in its part of the gradient": {"data_gradient": _own_pieces},
+        "the loss is multiplied by data, but its gradients are not averaged over data": {"data_gradient": _own_of_multiplied},
     },
-    "SHD19": {"gradients are each part's mean of its own labels, added up": {"label_count": _first_means, "loss": _mean}},
-    "SHD20": {"each part's loss is the mean of its own labels, and they are added up": {"label_count": _first_means}},
-    "SHD21": {"the loss is the mean over the parts of the batch's": {"loss": _mean}},
+    "SHD19": {"gradients are a sum of each part's mean over its own labels": {"label_count": _first_means, "loss": _mean}},
+    "SHD20": {"the loss is a sum of each part's mean over its own labels": {"label_count": _first_means}},
+    "SHD21": {"the loss is averaged over data instead of summed": {"loss": _mean}},
     "SHD24": {
-        "gradients are clipped by the norm of each device's part over model": {"clip_factors": partial(_clip_by_own, ("data",))},
-        "gradients are clipped by the norm of each device's part over data": {"clip_factors": partial(_clip_by_own, ("model",))},
+        "gradients are clipped by each device's own norm along model": {"clip_factors": partial(_clip_by_own, ("data",))},
+        "gradients are clipped by each device's own norm along data": {"clip_factors": partial(_clip_by_own, ("model",))},
     },
 }

@@ -1,4 +1,4 @@
-"""Faults along `model`: what devices with other heads, features or parts of the vocabulary exchange."""
+"""Known bugs along `model`: devices with other heads, features or vocabulary shards."""
 
 from collections.abc import Callable
 from functools import partial
@@ -16,7 +16,7 @@ Array = np.ndarray
 
 
 def _exponentials(device: Device, logits_btv: Array, top_bt1: Array) -> Array:
-    """The sum of the device's part of the vocabulary."""
+    """Returns the sum over the device's vocabulary shard."""
     return np.exp(logits_btv[..., device.part(logits_btv.shape[-1])] - top_bt1).sum(-1, keepdims=True)
 
 
@@ -26,7 +26,7 @@ def _own_exponentials(original: Callable, device: Device, logits_btv: Array, lab
 
 
 def _of_label(original: Callable, device: Device, logits_btv: Array, label_bt: Array) -> Array:
-    """Each part's own normaliser where it has the label; infinite, so that no logit has a gradient, in the other parts."""
+    """Returns a shard's own normalizer where it holds the label, elsewhere infinity."""
     log_z_btv = np.full(logits_btv.shape, np.inf, logits_btv.dtype)
     for part in chunks(logits_btv.shape[-1], device.mesh.model):
         here_bt = (part.start <= label_bt) & (label_bt < part.stop)
@@ -42,8 +42,9 @@ def _own_highest(original: Callable, device: Device, logits_btv: Array, label_bt
 def _rows_of_others(
     moved: Callable, filled: bool, original: Callable, device: Device, function: Callable, tree: Any, token: Array, *rest: Any
 ) -> Array:
-    """What every device finds in its part of the table, also of the tokens that it does not have, added up. filled: rows of zeros follow
-    the last one, so that all parts are as large.
+    """Sums what every device finds in its table shard, including for tokens of other shards.
+
+    filled: zero rows pad the last shard to the size of the others.
     """
     table_vd, own, _ = _own_table(moved, filled, device, tree["table"], token)
     return device.sum("model", original(device, function, tree | {"table": table_vd}, own, *rest))
@@ -53,7 +54,7 @@ def _of_others(
     moved: Callable, filled: bool, original: Callable, device: Device, function: Callable, tree: Any, token: Array, *rest: Any,
     cotangent: Array,
 ) -> Any:  # fmt: skip
-    """The gradient of what every device finds."""
+    """The gradient of `_rows_of_others`."""
     table_vd, own, part = _own_table(moved, filled, device, tree["table"], token)
     found = original(device, function, tree | {"table": table_vd}, own, *rest, cotangent=cotangent)
     gradient = np.zeros_like(tree["table"])
@@ -62,7 +63,7 @@ def _of_others(
 
 
 def _own_table(moved: Callable, filled: bool, device: Device, table_vd: Array, token: Array) -> tuple[Array, Array, slice]:
-    """The device's part of the table, the tokens in it, and where it begins and ends."""
+    """Returns the device's table shard, the token indices within it, and its slice of the table."""
     part, most = device.part(len(table_vd)), -(-len(table_vd) // device.mesh.model)
     own_vd = table_vd[part]
     if filled:
@@ -79,7 +80,7 @@ def _clipped(token: Array, size: int) -> Array:
 
 
 def _filled_vocabulary(original: Callable, device: Device, logits_btv: Array, label_bt: Array) -> Array:
-    """The log of the sum of exponentials, of which those of zero logits are part that fill the last device's part of the vocabulary."""
+    """Returns the log normalizer including the zero logits that pad the last shard."""
     top_bt1 = logits_btv.max(-1, keepdims=True)
     filling = -logits_btv.shape[-1] % device.mesh.model
     return top_bt1 + np.log(np.exp(logits_btv - top_bt1).sum(-1, keepdims=True) + filling * np.exp(-top_bt1))
@@ -90,7 +91,7 @@ def _vocabulary_reversed(original: Callable, device: Device, logits_btv: Array) 
 
 
 def _own(original: Callable, device: Device, where: str, *rest: Any) -> Array:
-    """The device's share in place of the sum of all."""
+    """Returns the device's share instead of the sum."""
     return rest[-1]
 
 
@@ -99,7 +100,7 @@ def _own_of(wanted: str, original: Callable, device: Device, site: str, of: str,
 
 
 def _own_tokens_of_output(original: Callable, device: Device, site: str, share: Array, bias: Array | None) -> Array:
-    """Each device's share at its own tokens, in place of the sum."""
+    """Returns each device's share at its own tokens instead of the sum."""
     shares, own = device.all("model", share), chunks(share.shape[1], device.mesh.model)
     joined = np.concatenate([each[:, part] for each, part in zip(shares, own, strict=True)], 1)
     return joined if bias is None else joined + bias
@@ -112,7 +113,7 @@ def _gradient_of_own_tokens(original: Callable, device: Device, site: str, cotan
 
 
 def _again(original: Callable, device: Device, *rest: Any) -> Array:
-    """The sum, added up once more."""
+    """Sums the result over model again."""
     return device.sum("model", original(device, *rest))
 
 
@@ -129,7 +130,7 @@ def _shared_own(ends: tuple[str, ...], original: Callable, device: Device, name:
 
 
 def _pieces(original: Callable, device: Device, share_bsgk: Array) -> Array:
-    """Each device's piece of the features of all key heads, of its own share; the sum over the devices follows."""
+    """Joins each device's slice of the key heads' features, taken from its own share."""
     shares, flat = device.all("model", share_bsgk), share_bsgk.shape[2] * share_bsgk.shape[3]
     flattened = [share.reshape(*share.shape[:2], flat) for share in shares]
     pieces = [share[..., own] for share, own in zip(flattened, chunks(flat, device.mesh.model), strict=True)]
@@ -137,7 +138,7 @@ def _pieces(original: Callable, device: Device, share_bsgk: Array) -> Array:
 
 
 def _added_up(original: Callable, device: Device, name: str, gradient: Array) -> Array:
-    """The copies of all devices, added up."""
+    """Sums the copies of all devices."""
     return device.sum("model", gradient)
 
 
@@ -154,7 +155,7 @@ def _restarting(axis: str, original: Callable, device: Device, function: Callabl
 
 
 def few_keys(case: Case) -> bool:
-    """Whether key heads are fewer than the parts of `model`, or do not divide."""
+    """Returns whether there are fewer key heads than `model`, or `model` does not divide them."""
     return case.mesh is not None and case.config.key_value_heads % case.mesh.model > 0
 
 
@@ -181,37 +182,37 @@ ALTERED: Altered = {
 }
 VARIANTS: Variants = {
     "SHD1": {
-        "the gradient of what queries are made of is each device's share": {"input_gradient": partial(_own_of, "query")},
-        "the gradient of what keys and values are made of is each device's share": {"input_gradient": partial(_own_of, "memory")},
+        "the gradient of the queries' input is not summed over model": {"input_gradient": partial(_own_of, "query")},
+        "the gradient of the input of keys and values is not summed over model": {"input_gradient": partial(_own_of, "memory")},
     },
     "SHD2": {
-        "each device goes on with its own share at its own tokens": {
+        "each device continues with its own share at its own tokens": {
             "output": _own_tokens_of_output, "output_gradient": _gradient_of_own_tokens,
         },
     },
-    "SHD3": {"the gradient of a sub-layer's input is added up twice": {"input_gradient": _again}},
+    "SHD3": {"the gradient of a sub-layer's input is summed over model twice": {"input_gradient": _again}},
     "SHD4": {
-        "a bias is added on every device, and its gradient is added up over them": {
+        "a bias is added on every device, and its gradient is summed over model": {
             "output": _bias_on_every_device, "bias_gradient": _added_up,
         },
     },
     "SHD5": {
-        "queries are normed over each device's part of the width": {"normed_heads": partial(_norm_of_own, "query")},
-        "keys are normed over each device's part of the width": {"normed_heads": partial(_norm_of_own, "key")},
+        "query norms use each device's own mean square": {"normed_heads": partial(_norm_of_own, "query")},
+        "key norms use each device's own mean square": {"normed_heads": partial(_norm_of_own, "key")},
     },
     "SHD7": {
-        "each device has a piece of the gradient of all keys and values, of its own heads' share": {
+        "each device keeps a slice of the gradient of all keys and values, from its own share": {
             "key_gradient": _pieces, "shared_gradient": partial(_shared_own, ("key_norm",)),
         },
-        "the gradients of keys, values and what they are made of are each device's share": {
+        "the gradients of replicated keys and values, and of their input, are not summed": {
             "shared_gradient": partial(_shared_own, KEYS), "input_gradient": partial(_own_of, "memory"),
         },
     },
     "SHD8": {"every device uses the first key head": {"groups": lambda original, device, heads, count: [0]}},
-    "SHD11": {"positions restart where a row's tokens are split over data": {"positions": partial(_restarting, "data")}},
+    "SHD11": {"positions restart if a row's tokens are split over data": {"positions": partial(_restarting, "data")}},
     "SHD14": {
-        "a device embeds tokens of others' parts, in a table filled with zeros": _lookup(_clipped, True),
-        "ids of other devices' parts are taken modulo the part": _lookup(np.remainder, False),
-        "ids are taken modulo the part of a table that is filled with zeros": _lookup(np.remainder, True),
+        "a device embeds tokens of other vocabulary shards, in a zero-padded table": _lookup(_clipped, True),
+        "ids of other vocabulary shards are taken modulo the shard size": _lookup(np.remainder, False),
+        "ids are taken modulo the shard size of a zero-padded table": _lookup(np.remainder, True),
     },
 }  # fmt: skip

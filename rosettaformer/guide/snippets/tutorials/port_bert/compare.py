@@ -15,7 +15,7 @@ weights.load(model, checkpoint.parameters, c, table=table)
 
 theirs = BertForMaskedLM.from_pretrained("bert-random").eval()
 ids = torch.tensor([[2, 17, 4, 3, 41, 3, 0, 0], [2, 8, 9, 10, 11, 12, 13, 3]])
-real = ids != 0  # what mask_zero does in Keras
+real = ids != 0  # like mask_zero in Keras
 segments = torch.tensor([[0, 0, 0, 0, 1, 1, 0, 0], [0, 0, 0, 1, 1, 1, 1, 1]])
 with torch.inference_mode():
     ours = model(ids, real, segments)

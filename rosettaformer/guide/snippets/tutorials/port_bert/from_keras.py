@@ -15,7 +15,7 @@ from reference_numpy import preset
 from rosettaformer.files import checkpoints
 from rosettaformer.ports import Names
 
-PATHS = {  # what a path of KerasHub has: our name for it
+PATHS = {  # part of a KerasHub path: our name
     "token_embedding/embeddings": "source_embedding/table",
     "position_embedding/embeddings": "source_position_embedding/table",
     "segment_embedding/embeddings": "source_segment_embedding/table",
@@ -37,11 +37,11 @@ PATHS = {  # what a path of KerasHub has: our name for it
 
 def canonical(model):
     found = {}
-    for variable in model.weights:  # without the seeds of dropout
+    for variable in model.weights:  # except dropout seeds
         name = variable.path
         for theirs, ours in PATHS.items():
             name = name.replace(theirs, ours)
-        if "pooled_dense" not in name:  # these logits do without it
+        if "pooled_dense" not in name:  # not used by these logits
             found[name.replace("/", ".")] = np.array(variable)
     return found
 

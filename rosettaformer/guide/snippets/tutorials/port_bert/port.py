@@ -4,14 +4,14 @@ import bert
 framework = "torch"
 dtypes = ("float64", "float32")
 
-# What BERT decides.
+# BERT's choices.
 choices = {
     "decoder_layers": 0, "norm_placement": "post", "final_norm": False, "activation": "gelu_erf",
     "positions": "learned", "position_offset": 0, "position_start": "row", "embedding_norm": True,
     "scale_embedding": False, "tie_logits": True, "output_bias": True, "attention_bias": True,
     "padding_id": None,
 }
-config = choices | {"max_positions": 11}  # the size of the cases' table
+config = choices | {"max_positions": 11}  # the size used by the cases
 
 components, weights, call = {}, {}, {}
 

@@ -5,14 +5,14 @@ from flax import nnx
 framework = "jax"
 dtypes = ("float64", "float32")
 
-# What GPT-2 decides.
+# GPT-2's choices.
 choices = {
     "encoder_layers": 0, "norm_placement": "pre", "final_norm": True, "activation": "gelu_tanh",
     "positions": "learned", "position_offset": 0, "position_start": "first_token",
     "scale_embedding": False, "tie_logits": True, "output_bias": False, "attention_bias": True,
     "share_embeddings": False, "embedding_norm": False, "segments": 0, "padding_id": None,
 }
-# The sizes of the cases: the heads share the width.
+# The sizes of the cases: the heads divide the width.
 config = choices | {
     "model_width": 12, "heads": 3, "key_value_heads": 3, "key_size": 4, "value_size": 4,
     "max_positions": 11,

@@ -16,7 +16,7 @@ checkpoint = checkpoints.load("gpt2.safetensors")
 c = checkpoint.config
 ids = np.arange(20)[None] * 7 % 101
 model = gpt2.GPT2(c.target_vocabulary, c.max_positions, c.decoder_layers, *port.sizes(c))
-model(ids)  # layers of Keras have variables once they are called
+model(ids)  # Keras layers create variables at the first call
 weights.load(model, checkpoint.parameters, c, table=Names(port.weights).table("transformer", c))
 
 theirs = GPT2LMHeadModel.from_pretrained("gpt2-random").eval()

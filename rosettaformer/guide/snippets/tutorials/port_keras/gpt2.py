@@ -26,7 +26,7 @@ def attention(query, key, value, mask=None, causal=False):
     if mask is not None:
         seen = ops.logical_and(seen, mask)
     weights = ops.softmax(ops.where(seen, logits, ops.cast(-math.inf, logits.dtype)))
-    # A query that sees nothing gives 0, not NaN.
+    # A fully masked query gives 0, not NaN.
     weights = ops.where(seen, weights, ops.zeros_like(weights))
     return ops.einsum("bhts,bshe->bthe", weights, value)
 

@@ -10,7 +10,7 @@ from rosettaformer.ports import Names
 checkpoint = checkpoints.load("llama.safetensors")
 c = checkpoint.config
 model = llama.Llama(c).eval()
-if c.tie_logits:  # tie_word_embeddings: the files hold the table alone
+if c.tie_logits:  # tie_word_embeddings: the files have only the table
     model.lm_head.weight = model.embed_tokens.weight
 weights.load(model, checkpoint.parameters, c, table=Names(port.weights).table("transformer", c))
 

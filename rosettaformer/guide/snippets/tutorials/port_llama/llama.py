@@ -7,7 +7,7 @@ from torch import nn
 
 # region norm
 class Norm(nn.RMSNorm):
-    def forward(self, x):  # Llama rounds what is normed, then multiplies
+    def forward(self, x):  # Llama rounds before multiplying by the scale
         return self.weight * nn.functional.rms_norm(x, self.weight.shape, eps=self.eps)
 
 
@@ -26,7 +26,7 @@ class FeedForward(nn.Module):
 # region frequencies
 def frequencies(size, base, scaling):
     frequency = base ** (-torch.arange(0, size, 2, dtype=torch.float64) / size)
-    if scaling.kind == "none":  # Llama 3; since 3.1 it has a scaling
+    if scaling.kind == "none":  # Llama 3.0; 3.1 added scaling
         return frequency
     turns = frequency * scaling.original_length / (2 * math.pi)
     low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
@@ -58,7 +58,7 @@ def attention(query, key, value, mask=None, causal=False):
     seen = seen.tril() if causal else seen
     seen = seen & mask if mask is not None else seen
     weights = (logits / math.sqrt(query.shape[-1])).masked_fill(~seen, -math.inf).softmax(-1)
-    weights = weights.masked_fill(~seen, 0).to(value.dtype)  # a query that sees nothing: 0
+    weights = weights.masked_fill(~seen, 0).to(value.dtype)  # fully masked query: 0
     return torch.einsum("bhts,bshe->bthe", weights, value)
 
 
@@ -148,7 +148,7 @@ def generate(model, ids, end, steps, real=None):
     place, ended, found = positions(real), torch.zeros(len(ids), dtype=torch.bool), []
     model.caches(list)
     for _ in range(steps):
-        logits = model(ids, real, place)[:, -1]  # of what follows the last token
+        logits = model(ids, real, place)[:, -1]  # logits after the last token
         token = logits.argmax(-1).masked_fill(ended, end)
         log_p = logits.log_softmax(-1).gather(1, token[:, None])[:, 0]
         found.append((token, log_p.masked_fill(ended, 0)))

@@ -6,7 +6,7 @@ from rosettaformer.ports import NotCovered
 framework = "torch"
 dtypes = ("float64", "float32")
 
-# What Llama 3 decides.
+# Llama 3's choices.
 config = {
     "encoder_layers": 0, "norm": "rms", "norm_offset": False, "norm_one_plus_scale": False,
     "norm_cast_before_scale": True, "norm_placement": "pre", "final_norm": True,
@@ -37,7 +37,7 @@ call["feed_forward"] = {"x": "x_btd"}
 # region rotation
 def covered(c):
     if c.rotary_scaling.kind not in ("none", "llama3"):
-        raise NotCovered(f"Llama has no scaling of the kind {c.rotary_scaling.kind}")
+        raise NotCovered(f"Llama has no {c.rotary_scaling.kind} RoPE scaling")
     return c
 
 
@@ -95,7 +95,7 @@ from torch.nn.functional import pad
 def greedy_search(model, ids, real, strategy):
     end, steps = strategy["end_id"], strategy["max_new_tokens"]
     token, log_p = llama.generate(model, ids, end, steps, real)
-    left = (0, steps - token.shape[1])  # it stops where all rows have ended
+    left = (0, steps - token.shape[1])  # it stops when all rows ended
     return {"token_bn": pad(token, left, value=end), "log_p_bn": pad(log_p, left)}
 
 

@@ -32,7 +32,7 @@ class FeedForward(nnx.Module):
 # region frequencies
 def frequencies(size, base, scaling):
     frequency = base ** (-np.arange(0, size, 2) / size)
-    if scaling.kind == "none":  # Llama 3; since 3.1 it has a scaling
+    if scaling.kind == "none":  # Llama 3.0; 3.1 added scaling
         return frequency
     turns = frequency * scaling.original_length / (2 * math.pi)
     low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
@@ -59,7 +59,7 @@ def attention(query, key, value, mask=None, causal=False):
     seen = jnp.tril(seen) if causal else seen
     seen = seen & mask if mask is not None else seen
     logits = jnp.where(seen, logits / math.sqrt(query.shape[-1]), -jnp.inf)
-    weights = jnp.where(seen, nnx.softmax(logits), 0)  # a query that sees nothing: 0
+    weights = jnp.where(seen, nnx.softmax(logits), 0)  # fully masked query: 0
     return jnp.einsum("bhts,bshe->bthe", weights.astype(value.dtype), value)
 
 
@@ -165,7 +165,7 @@ def generate(model, ids, end, steps, real=None):
     real = jnp.pad(real, ((0, 0), (0, steps)), constant_values=True)  # the final shape
     model.caches(lambda c, dtype: Cache(*real.shape, c, dtype))
     for _ in range(steps):
-        logits = step(model, ids, real, place)[:, -1]  # of what follows the last token
+        logits = step(model, ids, real, place)[:, -1]  # logits after the last token
         token = jnp.where(ended, end, logits.argmax(-1))
         log_p = jnp.take_along_axis(nnx.log_softmax(logits), token[:, None], 1)[:, 0]
         found.append((token, jnp.where(ended, 0, log_p)))

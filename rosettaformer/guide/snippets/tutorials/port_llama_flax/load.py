@@ -40,7 +40,7 @@ def tensors(folder):
     for shard in sorted(Path(folder).glob("model*.safetensors")):  # one file, or several
         with safe_open(shard, "flax") as file:
             for name in file.keys():
-                if not name.endswith("rotary_emb.inv_freq"):  # in old files; no parameter
+                if not name.endswith("rotary_emb.inv_freq"):  # in old files; not a parameter
                     yield name, file.get_tensor(name)
 
 
@@ -53,7 +53,7 @@ def path(name):
 
 
 def filled(build, folder):
-    graph, abstract = nnx.split(nnx.eval_shape(build))  # shapes alone, no memory
+    graph, abstract = nnx.split(nnx.eval_shape(build))  # shapes only, no memory
     state = dict(nnx.to_flat_state(abstract))
     missing = {*state}
 
@@ -69,7 +69,7 @@ def filled(build, folder):
             tensor = tensor.T.reshape(state[place].shape)  # (h k) d -> d (h k) -> d h k
         fill(place, tensor)
     head, table = ("lm_head", "kernel"), ("embed_tokens", "embedding")
-    if missing == {head}:  # tie_word_embeddings: the files hold the table alone
+    if missing == {head}:  # tie_word_embeddings: the files have only the table
         fill(head, state[table][...].T)
     assert not missing, missing
     return nnx.merge(graph, nnx.from_flat_state(state))

@@ -25,7 +25,7 @@ def attention(query, key, value, mask=None, causal=False):
     if mask is not None:
         hidden = hidden | mask
     weights = logits.masked_fill(hidden, -math.inf).softmax(-1)
-    weights = weights.masked_fill(hidden, 0)  # a query that sees nothing: 0, not NaN
+    weights = weights.masked_fill(hidden, 0)  # fully masked query: 0, not NaN
     return torch.einsum("bhts,bshe->bthe", weights, value)
 
 

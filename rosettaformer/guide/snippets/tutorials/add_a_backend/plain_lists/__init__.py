@@ -1,1 +1,1 @@
-"""The Transformer in lists of Python's own numbers."""
+"""The Transformer in lists of Python numbers."""

@@ -46,7 +46,7 @@ def stack(x, parameters, config, seen, memory=None, memory_seen=None):
 
 # region masks
 def visible(heads, targets, real, causal=False):
-    """For every head, t by s: real tokens, and no later ones where causal."""
+    """Masks per head, t by s: real tokens, and no later ones if causal."""
     shift = len(real) - targets
     rows = [
         [there and not (causal and s > t + shift) for s, there in enumerate(real)]
@@ -64,7 +64,7 @@ def sinusoidal(position, width):
 
 
 def positions(real, start):
-    """Numbered from the row's first token, or from its first real one."""
+    """Positions from the row's first token, or from its first real token."""
     first = 0 if start == "row" else real.index(True) if True in real else len(real)
     return [max(index - first, 0) for index in range(len(real))]
 

@@ -1,5 +1,5 @@
 # region start
-"""The small parts. A row is a list of numbers; rows are a list of them."""
+"""Small parts. A row is a list of numbers, rows a list of such lists."""
 
 import math
 from operator import mul
@@ -17,7 +17,7 @@ def add(rows, others):
 
 
 def softmax(row, seen):
-    """What is not seen counts as absent; where nothing is seen, all are 0."""
+    """Softmax over the visible entries; all 0 if none is visible."""
     shown = [x for x, there in zip(row, seen) if there and x > -math.inf]
     if not shown:
         return [0.0] * len(row)

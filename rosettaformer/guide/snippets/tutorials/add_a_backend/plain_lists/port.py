@@ -1,12 +1,12 @@
 # region start
-"""What rosettaformer calls: a function for each component, which takes a case."""
+"""The port: one function per component, which takes a case."""
 
 import numpy as np
 
 from reference_numpy.parameters import nest
 from . import parts
 
-dtypes = ("float64",)  # a number of Python is one
+dtypes = ("float64",)  # like Python's floats
 
 
 def parameters(case):
@@ -34,7 +34,7 @@ def seen_logits(case):
 
 
 def of_rows(function, x, *others):
-    """The function of every row of the last axis."""
+    """Applies the function to every row of the last axis."""
     rows = zip(*(each.reshape(-1, x.shape[-1]).tolist() for each in (x, *others)))
     return array([function(*row) for row in rows], *x.shape)
 
@@ -45,7 +45,7 @@ from rosettaformer.ports import NotCovered
 
 def no_dropout(case):
     if any(name.startswith("keep") for name in case.inputs):
-        raise NotCovered("dropout is not written")
+        raise NotCovered("dropout is not implemented")
 
 
 def layer_norm(case):
@@ -70,7 +70,7 @@ from . import attention, model
 
 
 def seen(mask, shape, causal):
-    """Who may attend to whom, as lists: b h t s."""
+    """The attention mask as lists, b h t s."""
     _, heads, targets, sources = shape
     alone = np.array(model.visible(heads, targets, [True] * sources, causal))
     return np.broadcast_to(alone if mask is None else alone & mask, shape).tolist()
@@ -125,7 +125,7 @@ def of_vectors(case, function, name, mask_name, causal):
 
 # region whole
 def real(case, side, letter):
-    """Which tokens are real, as lists: what the case says, or every id but the padding id."""
+    """Masks of real tokens as lists: the case's mask, or all ids except the padding id."""
     tokens, mask = case.inputs[side], case.inputs.get(f"{side}_mask_b{letter}")
     if mask is None and tokens.ndim == 2 and case.config.padding_id is not None:
         mask = tokens != case.config.padding_id
@@ -135,7 +135,7 @@ def real(case, side, letter):
 def transformer(case):
     no_dropout(case)
     if case.config.segments:
-        raise NotCovered("segments are not written")
+        raise NotCovered("segments are not implemented")
     source, target = case.inputs["source"], case.inputs["target"]
     sources = (
         [(None, None)] * len(target)

@@ -1,4 +1,4 @@
-"""The decision on the scale of what a sub-layer adds (docs/decisions.md): a hand-worked number, and central differences."""
+"""Tests the decision LAYERSCALE (docs/decisions.md) against a manually computed number and central differences."""
 
 import numpy as np
 from numpy.testing import assert_allclose

@@ -1,4 +1,4 @@
-"""Defects of the scale of what a sub-layer adds."""
+"""Known bugs of LayerScale."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +9,7 @@ from .alteration import Altered
 
 
 def _scaled_sum(original: Callable, parameters: Any, x_btd: np.ndarray, y_btd: np.ndarray) -> np.ndarray:
-    """The scale of the sum."""
+    """Scales the residual sum."""
     return original(parameters, np.zeros_like(x_btd), x_btd + y_btd)
 
 

@@ -1,4 +1,4 @@
-"""Cases of the scale of what a sub-layer adds."""
+"""Cases of LayerScale."""
 
 from collections.abc import Iterator
 
@@ -7,7 +7,7 @@ from .build import Builder
 
 
 def cases(build: Builder) -> Iterator[Case]:
-    """Some numbers, as many positions as features, one position."""
+    """Yields ordinary inputs, as many positions as features, and one position."""
     some = build.config()
     for name, letters in (("plain", "b t d"), ("square", "b d d"), ("one_position", "1 1 d")):
         yield build.make("layer_scale", name, some, "LSC1", release=1, x_btd=letters, y_btd=letters)
